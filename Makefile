@@ -1,0 +1,60 @@
+# make demo    train a CNN on handwritten digits, then show what the VM did
+# make test    the test suite, in two processes
+# make lint    ruff: format and rules
+# make types   mypy, strict
+# make bench   time flowvm against NumPy, and against PyTorch where it is installed
+# make clean   remove the environment and everything built
+#
+# Everything runs in .venv, made here with $(PYTHON): make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST_ARGS ?= -n 2
+BENCH_ARGS ?=
+
+.PHONY: demo test lint types bench clean help
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+
+demo: $(VENV)/installed
+	$(BIN)/python -m flowvm demo
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/installed-dev
+	tools/typecheck.sh $(BIN)/python
+
+bench: $(VENV)/installed
+	$(BIN)/python -m tools.bench $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps are remade when pyproject.toml changes; the install is editable, so sources are live.
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "flowvm needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(VENV)/created
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/created
+	$(PIP) install --editable '.[dev,tutorials]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,8 @@
+"""`python -m flowvm` is the `flowvm` command."""
+
+import sys
+
+from flowvm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""The one table of settings.
+
+Each is a FLOWVM_* environment variable, read when flowvm is imported, and an attribute of
+`flow.config`; any may be set for a block: `with flow.config(debug=2): ...`.  Values are those of
+the process, not of a thread.  Settings marked *start* are taken when the VM starts: `Config.lock`
+turns a later change, which would do nothing, into an error.
+
+`print(flow.config)` shows the table: each setting, its value, what it takes and what it means.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flowvm.errors import ConfigError
+
+__all__ = ["VARIABLES", "Config", "Variable", "config"]
+
+PREFIX = "FLOWVM_"
+
+
+class Variable(NamedTuple):
+    """One row of the table.  `parse` raises ValueError on text or a value it cannot use."""
+
+    name: str
+    default: Callable[[], Any]
+    parse: Callable[[Any], Any]
+    expects: str
+    help: str
+    start: bool = False  # taken when the VM starts
+
+    @property
+    def env(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, float):
+            raise ValueError
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _choice(*names: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return str(value)
+
+    return parse
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, str):
+        return {"0": False, "false": False, "off": False, "1": True, "true": True, "on": True}[
+            value.lower()
+        ]
+    if value not in (0, 1):
+        raise ValueError
+    return bool(value)
+
+
+def _seconds(value: Any) -> float:
+    number = float(value)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError
+    return number
+
+
+def _bytes(value: Any) -> int:
+    """`value` as a number of bytes: 1048576, "64M", "1.5GiB"."""
+    number = value
+    if isinstance(value, str):
+        digits = value.strip().upper().removesuffix("B").removesuffix("I")
+        shift = {"K": 10, "M": 20, "G": 30, "T": 40}.get(digits[-1:], 0)
+        number = int(float(digits[:-1] if shift else digits) * (1 << shift))
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError
+    return number
+
+
+def _directory(value: Any) -> Path:
+    if not os.fspath(value):
+        raise ValueError
+    return Path(value).expanduser()
+
+
+def _cache_dir() -> Path:
+    if "XDG_CACHE_HOME" in os.environ:
+        return Path(os.environ["XDG_CACHE_HOME"]) / "flowvm"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/flowvm").expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "flowvm"
+    return Path("~/.cache/flowvm").expanduser()
+
+
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "engine",
+        lambda: "threaded",
+        _choice("threaded", "sequential"),
+        "threaded or sequential",
+        "sequential runs every instruction on the thread that issues it, for pdb and as the oracle",
+        start=True,
+    ),
+    Variable(
+        "cache_dir",
+        _cache_dir,
+        _directory,
+        "a folder",
+        "where compiled kernels are kept from one run to the next",
+        start=True,
+    ),
+    Variable(
+        "debug",
+        lambda: 0,
+        _integer(0, 4),
+        "0 to 4",
+        "1 devices, 2 one line per instruction, 3 and its edges and waits, 4 and kernel sources",
+    ),
+    Variable(
+        "workers",
+        _usable_cpus,
+        _integer(1, 1024),
+        "1 to 1024",
+        "threads that share one large CPU kernel; by default as many as this process has CPUs",
+        start=True,
+    ),
+    Variable(
+        "run_ahead",
+        lambda: 8192,
+        _integer(1, 1 << 20),
+        "1 to 1048576",
+        "instructions in flight at which issuing waits",
+        start=True,
+    ),
+    Variable(
+        "run_ahead_bytes",
+        lambda: 1 << 30,
+        _bytes,
+        "bytes, such as 256M or 1G",
+        "bytes written by instructions in flight at which issuing waits",
+        start=True,
+    ),
+    Variable(
+        "watchdog",
+        lambda: 10.0,
+        _seconds,
+        "seconds, 0 for never",
+        "a wait with no progress for this long prints what is lively and what it waits for",
+    ),
+    Variable(
+        "profile",
+        lambda: 0,
+        _integer(0, 3),
+        "0 to 3",
+        "what the engine records: 0 counters, 1 times, 2 and edges and operands, 3 and full stacks",
+        start=True,
+    ),
+    Variable(
+        "tb",
+        lambda: "short",
+        _choice("short", "full"),
+        "short or full",
+        "full keeps flowvm's own frames in tracebacks",
+    ),
+    Variable(
+        "sync",
+        lambda: False,
+        _flag,
+        "0 or 1",
+        "run each instruction at once, on the thread that issues it, as engine=sequential does",
+    ),
+)
+
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+class Config:
+    """The settings in effect, as attributes to read and to set."""
+
+    engine: str
+    cache_dir: Path
+    debug: int
+    workers: int
+    run_ahead: int
+    run_ahead_bytes: int
+    watchdog: float
+    profile: int
+    tb: str
+    sync: bool
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        object.__setattr__(self, "_locked", "")
+        for variable in VARIABLES:
+            text = environ.get(variable.env, "")
+            value = _parsed(variable, variable.env, text) if text else variable.default()
+            object.__setattr__(self, variable.name, value)
+        for name in sorted(environ):
+            if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in _BY_NAME:
+                hint = _did_you_mean(name, [v.env for v in VARIABLES])
+                warnings.warn(f"flowvm knows no variable {name}{hint}", stacklevel=3)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, self._checked(name, value))
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if name not in _BY_NAME:
+            hint = _did_you_mean(name, list(_BY_NAME))
+            raise AttributeError(f"flow.config has no setting {name!r}{hint}")
+        variable = _BY_NAME[name]
+        checked = _parsed(variable, f"flow.config.{name}", value)
+        if variable.start and self._locked and checked != getattr(self, name):
+            raise ConfigError(
+                f"flow.config.{name} is taken when the VM starts, and {self._locked}: set it, or "
+                f"{variable.env}, before the first op"
+            )
+        return checked
+
+    def __call__(self, **settings: Any) -> AbstractContextManager["Config"]:
+        """A context manager that sets `settings` for a block and puts back what was there."""
+        for name, value in settings.items():
+            self._checked(name, value)  # complain at the call, before anything has changed
+        return self._for_a_block(settings)
+
+    @contextmanager
+    def _for_a_block(self, settings: dict[str, Any]) -> Iterator["Config"]:
+        before = {name: getattr(self, name) for name in settings}
+        try:
+            for name, value in settings.items():
+                setattr(self, name, value)
+            yield self
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def lock(self, reason: str) -> None:
+        """Refuse to change *start* settings from now on, because of `reason`; "" unlocks them."""
+        object.__setattr__(self, "_locked", reason)
+
+    _locked: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting by name."""
+        return {name: getattr(self, name) for name in _BY_NAME}
+
+    def overrides(self) -> dict[str, str]:
+        """The FLOWVM_* variables of the environment that are in effect."""
+        return {v.env: os.environ[v.env] for v in VARIABLES if os.environ.get(v.env)}
+
+    def __repr__(self) -> str:
+        rows = [
+            f"    # {v.env}, {v.expects}: {v.help}\n    {v.name}={getattr(self, v.name)!r},"
+            for v in VARIABLES
+        ]
+        return "\n".join(["flow.config(", *rows, ")"])
+
+
+def _parsed(variable: Variable, where: str, value: Any) -> Any:
+    try:
+        return variable.parse(value)
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(
+            f"{where} = {value!r} cannot be used: expected {variable.expects} ({variable.help})"
+        ) from None
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+
+
+config = Config(os.environ)

@@ -1,0 +1,278 @@
+"""Element types and PyTorch's rules for mixing them.
+
+A `DType` is one of nine singletons, so `is` compares, a dict keyed by it hashes an identity, and
+pickle and deepcopy give back the same object.  The promotion rule is a function on plain (dtype, is
+it 0-d) facts: it knows no tensors, so the tables of every op can be built, and tested, without one.
+
+Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
+`bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
+"""
+
+from typing import Any, Final, NoReturn, SupportsIndex
+
+import numpy as np
+
+from flowvm.errors import ArgumentTypeError, DTypeError
+
+__all__ = [
+    "ALL_DTYPES",
+    "DType",
+    "as_dtype",
+    "bool_",
+    "can_cast",
+    "double",
+    "dtype_named",
+    "finfo",
+    "float16",
+    "float32",
+    "float64",
+    "float_",
+    "from_numpy",
+    "get_default_dtype",
+    "half",
+    "iinfo",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "int_",
+    "long",
+    "promote_types",
+    "result_type",
+    "result_type_of",
+    "set_default_dtype",
+    "short",
+    "uint8",
+]
+
+BOOL, INT, FLOAT = 0, 1, 2  # DType.category, in promotion order
+
+
+class DType:
+    """An element type.  `flow.float32` and its kin are the only instances there are."""
+
+    __slots__ = (
+        "category",
+        "is_bool",
+        "is_complex",
+        "is_floating_point",
+        "is_signed",
+        "itemsize",
+        "name",
+        "numpy",
+    )
+
+    name: str
+    numpy: "np.dtype[Any]"
+    itemsize: int
+    category: int
+    is_bool: bool
+    is_floating_point: bool
+    is_complex: bool
+    is_signed: bool
+
+    def __init__(self, name: str, scalar: type[np.generic]) -> None:
+        dtype = np.dtype(scalar)
+        category = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}[dtype.kind]
+        values: dict[str, object] = {
+            "name": name,
+            "numpy": dtype,
+            "itemsize": dtype.itemsize,
+            "category": category,
+            "is_bool": category == BOOL,
+            "is_floating_point": category == FLOAT,
+            "is_complex": False,
+            "is_signed": dtype.kind in "if",
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{self!r} cannot be changed")
+
+    def __repr__(self) -> str:
+        return f"flow.{self.name}"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return dtype_named, (self.name,)
+
+
+bool_ = DType("bool", np.bool_)
+uint8 = DType("uint8", np.uint8)
+int8 = DType("int8", np.int8)
+int16 = short = DType("int16", np.int16)
+int32 = int_ = DType("int32", np.int32)
+int64 = long = DType("int64", np.int64)
+float16 = half = DType("float16", np.float16)
+float32 = float_ = DType("float32", np.float32)
+float64 = double = DType("float64", np.float64)
+
+ALL_DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, float32, float64)
+
+_BY_NAME = {dtype.name: dtype for dtype in ALL_DTYPES}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL_DTYPES}
+_BY_PYTHON: dict[type, DType] = {bool: bool_, int: int64, float: float64}
+
+
+def dtype_named(name: str) -> DType:
+    """The dtype called `name`, such as "float32"."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise ArgumentTypeError(
+            f"no dtype is called {name!r}; there are {', '.join(_BY_NAME)}"
+        ) from None
+
+
+def from_numpy(dtype: "np.dtype[Any] | type[np.generic]") -> DType:
+    """The dtype whose elements are stored like NumPy's `dtype`, in this machine's byte order."""
+    found = _BY_NUMPY.get(np.dtype(dtype))
+    if found is None:
+        raise ArgumentTypeError(
+            f"flowvm has no dtype for NumPy's {np.dtype(dtype)}; convert with .astype() to one of "
+            f"{', '.join(_BY_NAME)}"
+        )
+    return found
+
+
+def as_dtype(value: object) -> DType:
+    """`value` as a DType: itself, or NumPy's or Python's word for it (int and float: 64 bits)."""
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, type) and value in _BY_PYTHON:
+        return _BY_PYTHON[value]
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return from_numpy(value)
+    raise ArgumentTypeError(f"expected a dtype such as flow.float32, got {value!r}")
+
+
+def _promote(a: DType, b: DType) -> DType:
+    """The higher category wins; within one the wider, but uint8 with int8 is int16."""
+    if a.category != b.category:
+        return a if a.category > b.category else b
+    if {a, b} == {uint8, int8}:
+        return int16
+    return a if a.itemsize >= b.itemsize else b
+
+
+_PROMOTED = {(a, b): _promote(a, b) for a in ALL_DTYPES for b in ALL_DTYPES}
+
+
+def promote_types(type1: DType, type2: DType) -> DType:
+    """The smallest dtype that is of no lower category and no narrower than either."""
+    try:
+        return _PROMOTED[type1, type2]
+    except (KeyError, TypeError):
+        raise ArgumentTypeError(f"expected two dtypes, got {type1!r} and {type2!r}") from None
+
+
+def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
+    """The dtype an op computes in: each operand a (dtype, is it 0-d) pair, or the Python type of a
+    number.
+
+    Tensors with dimensions go before 0-d tensors, and these before Python numbers: a later group
+    has a say only where it raises the category (bool, int, float).  Python floats count as the
+    default dtype, ints as int64.
+    """
+    groups: list[DType | None] = [None, None, None]  # with dimensions, 0-d, Python number
+    for operand in operands:
+        if isinstance(operand, tuple):
+            dtype, group = operand[0], int(operand[1])
+        else:
+            dtype, group = _number_dtype(operand), 2
+        before = groups[group]
+        groups[group] = dtype if before is None else _PROMOTED[before, dtype]
+    result: DType | None = None
+    for lower in groups:
+        if result is None or (lower is not None and lower.category > result.category):
+            result = lower
+    if result is None:
+        raise ArgumentTypeError("the result type of no operands is not defined")
+    return result
+
+
+def _number_dtype(kind: type) -> DType:
+    if issubclass(kind, (bool, np.bool_)):
+        return bool_
+    if issubclass(kind, (int, np.integer)):
+        return int64
+    if issubclass(kind, (float, np.floating)):
+        return _default
+    raise ArgumentTypeError(f"expected a tensor or a bool, int or float, got {kind.__name__}")
+
+
+def result_type(*operands: Any) -> DType:
+    """The dtype that arithmetic on these tensors and Python numbers gives.
+
+    >>> flow.result_type(flow.tensor([1, 2], dtype=flow.uint8), 1.5)
+    flow.float32
+    """
+    return result_type_of(*[_facts(operand) for operand in operands])
+
+
+def _facts(operand: Any) -> tuple[DType, bool] | type:
+    dtype = getattr(operand, "dtype", None)
+    return (dtype, operand.ndim == 0) if isinstance(dtype, DType) else type(operand)
+
+
+def can_cast(from_: DType, to: DType) -> bool:
+    """Whether in-place ops and `out=` may store `from_` in `to`: the category must not fall."""
+    return from_.category <= to.category
+
+
+_default: DType = float32
+
+
+def get_default_dtype() -> DType:
+    """The dtype of tensors made from Python floats, float32 unless set."""
+    return _default
+
+
+def set_default_dtype(dtype: DType) -> None:
+    """Set the dtype of tensors made from Python floats.  Only floating-point dtypes will do."""
+    global _default
+    dtype = as_dtype(dtype)
+    if not dtype.is_floating_point:
+        raise ArgumentTypeError(f"the default dtype must be a floating-point one, got {dtype!r}")
+    _default = dtype
+
+
+class finfo:  # noqa: N801 - PyTorch's name
+    """Machine limits of a floating-point dtype, the default one if none is given."""
+
+    def __init__(self, type: DType | None = None) -> None:
+        dtype = get_default_dtype() if type is None else as_dtype(type)
+        if not dtype.is_floating_point:
+            raise DTypeError(f"finfo needs a floating-point dtype, got {dtype!r}; use iinfo")
+        limits = np.finfo(dtype.numpy)
+        self.dtype = dtype.name
+        self.bits = int(limits.bits)
+        self.eps = float(limits.eps)
+        self.max = float(limits.max)
+        self.min = float(limits.min)
+        self.resolution = float(limits.resolution)
+        self.smallest_normal = self.tiny = float(limits.smallest_normal)
+
+    def __repr__(self) -> str:
+        return (
+            f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, "
+            f"eps={self.eps:g}, smallest_normal={self.smallest_normal:g}, tiny={self.tiny:g}, "
+            f"dtype={self.dtype})"
+        )
+
+
+class iinfo:  # noqa: N801 - PyTorch's name
+    """Machine limits of an integer dtype."""
+
+    def __init__(self, type: DType) -> None:
+        dtype = as_dtype(type)
+        if dtype.category != INT:
+            raise DTypeError(f"iinfo needs an integer dtype, got {dtype!r}")
+        limits = np.iinfo(dtype.numpy)
+        self.dtype = dtype.name
+        self.bits = int(limits.bits)
+        self.max = int(limits.max)
+        self.min = int(limits.min)
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"

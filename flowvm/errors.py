@@ -1,0 +1,225 @@
+"""Every exception flowvm raises, and the status codes by which a kernel says what went wrong.
+
+A wrong shape, dtype or device is known when an op is issued and raises there.  What only a kernel
+can see (an index in the data, a zero divisor) comes back as a status code with up to six integers;
+`exception_for` turns that into the exception which the issuing program meets at the next sync
+point.
+
+Each class also inherits from the builtin that a PyTorch user would write after `except`:
+
+    Exception
+      FlowError
+        ArgumentError        ValueError                a value that no tensor could make right
+        ArgumentTypeError    TypeError                 an object of the wrong Python type
+        ShapeError           RuntimeError              shapes that do not fit each other
+        DTypeError           RuntimeError              dtypes that do not fit each other or the op
+        DeviceError          RuntimeError              an unknown, unavailable or mixed device
+        OutOfRangeError      IndexError                an index or dimension outside its tensor
+        DivisionByZeroError  RuntimeError and ZeroDivisionError   an integer divided by zero
+        InvalidValueError    RuntimeError and ValueError          data the op has no meaning for
+        OutOfMemoryError     RuntimeError and MemoryError         no block of that size could be had
+        LinAlgError          RuntimeError              a singular matrix, or no convergence
+        AutogradError        RuntimeError              backward twice, a saved tensor changed, ...
+        ConfigError          ValueError                a setting that cannot be
+        VMError              RuntimeError              the virtual machine itself
+          CompileError                                 a kernel that cannot become native code
+          CallbackError                                a Python callback raised, see its cause
+          KernelError                                  a kernel returned a status of its own
+          PoisonedError                                an instruction the tensor needs has failed
+          FreedError                                   the tensor's storage has been released
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+__all__ = [
+    "DETAILS",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "AutogradError",
+    "CallbackError",
+    "CompileError",
+    "ConfigError",
+    "DTypeError",
+    "DeviceError",
+    "DivisionByZeroError",
+    "FlowError",
+    "FreedError",
+    "InvalidValueError",
+    "KernelError",
+    "LinAlgError",
+    "OutOfMemoryError",
+    "OutOfRangeError",
+    "PoisonedError",
+    "ShapeError",
+    "Status",
+    "VMError",
+    "declare_status",
+    "exception_for",
+]
+
+
+class FlowError(Exception):
+    """The base of every exception that flowvm raises on purpose."""
+
+
+class ArgumentError(FlowError, ValueError):
+    """A value that the call cannot use, whatever the tensors are."""
+
+
+class ArgumentTypeError(FlowError, TypeError):
+    """An argument of the wrong Python type."""
+
+
+class ShapeError(FlowError, RuntimeError):
+    """Shapes that do not fit each other."""
+
+
+class DTypeError(FlowError, RuntimeError):
+    """Dtypes that do not fit each other, or the op."""
+
+
+class DeviceError(FlowError, RuntimeError):
+    """An unknown or unavailable device, or tensors on different devices."""
+
+
+class OutOfRangeError(FlowError, IndexError):
+    """An index or a dimension outside its tensor."""
+
+
+class DivisionByZeroError(FlowError, RuntimeError, ZeroDivisionError):
+    """An integer divided by zero; floats give inf or nan instead."""
+
+
+class InvalidValueError(FlowError, RuntimeError, ValueError):
+    """Data for which the op has no meaning, such as a NaN where an integer is needed."""
+
+
+class OutOfMemoryError(FlowError, RuntimeError, MemoryError):
+    """The allocator could not get a block of the size asked for."""
+
+
+class LinAlgError(FlowError, RuntimeError):
+    """A factorization or iteration that cannot finish, such as the inverse of a singular matrix."""
+
+
+class AutogradError(FlowError, RuntimeError):
+    """A backward pass that cannot be right."""
+
+
+class ConfigError(FlowError, ValueError):
+    """A FLOWVM_* variable or a `flow.config` value that cannot be used."""
+
+
+class VMError(FlowError, RuntimeError):
+    """The virtual machine could not do what was asked."""
+
+
+class CompileError(VMError):
+    """A kernel whose Python cannot become native code; the message says which part of it."""
+
+
+class CallbackError(VMError):
+    """A Python callback on a host stream raised; what it raised is the `__cause__`."""
+
+
+class KernelError(VMError):
+    """A kernel returned a status that flowvm has no exception for."""
+
+
+class PoisonedError(VMError):
+    """The tensor was never computed, because an instruction it depends on failed."""
+
+
+class FreedError(VMError):
+    """The tensor's storage has been released."""
+
+
+class Status(IntEnum):
+    """What a kernel returns: OK, or why it stopped.  From USER_STATUS up they are user kernels'."""
+
+    OK = 0
+    INDEX_OUT_OF_RANGE = 1
+    DIVISION_BY_ZERO = 2
+    OUT_OF_MEMORY = 3
+    NAN_TO_INTEGER = 4
+    INVALID_VALUE = 5
+    CALLBACK_FAILED = 6
+    SINGULAR_MATRIX = 7
+    NOT_CONVERGED = 8
+    POISONED = 9
+    FREED = 10
+    USER_STATUS = 64
+
+
+DETAILS = 6  # integers a kernel may write next to its status: args[0..5]
+
+# status -> (class, message); {0} to {5} are the kernel's details.
+_TABLE: dict[int, tuple[type[FlowError], str]] = {
+    Status.INDEX_OUT_OF_RANGE: (
+        OutOfRangeError,
+        "index {0} is out of bounds for dimension {2} with size {1}",
+    ),
+    Status.DIVISION_BY_ZERO: (
+        DivisionByZeroError,
+        "integer division or remainder by zero; divide floats if inf or nan is wanted",
+    ),
+    Status.OUT_OF_MEMORY: (
+        OutOfMemoryError,
+        "out of memory: could not get {0} bytes ({1} live, {2} reserved); free or use less",
+    ),
+    Status.NAN_TO_INTEGER: (
+        InvalidValueError,
+        "cannot convert NaN or infinity to an integer (element {0}); nan_to_num replaces them",
+    ),
+    Status.INVALID_VALUE: (
+        InvalidValueError,
+        "element {0} has a value that this op has no meaning for",
+    ),
+    Status.CALLBACK_FAILED: (CallbackError, "a Python callback raised"),
+    Status.SINGULAR_MATRIX: (
+        LinAlgError,
+        "matrix {0} of the batch is singular: the diagonal element {1} of its factor is zero",
+    ),
+    Status.NOT_CONVERGED: (
+        LinAlgError,
+        "the iteration did not converge for matrix {0} of the batch (LAPACK info {1})",
+    ),
+    Status.POISONED: (
+        PoisonedError,
+        "this tensor was never computed: an instruction it depends on failed",
+    ),
+    Status.FREED: (FreedError, "this tensor's storage has been released"),
+}
+
+
+def declare_status(code: int, exception: type[FlowError], message: str) -> int:
+    """Say what a user kernel's own status means: `code` >= Status.USER_STATUS, `message` with {0}
+    to {5}.
+
+    Returns `code`, so that a kernel's constant and its meaning are one line:
+
+        NEGATIVE = declare_status(70, InvalidValueError, "sqrt of a negative number at element {0}")
+    """
+    if code < Status.USER_STATUS:
+        raise ArgumentError(
+            f"status codes below {int(Status.USER_STATUS)} are flowvm's own, got {code}"
+        )
+    if _TABLE.get(code, (exception, message)) != (exception, message):
+        raise ArgumentError(f"status {code} is declared already: {_TABLE[code][1]!r}")
+    message.format(
+        *range(DETAILS)
+    )  # a template that does not format must fail here, not in an error path
+    _TABLE[code] = (exception, message)
+    return code
+
+
+def exception_for(status: int, details: Sequence[int] = ()) -> FlowError:
+    """The exception that a kernel's status and details stand for."""
+    values = [*details, *([0] * (DETAILS - len(details)))]
+    if status in _TABLE:
+        kind, message = _TABLE[status]
+        return kind(message.format(*values))
+    if status == Status.OK:
+        raise ArgumentError("status 0 means success: there is no exception for it")
+    return KernelError(f"the kernel returned status {int(status)} with details {values}")

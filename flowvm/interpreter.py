@@ -1,0 +1,495 @@
+"""From a call to an instruction: the eager interpreter.
+
+An `Operator` says what its calls mean; `call_function` writes the Python function that makes them, in full, for that operator's number of
+operands: look the metas up in the operator's cache, make the outputs, write the record, note the autograd node.  On a
+miss `Operator.lower` infers (wrong arguments raise here, on the caller's line), compiles or loads the kernel and describes the
+call; that becomes an entry of the VM, and the next call with such metas finds it.
+
+The generated function is one piece because it runs once an op: what would be a call elsewhere is a line in it.  Its source is
+in `linecache`, so tracebacks and pdb show it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import struct
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentTypeError, DeviceError
+from flowvm.meta import TensorMeta
+from flowvm.tensor import Storage, Tensor
+from flowvm.vm import layout as w
+from flowvm.vm.engine import CALL_STREAM, FRAMES, engine, hot, is_internal
+
+__all__ = [
+    "Invocation",
+    "Node",
+    "Operator",
+    "call_function",
+    "call_into",
+    "current_stream",
+    "grad_enabled",
+    "set_grad_enabled",
+    "use_stream",
+]
+
+
+KEEP_DEAD = 23  # dead tensors that may wait for company in one ReleaseTensor, while calls allocate less than LARGE
+LARGE = 1 << 16  # bytes
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What one (operator, metas, attributes) comes down to."""
+
+    outputs: tuple[TensorMeta, ...]  # for a mut2 output: its meta with shape[0] as the most it can be
+    kernel: int
+    layout: np.ndarray[Any, Any]
+    units: int = 1
+    grain: int = 1
+    scratch: int = 0
+    scalar_pack: str = ""  # struct codes of the dynamic scalars, "q" or "d" each
+
+
+@dataclass(eq=False)
+class Operator:
+    """A kind of instruction.  `flowvm.ops.registry` makes them from declarations."""
+
+    name: str
+    inputs: tuple[str, ...]  # names; those in `writes` are mut
+    outputs: tuple[str, ...]  # fresh ones
+    lower: Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]
+    attrs: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()  # names of dynamic numbers
+    scalar_kinds: str = ""  # "d" float or "q" int each
+    writes: frozenset[str] = frozenset()
+    unsized: frozenset[str] = frozenset()  # mut2 outputs
+    saves: tuple[str, ...] = ()  # operands that the gradient needs
+    grad: Callable[..., Any] | None = None
+    # called on a miss with the call's arguments: a result if the call must be made some other way (numbers among
+    # the tensors, float16, strides that the kernel does not take), else None
+    fallback: Callable[..., Any] = lambda *args: None
+    cache: dict[Any, Any] = field(default_factory=dict)
+    call: Callable[..., Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        engine.on_entries_full.append(self.cache.clear)
+        self.call = call_function(self)
+
+    def __repr__(self) -> str:
+        return f"<Operator {self.name}>"
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """What messages and traces say of an entry."""
+
+    name: str
+    operands: str
+    metas: tuple[TensorMeta, ...]  # outputs first
+    names: tuple[str, ...]
+    operator: Operator
+
+
+class Node:
+    """A recorded call: where the gradients of its outputs go.
+
+    edges    for each input, the Node or leaf accumulator that its gradient goes to, or None
+    saved    what the gradient needs, with the versions the tensors had
+    metas    the inputs' metas; attrs: the call's attributes and scalars
+    """
+
+    __slots__ = ("_saved", "attrs", "edges", "extra", "metas", "operator", "out_metas", "versions")
+    is_leaf = False
+    index = 0
+
+    def __init__(
+        self,
+        operator: Any,
+        edges: tuple[Any, ...],
+        saved: tuple[Tensor, ...],
+        versions: tuple[int, ...],
+        metas: tuple[TensorMeta, ...],
+        attrs: tuple[Any, ...],
+        out_metas: tuple[TensorMeta, ...],
+    ) -> None:
+        self.operator = operator
+        self.edges = edges
+        self._saved = saved
+        self.versions = versions
+        self.metas = metas
+        self.attrs = attrs
+        self.out_metas = out_metas
+
+    @property
+    def needs(self) -> tuple[bool, ...]:
+        """Which inputs want a gradient."""
+        return tuple(edge is not None for edge in self.edges)
+
+    @property
+    def name(self) -> str:
+        """The operator's name with "Backward", as PyTorch prints it."""
+        return "".join(p.capitalize() for p in self.operator.name.split("_")) + "Backward"
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """The saved tensors; AutogradError when one was released or changed in place since."""
+        saved = self._saved
+        if saved is None:
+            from flowvm.errors import AutogradError
+
+            raise AutogradError(
+                f"backward through {self.operator.name} a second time: what it saved was freed by the first.  "
+                f"Give the first backward retain_graph=True"
+            )
+        for tensor, version in zip(saved, self.versions, strict=True):
+            if (tensor._version if tensor._storage is None else tensor._storage.version) != version:
+                from flowvm.errors import AutogradError
+
+                raise AutogradError(
+                    f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its gradient, and it was "
+                    f"changed in place since (version {tensor.version}, saved at {version}).  Work on a clone()"
+                )
+        return saved
+
+    def release(self) -> None:
+        """Drop what was saved: after a backward that need not be repeated."""
+        self._saved = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+class OutputEdge:
+    """Output `index` of a Node that has several."""
+
+    __slots__ = ("index", "node")
+    is_leaf = False
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node = node
+        self.index = index
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    def __repr__(self) -> str:
+        return repr(self.node)
+
+
+# --- per-thread modes: `hot["modes"]` counts threads' departures from the default, so the common case is one test -----
+
+
+class _Modes(threading.local):
+    grad = True
+    stream = CALL_STREAM
+
+
+_modes = _Modes()
+hot.update(modes=0, grad_enabled=lambda: _modes.grad, stream_word=lambda: _modes.stream << w.ENTRY_BITS)
+_count_lock = threading.Lock()
+
+
+def _count(change: int) -> None:
+    with _count_lock:
+        hot["modes"] += change
+
+
+def grad_enabled() -> bool:
+    """Whether this thread records operations for backward."""
+    return _modes.grad
+
+
+def set_grad_enabled(value: bool) -> bool:
+    """Switch recording on this thread; what it was."""
+    before = _modes.grad
+    if before != value:
+        _count(-1 if value else 1)
+        _modes.grad = value
+    return before
+
+
+def current_stream() -> int:
+    """The stream that this thread issues to."""
+    return _modes.stream
+
+
+@contextmanager
+def use_stream(stream: int) -> Iterator[None]:
+    """Issue this thread's operations to `stream`."""
+    before = _modes.stream
+    _count(1)
+    _modes.stream = stream
+    try:
+        yield
+    finally:
+        _modes.stream = before
+        _count(-1)
+
+
+# --- making entries -----------------------------------------------------------------------------
+
+
+def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
+    for name, t in zip(op.inputs, tensors, strict=True):
+        if not isinstance(t, Tensor):
+            raise ArgumentTypeError(
+                f"{op.name}: argument {name!r} must be a Tensor, got {type(t).__name__} ({_short(t)}); "
+                f"make one with flow.tensor(...)"
+            )
+    metas = tuple(t._meta for t in tensors)
+    if len({m.device for m in metas}) > 1:
+        places = ", ".join(f"{n} on {m.device}" for n, m in zip(op.inputs, metas, strict=True))
+        raise DeviceError(f"{op.name}: all tensors must be on one device, got {places}")
+    return metas
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack)."""
+    metas = _checked(op, tensors)
+    made = _entry(op, metas, attrs, None)
+    op.cache[(*metas, *attrs)] = made
+    return made
+
+
+def _entry(
+    op: Operator,
+    metas: tuple[TensorMeta, ...],
+    attrs: tuple[Any, ...],
+    into: tuple[TensorMeta, ...] | None,
+) -> tuple[Any, ...]:
+    invocation = op.lower(metas, attrs) if into is None else op.lower((*into, *metas), attrs)
+    access, sizes = [], []
+    for name, meta in zip(op.outputs, invocation.outputs, strict=True):
+        if into is not None:
+            access.append(w.MUT)
+            sizes.append(0)
+        elif name in op.unsized:
+            access.append(w.MUT2 | w.ALLOCATE)
+            rows = max(1, meta.shape[0])
+            sizes.append(meta.nbytes // rows if meta.numel else meta.dtype.itemsize)
+        else:
+            access.append(w.MUT | w.ALLOCATE)
+            sizes.append(meta.nbytes)
+    access += [w.MUT if name in op.writes else w.CONST for name in op.inputs]
+    sizes += [0] * len(op.inputs)
+    names = (*op.outputs, *op.inputs)
+    kinds = [("mut2" if n in op.unsized else "mut") for n in op.outputs]
+    kinds += ["mut" if n in op.writes else "const" for n in op.inputs]
+    all_metas = (*invocation.outputs, *metas)
+    text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
+    number = engine.new_entry(
+        w.OP_CALL,
+        access,
+        kernel=invocation.kernel,
+        layout=invocation.layout,
+        sizes=sizes,
+        units=invocation.units,
+        grain=invocation.grain,
+        scratch=invocation.scratch,
+        scalars=len(invocation.scalar_pack or op.scalar_kinds),
+        prepare=bool(op.unsized),
+        info=EntryInfo(op.name, text, all_metas, names, op),
+    )
+    large = sum(sizes) >= LARGE
+    return (number, *invocation.outputs, large, invocation.scalar_pack)
+
+
+def call_into(
+    op: Operator,
+    outs: tuple[Tensor, ...],
+    tensors: tuple[Tensor, ...],
+    attrs: tuple[Any, ...] = (),
+    scalars: tuple[Any, ...] = (),
+) -> None:
+    """Issue `op` with its outputs written into existing tensors.
+
+    `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and counts no version: the
+    caller does.
+    """
+    metas = _checked(op, tensors)
+    into = tuple(o._meta for o in outs)
+    key = ("into", *into, *metas, *attrs)
+    made = op.cache.get(key)
+    if made is None:
+        made = op.cache[key] = _entry(op, metas, attrs, into)
+    pack = made[-1] or op.scalar_kinds
+    words = [
+        struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
+        for k, v in zip(pack, scalars, strict=True)
+    ]
+    operands = [*(o._ref for o in outs), *(t._ref for t in tensors)]
+    engine.issue(made[0] | current_stream() << w.ENTRY_BITS, operands, words)
+
+
+def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
+    """Leave a mut2 output's meta unset: whoever needs its shape waits for the kernel."""
+    del out._meta
+
+    def pending() -> TensorMeta:
+        engine.wait_for([out._ref])
+        return most.with_shape((engine.rows(out._ref), *most.shape[1:]))
+
+    out._pending = pending
+
+
+# --- the generated call function ------------------------------------------------------------------
+
+
+def call_function(op: Operator) -> Callable[..., Any]:
+    """The function `call(*inputs, *attrs, *scalars)` that issues `op`: its outputs, or the input it writes.
+
+    Its globals are `hot` itself, which is how it sees `limit`, `modes` and `counter` change; what belongs to the operator is
+    in its closure.
+    """
+    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
+    kinds = ["".join(k) for k in itertools.product("qd", repeat=len(op.scalars))]
+    own = {
+        "op": op,
+        "cache": op.cache,
+        "packs": {k: struct.Struct(k + "q" * (n_words - len(k))).pack_into for k in kinds},
+        "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * (n_words - len(op.scalar_kinds))).pack_into,
+    }
+    body = textwrap.indent(_source(op), "    ")
+    source = f"def make({', '.join(own)}):\n{body}    return call\n"
+    filename = f"<flowvm call {op.name}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    made: dict[str, Any] = {}
+    exec(compile(source, filename, "exec"), hot, made)
+    call: Callable[..., Any] = made["make"](**own)
+    call.__name__ = call.__qualname__ = op.name
+    return call
+
+
+def _find_user(frame: Any) -> tuple[Any, int]:
+    """Code and instruction offset of the first frame, from `frame` up, that is not flowvm's."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not is_internal(name):
+            _user_files.add(name)
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None, 0
+
+
+def _own_outputs(*storages: int) -> None:
+    """Remember that outputs live on a stream other than the default: their ReleaseTensor must run there."""
+    stream = current_stream()
+    if stream != CALL_STREAM:
+        for storage in storages:
+            engine.stream_of[storage] = stream
+
+
+_user_files: set[str] = set()
+hot.update(
+    miss=_miss,
+    new=object.__new__,
+    Tensor=Tensor,
+    Storage=Storage,
+    Node=Node,
+    OutputEdge=OutputEdge,
+    unsized=_unsized,
+    own_outputs=_own_outputs,
+    user_files=_user_files,
+    find_user=_find_user,
+)
+
+
+def _source(op: Operator) -> str:
+    params = [*op.inputs, *op.attrs, *op.scalars]
+    tensors = "".join(f"{n}, " for n in op.inputs)
+    attrs = "".join(f"{n}, " for n in op.attrs)
+    key = "".join(f"{n}._meta, " for n in op.inputs) + attrs
+    lines = [
+        f"def call({', '.join(params)}):",
+        "    try:",
+        f"        e = cache[({key})]",
+        "    except (KeyError, AttributeError, TypeError):",
+        f"        result = op.fallback({', '.join(params)})",
+        "        if result is not None: return result",
+        f"        e = miss(op, ({tensors}), ({attrs}))",
+        f"    if dead and (len(dead) > {KEEP_DEAD} or e[-2]): release_dead()",
+    ]
+    for i, _ in enumerate(op.outputs):
+        lines += [
+            f"    s{i} = free.pop() if free else refill()",
+            f"    o{i} = new(Tensor); o{i}._storage = None; o{i}._ref = s{i}; o{i}._meta = e[{i + 1}]",
+            f"    o{i}._node = None; o{i}._version = 0",
+        ]
+    ids = ", ".join(f"s{i}" for i in range(len(op.outputs)))
+    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
+    operands = [f"s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
+    values = [*reversed(op.scalars), *reversed(operands), "word", "seq + 1"]
+    back = (w.RECORD_WORDS - n_words) * 8
+    lines += [
+        "    word = e[0]",
+        f"    if modes: word |= stream_word(); own_outputs({ids})",
+        "    f = getframe(1); c = f.f_code",
+        "    if c.co_filename in user_files: last = f.f_lasti",
+        "    else: c, last = find_user(f)",
+        "    write = packs[e[-1]]" if op.scalars and not op.scalar_kinds else "    write = pack",
+        "    for seq in counter: break",
+        f"    i = seq & {FRAMES - 1}; codes[i] = c; lasts[i] = last",
+        f"    write(ring, ((seq & {w.SLOT_MASK}) << 8) + {back}, {', '.join(values)})",
+        f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
+        "    if seq >= limit: make_room(seq)",
+    ]
+    lines += [f"    {n}.bump()" for n in op.inputs if n in op.writes]
+    for i, name in enumerate(op.outputs):
+        if name in op.unsized:
+            lines.append(f"    unsized(op, o{i}, e[{i + 1}])")
+    if op.grad is not None and op.inputs:
+        lines += _node_lines(op)
+    results = [f"o{i}" for i in range(len(op.outputs))] or [n for n in op.inputs if n in op.writes][:1]
+    lines.append(f"    return {', '.join(results)}")
+    return "\n".join(lines) + "\n"
+
+
+def _node_lines(op: Operator) -> list[str]:
+    needed = " or ".join(f"{n}._node is not None" for n in op.inputs)
+    edges = "".join(f"{n}._node, " for n in op.inputs)
+    metas = "".join(f"{n}._meta, " for n in op.inputs)
+    out_metas = "".join(f"e[{i + 1}], " for i in range(len(op.outputs)))
+    attrs = "".join(f"{n}, " for n in (*op.attrs, *op.scalars))
+    lines = [f"    if ({needed}) and (not modes or grad_enabled()):"]
+    saved, versions = [], []
+    for name in op.saves:
+        if name in op.outputs:
+            i = op.outputs.index(name)
+            lines.append(
+                f"        st = o{i}._storage = Storage(s{i}, 0); a{i} = new(Tensor); a{i}._storage = st; "
+                f"a{i}._ref = s{i}; a{i}._meta = e[{i + 1}]; a{i}._node = None; a{i}._version = 0"
+            )
+            saved.append(f"a{i}")
+            versions.append("0")
+        else:
+            saved.append(name)
+            versions.append(f"{name}._version if {name}._storage is None else {name}._storage.version")
+    lines.append(
+        f"        node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
+        f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}))"
+    )
+    if len(op.outputs) == 1:
+        lines.append("        o0._node = node")
+    else:
+        lines += [
+            f"        if e[{i + 1}].dtype.is_floating_point: o{i}._node = OutputEdge(node, {i})"
+            for i in range(len(op.outputs))
+        ]
+    return lines
+

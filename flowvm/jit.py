@@ -1,0 +1,547 @@
+"""Native code from Python functions, and a cache of it that a warm start reads without importing
+Numba.
+
+`native` turns a plain Python function into a C function and returns its address.  Numba only types
+and lowers; linking, optimization, code generation and loading are done here with llvmlite, because
+Numba's own path optimizes every module twice, adds wrappers that nobody calls, and has an on-disk
+cache that cannot be read without importing Numba.
+
+Guarantees
+- The address of a function lives as long as the process.
+- Compiled and loaded code are the same bytes: a fresh kernel goes through the same object file as a
+  cached one.
+- A cache entry is used only if its checksum is right and every symbol it needs exists here;
+  otherwise it is compiled anew.  Entries are written under a temporary name and renamed, so any
+  number of processes may share the folder.
+- Compiled code never needs Python, the GIL or Numba's runtime: what would is refused when it is
+  compiled, by name. An exception that compiled code raises becomes the return value -1 (all bits
+  set).
+
+What may be compiled, and how it becomes LLVM's, is in `flowvm.native`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dis
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+import threading
+import time
+import types as pytypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from flowvm.native import CompileError, LoweredFunction, lower
+
+__all__ = [
+    "CompileError",
+    "Lowered",
+    "Stats",
+    "c_function",
+    "cache_dir",
+    "file_digest",
+    "linked",
+    "load",
+    "native",
+    "provide",
+    "set_cache_dir",
+    "source_key",
+    "stats",
+]
+
+SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
+_MAGIC = b"flowvm.o"
+_DIGEST = hashlib.sha256().digest_size
+_log = logging.getLogger("flowvm.jit")
+
+
+class Stats(NamedTuple):
+    """What this process did so far: functions compiled and loaded, and the seconds they took."""
+
+    compiled: int
+    loaded: int
+    compile_seconds: float
+    load_seconds: float
+
+
+class Lowered(NamedTuple):
+    """LLVM modules of one program, and the name of the C function in the last of them."""
+
+    modules: list[Any]
+    entry: str
+    inline: frozenset[str] = frozenset()  # functions inlined whatever their size
+    loops_only: bool = False  # a few simple loops: skip the passes that find nothing there
+
+
+# --- public functions -----------------------------------------------------------------------
+
+_lock = threading.RLock()  # guards all module state below
+_addresses: dict[str, int] = {}
+_counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
+
+
+def native(
+    function: Any, signature: Any, *, key: str | None = None, reassociate: bool = False
+) -> int:
+    """The address of a C function that does what `function` does.
+
+    `signature` is Numba's, as text ("int32(uint64, int64)") or object.  `function` is a plain
+    Python function, or an object whose `build()` returns one, which is then called only when there
+    is something to compile.  `key` is text that changes whenever the code does; without it the
+    sources that `function` reaches are hashed. `reassociate` lets LLVM reorder sums, which
+    vectorizes them and changes their rounding.
+    """
+    if key is None:
+        key = source_key(function.build() if hasattr(function, "build") else function)
+
+    def make() -> Lowered:
+        from numba.core.sigutils import normalize_signature
+
+        body = function.build() if hasattr(function, "build") else function
+        args, result = normalize_signature(signature)
+        return c_function(lower(body, args, result, reassociate=reassociate))
+
+    return load(f"native\n{signature}\n{reassociate}\n{key}", make)
+
+
+def load(key: str, make: Callable[[], Lowered]) -> int:
+    """The address of the C function of `key`; `make()` is called if the cache does not have it."""
+    with _lock:
+        if (address := _addresses.get(key)) is None:
+            digest = hashlib.sha256(f"{_host_key()}\n{key}".encode()).hexdigest()[:40]
+            address = _from_cache(digest)
+            if address is None:
+                address = _compile(digest, make)
+            _addresses[key] = address
+        return address
+
+
+def stats() -> Stats:
+    """How much was compiled and loaded, and how long it took."""
+    with _lock:
+        return Stats(**_counts)  # type: ignore[arg-type]
+
+
+# --- cache entries: MAGIC, sha256 of the rest, a line of JSON, the object file ----------------
+
+_folder: Path | None = None
+
+
+def cache_dir() -> Path:
+    """The folder of cached code.
+
+    What `set_cache_dir` said, else FLOWVM_CACHE_DIR, XDG_CACHE_HOME/flowvm or ~/.cache/flowvm.
+    """
+    if _folder is not None:
+        return _folder
+    if path := os.environ.get("FLOWVM_CACHE_DIR"):
+        return Path(path).expanduser()
+    if path := os.environ.get("XDG_CACHE_HOME"):
+        return Path(path) / "flowvm"
+    return Path("~/.cache/flowvm").expanduser()
+
+
+def set_cache_dir(path: str | os.PathLike[str] | None) -> None:
+    """Use `path` for cached code from now on; None goes back to the environment."""
+    global _folder
+    _folder = None if path is None else Path(path)
+
+
+def _entry_path(digest: str) -> Path:
+    return cache_dir() / f"{digest}.o"
+
+
+def _from_cache(digest: str) -> int | None:
+    start = time.perf_counter()
+    try:
+        data = _entry_path(digest).read_bytes()
+    except OSError:
+        return None
+    body = data[len(_MAGIC) + _DIGEST :]
+    checksum = hashlib.sha256(body).digest()
+    if data[: len(_MAGIC) + _DIGEST] != _MAGIC + checksum:
+        _log.debug("cache entry %s is damaged; compiling it again", digest)
+        return None
+    head, _, code = body.partition(b"\n")
+    if missing := [name for name in json.loads(head)["imports"] if not _symbol_exists(name)]:
+        _log.debug("cache entry %s needs %s, not found here", digest, missing)
+        return None
+    address = _load_object(digest, code)
+    _counts["loaded"] += 1
+    _counts["load_seconds"] += time.perf_counter() - start
+    return address
+
+
+def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
+    body = json.dumps({"imports": imports}).encode() + b"\n" + code
+    path = _entry_path(digest)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        _cannot_write(path.parent, error)
+
+
+@functools.cache
+def _warned(folder: Path) -> list[str]:
+    return []
+
+
+def _cannot_write(folder: Path, error: OSError) -> None:
+    if not _warned(folder):
+        _warned(folder).append("said")
+        _log.debug("cannot write to the cache %s (%s); code is kept in memory only", folder, error)
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _host_key() -> str:
+    """Everything besides the program that the bytes of an object file depend on."""
+    here = Path(__file__)
+    sources = [here, here.with_name("native.py")]
+    parts = [
+        str(SCHEMA),
+        ".".join(map(str, sys.version_info[:2])),
+        sys.implementation.name,
+        platform.machine(),
+        *(importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
+        _cpu(),
+        _features(),
+        *(file_digest(str(path)) for path in sources),
+    ]
+    return "\n".join(parts)
+
+
+@functools.cache
+def file_digest(path: str) -> str:
+    """A digest of the file's text, or "" where there is no such file."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def source_key(function: Any) -> str:
+    """Text that changes with the sources, constants and closures of all that `function` reaches."""
+    lines: set[str] = set()
+    _describe(function, lines, set())
+    return "\n".join(sorted(lines))
+
+
+def _describe(value: Any, lines: set[str], seen: set[int]) -> None:
+    value = getattr(value, "py_func", value)  # a Numba dispatcher
+    if isinstance(value, pytypes.FunctionType):
+        if id(value) not in seen:
+            seen.add(id(value))
+            _describe_function(value, lines, seen)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _describe(item, lines, seen)
+    elif isinstance(value, np.ndarray):
+        lines.add(
+            f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+        )
+    elif hasattr(value, "jit_parts"):
+        for part in value.jit_parts():
+            _describe(part, lines, seen)
+
+
+def _describe_function(function: pytypes.FunctionType, lines: set[str], seen: set[int]) -> None:
+    code = function.__code__
+    digest = file_digest(code.co_filename) or _code_digest(code)
+    lines.add(f"{function.__module__}.{function.__qualname__} {code.co_firstlineno} {digest}")
+    names = {name: function.__globals__.get(name) for name in _names(code)}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        names[name] = cell.cell_contents
+    for name, value in names.items():
+        if isinstance(value, pytypes.ModuleType):
+            for attribute in _names(code) & set(vars(value)):
+                if value.__name__.partition(".")[0] not in ("numpy", "numba", "math"):
+                    _describe(getattr(value, attribute), lines, seen)
+        elif isinstance(value, (bool, int, float, str, np.generic)):
+            lines.add(f"{function.__qualname__}.{name} = {value!r}")
+        else:
+            _describe(value, lines, seen)
+    _describe(function.__defaults__ or (), lines, seen)
+
+
+def _names(code: pytypes.CodeType) -> set[str]:
+    nested = [_names(c) for c in code.co_consts if isinstance(c, pytypes.CodeType)]
+    return set(code.co_names).union(*nested)
+
+
+def _code_digest(code: pytypes.CodeType) -> str:
+    text = "\n".join(f"{i.opname} {i.argrepr}" for i in dis.get_instructions(code))
+    nested = [_code_digest(c) for c in code.co_consts if isinstance(c, pytypes.CodeType)]
+    return hashlib.sha256("\n".join([text, *nested]).encode()).hexdigest()
+
+
+# --- LLVM: one target machine and one engine for everything -----------------------------------
+
+
+@functools.cache
+def _cpu() -> str:
+    return str(llvm.get_host_cpu_name())
+
+
+@functools.cache
+def _features() -> str:
+    try:
+        return str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:
+        return ""
+
+
+@functools.cache
+def _target_machine(level: int) -> Any:
+    """A target machine as Numba makes it: absolute addresses and the large code model on x86."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=_cpu(),
+        features=_features(),
+        opt=level,
+        reloc="static" if target.name.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+@functools.cache
+def _engine() -> Any:
+    llvm.load_library_permanently("libm.so.6" if sys.platform == "linux" else "")
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _engine_machine())
+
+
+@functools.cache
+def _engine_machine() -> Any:
+    # MCJIT takes its target machine over, so it gets one that nothing else uses.
+    return _target_machine.__wrapped__(3)
+
+
+def _load_object(digest: str, code: bytes) -> int:
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = int(engine.get_function_address(_symbol(digest)))
+    if not address:
+        raise CompileError(f"object file {digest} defines no function of its name")
+    return address
+
+
+def _symbol(digest: str) -> str:
+    return f"flowvm_{digest}"
+
+
+_provided: dict[str, int] = {}
+
+
+def provide(name: str, address: int) -> None:
+    """Let native code that is compiled or loaded later call the function at `address` by `name`."""
+    with _lock:
+        llvm.add_symbol(name, address)
+        _provided[name] = address
+
+
+@functools.cache
+def _process() -> list[ctypes.CDLL]:
+    found = [ctypes.CDLL(None)]
+    for name in ("libm.so.6",) if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):  # its symbols are then reported as missing, by name
+            found.append(ctypes.CDLL(name))
+    return found
+
+
+def _symbol_exists(name: str) -> bool:
+    return name in _provided or any(hasattr(library, name) for library in _process())
+
+
+def _compile(digest: str, make: Callable[[], Lowered]) -> int:
+    start = time.perf_counter()
+    with _progress.compiling():
+        lowered = make()
+        module = _linked(lowered, _symbol(digest))
+        _optimize(module, lowered.loops_only)
+        imports = _imports(module)
+        code = _target_machine(3).emit_object(module)
+        _to_cache(digest, code, imports)
+        address = _load_object(digest, code)
+    _counts["compiled"] += 1
+    _counts["compile_seconds"] += time.perf_counter() - start
+    return address
+
+
+def _linked(lowered: Lowered, symbol: str) -> Any:
+    """One module of all, in which only the entry, now called `symbol`, can be seen from outside."""
+    module = llvm.parse_assembly(_NO_RUNTIME)
+    for part in lowered.modules:
+        module.link_in(part, preserve=True)
+    for item in [*module.functions, *module.global_variables]:
+        if item.is_declaration:
+            continue
+        if item.name == lowered.entry:
+            item.linkage = "external"
+        else:
+            item.linkage = "internal"
+            if item.name in lowered.inline:
+                item.add_function_attribute("alwaysinline")
+    module.get_function(lowered.entry).name = symbol
+    return module
+
+
+# Kernels own no memory of Numba's, so counting references does nothing.
+_NO_RUNTIME = """
+define linkonce_odr void @NRT_incref(ptr %p) alwaysinline { ret void }
+define linkonce_odr void @NRT_decref(ptr %p) alwaysinline { ret void }
+"""
+
+
+def _optimize(module: Any, loops_only: bool) -> None:
+    machine = _target_machine(3)
+    options = llvm.create_pipeline_tuning_options(speed_level=2 if loops_only else 3)
+    options.loop_vectorization = True
+    options.slp_vectorization = not loops_only
+    options.loop_unrolling = not loops_only  # interleaving does what unrolling would
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _imports(module: Any) -> list[str]:
+    """The symbols that the module takes from the process; none may be Numba's or Python's."""
+    items = [*module.functions, *module.global_variables]
+    names = sorted(i.name for i in items if i.is_declaration and not i.name.startswith("llvm."))
+    foreign = [n for n in names if n.startswith(("NRT_", "numba_", "Py", "_Py"))]
+    missing = [n for n in names if n not in foreign and not _symbol_exists(n)]
+    if foreign:
+        raise CompileError(
+            "native code may not use Numba's runtime or Python, but this needs "
+            f"{', '.join(foreign)}: allocate no arrays, build no strings, lists or exceptions "
+            "with arguments in it"
+        )
+    if missing:
+        raise CompileError(f"native code needs {', '.join(missing)}, which this process has not")
+    return names
+
+
+def linked(function: LoweredFunction, text: str, *, loops_only: bool = False) -> Lowered:
+    """`function` under LLVM `text` that calls it and defines @entry, the C function."""
+    inline = function.helpers | {function.name}
+    return Lowered([*function.modules, llvm.parse_assembly(text)], "entry", inline, loops_only)
+
+
+def c_function(lowered: LoweredFunction) -> Lowered:
+    """A C function around Numba's calling convention."""
+    from numba import types
+
+    void = isinstance(lowered.result, types.NoneType)
+    params = ", ".join(f"{t} %a{i}" for i, t in enumerate(lowered.args_ir))
+    passed = "".join(f", {t} %a{i}" for i, t in enumerate(lowered.args_ir))
+    declared = "".join(f", {t}" for t in lowered.args_ir)
+    returns = lowered.result_ir
+    failure = "" if returns == "float" or returns == "double" else "-1"
+    end = "ret void" if void else f"%v = load {returns}, ptr %r\n  ret {returns} %v"
+    bad = "ret void" if void else f"ret {returns} {failure or '0x7FF8000000000000'}"
+    text = f"""
+declare i32 @"{lowered.name}"(ptr, ptr{declared})
+define {"void" if void else returns} @entry({params}) {{
+  %r = alloca {"ptr" if void else returns}
+  %e = alloca ptr
+  %s = call i32 @"{lowered.name}"(ptr %r, ptr %e{passed})
+  %done = icmp eq i32 %s, 0
+  %none = icmp eq i32 %s, -2
+  %ok = or i1 %done, %none
+  br i1 %ok, label %good, label %bad
+good:
+  {end}
+bad:
+  {bad}
+}}
+"""
+    return linked(lowered, text)
+
+
+# --- the status line ------------------------------------------------------------------------
+
+
+class _Progress:
+    """One line on a terminal while compiling has taken more than a second; gone when it ends."""
+
+    PATIENCE = 1.0
+    BURST_ENDS_AFTER = 0.5
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.count = 0
+        self.ended = 0.0
+        self.shown = False
+        self.timer: threading.Timer | None = None
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        if not sys.stderr or not sys.stderr.isatty():
+            yield
+            return
+        start = time.monotonic()
+        if self.timer is not None:
+            self.timer.cancel()
+        if start - self.ended > self.BURST_ENDS_AFTER:
+            self.spent, self.count = 0.0, 0
+        if self.spent > self.PATIENCE:
+            self._show()
+        try:
+            yield
+        finally:
+            self.ended = time.monotonic()
+            self.spent += self.ended - start
+            self.count += 1
+            self.timer = threading.Timer(self.BURST_ENDS_AFTER, self._clear)
+            self.timer.daemon = True
+            self.timer.start()
+
+    def _show(self) -> None:
+        self.shown = True
+        text = f"flowvm: compiling kernels (first run only) ... {self.count}"
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        with _lock:
+            if self.shown and time.monotonic() - self.ended >= self.BURST_ENDS_AFTER / 2:
+                self.shown = False
+                print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+_progress = _Progress()
+
+
+def _after_fork_in_child() -> None:
+    # The thread that held the lock in the parent does not exist here.
+    global _lock, _progress
+    _lock = threading.RLock()
+    _progress = _Progress()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

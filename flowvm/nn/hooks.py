@@ -1,0 +1,190 @@
+"""Hooks of a Module, and the call that runs them.
+
+A Module without hooks holds `_hooks = None` and its __call__ goes straight to forward; the first
+hook gives it a Hooks record and `call_with_hooks` takes over. A hook that raises stops the call, as
+any other line of the user's program would.
+
+Backward hooks stand between the graph and the module: an identity node on its outputs sees
+grad_output, one on its inputs sees grad_input. Both are ordinary autograd Functions, so second
+derivatives and views of what the module computes are none the wiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from flowvm.autograd import Function
+from flowvm.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flowvm.nn.module import Module
+
+__all__ = ["Hooks", "RemovableHandle", "call_with_hooks"]
+
+Hook = Callable[..., Any]
+Grads = tuple[Tensor | None, ...]
+_ids = count()
+
+
+class RemovableHandle:
+    """What registering a hook returns: remove(), or leaving a with block, takes the hook out."""
+
+    def __init__(self, table: dict[int, Any], value: Any, prepend: bool = False) -> None:
+        self._table = table
+        self.id = next(_ids)
+        others = list(table.items()) if prepend else []
+        table[self.id] = value
+        for key, other in others:
+            del table[key]
+            table[key] = other
+
+    def remove(self) -> None:
+        self._table.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+@dataclass(slots=True)
+class Hooks:
+    """The hooks of one module, each table in the order in which they run."""
+
+    forward_pre: dict[int, tuple[Hook, bool]] = field(default_factory=dict)
+    forward: dict[int, tuple[Hook, bool]] = field(default_factory=dict)
+    backward_pre: dict[int, Hook] = field(default_factory=dict)
+    backward: dict[int, Hook] = field(default_factory=dict)
+
+
+def call_with_hooks(
+    module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What Module.__call__ does once the module has a hook."""
+    for hook, with_kwargs in list(hooks.forward_pre.values()):
+        args, kwargs = _run_pre_hook(module, hook, with_kwargs, args, kwargs)
+    tap = _BackwardTap(module, hooks) if hooks.backward or hooks.backward_pre else None
+    if tap is not None:
+        args = tap.watch_inputs(args)
+    result = module.forward(*args, **kwargs)
+    for hook, with_kwargs in list(hooks.forward.values()):
+        seen = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
+        result = result if seen is None else seen
+    return result if tap is None else tap.watch_outputs(result)
+
+
+def _run_pre_hook(
+    module: Module, hook: Hook, with_kwargs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not with_kwargs:
+        changed = hook(module, args)
+        if changed is None:
+            return args, kwargs
+        return (changed if isinstance(changed, tuple) else (changed,)), kwargs
+    changed = hook(module, args, kwargs)
+    if changed is None:
+        return args, kwargs
+    if not (isinstance(changed, tuple) and len(changed) == 2):
+        raise RuntimeError(
+            "a forward pre-hook registered with with_kwargs=True must return None or "
+            f"(args, kwargs), got {type(changed).__name__}"
+        )
+    return changed
+
+
+class _BackwardTap:
+    """One call of a module that has backward hooks.
+
+    grad_output arrives first, and is kept until grad_input is known too. When no input requires
+    grad there is nothing to wait for: the hooks run with grad_input all None, as in PyTorch.
+    """
+
+    def __init__(self, module: Module, hooks: Hooks) -> None:
+        self.module = module
+        self.hooks = hooks
+        self.grad_output: Grads = ()
+        self.slots: list[int] = []
+        self.arguments = 0
+
+    def watch_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.arguments = len(args)
+        self.slots = [
+            i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad
+        ]
+        if not self.slots:
+            return args
+        watched = list(args)
+        for slot, tensor in zip(
+            self.slots, _tap(self.on_grad_input, self._pick(args)), strict=True
+        ):
+            watched[slot] = tensor
+        return tuple(watched)
+
+    def watch_outputs(self, result: Any) -> Any:
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        slots = [
+            i for i, out in enumerate(outputs) if isinstance(out, Tensor) and out.requires_grad
+        ]
+        if not slots:
+            return result
+        watched = list(outputs)
+        tapped = _tap(self.on_grad_output, tuple(outputs[i] for i in slots))
+        for slot, tensor in zip(slots, tapped, strict=True):
+            watched[slot] = tensor
+        if isinstance(result, tuple) and hasattr(result, "_fields"):
+            return type(result)(*watched)
+        return type(result)(watched) if isinstance(result, (tuple, list)) else watched[0]
+
+    def on_grad_output(self, grads: Grads) -> Grads:
+        for hook in list(self.hooks.backward_pre.values()):
+            grads = _replaced(hook(self.module, grads), grads, "backward pre-hook")
+        self.grad_output = grads
+        if not self.slots:
+            self._run_hooks((None,) * self.arguments)
+        return grads
+
+    def on_grad_input(self, grads: Grads) -> Grads:
+        whole: list[Tensor | None] = [None] * self.arguments
+        for slot, grad in zip(self.slots, grads, strict=True):
+            whole[slot] = grad
+        return self._pick(self._run_hooks(tuple(whole)))
+
+    def _run_hooks(self, grad_input: Grads) -> Grads:
+        for hook in list(self.hooks.backward.values()):
+            seen = hook(self.module, grad_input, self.grad_output)
+            grad_input = _replaced(seen, grad_input, "backward hook")
+        return grad_input
+
+    def _pick(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(items[slot] for slot in self.slots)
+
+
+def _replaced(seen: Any, grads: Grads, what: str) -> Grads:
+    if seen is None:
+        return grads
+    new = tuple(seen) if isinstance(seen, (tuple, list)) else (seen,)
+    if len(new) != len(grads):
+        raise RuntimeError(f"a {what} returned {len(new)} gradients where there are {len(grads)}")
+    return new
+
+
+def _tap(on_grad: Callable[[Grads], Grads], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    out = _Tap.apply(on_grad, *tensors)
+    return out if isinstance(out, tuple) else (out,)
+
+
+class _Tap(Function):
+    """The identity, whose backward passes on what `on_grad` makes of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, on_grad: Callable[[Grads], Grads], *tensors: Tensor) -> Any:
+        ctx.on_grad = on_grad
+        return tuple(tensor.view(tensor.shape) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return (None, *ctx.on_grad(grads))

@@ -1,0 +1,452 @@
+"""Module: a tree of parameters, buffers and other modules, with a forward.
+
+Invariants:
+- `_parameters`, `_buffers` and `_modules` say what is registered and in which order; None is a
+  registered absence (a bias that was not wanted).
+- Whatever is registered is also an ordinary instance attribute of the same name. So `self.weight`
+  is one dict lookup, as fast as any attribute, and Module needs no __getattr__. Only `_put` and
+  __delattr__ write to the tables, and they keep both sides equal.
+- A parameter keeps its identity for life: to(), half() and load_state_dict() change what it holds.
+
+What a module does with state dicts is in state.py, what it does with hooks in hooks.py. This file
+is long because it is Module's public surface, method by method, none of them long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from flowvm.autograd import no_grad
+from flowvm.dtype import DType, float16, float32, float64
+from flowvm.errors import ArgumentTypeError
+from flowvm.nn import state
+from flowvm.nn.hooks import Hooks, RemovableHandle, call_with_hooks
+from flowvm.nn.parameter import Parameter, set_data
+from flowvm.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+
+__all__ = ["Module"]
+
+
+def _forward_missing(self: Module, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(
+        f'Module [{type(self).__name__}] is missing the required "forward" function'
+    )
+
+
+class Module:
+    """The base of every layer and every model.
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.fc = nn.Linear(4, 2)
+    ...     def forward(self, x):
+    ...         return self.fc(x).relu()
+    """
+
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Module | None]
+    _transient: set[str]  # names of the buffers that state_dict leaves out
+    _hooks: Hooks | None = None
+
+    def __init__(self) -> None:
+        own = self.__dict__  # written directly: __setattr__ needs these tables to exist
+        own["training"] = True
+        own["_parameters"] = {}
+        own["_buffers"] = {}
+        own["_modules"] = {}
+        own["_transient"] = set()
+
+    # A class attribute, not a method, so that a subclass may give forward any signature it likes.
+    forward: Callable[..., Any] = _forward_missing
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return call_with_hooks(self, self._hooks, args, kwargs)
+
+    # ---- registration
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self._put("_parameters", name, value)
+        elif isinstance(value, Module):
+            self._put("_modules", name, value)
+        elif name in self.__dict__ and (table := self._table_of(name)) is not None:
+            self._put(table, name, _fits(table, name, value))
+        else:
+            object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        table = self._table_of(name)
+        object.__delattr__(self, name)
+        if table is not None:
+            del self.__dict__[table][name]
+            self._transient.discard(name)
+
+    def _table_of(self, name: str) -> str | None:
+        own = self.__dict__
+        for table in ("_parameters", "_buffers", "_modules"):
+            if name in own.get(table, ()):
+                return table
+        return None
+
+    def _put(self, table: str, name: str, value: Any) -> None:
+        if "_modules" not in self.__dict__:
+            raise AttributeError(
+                f"cannot assign {name!r} before Module.__init__() ran; "
+                f"begin {type(self).__name__}.__init__ with super().__init__()"
+            )
+        before = self._table_of(name)
+        if before is not None and before != table:
+            del self.__dict__[before][name]
+        self.__dict__[table][name] = value
+        object.__setattr__(self, name, value)
+
+    def _new_name(self, name: str, what: str) -> str:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"the name of a {what} must be a string, got {name!r}")
+        if "." in name or not name:
+            raise KeyError(f'the name of a {what} can neither be "" nor contain ".", got {name!r}')
+        if hasattr(self, name) and self._table_of(name) is None:
+            raise KeyError(f"{type(self).__name__} already has an attribute {name!r}")
+        return name
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter, or the absence of one (None), under `name`."""
+        if param is not None and not isinstance(param, Parameter):
+            raise ArgumentTypeError(
+                f"cannot register a {type(param).__name__} as parameter {name!r}; "
+                "wrap it: nn.Parameter(tensor)"
+            )
+        self._put("_parameters", self._new_name(name, "parameter"), param)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a tensor that is state but no parameter; only persistent ones are saved."""
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise ArgumentTypeError(
+                f"buffer {name!r} must be a Tensor or None, got {type(tensor).__name__}"
+            )
+        self._put("_buffers", self._new_name(name, "buffer"), tensor)
+        (self._transient.discard if persistent else self._transient.add)(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Add a child under `name`."""
+        if module is not None and not isinstance(module, Module):
+            raise ArgumentTypeError(f"child {name!r} must be a Module, got {type(module).__name__}")
+        self._put("_modules", self._new_name(name, "module"), module)
+
+    register_module = add_module
+
+    # ---- walking the tree
+
+    def named_modules(
+        self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """(path, module) for this module and everything below it, parents first."""
+        seen = set() if memo is None else memo
+        if id(self) in seen:
+            return
+        if remove_duplicate:
+            seen.add(id(self))
+        yield prefix, self
+        for name, child in self._modules.items():
+            if child is not None:
+                yield from child.named_modules(seen, _join(prefix, name), remove_duplicate)
+
+    def _named_members(
+        self, table: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        modules = (
+            self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
+            if recurse
+            else [(prefix, self)]
+        )
+        for path, module in modules:
+            for name, member in getattr(module, table).items():
+                if member is None or id(member) in seen:
+                    continue
+                if remove_duplicate:
+                    seen.add(id(member))
+                yield _join(path, name), member
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """(path, parameter) in order of registration; one that is shared comes once."""
+        return self._named_members("_parameters", prefix, recurse, remove_duplicate)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(path, buffer), persistent or not."""
+        return self._named_members("_buffers", prefix, recurse, remove_duplicate)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) for the direct children."""
+        seen: set[int] = set()
+        for name, child in self._modules.items():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                yield name, child
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Every parameter, each once."""
+        return (param for _, param in self.named_parameters(recurse=recurse))
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Every buffer, each once."""
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
+
+    def modules(self) -> Iterator[Module]:
+        """This module and everything below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def children(self) -> Iterator[Module]:
+        """The direct children."""
+        return (child for _, child in self.named_children())
+
+    def get_submodule(self, target: str) -> Module:
+        """The module at a dotted path; "" is this one."""
+        module = self
+        for name in target.split(".") if target else ():
+            child = module._modules.get(name)
+            if child is None:
+                raise AttributeError(
+                    f"{type(module).__name__} has no child {name!r} (looking for {target!r}); "
+                    f"it has {list(module._modules)}"
+                )
+            module = child
+        return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a dotted path."""
+        return self._get_member("_parameters", "parameter", target)  # type: ignore[no-any-return]
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer at a dotted path."""
+        return self._get_member("_buffers", "buffer", target)  # type: ignore[no-any-return]
+
+    def _get_member(self, table: str, what: str, target: str) -> Any:
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        member = getattr(module, table).get(name)
+        if member is None:
+            raise AttributeError(
+                f"{type(module).__name__} has no {what} {name!r}; it has "
+                f"{list(getattr(module, table))}"
+            )
+        return member
+
+    # ---- doing something to the whole tree
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call fn on every module below this one, children first, then on this one."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Put every module below into training mode (dropout drops, batch norm uses the batch)."""
+        if not isinstance(mode, bool):
+            raise ArgumentTypeError(f"training mode is expected to be boolean, got {mode!r}")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Put every module below into evaluation mode."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze (False) or thaw every parameter."""
+        for param in self.parameters():
+            param.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget every parameter's gradient, or fill it with zeros."""
+        clear_grads(self.parameters(), set_to_none)
+
+    def to(
+        self,
+        device: str | int | Device | DType | Tensor | None = None,
+        dtype: DType | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Move every parameter and buffer to a device, and the floating point ones to a dtype.
+
+        to(device), to(dtype), to(device, dtype) and to(tensor) all work, and change the module
+        itself.
+        """
+        if isinstance(device, Tensor):
+            device, dtype = device.device, device.dtype
+        elif isinstance(device, DType):
+            device, dtype = None, device
+        if dtype is not None and not dtype.is_floating_point:
+            raise ArgumentTypeError(
+                f"nn.Module.to only accepts floating point dtypes, but got dtype={dtype}"
+            )
+        return self._apply(
+            lambda t: t.to(
+                device=t.device if device is None else device,
+                dtype=dtype if dtype is not None and t.dtype.is_floating_point else t.dtype,
+                non_blocking=non_blocking,
+            )
+        )
+
+    def cpu(self) -> Self:
+        """to("cpu")."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | None = None) -> Self:
+        """to("cuda")."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def half(self) -> Self:
+        """to(float16)."""
+        return self.to(float16)
+
+    def float(self) -> Self:
+        """to(float32)."""
+        return self.to(float32)
+
+    def double(self) -> Self:
+        """to(float64)."""
+        return self.to(float64)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        with no_grad():
+            for param in self.parameters():
+                set_data(param, fn(param.detach()))
+                if param.grad is not None:
+                    param.grad = fn(param.grad)
+            for module in self.modules():
+                for name, buffer in module._buffers.items():
+                    if buffer is not None:
+                        module._put("_buffers", name, fn(buffer))
+        return self
+
+    # ---- state
+
+    def state_dict(
+        self,
+        *,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Any]:
+        """Path -> tensor, sharing data, for every parameter and persistent buffer."""
+        return state.collect(self, {} if destination is None else destination, prefix, keep_vars)
+
+    def load_state_dict(
+        self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False
+    ) -> state.IncompatibleKeys:
+        """Copy a state dict into this module, or change nothing and raise if it does not fit.
+
+        strict=False tolerates missing and unexpected names, which are returned; assign=True takes
+        the tensors themselves instead of copying.
+        """
+        return state.load(self, state_dict, strict, assign)
+
+    # ---- hooks
+
+    def _own_hooks(self) -> Hooks:
+        if self._hooks is None:
+            self._hooks = Hooks()
+        return self._hooks
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """hook(module, args) before forward; may return new args."""
+        return RemovableHandle(self._own_hooks().forward_pre, (hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """hook(module, args, output) after forward; may return a new output."""
+        return RemovableHandle(self._own_hooks().forward, (hook, with_kwargs), prepend)
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """hook(module, grad_output) before the module's backward; may return a new grad_output."""
+        return RemovableHandle(self._own_hooks().backward_pre, hook, prepend)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """hook(module, grad_input, grad_output) after its backward; may return a new grad_input."""
+        return RemovableHandle(self._own_hooks().backward, hook, prepend)
+
+    # ---- printing
+
+    def extra_repr(self) -> str:
+        """What a subclass wants between the parentheses of its repr."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = self.extra_repr().split("\n") if self.extra_repr() else []
+        children = fold([(name, repr(child)) for name, child in self._modules.items()])
+        if not children and len(lines) <= 1:
+            return f"{type(self).__name__}({''.join(lines)})"
+        body = "\n".join(lines + children).replace("\n", "\n  ")
+        return f"{type(self).__name__}(\n  {body}\n)"
+
+
+def fold(children: list[tuple[str, str]]) -> list[str]:
+    """One line a child, or a run of equal numbered ones: `(0-11): 12 x Block(...)`."""
+    lines: list[str] = []
+    first = 0
+    while first < len(children):
+        last = first
+        while last + 1 < len(children) and _continues(children[last], children[last + 1]):
+            last += 1
+        name, text = children[first]
+        count = last - first + 1
+        lines.append(
+            f"({name}): {text}" if count == 1 else f"({name}-{children[last][0]}): {count} x {text}"
+        )
+        first = last + 1
+    return lines
+
+
+def _continues(a: tuple[str, str], b: tuple[str, str]) -> bool:
+    return a[0].isdecimal() and b[0] == str(int(a[0]) + 1) and a[1] == b[1]
+
+
+def clear_grads(params: Iterator[Tensor], set_to_none: bool) -> None:
+    """What zero_grad means, for modules and optimizers."""
+    for param in params:
+        if param.grad is None:
+            continue
+        if set_to_none:
+            param.grad = None
+        else:
+            with no_grad():
+                param.grad = param.grad.detach()
+                param.grad.zero_()
+
+
+def _fits(table: str, name: str, value: Any) -> Any:
+    """`value` for a registered name whose new value is neither a Parameter nor a Module."""
+    kind = {"_parameters": Parameter, "_buffers": Tensor, "_modules": Module}[table]
+    if value is not None and not isinstance(value, kind):
+        raise ArgumentTypeError(
+            f"cannot assign a {type(value).__name__} as {table[1:-1]} {name!r} "
+            f"(a {kind.__name__} or None expected)"
+        )
+    return value
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

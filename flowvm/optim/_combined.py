@@ -1,0 +1,143 @@
+"""Schedules made of schedules: one after another, behind a warm-up, or side by side.
+
+They evaluate the closed forms of the inner schedules, whose own step() is never called.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowvm.errors import ArgumentError
+from flowvm.optim._cycles import ReduceLROnPlateau
+from flowvm.optim._schedule import LRScheduler, rewind
+from flowvm.optim.optimizer import Optimizer
+
+__all__ = ["ChainedScheduler", "SequentialLR", "WarmupLR"]
+
+
+class SequentialLR(LRScheduler):
+    """One schedule after the other: each begins, at its own 0, at its milestone."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedulers: Sequence[LRScheduler],
+        milestones: Sequence[int],
+        last_epoch: int = -1,
+    ) -> None:
+        check_closed_forms(self, optimizer, schedulers)
+        if len(milestones) != len(schedulers) - 1:
+            raise ArgumentError(
+                f"{len(schedulers)} schedulers need {len(schedulers) - 1} milestones, "
+                f"got {len(milestones)}"
+            )
+        self._schedulers = list(schedulers)
+        self._milestones = list(milestones)
+        rewind(optimizer)
+        super().__init__(optimizer, last_epoch)
+
+    def lr_at(self, group: int, t: int) -> float:
+        i = bisect_right(self._milestones, t)
+        return self._schedulers[i].lr_at(group, t - (self._milestones[i - 1] if i else 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {k: v for k, v in super().state_dict().items() if k != "_schedulers"}
+        return {**own, "_schedulers": [inner.state_dict() for inner in self._schedulers]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
+        for inner, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            inner.load_state_dict(saved)
+
+
+class WarmupLR(LRScheduler):
+    """OneFlow's warm-up in front of a schedule, or of the constant rate of an optimizer.
+
+    For warmup_iters steps the rate is base * warmup_factor ("constant"), or goes from there
+    straight to where the schedule is at that time ("linear"). With warmup_prefix the schedule
+    starts after the warm-up instead of running underneath it.
+    """
+
+    def __init__(
+        self,
+        scheduler_or_optimizer: LRScheduler | Optimizer,
+        warmup_factor: float = 1.0 / 3,
+        warmup_iters: int = 5,
+        warmup_method: str = "linear",
+        warmup_prefix: bool = False,
+        last_step: int = -1,
+    ) -> None:
+        if warmup_method not in ("linear", "constant"):
+            raise ArgumentError(
+                f"'warmup_method' must be 'linear' or 'constant', but got {warmup_method!r}"
+            )
+        self._schedulers: list[LRScheduler] = []
+        if isinstance(scheduler_or_optimizer, LRScheduler):
+            self._schedulers = [scheduler_or_optimizer]
+            optimizer = scheduler_or_optimizer.optimizer
+            check_closed_forms(self, optimizer, self._schedulers)
+            rewind(optimizer)
+        else:
+            optimizer = scheduler_or_optimizer
+        self.warmup_factor = warmup_factor
+        self.warmup_iters = warmup_iters
+        self.warmup_method = warmup_method
+        self.warmup_prefix = warmup_prefix
+        super().__init__(optimizer, last_step)
+
+    def lr_at(self, group: int, t: int) -> float:
+        if t >= self.warmup_iters:
+            return self._after(group, t)
+        start = self.base_lrs[group] * self.warmup_factor
+        if self.warmup_method == "constant":
+            return start
+        end = self._after(group, self.warmup_iters)
+        return start + (end - start) * t / self.warmup_iters
+
+    def _after(self, group: int, t: int) -> float:
+        if not self._schedulers:
+            return self.base_lrs[group]
+        return self._schedulers[0].lr_at(
+            group, t - (self.warmup_iters if self.warmup_prefix else 0)
+        )
+
+    state_dict = SequentialLR.state_dict
+    load_state_dict = SequentialLR.load_state_dict
+
+
+class ChainedScheduler(LRScheduler):
+    """Several schedules stepped together; their factors multiply."""
+
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
+        if not schedulers:
+            raise ArgumentError("ChainedScheduler expects at least one scheduler to be chained")
+        owner = optimizer or schedulers[0].optimizer
+        check_closed_forms(self, owner, schedulers)
+        self._schedulers = list(schedulers)
+        rewind(owner)
+        super().__init__(owner, schedulers[0].last_epoch - 1)
+
+    def lr_at(self, group: int, t: int) -> float:
+        base = self._schedulers[0].base_lrs[group]
+        factors = [inner.lr_at(group, t) / base if base else 0.0 for inner in self._schedulers]
+        return base * math.prod(factors)
+
+    state_dict = SequentialLR.state_dict
+    load_state_dict = SequentialLR.load_state_dict
+
+
+def check_closed_forms(
+    owner: LRScheduler, optimizer: Optimizer, schedulers: Sequence[LRScheduler]
+) -> None:
+    if not schedulers:
+        raise ArgumentError(f"{type(owner).__name__} expects at least one scheduler")
+    for scheduler in schedulers:
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ArgumentError(f"{type(owner).__name__} does not support ReduceLROnPlateau")
+        if scheduler.optimizer is not optimizer:
+            raise ArgumentError(f"{type(owner).__name__}: all schedulers must share one optimizer")

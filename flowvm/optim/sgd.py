@@ -1,0 +1,69 @@
+"""Stochastic gradient descent, with momentum."""
+
+from __future__ import annotations
+
+from flowvm import ops
+from flowvm.errors import ArgumentError
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least
+
+__all__ = ["SGD"]
+
+
+class SGD(Optimizer):
+    """p -= lr * b, where b = momentum * b + (1 - dampening) * (grad + weight_decay * p).
+
+    nesterov steps by grad + momentum * b instead; maximize climbs.
+
+    >>> opt = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> loss.backward(); opt.step(); opt.zero_grad()
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check(self, group: Group) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            at_least(name, group[name])
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ArgumentError("Nesterov momentum requires a momentum and zero dampening")
+
+    def _step_group(self, group: Group) -> None:
+        lr, momentum, dampening = group["lr"], group["momentum"], group["dampening"]
+        decay, nesterov, maximize = group["weight_decay"], group["nesterov"], group["maximize"]
+        state = self.state
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            buffer, first = None, False
+            if momentum:
+                entry = state.get(param)
+                if entry is None:
+                    entry = state[param] = {}
+                buffer = entry.get("momentum_buffer")
+                if buffer is None:
+                    first = True
+                    buffer = entry["momentum_buffer"] = ops.zeros(
+                        param.shape, dtype=param.dtype, device=param.device
+                    )
+            ops.sgd_step_(
+                param, grad, buffer, lr, momentum, dampening, decay, nesterov, maximize, first
+            )

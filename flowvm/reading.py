@@ -1,0 +1,96 @@
+"""Reading values: the places where Python waits for the VM.
+
+Each waits for the tensor's own writer and nothing else, then looks at memory directly.  `numpy()` copies: the VM runs behind
+Python's back, so an array that shared memory would change under the reader's eyes.  Sharing is there under the names that
+promise it: `from_numpy`, DLPack, `__array_interface__`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType, float16
+from flowvm.dtype import from_numpy as dtype_from_numpy
+from flowvm.errors import ArgumentError
+from flowvm.meta import TensorMeta
+from flowvm.tensor import Tensor, method, new_tensor
+from flowvm.vm.engine import engine
+
+__all__ = ["adopt_array", "memory_of"]
+
+_SCALARS = {
+    "bool": ctypes.c_bool,
+    "uint8": ctypes.c_uint8,
+    "int8": ctypes.c_int8,
+    "int16": ctypes.c_int16,
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+
+
+class _Memory:
+    """A tensor's memory for NumPy: keeps the tensor, and so the memory, alive."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        meta = tensor._meta
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(meta.shape),
+            "typestr": meta.dtype.numpy.str,
+            "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
+            "data": (engine.pointer(tensor._ref), False),
+        }
+
+
+def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
+    """A NumPy array on the tensor's own memory, after waiting for its writer."""
+    meta = t._meta
+    engine.wait_for([t._ref])
+    if meta.numel == 0:
+        return np.empty(meta.shape, meta.dtype.numpy)
+    # a detached tensor, so that holding the array holds no autograd graph
+    held = new_tensor(t._ref, meta, t.storage())
+    return np.asarray(_Memory(held))
+
+
+@method()
+def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
+    """The values, as a NumPy array of its own.  Waits for the tensor; a tensor that requires grad gives its values too."""
+    return memory_of(t).copy()
+
+
+@method()
+def item(t: Tensor) -> Any:
+    """The value of a one-element tensor as a Python number.  Waits for the tensor."""
+    meta = t._meta
+    if meta.numel != 1:
+        raise ArgumentError(f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}")
+    engine.wait_for([t._ref])
+    address = engine.pointer(t._ref)
+    if meta.dtype is float16:
+        bits = ctypes.c_uint16.from_address(address).value
+        return float(np.uint16(bits).view(np.float16))
+    return _SCALARS[meta.dtype.name].from_address(address).value
+
+
+@method()
+def tolist(t: Tensor) -> Any:
+    """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor."""
+    return memory_of(t).tolist()
+
+
+def adopt_array(array: np.ndarray[Any, Any], owner: Any = None) -> Tensor:
+    """A tensor on `array`'s memory, which stays alive with it.  Strides must be multiples of the element size, not negative."""
+    dtype: DType = dtype_from_numpy(array.dtype)
+    stride = tuple(s // array.itemsize for s in array.strides)
+    meta = TensorMeta.of(array.shape, dtype, stride=stride)
+    storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
+    return new_tensor(storage, meta)
+
+

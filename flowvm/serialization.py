@@ -1,0 +1,254 @@
+"""save and load: nested dicts and lists of tensors and plain values, as one safetensors file.
+
+A flat dict of tensors becomes a plain safetensors file that any other reader opens. Anything else
+keeps its tensors there too, under their path, and its structure as JSON in the file's metadata.
+Nothing is pickled, so loading a file never runs code. A tensor that occurs twice is stored once and
+is one tensor again after loading. Files are written beside their destination and moved over it, so
+a crash leaves either the old file or the new.
+
+In the JSON a dict or list that JSON has is itself; what it has not is a one-entry dict:
+
+    {"$tensor": name}  {"$tuple": [...]}  {"$dtype": name}
+    {"$dict": [[key, value], ...]}  where not every key is a string, or one begins with $
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm import ops
+from flowvm.dtype import DType, dtype_named
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+
+__all__ = ["load", "save"]
+
+_KEY = "flowvm"  # where in the metadata the structure is
+_VERSION = 1
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Write a (nested) dict or list of tensors and plain values to a path or a binary file.
+
+    >>> flow.save(model.state_dict(), "model.safetensors")
+    >>> flow.save({"model": model.state_dict(), "optim": opt.state_dict(), "epoch": 3}, "last.ckpt")
+    """
+    from safetensors.numpy import save as to_bytes
+
+    arrays, metadata = _flatten(obj)
+    data = to_bytes(arrays, metadata)
+    if not isinstance(f, (str, os.PathLike)):
+        f.write(data)
+        return
+    target = Path(f)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"flow.save: there is no folder {str(target.parent)!r}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load(f: str | os.PathLike[str] | IO[bytes], map_location: str | Device | None = None) -> Any:
+    """Read back what save wrote, or any safetensors file as a flat dict of tensors.
+
+    map_location is the device the tensors go to; the CPU by default.
+    """
+    if isinstance(f, (str, os.PathLike)):
+        where, data = repr(os.fspath(f)), Path(f).read_bytes()
+    else:
+        where, data = "the given file", f.read()
+    header = _header(data, where)
+    arrays = _arrays(data, header, where)
+    tensors = {name: _tensor(array, map_location) for name, array in arrays.items()}
+    structure = header.get("__metadata__", {}).get(_KEY)
+    if structure is None:
+        return tensors
+    saved = json.loads(structure)
+    if saved.get("version") != _VERSION:
+        raise ArgumentError(
+            f"flow.load: {where} has structure version {saved.get('version')}, this flowvm reads "
+            f"{_VERSION}"
+        )
+    return _Reader(tensors, where).read(saved["tree"])
+
+
+# ---- writing
+
+
+def _flatten(obj: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str] | None]:
+    """(name -> array, metadata)."""
+    if _is_flat(obj):
+        return {name: _array(tensor) for name, tensor in obj.items()}, None
+    writer = _Writer()
+    tree = writer.tree(obj, "")
+    structure = json.dumps({"version": _VERSION, "tree": tree}, separators=(",", ":"))
+    return {name: _array(t) for name, t in writer.tensors.items()}, {_KEY: structure}
+
+
+def _is_flat(obj: Any) -> bool:
+    if not isinstance(obj, Mapping) or not obj:
+        return False
+    names = all(isinstance(key, str) and key and key != "__metadata__" for key in obj)
+    return (
+        names
+        and all(isinstance(value, Tensor) for value in obj.values())
+        and (len({id(value) for value in obj.values()}) == len(obj))
+    )
+
+
+class _Writer:
+    """Turns an object into its JSON tree and collects the tensors on the way."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[int, str] = {}
+
+    def tree(self, obj: Any, path: str) -> Any:
+        if isinstance(obj, Tensor):
+            return {"$tensor": self._name(obj, path)}
+        if isinstance(obj, DType):
+            return {"$dtype": obj.name}
+        if type(obj) in _PLAIN:
+            return obj
+        if isinstance(obj, Mapping):
+            return self._dict(obj, path)
+        if isinstance(obj, (list, tuple)):
+            items = [self.tree(item, _join(path, i)) for i, item in enumerate(obj)]
+            return items if isinstance(obj, list) else {"$tuple": items}
+        if isinstance(obj, np.generic):
+            return self.tree(obj.item(), path)
+        raise ArgumentTypeError(
+            f"flow.save cannot store a {type(obj).__name__}{f' at {path!r}' if path else ''}; "
+            "it stores dicts, lists and tuples of tensors, numbers, strings, booleans and None"
+        )
+
+    def _dict(self, obj: Mapping[Any, Any], path: str) -> Any:
+        for key in obj:
+            if type(key) not in _PLAIN:
+                raise ArgumentTypeError(
+                    f"flow.save: a dict key must be a string, number, boolean or None, got "
+                    f"{key!r}{f' at {path!r}' if path else ''}"
+                )
+        values = {key: self.tree(value, _join(path, key)) for key, value in obj.items()}
+        if all(isinstance(key, str) and not key.startswith("$") for key in obj):
+            return values
+        return {"$dict": [[key, value] for key, value in values.items()]}
+
+    def _name(self, tensor: Tensor, path: str) -> str:
+        known = self._names.get(id(tensor))
+        if known is not None:
+            return known
+        name, again = path or "tensor", 2
+        while name in self.tensors or name == "__metadata__":
+            name, again = f"{path}#{again}", again + 1
+        self._names[id(tensor)] = name
+        self.tensors[name] = tensor
+        return name
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    # safetensors writes the buffer as it lies, so it must be dense (and 0-d arrays stay 0-d).
+    return np.array(tensor.detach().cpu().numpy(), order="C", copy=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# ---- reading
+
+
+def _header(data: bytes, where: str) -> dict[str, Any]:
+    """The JSON header of a safetensors file: 8 bytes of length, then the text."""
+    if data[:2] == b"PK" or data[:1] == b"\x80":
+        raise ArgumentError(
+            f"flow.load: {where} is a pickle (torch.save writes those), which flowvm never opens; "
+            "convert it where it came from: safetensors.torch.save_file(state_dict, path)"
+        )
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > len(data) - 8:
+        raise ArgumentError(f"flow.load: {where} is not a safetensors file, or is cut short")
+    try:
+        header = json.loads(data[8 : 8 + size])
+    except ValueError as error:
+        raise ArgumentError(f"flow.load: {where} is not a safetensors file ({error})") from None
+    if not isinstance(header, dict):
+        raise ArgumentError(f"flow.load: {where} is not a safetensors file")
+    return header
+
+
+def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.ndarray[Any, Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as from_bytes
+
+    for name, entry in header.items():
+        if name != "__metadata__" and entry.get("dtype") not in _DTYPES:
+            raise ArgumentTypeError(
+                f"flow.load: tensor {name!r} in {where} has dtype {entry.get('dtype')}, which "
+                f"flowvm has not; it has {sorted(_DTYPES)}. Convert the file first"
+            )
+    try:
+        return dict(from_bytes(data))
+    except SafetensorError as error:
+        raise ArgumentError(f"flow.load: {where} is damaged ({error})") from None
+
+
+_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "F32", "F64"})
+
+
+def _tensor(array: np.ndarray[Any, Any], device: str | Device | None) -> Tensor:
+    tensor = ops.tensor(array)
+    return tensor if device is None else tensor.to(device)
+
+
+class _Reader:
+    """Builds the object that a JSON tree describes."""
+
+    def __init__(self, tensors: dict[str, Tensor], where: str) -> None:
+        self._tensors = tensors
+        self._where = where
+
+    def read(self, tree: Any) -> Any:
+        if isinstance(tree, list):
+            return [self.read(item) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        mark = next(iter(tree), "")
+        if len(tree) != 1 or not mark.startswith("$"):
+            return {key: self.read(value) for key, value in tree.items()}
+        return self._marked(mark, tree[mark])
+
+    def _marked(self, mark: str, value: Any) -> Any:
+        if mark == "$tensor" and value in self._tensors:
+            return self._tensors[value]
+        if mark == "$tuple":
+            return tuple(self.read(item) for item in value)
+        if mark == "$dict":
+            return {key: self.read(item) for key, item in value}
+        if mark == "$dtype":
+            return dtype_named(value)
+        raise ArgumentError(f"flow.load: {self._where} is damaged: {mark} {value!r}")

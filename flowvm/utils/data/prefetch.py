@@ -1,0 +1,214 @@
+"""Prefetcher: worker threads that make batches ahead of the consumer, in order, within a bound.
+
+Invariants, under `_changed`:
+- taken <= issued <= taken + depth: job numbers `taken`..`issued - 1` are being made or wait in
+  `_ready`;
+- the consumer gets job `taken`, so batches come in the order of the jobs whatever the workers do;
+- jobs come off one iterator, one at a time, under `_reading`: an IterableDataset is read by one
+  thread at a time and no sample twice. `_reading` is taken before `_changed`, never after.
+
+The threads hold the _Work, never the Prefetcher. So when the consumer drops the Prefetcher, in the
+middle of a pass or at exit, its finalizer stops and joins them.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+
+__all__ = ["Prefetcher", "WorkerInfo", "get_worker_info"]
+
+
+class WorkerInfo:
+    """Which worker thread this is."""
+
+    def __init__(self, id: int, num_workers: int, dataset: Any) -> None:
+        self.id = id
+        self.num_workers = num_workers
+        self.dataset = dataset
+
+    def __repr__(self) -> str:
+        return f"WorkerInfo(id={self.id}, num_workers={self.num_workers})"
+
+
+_PATIENCE = 10.0  # seconds that leaving a pass waits for a batch in the making
+_local = threading.local()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """The WorkerInfo of the calling thread, or None outside a DataLoader's workers."""
+    return getattr(_local, "info", None)
+
+
+class _Work:
+    """What the workers and the consumer share."""
+
+    def __init__(
+        self, jobs: Iterator[Any], make: Callable[[Any], Any], depth: int, timeout: float
+    ) -> None:
+        self._jobs = jobs
+        self._make = make
+        self._depth = depth
+        self._timeout = timeout or None
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        self._issued = 0
+        self._taken = 0
+        self._ended = False  # the jobs ran out, or reading them raised
+        self._stopped = False  # the consumer has left
+        self._ready: dict[int, tuple[Any, BaseException | None]] = {}
+
+    def run(self) -> None:
+        """A worker's life."""
+        while (job := self._next_job()) is not None:
+            number, what = job
+            try:
+                made: tuple[Any, BaseException | None] = (self._make(what), None)
+            except BaseException as error:  # raised again by take(), on the consumer's thread
+                made = (None, _noted(error, number))
+            with self._changed:
+                self._ready[number] = made
+                self._changed.notify_all()
+            del job, what, made  # hold no batch while waiting for the next job
+
+    def _next_job(self) -> tuple[int, Any] | None:
+        with self._reading:
+            with self._changed:
+                while self._issued >= self._taken + self._depth and not self._finished():
+                    self._changed.wait()
+                if self._finished():
+                    return None
+            try:
+                what = next(
+                    self._jobs
+                )  # outside _changed: the consumer need not wait for a slow one
+            except StopIteration:
+                return self._end_jobs(None)
+            except BaseException as error:
+                return self._end_jobs(error)
+            with self._changed:
+                number = self._issued
+                self._issued += 1
+            return number, what
+
+    def _end_jobs(self, error: BaseException | None) -> None:
+        """There are no more jobs; `error`, if any, takes the place of the next batch."""
+        with self._changed:
+            self._ended = True
+            if error is not None:
+                self._ready[self._issued] = (None, _noted(error, self._issued))
+                self._issued += 1
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """A worker could not start."""
+        with self._reading:
+            if not self._ended:
+                self._end_jobs(error)
+
+    def _finished(self) -> bool:
+        return self._ended or self._stopped
+
+    def take(self) -> Any:
+        """The next batch; raises what making it raised, and StopIteration after the last."""
+        with self._changed:
+            if not self._changed.wait_for(self._can_take, self._timeout):
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            if self._taken not in self._ready:
+                raise StopIteration
+            batch, error = self._ready.pop(self._taken)
+            self._taken += 1
+            self._changed.notify_all()
+        if error is not None:
+            raise error
+        return batch
+
+    def _can_take(self) -> bool:
+        over = self._stopped or (self._ended and self._taken == self._issued)
+        return over or self._taken in self._ready
+
+    def stop(self) -> None:
+        """Let the workers go after the batch they are making, and forget what is ready."""
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+
+
+def _noted(error: BaseException, number: int) -> BaseException:
+    name = threading.current_thread().name
+    error.add_note(f"raised in DataLoader worker thread {name!r} while it made batch {number}")
+    return error
+
+
+class Prefetcher:
+    """`make(job)` for each of `jobs`, by `num_workers` threads, at most `depth` ahead."""
+
+    def __init__(
+        self,
+        jobs: Iterator[Any],
+        make: Callable[[Any], Any],
+        num_workers: int,
+        depth: int,
+        timeout: float = 0.0,
+        dataset: Any = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+    ) -> None:
+        self._work = _Work(jobs, make, depth, timeout)
+        self._threads = [
+            threading.Thread(
+                target=_serve,
+                args=(self._work, WorkerInfo(i, num_workers, dataset), worker_init_fn),
+                name=f"flowvm-data:{i}",
+                daemon=True,  # at exit the finalizer ends them while the interpreter still works
+            )
+            for i in range(num_workers)
+        ]
+        self._finalizer = weakref.finalize(self, _end, self._work, self._threads)
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Prefetcher:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._work.take()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop and join the workers. Harmless when they have ended already."""
+        self._finalizer()
+
+
+def _serve(work: _Work, info: WorkerInfo, init: Callable[[int], Any] | None) -> None:
+    _local.info = info
+    if init is not None:
+        try:
+            init(info.id)
+        except BaseException as error:  # raised by take(), as an error in making a batch is
+            work.fail(error)
+            return
+    work.run()
+
+
+def _end(work: _Work, threads: list[threading.Thread]) -> None:
+    work.stop()
+    deadline = monotonic() + _PATIENCE
+    for thread in threads:
+        if thread is not threading.current_thread() and thread.ident is not None:
+            thread.join(max(0.0, deadline - monotonic()))
+    busy = [thread.name for thread in threads if thread.is_alive()]
+    if busy and threading.current_thread().name not in busy:
+        warnings.warn(
+            f"DataLoader worker threads {busy} are still inside the dataset's code after "
+            f"{_PATIENCE} s; they end when it returns",
+            RuntimeWarning,
+            stacklevel=3,
+        )

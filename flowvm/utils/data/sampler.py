@@ -1,0 +1,157 @@
+"""Samplers: in which order a DataLoader reads.
+
+Random ones draw the whole order in __iter__ itself, on the thread that starts the pass, so the
+order depends on the seed and on nothing that runs at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Generic, TypeVar
+
+from flowvm import ops
+from flowvm.errors import ArgumentError
+from flowvm.tensor import Tensor
+
+__all__ = [
+    "BatchSampler",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
+]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Sampler(Generic[T_co]):
+    """The base: a subclass defines __iter__ and, where it can, __len__."""
+
+    def __iter__(self) -> Iterator[T_co]:
+        raise NotImplementedError(f"{type(self).__name__} must define __iter__")
+
+
+class SequentialSampler(Sampler[int]):
+    """0, 1, 2, ..."""
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler(Sampler[int]):
+    """A permutation or, with replacement, independent draws."""
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: Any = None,
+    ) -> None:
+        if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
+            raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
+        self.data_source = data_source
+        self.replacement = replacement
+        self.generator = generator
+        self._num_samples = num_samples
+
+    @property
+    def num_samples(self) -> int:
+        """How many indices one pass gives."""
+        return len(self.data_source) if self._num_samples is None else self._num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        n, wanted = len(self.data_source), self.num_samples
+        if n == 0:
+            return iter(())
+        if self.replacement:
+            drawn: list[int] = ops.randint(0, n, (wanted,), generator=self.generator).tolist()
+            return iter(drawn)
+        order: list[int] = []
+        while len(order) < wanted:
+            order += ops.randperm(n, generator=self.generator).tolist()
+        return iter(order[:wanted])
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class SubsetRandomSampler(Sampler[int]):
+    """The given indices in random order."""
+
+    def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
+        self.indices = indices
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        order = ops.randperm(len(self.indices), generator=self.generator).tolist()
+        return iter([self.indices[i] for i in order])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(Sampler[int]):
+    """Index i with probability in proportion to weights[i]."""
+
+    def __init__(
+        self,
+        weights: Sequence[float] | Tensor,
+        num_samples: int,
+        replacement: bool = True,
+        generator: Any = None,
+    ) -> None:
+        if not isinstance(num_samples, int) or num_samples <= 0:
+            raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
+        self.weights = ops.as_tensor(weights)
+        if self.weights.ndim != 1:
+            raise ArgumentError(
+                f"weights should be a 1-d sequence, got shape {tuple(self.weights.shape)}"
+            )
+        self.num_samples = num_samples
+        self.replacement = replacement
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        drawn: list[int] = ops.multinomial(
+            self.weights, self.num_samples, self.replacement, generator=self.generator
+        ).tolist()
+        return iter(drawn)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class BatchSampler(Sampler[list[int]]):
+    """Lists of batch_size indices from another sampler; the last may be shorter, or dropped."""
+
+    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool = False) -> None:
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
+            raise ArgumentError(f"batch_size should be a positive integer, got {batch_size!r}")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = bool(drop_last)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._batches(iter(self.sampler))  # draws now, not at the first next()
+
+    def _batches(self, indices: Iterator[int]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index in indices:
+            batch.append(index)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+    def __len__(self) -> int:
+        n = len(self.sampler)  # type: ignore[arg-type]
+        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)

@@ -1,0 +1,719 @@
+"""The Python side of the VM: its memory, its threads, issuing, waiting, errors, fork and exit.
+
+One `Engine` a process, made when flowvm is imported (it reserves address space and nothing else), whose threads start with
+the first instruction.  Who runs where:
+
+    issuing threads    take a sequence number, write a record, publish it (`hot` holds what they touch); wait in slices
+    flowvm-sched       `shell.scheduler_loop`, native, no GIL
+    flowvm-w:NAME      `shell.worker_loop` of a stream, native, no GIL; `flowvm-h:NAME` its helpers for large kernels
+    flowvm-host        Python: runs callbacks; the only VM thread that ever takes the GIL
+
+A record is published by its last store.  Between taking a sequence number and that store nothing may raise, or the ring would
+have a hole that stops the VM: `for seq in counter: break` has no point at which CPython looks at signals, and `interrupt`
+puts off a Ctrl-C that lands in one of the functions listed in `PROTECTED`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import builtins
+import collections
+import ctypes
+import itertools
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from flowvm import jit
+from flowvm.config import config
+from flowvm.errors import VMError
+from flowvm.vm import layout as w
+from flowvm.vm import shell
+from flowvm.vm.failures import Failures
+from flowvm.vm.lang import address_of, load_acquire
+from flowvm.vm.machine import MARGIN
+from flowvm.vm.machine import start as start_machine
+
+__all__ = ["CALL_STREAM", "FRAMES", "HOST_STREAM", "Engine", "engine", "hot", "is_internal"]
+
+CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
+FRAMES = 2 * w.CAPACITY  # issuing frames remembered: an error is read long before its slot comes round
+CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
+SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
+TOUCH_MAX = 24
+EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
+_PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
+
+_SIGNATURES = {
+    "scheduler_loop": "int64(int64)",
+    "worker_loop": "int64(int64, int64)",
+    "helper_loop": "int64(int64, int64)",
+    "wake_scheduler": "int64(int64)",
+    "wait_cell": "int64(int64, int64, int64)",
+    "wait_room": "int64(int64, int64, int64)",
+    "host_next": "int64(int64, int64, int64)",
+    "host_begin": "int64(int64, int64, int64)",
+    "host_fail": "int64(int64, int64, int64, int64)",
+    "host_finish": "int64(int64, int64)",
+    "nap": "int64(int64, int64)",
+    "drain": "int64(int64)",
+    "settle": "int64(int64, int64)",
+}
+
+
+_RECORDS = [struct.Struct(f"{n}q") for n in range(w.RECORD_WORDS + 1)]
+
+
+def no_op(args: int, layout: int, lo: int, hi: int) -> int:
+    """The kernel of instructions whose work is done in Python."""
+    return 0
+
+
+# The globals of generated call functions (see `flowvm.interpreter`), and all that issuing touches.  A plain dict, because
+# CPython reads globals fastest from one.
+#
+#   ring            memoryview of RING's bytes; control: memoryview of CTL's words
+#   counter         hands out sequence numbers (`itertools.count`: atomic)
+#   limit           records below it may be issued without looking at anything
+#   free            storage ids ready for use; dead: ids of storages that nothing refers to any more
+#   codes, lasts    code object and instruction offset of the frame that issued, by sequence number
+#   after           called when a record was published and the scheduler sleeps, does not run, or is not wanted
+hot: dict[str, Any] = {"__builtins__": builtins}
+
+
+class Engine:
+    """The process's VM.  `flowvm.vm` is its public face."""
+
+    def __init__(self) -> None:
+        size = w.WORDS * 8
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        flags = _MAP_PRIVATE_ANONYMOUS_NORESERVE
+        base = libc.mmap(None, size, _PROT_READ_WRITE, flags, -1, 0)
+        if base in (None, ctypes.c_void_p(-1).value):
+            raise VMError(f"cannot reserve {size >> 20} MiB of address space for the VM's state")
+        self.base: int = base  # never unmapped: threads may outlive the interpreter
+        memory = (ctypes.c_int64 * w.WORDS).from_address(base)
+        self.m: np.ndarray[Any, Any] = np.ctypeslib.as_array(memory)
+        self.words = memoryview(memory).cast("B").cast("q")
+        start_machine(self.m)
+        self.words[w.SCHEDULER_SLEEPS] = 1  # "not running" looks like "asleep" to issuing threads
+        self.words[w.SPINS] = 200
+        self.failures = Failures(self)
+        self.threads: list[threading.Thread] = []
+        self.running = False
+        self.stopped = False  # for good: at exit
+        self.broken = ""
+        self.lock = threading.RLock()
+        # depth of `with sequential()`
+        self.sequential = int(config.engine == "sequential" or config.sync)
+        self.local = threading.local()
+        self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
+        self.stream_of: dict[int, int] = {}  # storage id -> stream that allocates it, when not CALL_STREAM
+        self.freed_seen = 0
+        self.next_storage = 1
+        self.callbacks: dict[int, Callable[..., None]] = {}
+        self.tokens = itertools.count(1)
+        self.outline: collections.deque[tuple[int, Any]] = collections.deque()
+        self.user_streams: list[str] = []
+        self.entry_info: list[Any] = []
+        self.on_entries_full: list[Callable[[], None]] = []
+        self.immortal_entries = 0
+        self.calls: dict[str, Any] = {}
+        self.keep: list[Any] = []
+        self.interrupt_installed = False
+        hot.update(
+            ring=self.words[w.RING : w.RING + w.CAPACITY * w.RECORD_WORDS].cast("B"),
+            control=self.words[: w.CTL_WORDS],
+            counter=itertools.count(),
+            limit=CHECK_EVERY,
+            free=[],
+            dead=[],
+            codes=[None] * FRAMES,
+            lasts=[0] * FRAMES,
+            after=self.after_issue,
+            make_room=self.make_room,
+            refill=self.refill,
+            release_dead=self.release_dead,
+            getframe=sys._getframe,
+        )
+        self.control: memoryview = hot["control"]
+        self._touch = [
+            self.new_entry(w.TOUCH, [w.CONST] * n, scalars=1, info=None) for n in range(TOUCH_MAX + 1)
+        ]
+        self._barrier = self.new_entry(w.BARRIER, [], scalars=1, info=None)
+        self._release = [
+            self.new_entry(w.RELEASE, [w.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
+        ]
+        self.immortal_entries = len(self.entry_info)
+        self._callback: dict[tuple[int, ...], int] = {}
+
+    # --- native calls -------------------------------------------------------------------------
+
+    def call(self, name: str) -> Any:
+        """The compiled shell function `name`, through ctypes, which lets go of the GIL."""
+        if name not in self.calls:
+            signature = _SIGNATURES[name]
+            count = signature.count("int64") - 1
+            address = address_of(getattr(shell, name), signature)
+            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * count))
+            self.calls[name] = kind(address)
+        return self.calls[name]
+
+    # --- threads ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads, if they are not running and are wanted."""
+        with self.lock:
+            if self.running or self.sequential or self.stopped:
+                return
+            if self.broken:
+                raise VMError(self.broken)
+            for name in _SIGNATURES:
+                self.call(name)
+            self.words[w.STOP] = 0
+            self.words[w.BYTES_HIGH] = config.run_ahead_bytes
+            self.words[w.RUN_AHEAD] = min(config.run_ahead, w.CAPACITY - MARGIN)
+            self._install_interrupt()
+            self.running = True
+            self.words[w.SCHEDULER_SLEEPS] = 0
+            self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
+            self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
+            team = max(0, config.workers - 1)
+            self.words[w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM] = team
+            for i in range(team):
+                self._thread(f"flowvm-h:cpu.{i}", self.call("helper_loop"), self.base, CALL_STREAM)
+            self._thread("flowvm-host", self._host_loop)
+            for i, name in enumerate(self.user_streams):
+                stream = FIRST_USER_STREAM + i
+                self._thread(f"flowvm-w:{name}", self.call("worker_loop"), self.base, stream)
+
+    def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        thread.start()
+        self.threads.append(thread)
+
+    def stop(self, seconds: float) -> bool:
+        """Stop the threads; whether all of them left within `seconds`."""
+        with self.lock:
+            self.words[w.STOP] = 1
+            deadline = time.monotonic() + seconds
+            for thread in self.threads:
+                while thread.is_alive() and time.monotonic() < deadline:
+                    self.call("wake_scheduler")(self.base)
+                    thread.join(0.02)
+            left = [t for t in self.threads if t.is_alive()]
+            self.threads = left
+            self.running = False
+            self.words[w.SCHEDULER_SLEEPS] = 1
+            return not left
+
+    def new_stream(self, name: str) -> int:
+        """A further compute stream with a worker of its own: its number."""
+        with self.lock:
+            stream = FIRST_USER_STREAM + len(self.user_streams)
+            if stream >= w.STREAMS:
+                most = w.STREAMS - FIRST_USER_STREAM
+                raise VMError(f"all {most} extra compute streams are in use; keep and reuse them")
+            self.user_streams.append(name)
+            if self.running:
+                self._thread(f"flowvm-w:{name}", self.call("worker_loop"), self.base, stream)
+            return stream
+
+    # --- entries ------------------------------------------------------------------------------
+
+    def new_entry(
+        self,
+        kind: int,
+        access: Sequence[int],
+        *,
+        kernel: int = 0,
+        layout: Any = None,
+        sizes: Sequence[int] = (),
+        units: int = 1,
+        grain: int = 1,
+        scratch: int = 0,
+        scalars: int = 0,
+        outline: bool = False,
+        prepare: bool = False,
+        info: Any,
+    ) -> int:
+        """Write what all calls of a kind have in common into ENT: the entry's number.
+
+        `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each (for mut2 outputs:
+        the bytes of a row).  `layout` is an int64 array, kept alive with the entry.
+        """
+        with self.lock:
+            if len(self.entry_info) >= w.ENTRIES:
+                self._clear_entries()
+            number = len(self.entry_info)
+            at = w.ENT + number * w.ENTRY_WORDS
+            words = [0] * w.ENTRY_WORDS
+            words[w.E_KIND], words[w.E_KERNEL] = int(kind), kernel
+            words[w.E_LAYOUT] = 0 if layout is None else layout.ctypes.data
+            words[w.E_COUNT], words[w.E_SCALARS] = len(access), scalars
+            words[w.E_UNITS], words[w.E_GRAIN] = units, max(1, grain)
+            words[w.E_SCRATCH], words[w.E_OUTLINE] = scratch, int(outline)
+            words[w.E_PREPARE] = int(prepare)
+            if not outline:
+                for k, a in enumerate(access):
+                    word = w.E_ACCESS + k // w.ACCESSES_PER_WORD
+                    words[word] |= int(a) << (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)
+                for k, size in enumerate(sizes):
+                    words[w.E_SIZES + k] = size
+                words[w.E_BYTES] = sum(
+                    s for s, a in zip(sizes, access, strict=False) if a & w.ALLOCATE
+                )
+            self.m[at : at + w.ENTRY_WORDS] = words
+            self.entry_info.append((info, layout))
+            return number
+
+    def _clear_entries(self) -> None:
+        """All entries are taken (many shapes were seen): forget those that call caches hold, and begin again."""
+        self.wait_idle()
+        for forget in self.on_entries_full:
+            forget()
+        del self.entry_info[self.immortal_entries :]
+
+    # --- issuing ------------------------------------------------------------------------------
+
+    def issue(self, entry: int, operands: Sequence[int], scalars: Sequence[int] = ()) -> None:
+        """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64."""
+        if hot["dead"]:
+            self.release_dead()
+        code, last = user_frame(2)
+        self.publish(entry, operands, scalars, code, last)
+
+    def publish(
+        self,
+        entry: int,
+        operands: Sequence[int],
+        scalars: Sequence[int],
+        code: CodeType | None,
+        last: int,
+    ) -> int:
+        """Write and publish a record: its sequence number."""
+        count = len(operands) + len(scalars) + 2
+        pack = _RECORDS[count].pack_into
+        values = (*scalars[::-1], *operands[::-1], entry)
+        ring, codes, lasts = hot["ring"], hot["codes"], hot["lasts"]
+        back = (w.RECORD_WORDS - count) * 8
+        for seq in hot["counter"]:
+            break
+        codes[seq & (FRAMES - 1)] = code
+        lasts[seq & (FRAMES - 1)] = last
+        pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, seq + 1)
+        if self.control[w.SCHEDULER_SLEEPS]:
+            self.after_issue()
+        if seq >= hot["limit"]:
+            self.make_room(seq)
+        return seq
+
+    def issue_outline(
+        self, entry: int, operands: Sequence[int], access: Sequence[int], scalars: Sequence[int]
+    ) -> None:
+        """Issue an instruction with any number of operands (its entry says `outline`)."""
+        if len(operands) > w.MAX_OPERANDS:
+            raise VMError(f"an instruction has at most {w.MAX_OPERANDS} operands, not {len(operands)}")
+        block = np.array([*operands, *access], np.int64)
+        code, last = user_frame(2)
+        while self.outline and self.outline[0][0] < self.control[w.HEAD]:
+            self.outline.popleft()
+        extra = [block.ctypes.data, len(operands)]
+        seq = self.publish(entry, extra, scalars, code, last)
+        self.outline.append((seq, block))
+
+    def after_issue(self) -> None:
+        """A record was published while the scheduler did not look: start it, wake it, or do its work here."""
+        if self.sequential:
+            self._run_sequentially()
+        elif self.running:
+            self.call("wake_scheduler")(self.base)
+        elif not self.stopped:
+            self.start()
+        else:
+            self._run_sequentially()  # at interpreter exit, after the threads have left
+
+    def make_room(self, seq: int) -> None:
+        """Called by an issuing thread past `limit`: wait until the VM has room again, and look after its news."""
+        self.failures.collect()
+        limit = self.control[w.LIMIT]
+        if seq >= limit:
+            watch = Watchdog(self)
+            while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
+                watch.look()
+        hot["limit"] = min(limit, seq + CHECK_EVERY)
+
+    # --- storages -----------------------------------------------------------------------------
+
+    def refill(self) -> int:
+        """More free storage ids; one of them is the answer."""
+        with self.lock:
+            free: list[int] = hot["free"]
+            self.reclaim()
+            if not free:
+                first, last = self.next_storage, min(self.next_storage + 256, w.STORAGES)
+                if first == last:
+                    self.release_dead()
+                    self.wait_idle()
+                    self.reclaim()
+                    if not free:
+                        raise VMError(f"more than {w.STORAGES} tensors with memory of their own are alive")
+                    return free.pop()
+                self.next_storage = last
+                free.extend(range(last - 1, first - 1, -1))
+            return free.pop()
+
+    def reclaim(self) -> None:
+        """Take back the ids of storages whose ReleaseTensor has run, and let go of memory they had adopted."""
+        freed = load_acquire(self.m, w.FREED)
+        while self.freed_seen < freed:
+            at = self.freed_seen & (w.STORAGES - 1)
+            count = min(freed - self.freed_seen, w.STORAGES - at)
+            ids = self.m[w.FRE + at : w.FRE + at + count].tolist()
+            if self.adopted:
+                for i in ids:
+                    self.adopted.pop(i, None)
+            if self.stream_of:
+                for i in ids:
+                    self.stream_of.pop(i, None)
+            hot["free"].extend(ids)
+            self.freed_seen += count
+
+    def adopt(self, address: int, nbytes: int, owner: Any) -> int:
+        """A new storage over memory that `owner` keeps alive: its id."""
+        free = hot["free"]
+        storage: int = free.pop() if free else self.refill()
+        at = w.STO + storage * w.STO_WORDS
+        self.adopted[storage] = owner
+        self.words[at + w.S_POINTER] = address
+        self.words[at + w.S_BYTES] = nbytes
+        self.words[at + w.S_CLASS] = 0
+        return storage
+
+    def release_dead(self) -> None:
+        """Turn what `Tensor.__del__` left into ReleaseTensor instructions."""
+        dead: list[int] = hot["dead"]
+        while dead:
+            batch = []
+            try:
+                for _ in range(min(len(dead), TOUCH_MAX)):
+                    batch.append(dead.pop())
+            except IndexError:  # another thread took the rest
+                pass
+            if self.stream_of:
+                self._release_by_stream(batch)
+            elif batch:
+                self.publish(self._release[len(batch)], batch, (), None, 0)
+            if self.adopted:
+                with self.lock:
+                    self.reclaim()
+
+    def _release_by_stream(self, batch: list[int]) -> None:
+        by_stream: dict[int, list[int]] = {}
+        for storage in batch:
+            by_stream.setdefault(self.stream_of.get(storage, CALL_STREAM), []).append(storage)
+        for stream, ids in by_stream.items():
+            entry = self._release[len(ids)] | stream << w.ENTRY_BITS
+            self.publish(entry, ids, (), None, 0)
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _cell(self) -> tuple[Any, int]:
+        cell = getattr(self.local, "cell", None)
+        if cell is None:
+            array = np.zeros(2, np.int64)
+            cell = self.local.cell = (array, array.ctypes.data)
+            self.keep.append(array)  # a late notification must not meet freed memory
+        cell[0][0] = cell[0][1] = 0
+        return cell
+
+    def _wait(self, entry: int, operands: Sequence[int], seconds: float | None = None) -> int:
+        """Issue a waiter and wait for it: 0, or the sequence number + 1 of what poisoned an operand.
+
+        -1 when `seconds` passed first.
+        """
+        array, address = self._cell()
+        self.issue(entry, operands, (address,))
+        deadline = None if seconds is None else time.monotonic() + seconds
+        watch = Watchdog(self)
+        try:
+            while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
+                if deadline is not None and time.monotonic() > deadline:
+                    self.local.cell = None  # it may still be written to: never use it again
+                    return -1
+                watch.look()
+        except BaseException:
+            self.local.cell = None
+            raise
+        return 0 if outcome == 1 else -outcome
+
+    def wait_for(self, operands: Sequence[int]) -> None:
+        """Wait until the storages of `operands` are written; raise the error of the one that is poisoned."""
+        for i in range(0, len(operands), TOUCH_MAX):
+            some = [word & w.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
+            cause = self._wait(self._touch[len(some)], some)
+            if cause:
+                self.failures.collect()
+                raise self.failures.exception(cause - 1)
+
+    def wait_within(self, operand: int, seconds: float) -> bool:
+        """Like `wait_for` for one operand, but give up after `seconds`; whether it is written."""
+        cause = self._wait(self._touch[1], [operand & w.STORAGE_MASK], seconds)
+        if cause > 0:
+            self.failures.collect()
+            raise self.failures.exception(cause - 1)
+        return cause == 0
+
+    def wait_idle(self, seconds: float | None = None) -> bool:
+        """Wait until everything issued so far is done; raises no error of an instruction."""
+        done = self._wait(self._barrier, (), seconds) == 0
+        self.failures.collect()
+        return done
+
+    def sync(self) -> None:
+        """Wait until everything issued so far is done; raise the first error that nobody has seen."""
+        self.wait_idle()
+        self.failures.raise_unseen()
+
+    def trim(self) -> None:
+        """Ask every stream's worker to give its cached memory back; returns when they have."""
+        if not self.running:
+            return
+        before = int(self.words[w.N_TRIMMED])
+        workers = 1 + len(self.user_streams)
+        self.words[w.TRIM] += 1
+        watch = Watchdog(self)
+        while self.words[w.N_TRIMMED] < before + workers:
+            self.call("nap")(self.base, 1000)
+            watch.look()
+
+    def pointer(self, operand: int) -> int:
+        """The address that an operand word means.  Only after waiting for its writer."""
+        at = w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS
+        return int(self.words[at + w.S_POINTER]) + (operand >> w.STORAGE_BITS)
+
+    def rows(self, operand: int) -> int:
+        """Rows that the kernel of a mut2 output found.  Only after waiting for it."""
+        return int(self.words[w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS + w.S_ROWS])
+
+    # --- host callbacks -----------------------------------------------------------------------
+
+    def call_back(
+        self, function: Callable[..., None], operands: Sequence[int], access: Sequence[int]
+    ) -> None:
+        """AccessBlobByCallback: run `function(*addresses)` on the host stream, when its operands may be accessed."""
+        if len(operands) > TOUCH_MAX:
+            raise VMError(f"a callback accesses at most {TOUCH_MAX} tensors, not {len(operands)}")
+        key = tuple(access)
+        entry = self._callback.get(key)
+        if entry is None:
+            kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+            entry = self.new_entry(w.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
+            self._callback[key] = entry
+        token = next(self.tokens)
+        self.callbacks[token] = function
+        self.issue(entry | HOST_STREAM << w.ENTRY_BITS, operands, (token,))
+
+    def _host_loop(self) -> None:
+        while not self.words[w.STOP]:
+            slot = self.call("host_next")(self.base, HOST_STREAM, SLICE_US)
+            if slot >= 0:
+                self._run_callback(slot)
+                self.call("host_finish")(self.base, HOST_STREAM)
+
+    def _run_callback(self, slot: int) -> None:
+        record = w.RING + slot * w.RECORD_WORDS
+        seq = int(self.words[record + w.MARK]) - 1
+        entry = w.ENT + (int(self.words[record + w.ENTRY]) & w.ENTRY_MASK) * w.ENTRY_WORDS
+        count = int(self.words[entry + w.E_COUNT])
+        function = self.callbacks.pop(int(self.words[record + w.OPERANDS - count]))
+        if self.call("host_begin")(self.base, HOST_STREAM, slot) != 0:
+            return
+        at = w.ARG + HOST_STREAM * w.ARG_WORDS + w.ARG_HEADER
+        try:
+            function(*self.m[at : at + count].tolist())
+        except BaseException as error:  # whatever it is, it belongs to whoever reads the result
+            self.failures.raised[seq] = error
+            self.call("host_fail")(self.base, HOST_STREAM, slot, 6)
+        del function
+
+    # --- the sequential engine ----------------------------------------------------------------
+
+    @contextmanager
+    def run_sequentially(self) -> Iterator[None]:
+        """Inside, each instruction runs on the thread that issues it, at once, and raises there."""
+        self.wait_idle()
+        with self.lock:
+            if self.running:
+                self.stop(60.0)
+            self.sequential += 1
+            self.words[w.SCHEDULER_SLEEPS] = 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.sequential -= 1
+
+    def _run_sequentially(self) -> None:
+        failed = False
+        with self.lock:
+            self.words[w.STOP] = 0
+            while (slot := self.call("drain")(self.base)) != -1:
+                if slot >= 0:
+                    self._run_callback(slot)
+                    failed |= self.failures.new()
+                    self.call("settle")(self.base, slot)
+                else:
+                    failed = True
+            self.words[w.SCHEDULER_SLEEPS] = 1
+        if failed and self.sequential:
+            self.failures.collect()
+            self.failures.raise_unseen()
+
+    # --- signals, fork, exit ------------------------------------------------------------------
+
+    def _install_interrupt(self) -> None:
+        if self.interrupt_installed or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt)
+            self.interrupt_installed = True
+
+    def before_fork(self) -> None:
+        """A child gets a copy of memory and no threads: let everything finish first."""
+        if self.running and threading.current_thread().name != "flowvm-host":
+            try:
+                if not self.wait_idle(60.0):
+                    self.broken = (
+                        "this process was forked while its parent's VM was busy for more than 60 s; its tensors "
+                        "are lost.  Start workers with multiprocessing's 'spawn' method, or before computing"
+                    )
+            except BaseException as error:
+                self.broken = f"waiting for the VM before a fork failed: {error!r}"
+
+    def after_fork_in_parent(self) -> None:
+        """The parent's VM goes on."""
+        self.broken = ""
+
+    def after_fork_in_child(self) -> None:
+        """Threads are gone, memory is there: an idle VM that starts its threads when asked."""
+        self.lock = threading.RLock()
+        self.local = threading.local()
+        self.threads, self.running = [], False
+        for stream in range(w.STREAMS):
+            at = w.STR + stream * w.STR_WORDS
+            self.words[at + w.T_SLEEPS] = self.words[at + w.T_TEAM_SLEEPS] = 0
+            self.words[at + w.T_TEAM] = 0
+        received = self.words[w.RECEIVED]
+        for seq in range(received, received + w.CAPACITY):  # half-written records of threads that are gone
+            self.words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] = 0
+        hot["counter"] = itertools.count(received)
+        hot["limit"] = received
+        self.words[w.STOP] = self.words[w.ROOM_SLEEPS] = 0
+        self.words[w.SCHEDULER_SLEEPS] = 1
+
+    def exit(self) -> None:
+        """Finish what was issued, within bounds; report errors that nobody has seen."""
+        if self.running:
+            try:
+                finished = self.wait_idle(EXIT_SECONDS)
+            except KeyboardInterrupt:
+                finished = False
+            if not finished:
+                left = int(self.words[w.RECEIVED] - self.words[w.HEAD])
+                print(f"flowvm: exit did not wait for {left} unfinished instructions", file=sys.stderr)
+            self.stop(2.0 if finished else 0.2)
+        self.stopped = True
+        self.failures.report_unseen()
+
+
+class Watchdog:
+    """Notices a wait in which nothing happens at all, and says once what everything waits for."""
+
+    def __init__(self, vm: Engine) -> None:
+        self.vm = vm
+        self.seen = -1
+        self.since = time.monotonic()
+
+    def look(self) -> None:
+        """Called every slice of a wait."""
+        now, done = time.monotonic(), int(self.vm.words[w.N_DONE])
+        if done != self.seen:
+            self.seen, self.since = done, now
+        elif config.watchdog and now - self.since > config.watchdog:
+            self.since = float("inf")
+            from flowvm.vm.dump import dump_text
+
+            text = dump_text(self.vm)
+            print(f"flowvm: no progress for {config.watchdog:g} s\n{text}", file=sys.stderr, flush=True)
+
+
+# --- whose line ------------------------------------------------------------------------------
+
+_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_roots = tuple(
+    os.path.join(os.path.dirname(_root), name) + os.sep
+    for name in (os.path.basename(_root), "ops", "autograd", "graph")
+)
+
+
+class _Files(dict[str, bool]):
+    def __missing__(self, name: str) -> bool:
+        self[name] = inside = name.startswith(_roots) or name.startswith("<flowvm")
+        return inside
+
+
+_internal_files = _Files()
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file is flowvm's own: such frames are no user's line."""
+    return _internal_files[filename]
+
+
+def user_frame(depth: int) -> tuple[CodeType | None, int]:
+    """Code and instruction offset of the first frame outside flowvm, from `depth` frames up."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and _internal_files[frame.f_code.co_filename]:
+        frame = frame.f_back
+    return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------
+
+PROTECTED: set[str] = {"publish", "__del__", "refill", "release_dead", "reclaim", "_run_callback"}
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole in the ring or be swallowed."""
+    at = frame
+    for _ in range(4):
+        if at is None:
+            break
+        code = at.f_code
+        if code.co_name in PROTECTED and _internal_files[code.co_filename]:
+            _thread.interrupt_main(signum)  # trips again at the next point where signals are looked at
+            return
+        at = at.f_back
+    signal.default_int_handler(signum, frame)
+
+
+engine = Engine()
+os.register_at_fork(
+    before=engine.before_fork,
+    after_in_parent=engine.after_fork_in_parent,
+    after_in_child=engine.after_fork_in_child,
+)
+atexit.register(engine.exit)

@@ -1,0 +1,170 @@
+"""The few primitives that the engine's logic needs beyond integer arrays, and the way it is compiled.
+
+The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one int64 array.  They run as
+they are (under pdb, for coverage, in tests that play the workers), and compiled by Numba, where nothing takes the GIL.
+What plain Python has no word for is here twice: as a Python function with the same meaning on one thread, and as LLVM code in
+`flowvm.vm.intrinsics`.
+
+Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and `compare_exchange` are
+sequentially consistent, and thereby full fences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm import jit
+from flowvm.native import Intrinsic
+
+__all__ = [
+    "Words",
+    "address_in",
+    "address_of",
+    "aligned_alloc",
+    "call_kernel",
+    "clock",
+    "compare_exchange",
+    "fetch_add",
+    "free",
+    "futex_wait",
+    "futex_wake",
+    "load_acquire",
+    "load_word",
+    "sched_yield",
+    "store_release",
+    "store_word",
+    "words_at",
+]
+
+Words = Any  # a one-dimensional int64 array, NumPy's or Numba's
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.aligned_alloc.restype = ctypes.c_void_p
+_libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+_KERNEL = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64
+)
+
+
+def _primitive(python: Callable[..., Any]) -> Intrinsic:
+    def define() -> Any:
+        return getattr(importlib.import_module("flowvm.vm.intrinsics"), python.__name__)
+
+    return Intrinsic(python, define)
+
+
+@_primitive
+def load_acquire(m: Words, i: int) -> int:
+    """Word `i` of `m`; what its writer wrote before a `store_release` is visible afterwards."""
+    return int(m[i])
+
+
+@_primitive
+def store_release(m: Words, i: int, value: int) -> None:
+    """Set word `i` of `m`, after everything written before."""
+    m[i] = value
+
+
+@_primitive
+def fetch_add(m: Words, i: int, value: int) -> int:
+    """Add `value` to word `i` of `m`; the word before.  A full fence."""
+    before = int(m[i])
+    m[i] = before + value
+    return before
+
+
+@_primitive
+def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
+    """Set word `i` to `value` if it is `expected`; whether it was.  A full fence."""
+    if int(m[i]) != expected:
+        return False
+    m[i] = value
+    return True
+
+
+@_primitive
+def call_kernel(address: int, args: int, layout: int, lo: int, hi: int) -> int:
+    """Call the kernel at `address` on work units [lo, hi); its status.  The ABI is in `flowvm.vm.layout`."""
+    return int(_KERNEL(int(address))(int(args), int(layout), int(lo), int(hi)))
+
+
+@_primitive
+def words_at(address: int, count: int) -> Words:
+    """The `count` int64 words at `address`, as an array."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * int(count)).from_address(int(address)))
+
+
+@_primitive
+def load_word(address: int) -> int:
+    """The int64 word at `address`."""
+    return ctypes.c_int64.from_address(int(address)).value
+
+
+@_primitive
+def store_word(address: int, value: int) -> None:
+    """Set the int64 word at `address`."""
+    ctypes.c_int64.from_address(int(address)).value = int(value)
+
+
+@_primitive
+def address_in(m: Words, i: int) -> int:
+    """The address of word `i` of `m`."""
+    return int(m.ctypes.data) + 8 * int(i)
+
+
+@_primitive
+def aligned_alloc(alignment: int, size: int) -> int:
+    """`size` bytes aligned to `alignment`, of which it is a multiple; 0 when the system has none."""
+    return _libc.aligned_alloc(int(alignment), int(size)) or 0
+
+
+@_primitive
+def free(address: int) -> None:
+    """Give back what `aligned_alloc` gave."""
+    _libc.free(int(address))
+
+
+@_primitive
+def clock() -> int:
+    """Nanoseconds of the monotonic clock: the same one for all threads and for `time.monotonic_ns`."""
+    return time.monotonic_ns()
+
+
+@_primitive
+def sched_yield() -> int:
+    """Let another runnable thread have this core."""
+    time.sleep(0)
+    return 0
+
+
+@_primitive
+def futex_wait(m: Words, i: int, value: int, microseconds: int) -> int:
+    """Sleep until woken, at most `microseconds`, unless the low half of word `i` of `m` is not `value`."""
+    return 0
+
+
+@_primitive
+def futex_wake(m: Words, i: int) -> int:
+    """Wake every thread that sleeps on word `i` of `m`."""
+    return 0
+
+
+@functools.cache
+def _sources() -> str:
+    folder = pathlib.Path(__file__).parent
+    files = ("lang", "intrinsics", "layout", "machine", "allocator", "execute", "shell")
+    return "\n".join((folder / f"{name}.py").read_text() for name in files)
+
+
+def address_of(function: Callable[..., Any], signature: str) -> int:
+    """The address of the C function made of `function`, compiled or loaded from the cache."""
+    return jit.native(function, signature, key=f"{function.__qualname__}\n{_sources()}")

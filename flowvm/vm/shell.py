@@ -1,0 +1,387 @@
+"""The thin shell around the machine: the loops that threads enter, and how they sleep and wake.
+
+Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing to do polls SPINS
+times, yielding its core each time, and then sleeps on a futex word; with more threads than cores, yielding is what makes a
+round trip take 3 us where sleeping takes 45 (measured on two cores).
+
+Going to sleep is: set the word, fence, look again, wait.  Waking is: publish, fence, look at the word, clear it, wake.  Python
+issues records without that fence, so a wake-up can be missed there; the scheduler therefore sleeps at most SLICE at a time, and
+everything that *waits* goes through `wait_cell`, which fences.
+"""
+
+from __future__ import annotations
+
+from flowvm.vm.execute import execute, fail, help_with, poison_of
+from flowvm.vm.lang import (
+    Words,
+    clock,
+    fetch_add,
+    futex_wait,
+    futex_wake,
+    load_acquire,
+    load_word,
+    store_release,
+    words_at,
+    sched_yield,
+)
+from flowvm.vm.layout import (
+    BARRIER,
+    CALLBACK,
+    ENTRY,
+    ENTRY_BITS,
+    E_KIND,
+    I_SEQ,
+    I_STATE,
+    I_STREAM,
+    N_DISPATCHED,
+    N_DONE,
+    RECORDING,
+    RELEASE,
+    RELEASED,
+    CAPACITY,
+    E_COUNT,
+    HEAD,
+    I_COUNT,
+    I_ENDED,
+    I_STARTED,
+    I_T_END,
+    I_T_START,
+    I_KIND,
+    I_STATUS,
+    INS,
+    INS_WORDS,
+    LIMIT,
+    MARK,
+    OPERANDS,
+    QUE,
+    RECEIVED,
+    RECORD_WORDS,
+    RING,
+    ROOM_SLEEPS,
+    SCHEDULER_SLEEPS,
+    SLOT_MASK,
+    SPINS,
+    STOP,
+    STR,
+    STR_WORDS,
+    STREAMS,
+    T_COLLECTED,
+    T_DONE,
+    T_SLEEPS,
+    T_TAIL,
+    T_TEAM_SLEEPS,
+    TICKET,
+    TOUCH,
+    TRIM,
+    WORDS,
+)
+from flowvm.vm.allocator import trim
+from flowvm.vm.machine import (
+    complete,
+    count_of,
+    dispatch,
+    entry_of,
+    next_ready,
+    ready_barrier,
+    receive,
+    record,
+    recycle_storages,
+    set_limit,
+)
+
+WINDOW = 64  # records taken before the workers' news are looked at again
+SLICE = 2000  # microseconds the scheduler sleeps at most
+NAP = 50_000  # microseconds other threads sleep at most
+
+
+def wake(m: Words, word: int) -> None:
+    """Wake whoever sleeps on `word`, after something was published."""
+    if fetch_add(m, word, 0) != 0:
+        store_release(m, word, 0)
+        futex_wake(m, word)
+
+
+def notify(m: Words, slot: int) -> None:
+    """A waiter's instruction is done: leave the outcome in its cell (1, or -cause of the poison) and wake it."""
+    entry = entry_of(m, slot)
+    count = m[INS + slot * INS_WORDS + I_COUNT]
+    cell = m[RING + slot * RECORD_WORDS + OPERANDS - m[entry + E_COUNT]]
+    cause = poison_of(m, slot, entry) if count > 0 else 0
+    if m[RECORDING] != 0:
+        ins = INS + slot * INS_WORDS
+        m[ins + I_STARTED] = fetch_add(m, TICKET, 1)
+        m[ins + I_ENDED] = fetch_add(m, TICKET, 1)
+        m[ins + I_T_START] = m[ins + I_T_END] = clock()
+    if cell != 0:
+        word = words_at(cell, 2)
+        store_release(word, 0, 1 if cause == 0 else -cause)
+        wake(word, 1)
+
+
+def step(m: Words) -> int:
+    """One pass of the scheduler over everything there is to do; how much it did."""
+    did = 0
+    for stream in range(STREAMS):
+        at = STR + stream * STR_WORDS
+        if m[at + T_COLLECTED] != m[at + T_TAIL]:
+            done = load_acquire(m, at + T_DONE)
+            while m[at + T_COLLECTED] < done:
+                collected = m[at + T_COLLECTED]
+                m[at + T_COLLECTED] = collected + 1
+                complete(m, m[QUE + stream * CAPACITY + (collected & SLOT_MASK)])
+                did += 1
+    for _ in range(WINDOW):
+        if not receive(m):
+            break
+        did += 1
+    slot = next_ready(m)
+    while slot >= 0:
+        dispatch(m, slot)
+        if m[INS + slot * INS_WORDS + I_KIND] == TOUCH:
+            m[INS + slot * INS_WORDS + I_STATUS] = 0
+            notify(m, slot)
+            complete(m, slot)
+        did += 1
+        slot = next_ready(m)
+    slot = ready_barrier(m)
+    while slot >= 0:
+        notify(m, slot)
+        complete(m, slot)
+        did += 1
+        slot = ready_barrier(m)
+    return did
+
+
+def scheduler_loop(base: int) -> int:
+    """The scheduler thread: until STOP."""
+    m = words_at(base, WORDS)
+    idle = 0
+    while True:
+        did = step(m)
+        if did > 0:
+            idle = 0
+            for stream in range(STREAMS):
+                at = STR + stream * STR_WORDS
+                if m[at + T_SLEEPS] != 0 and m[at + T_TAIL] != load_acquire(m, at + T_DONE):
+                    wake(m, at + T_SLEEPS)
+            if m[ROOM_SLEEPS] != 0:
+                wake(m, ROOM_SLEEPS)
+            continue
+        if load_acquire(m, STOP) != 0:
+            return 0
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        fetch_add(m, SCHEDULER_SLEEPS, 1)
+        for stream in range(STREAMS):  # a worker may have gone to sleep between our publishing and now
+            at = STR + stream * STR_WORDS
+            if m[at + T_TAIL] != load_acquire(m, at + T_DONE):
+                wake(m, at + T_SLEEPS)
+        if not has_news(m):
+            futex_wait(m, SCHEDULER_SLEEPS, 1, SLICE)
+        store_release(m, SCHEDULER_SLEEPS, 0)
+        if m[ROOM_SLEEPS] != 0:
+            wake(m, ROOM_SLEEPS)
+        idle = m[SPINS] // 2
+
+
+def has_news(m: Words) -> bool:
+    """Whether a record is marked or a worker has finished something."""
+    seq = m[RECEIVED]
+    if load_acquire(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK) == seq + 1:
+        return True
+    for stream in range(STREAMS):
+        at = STR + stream * STR_WORDS
+        if m[at + T_COLLECTED] != load_acquire(m, at + T_DONE):
+            return True
+    return load_acquire(m, STOP) != 0
+
+
+def next_of(m: Words, stream: int, wait: int) -> int:
+    """The next slot in the stream's queue: at once, or after waiting at most `wait` microseconds; else -1."""
+    at = STR + stream * STR_WORDS
+    done = m[at + T_DONE]
+    idle = 0
+    while load_acquire(m, at + T_TAIL) == done:
+        if load_acquire(m, STOP) != 0 or wait == 0:
+            return -1
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        fetch_add(m, at + T_SLEEPS, 1)
+        wake(m, SCHEDULER_SLEEPS)
+        if load_acquire(m, at + T_TAIL) == done:
+            futex_wait(m, at + T_SLEEPS, 1, wait)
+        store_release(m, at + T_SLEEPS, 0)
+        if load_acquire(m, at + T_TAIL) == done:
+            return -1
+    return m[QUE + stream * CAPACITY + (done & SLOT_MASK)]
+
+
+def finish(m: Words, stream: int) -> None:
+    """Count the stream's current instruction done, and tell the scheduler."""
+    at = STR + stream * STR_WORDS
+    store_release(m, at + T_DONE, m[at + T_DONE] + 1)
+    if m[SCHEDULER_SLEEPS] != 0:
+        wake(m, SCHEDULER_SLEEPS)
+
+
+def worker_loop(base: int, stream: int) -> int:
+    """A stream's worker thread: until STOP."""
+    m = words_at(base, WORDS)
+    trimmed = load_acquire(m, TRIM)
+    while load_acquire(m, STOP) == 0:
+        slot = next_of(m, stream, NAP)
+        if slot >= 0:
+            execute(m, stream, slot)
+            finish(m, stream)
+        if m[TRIM] != trimmed:
+            trimmed = m[TRIM]
+            trim(m, stream)
+    return 0
+
+
+def helper_loop(base: int, stream: int) -> int:
+    """A helper of a stream's worker: takes chunks of large kernels, until STOP."""
+    m = words_at(base, WORDS)
+    at = STR + stream * STR_WORDS
+    idle = 0
+    while load_acquire(m, STOP) == 0:
+        if help_with(m, stream):
+            idle = 0
+            continue
+        idle += 1
+        if idle < m[SPINS] // 4:
+            sched_yield()
+            continue
+        fetch_add(m, at + T_TEAM_SLEEPS, 1)
+        if not help_with(m, stream):
+            futex_wait(m, at + T_TEAM_SLEEPS, 1, NAP)
+        idle = 0
+    return 0
+
+
+def wake_scheduler(base: int) -> int:
+    """Called by an issuing thread that saw the scheduler asleep."""
+    m = words_at(base, WORDS)
+    wake(m, SCHEDULER_SLEEPS)
+    return 0
+
+
+def wait_cell(base: int, cell: int, microseconds: int) -> int:
+    """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0."""
+    m = words_at(base, WORDS)
+    word = words_at(cell, 2)
+    wake(m, SCHEDULER_SLEEPS)
+    idle = 0
+    while load_acquire(word, 0) == 0:
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        fetch_add(word, 1, 1)
+        if load_acquire(word, 0) == 0:
+            futex_wait(word, 1, load_word(cell + 8), microseconds)
+        break
+    return load_acquire(word, 0)
+
+
+def wait_room(base: int, seq: int, microseconds: int) -> int:
+    """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
+    m = words_at(base, WORDS)
+    wake(m, SCHEDULER_SLEEPS)
+    idle = 0
+    while load_acquire(m, LIMIT) <= seq:
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        fetch_add(m, ROOM_SLEEPS, 1)
+        if load_acquire(m, LIMIT) <= seq:
+            futex_wait(m, ROOM_SLEEPS, m[ROOM_SLEEPS], microseconds)
+        break
+    return load_acquire(m, LIMIT)
+
+
+def nap(base: int, microseconds: int) -> int:
+    """Sleep for a moment, without the GIL."""
+    m = words_at(base, WORDS)
+    futex_wait(m, ROOM_SLEEPS, m[ROOM_SLEEPS], microseconds)
+    return 0
+
+
+def host_next(base: int, stream: int, microseconds: int) -> int:
+    """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
+    m = words_at(base, WORDS)
+    return next_of(m, stream, microseconds)
+
+
+def host_begin(base: int, stream: int, slot: int) -> int:
+    """Run the native part of a host instruction (its kernel is a no-op): 0, or NO_STATUS_POISONED."""
+    m = words_at(base, WORDS)
+    return execute(m, stream, slot)
+
+
+def host_fail(base: int, stream: int, slot: int, status: int) -> int:
+    """The Python part of a host instruction raised: poison what it writes and report it."""
+    m = words_at(base, WORDS)
+    fail(m, stream, slot, entry_of(m, slot), status)
+    m[INS + slot * INS_WORDS + I_STATUS] = status
+    return 0
+
+
+def host_finish(base: int, stream: int) -> int:
+    """Count a host stream's current instruction done."""
+    m = words_at(base, WORDS)
+    finish(m, stream)
+    return 0
+
+
+def drain(base: int) -> int:
+    """The sequential engine: run every marked record on this thread, in the order issued.  The oracle: no edges.
+
+    Stops at a failed instruction and answers -2, and at a host instruction, whose slot it answers for the caller to
+    run and then `settle`; otherwise -1.  The scheduler thread must not be running.
+    """
+    m = words_at(base, WORDS)
+    while True:
+        seq = m[RECEIVED]
+        slot = seq & SLOT_MASK
+        if load_acquire(m, RING + slot * RECORD_WORDS + MARK) != seq + 1:
+            return -1
+        entry = entry_of(m, slot)
+        kind = m[entry + E_KIND]
+        ins = INS + slot * INS_WORDS
+        m[ins + I_SEQ] = seq
+        m[ins + I_STREAM] = m[RING + slot * RECORD_WORDS + ENTRY] >> ENTRY_BITS
+        m[ins + I_KIND] = kind
+        m[ins + I_COUNT] = count_of(m, slot, entry)
+        m[ins + I_STATUS] = 0
+        if kind == CALLBACK:
+            return slot
+        if kind == TOUCH or kind == BARRIER:
+            notify(m, slot)
+        else:
+            execute(m, m[ins + I_STREAM], slot)
+        settle(base, slot)
+        if m[ins + I_STATUS] != 0:
+            return -2
+
+
+def settle(base: int, slot: int) -> int:
+    """The sequential engine has run the instruction in `slot`: on to the next."""
+    m = words_at(base, WORDS)
+    ins = INS + slot * INS_WORDS
+    entry = entry_of(m, slot)
+    if m[RECORDING] != 0:
+        record(m, slot, entry)
+    if m[ins + I_KIND] == RELEASE:
+        recycle_storages(m, slot, entry)
+    m[ins + I_STATE] = RELEASED
+    m[N_DISPATCHED] += 1
+    m[N_DONE] += 1
+    m[RECEIVED] = m[HEAD] = m[ins + I_SEQ] + 1
+    set_limit(m)
+    return 0

@@ -1,0 +1,60 @@
+"""The schedule verifier: did a recorded run keep every order that its operands demand?
+
+Independent of the engine's edges: for every tensor, every two accesses in program order of which one at least writes must not have
+overlapped, the earlier one ending before the later one started.  Starts and ends are tickets drawn from one atomic counter, so
+"before" needs no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowvm.errors import VMError
+from flowvm.vm.layout import Access
+from flowvm.vm.trace import Trace
+
+__all__ = ["ScheduleError", "Verified", "verify"]
+
+
+class ScheduleError(VMError):
+    """A recorded run in which two conflicting accesses overlapped or swapped."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was checked: `pairs` of conflicting accesses, in `instructions` instructions."""
+
+    instructions: int
+    pairs: int
+
+
+def verify(trace: Trace) -> Verified:
+    """Check a recorded run; ScheduleError names the first pairs that broke the order."""
+    accesses: dict[int, list[tuple[int, bool]]] = {}
+    for index, ins in enumerate(trace.instructions):
+        touched: dict[int, bool] = {}
+        for o in ins.operands:
+            touched[o.tensor] = touched.get(o.tensor, False) or o.access != Access.CONST
+        for tensor, writes in touched.items():
+            accesses.setdefault(tensor, []).append((index, writes))
+    pairs, broken = 0, []
+    for tensor, uses in accesses.items():
+        since_write: list[tuple[int, bool]] = []
+        for index, writes in uses:
+            # earlier conflicting accesses; those before the last write are ordered through it
+            for earlier, earlier_writes in since_write:
+                if writes or earlier_writes:
+                    pairs += 1
+                    a, b = trace.instructions[earlier], trace.instructions[index]
+                    if a.ended >= b.started:
+                        broken.append((a, b, tensor))
+            since_write = [(index, True)] if writes else [*since_write, (index, False)]
+    if broken:
+        lines = [
+            f"#{a.seq} {a.name} and #{b.seq} {b.name} overlap on tensor t{tensor}"
+            for a, b, tensor in broken[:10]
+        ]
+        raise ScheduleError(
+            f"{len(broken)} of {pairs} conflicting pairs ran in the wrong order:\n  " + "\n  ".join(lines)
+        )
+    return Verified(len(trace.instructions), pairs)

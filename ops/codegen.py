@@ -1,0 +1,595 @@
+"""Kernels from scalar expressions and from body functions, in the one form that the VM calls.
+
+    int32 kernel(uint64 args, uint64 layout, int64 lo, int64 hi)
+
+`args` points at int64 words: 0-5 error details, 6 scratch address, 7 stream, then one address per
+operand (outputs first), then one word per dynamic scalar.  `layout` points at immutable int64
+words.  [lo, hi) is the part of the work to do; any split into ranges gives the same result.  The
+kernel returns 0 or a status.
+
+Only the expression or the body goes through Numba.  What surrounds it (reading words, walking
+strides, converting dtypes) is LLVM text made here: it costs no type inference, and it can tell LLVM
+what Python cannot say, namely that iterations are independent even when an output is an input.
+
+Invariant for elementwise kernels: an output shares memory with an operand element for element or
+not at all.
+
+A body is `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` and returns None or
+a status.  `details`, if the last parameter has that name, is an int64 array of the six error
+details.  A body that raises returns RAISED.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm import jit
+from flowvm.native import LoweredFunction, lower
+from flowvm.ops import scalar
+from flowvm.ops.walk import MAX_NDIM, OPERANDS_AT, STRIDED, WALK, provide
+
+__all__ = [
+    "DIVISION_BY_ZERO",
+    "RAISED",
+    "body_kernel",
+    "body_layout",
+    "elementwise_kernel",
+    "elementwise_layout",
+]
+
+DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
+RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
+SCRATCH_AT = 6
+
+Operand = tuple[str, int, bool]  # dtype name, ndim, contiguous
+
+# dtype name -> LLVM's type in memory
+_STORED = {
+    "bool": "i8",
+    "uint8": "i8",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint64": "i64",
+    "float16": "half",
+    "float32": "float",
+    "float64": "double",
+}
+_SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
+_FLOATS = ("half", "float", "double")
+
+
+# --- layouts --------------------------------------------------------------------------------
+
+
+def elementwise_layout(
+    shape: Sequence[int], strides: Sequence[Sequence[int]]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Layout words of an elementwise kernel: [ndim, shape..., then each operand's strides...],
+    outputs first.
+
+    Dimensions of size 1 are dropped, the others ordered by the first operand's strides, largest
+    first, and merged where every operand allows it.  There is always at least one dimension.
+    """
+    dims = [(size, tuple(s[d] for s in strides)) for d, size in enumerate(shape) if size != 1]
+    dims.sort(key=lambda dim: -abs(dim[1][0]))
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for size, steps in dims:
+        if merged and all(
+            outer == inner * size for outer, inner in zip(merged[-1][1], steps, strict=True)
+        ):
+            merged[-1] = (merged[-1][0] * size, steps)
+        else:
+            merged.append((size, steps))
+    if not merged:
+        merged = [(1, (1,) * len(strides))]
+    if len(merged) > MAX_NDIM:
+        raise ValueError(f"tensors have at most {MAX_NDIM} dimensions, got {len(shape)}")
+    words = [len(merged), *(size for size, _ in merged)]
+    for k in range(len(strides)):
+        words.extend(steps[k] for _, steps in merged)
+    return np.array(words, np.int64)
+
+
+def body_layout(
+    views: Sequence[tuple[Sequence[int], Sequence[int]]],
+    consts: Sequence[int | float | bool] = (),
+    scratch: int = 0,
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Layout words of a body kernel: each operand's shape and strides, consts, bytes of scratch."""
+    words: list[int] = []
+    for shape, strides in views:
+        words += [*shape, *strides]
+    for const in consts:
+        words.append(_bits(const) if isinstance(const, float) else int(const))
+    return np.array([*words, scratch], np.int64)
+
+
+def _bits(value: float) -> int:
+    return int(np.float64(value).view(np.int64))
+
+
+# --- LLVM text ------------------------------------------------------------------------------
+
+
+class _Text:
+    """LLVM instructions under construction; `new` names a value."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.count = 0
+
+    def put(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def new(self, code: str) -> str:
+        self.count += 1
+        self.put(f"%v{self.count} = {code}")
+        return f"%v{self.count}"
+
+    def word(self, base: str, index: str | int, kind: str = "i64") -> str:
+        """The value at word `index` of `base`, a double or pointer if `kind` says so."""
+        place = self.new(f"getelementptr i64, ptr {base}, i64 {index}")
+        return self.new(f"load {kind}, ptr {place}")
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def _convert(text: _Text, value: str, source: str, target: str) -> str:
+    """`value` as stored for dtype `source`, as stored for `target`; any nonzero byte is true."""
+    a, b = _STORED[source], _STORED[target]
+    if source == target and source != "bool":
+        return value
+    if target == "bool":
+        zero, test = ("0.0", "fcmp une") if a in _FLOATS else ("0", "icmp ne")
+        return text.new(f"zext i1 {text.new(f'{test} {a} {value}, {zero}')} to i8")
+    if source == "bool":
+        value = text.new(f"zext i1 {text.new(f'icmp ne i8 {value}, 0')} to i8")
+    if b == "half" and a == "double":
+        value, a = text.new(f"fptrunc double {value} to float"), "float"
+    if b == "half" and a not in _FLOATS:
+        value, source, a = _convert(text, value, source, "float32"), "float32", "float"
+    if a in _FLOATS and b in _FLOATS:
+        wider = _SIZES[b] > _SIZES[a]
+        return text.new(f"{'fpext' if wider else 'fptrunc'} {a} {value} to {b}")
+    if a in _FLOATS:
+        if b == "i64":
+            return text.new(f"fptosi {a} {value} to i64")
+        whole = text.new(f"fptosi {a} {value} to i32")
+        return whole if b == "i32" else text.new(f"trunc i32 {whole} to {b}")
+    unsigned = source in ("bool", "uint8", "uint64")
+    if b in _FLOATS:
+        return text.new(f"{'ui' if unsigned else 'si'}tofp {a} {value} to {b}")
+    if _SIZES[a] == _SIZES[b]:
+        return value
+    if _SIZES[a] > _SIZES[b]:
+        return text.new(f"trunc {a} {value} to {b}")
+    return text.new(f"{'zext' if unsigned else 'sext'} {a} {value} to {b}")
+
+
+# --- elementwise kernels ----------------------------------------------------------------------
+
+
+def elementwise_kernel(
+    expr: str,
+    args: Sequence[str],
+    in_dtypes: Sequence[str],
+    out_dtypes: Sequence[str],
+    compute: Sequence[str],
+    scalar_args: Collection[str] = (),
+    raises: int = DIVISION_BY_ZERO,
+) -> int:
+    """The address of a kernel that computes `expr` for every element.
+
+    `args`, `in_dtypes` and `compute` go together: the names in `expr`, the dtypes in memory, and
+    the dtypes that the expression is computed in.  The names in `scalar_args` are dynamic scalars:
+    words of `args` after the operands, in order, whose dtype says how to read the bits, "float64"
+    or "int64" ("bool" is an int64 too). Several outputs are a tuple in `expr`.  Numbers in `expr`
+    take the dtype that it is computed in.  If evaluating it raises, the kernel stops and returns
+    `raises`.
+    """
+    return _elementwise(
+        expr,
+        tuple(args),
+        tuple(in_dtypes),
+        tuple(out_dtypes),
+        tuple(compute),
+        frozenset(scalar_args),
+        int(raises),
+    )
+
+
+@functools.cache
+def _elementwise(
+    expr: str,
+    args: tuple[str, ...],
+    in_dtypes: tuple[str, ...],
+    out_dtypes: tuple[str, ...],
+    compute: tuple[str, ...],
+    scalar_args: frozenset[str],
+    raises: int,
+) -> int:
+    if not len(args) == len(in_dtypes) == len(compute):
+        raise ValueError(f"{expr!r}: {len(args)} args, {in_dtypes=}, {compute=}")
+    if unknown := {*in_dtypes, *out_dtypes, *compute} - _STORED.keys():
+        raise ValueError(f"{expr!r}: no kernel can read or write {', '.join(sorted(unknown))}")
+    provide()
+    parts = ("elementwise", expr, args, in_dtypes, out_dtypes, compute, sorted(scalar_args), raises)
+
+    def make() -> jit.Lowered:
+        inner = _lower_expression(expr, args, compute)
+        text = _elementwise_text(inner, args, in_dtypes, out_dtypes, compute, scalar_args, raises)
+        return jit.linked(inner, text, loops_only=True)
+
+    return jit.load("\n".join(map(str, (*parts, _sources()))), make)
+
+
+@functools.cache
+def _sources() -> str:
+    return "\n".join(jit.file_digest(str(m)) for m in (__file__, scalar.__file__))
+
+
+_PASSED = {"uint8": "int64", "float16": "float32"}  # what Numba sees instead
+
+
+def _lower_expression(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> LoweredFunction:
+    from numba import types
+
+    passed = [_PASSED.get(name, name) for name in compute]
+    literal = next((d for d in ("float64", "float32") if d in passed), "")
+    tree = _TypedLiterals(literal).visit(ast.parse(expr, mode="eval"))
+    source = f"def expression({', '.join(args)}):\n    return {ast.unparse(tree)}\n"
+    scope: dict[str, Any] = {
+        **scalar.functions(),
+        **{name: getattr(np, name) for name in ("float32", "float64", "int64")},
+    }
+    exec(compile(source, f"<{expr}>", "exec"), scope)
+    kinds = tuple(getattr(types, "boolean" if p == "bool" else p) for p in passed)
+    return lower(scope["expression"], kinds)
+
+
+class _TypedLiterals(ast.NodeTransformer):
+    """Numbers become `float32(number)` where that is what the expression computes in."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if (
+            not self.dtype
+            or isinstance(node.value, bool)
+            or not isinstance(node.value, int | float)
+        ):
+            return node
+        number = ast.Constant(float(node.value))
+        return ast.Call(ast.Name(self.dtype, ast.Load()), [number], [])
+
+
+def _elementwise_text(
+    inner: LoweredFunction,
+    args: tuple[str, ...],
+    in_dtypes: tuple[str, ...],
+    out_dtypes: tuple[str, ...],
+    compute: tuple[str, ...],
+    scalar_args: frozenset[str],
+    raises: int,
+) -> str:
+    """A function for one row of each kind that can be met, their table, and the entry, which is one
+    call of `_walk`.
+
+    "dense" is for rows whose strides are all 1, "broadcast<k>" for a stride of 0 in tensor input k
+    and 1 elsewhere, "strided" for anything else.  Where LLVM could not vectorize the expression
+    there is "strided" only.
+    """
+    tensors = [k for k, name in enumerate(args) if name not in scalar_args]
+    scalars = [k for k, name in enumerate(args) if name in scalar_args]
+    outs = len(out_dtypes)
+    count = outs + len(tensors)
+    stored = [_STORED[d] for d in (*out_dtypes, *(in_dtypes[k] for k in tensors))]
+    rows = _rows(inner, outs, len(tensors))
+    functions = [
+        _row(inner, row, stored, outs, out_dtypes, in_dtypes, compute, tensors, scalars, raises)
+        for row in rows
+    ]
+    sizes = ", ".join(f"i64 {_SIZES[s]}" for s in stored)
+    table = ", ".join(
+        f"i64 {pattern}, i64 ptrtoint (ptr @row_{name} to i64)" for name, pattern in rows
+    )
+    declared = "".join(f", {a}" for a in inner.args_ir)
+    return "\n".join(
+        [
+            f'declare i32 @"{inner.name}"(ptr, ptr{declared})',
+            f"declare i32 @{WALK}(i64, i64, i64, i64, i64, ptr, ptr)",
+            f"@sizes = internal constant [{count} x i64] [{sizes}]",
+            f"@table = internal constant [{2 * len(rows)} x i64] [{table}]",
+            *functions,
+            f""" define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi) {{ %s = call i32
+            @{WALK}(i64 %args, i64 %layout, i64 %lo, i64 %hi, i64 {count}, ptr @sizes, ptr @table)
+            ret i32 %s
+}}""",
+            _LOOP_METADATA,
+        ]
+    )
+
+
+# !0 says that an access touches nothing which another iteration touches.
+_LOOP_METADATA = """
+!0 = distinct !{}
+!1 = distinct !{!1, !3}
+!2 = distinct !{!2, !4, !5}
+!3 = !{!"llvm.loop.parallel_accesses", !0}
+!4 = !{!"llvm.loop.vectorize.enable", i1 false}
+!5 = !{!"llvm.loop.unroll.disable"}
+"""
+
+_Row = tuple[
+    str, int
+]  # its name, and its pattern: bit k is set where operand k has stride 0 and not 1
+
+
+def _rows(inner: LoweredFunction, outs: int, ins: int) -> list[_Row]:
+    rows: list[_Row] = []
+    if _vectorizes(inner):
+        rows.append(("dense", 0))
+        if ins > 1:
+            rows += [(f"broadcast{k}", 1 << (outs + k)) for k in range(ins)]
+    return [*rows, ("strided", STRIDED)]
+
+
+def _vectorizes(inner: LoweredFunction) -> bool:
+    """Whether nothing in it forbids that: a call into the C library, a way out by an exception."""
+    functions = [f for module in inner.modules for f in module.functions]
+    defined = {f.name for f in functions if not f.is_declaration}
+    called = {f.name for f in functions} - defined
+    if any(not name.startswith(("llvm.", "NRT_")) for name in called):
+        return False
+    return not any(stop in str(m) for m in inner.modules for stop in ("ret i32 1", " frem "))
+
+
+def _passed(t: _Text, value: str, source: str, compute: str, kind: str) -> str:
+    """A stored value converted to the dtype it is computed in, as Numba passes that."""
+    value = _convert(t, value, source, compute)
+    value = _convert(t, value, compute, _PASSED.get(compute, compute))
+    return t.new(f"trunc i8 {value} to i1") if kind == "i1" else value
+
+
+def _row(
+    inner: LoweredFunction,
+    row: _Row,
+    stored: list[str],
+    outs: int,
+    out_dtypes: tuple[str, ...],
+    in_dtypes: tuple[str, ...],
+    compute: tuple[str, ...],
+    tensors: list[int],
+    scalars: list[int],
+    raises: int,
+) -> str:
+    """The function that computes one row of at least one element."""
+    name, pattern = row
+    dense = pattern != STRIDED
+    group = ", !llvm.access.group !0" if dense else ""
+    t = _Text()
+    t.put(f"%r = alloca {inner.result_ir}")
+    t.put("%e = alloca ptr")
+    base = [t.word("%pointers", k, "ptr") for k in range(len(stored))]
+    steps = [] if dense else [t.word("%strides", k) for k in range(len(stored))]
+    values: dict[int, str] = {}
+    for position, k in enumerate(scalars):
+        kind, source = ("double", "float64") if in_dtypes[k] == "float64" else ("i64", "int64")
+        word = t.word("%args", OPERANDS_AT + len(stored) + position, kind)
+        values[k] = _passed(t, word, source, compute[k], inner.args_ir[k])
+    loaded = {
+        k: t.new(f"load {stored[k]}, ptr {base[k]}")
+        for k in range(outs, len(stored))
+        if dense and pattern >> k & 1
+    }
+    t.put("br label %loop")
+    t.label("loop")
+    t.put("%i = phi i64 [0, %entry], [%after, %good]")
+
+    def place(k: int) -> str:
+        index = "%i" if dense else t.new(f"mul i64 %i, {steps[k]}")
+        return t.new(f"getelementptr {stored[k]}, ptr {base[k]}, i64 {index}")
+
+    for position, k in enumerate(tensors, outs):
+        kind = stored[position]
+        value = loaded.get(position) or t.new(f"load {kind}, ptr {place(position)}{group}")
+        values[k] = _passed(t, value, in_dtypes[k], compute[k], inner.args_ir[k])
+    passed = "".join(f", {inner.args_ir[k]} {values[k]}" for k in range(len(values)))
+    status = t.new(f'call i32 @"{inner.name}"(ptr %r, ptr %e{passed}){group}')
+    t.put(f"%ok = icmp eq i32 {status}, 0")
+    t.put("br i1 %ok, label %good, label %bad")
+    t.label("good")
+    for k, (dtype, result) in enumerate(zip(out_dtypes, _results(inner), strict=True)):
+        spot = (
+            "%r" if outs == 1 else t.new(f"getelementptr {inner.result_ir}, ptr %r, i32 0, i32 {k}")
+        )
+        value = t.new(f"load {_STORED[result]}, ptr {spot}{group}")
+        t.put(f"store {stored[k]} {_convert(t, value, result, dtype)}, ptr {place(k)}{group}")
+    t.put("%after = add i64 %i, 1")
+    t.put("%end = icmp eq i64 %after, %len")
+    t.put(f"br i1 %end, label %done, label %loop, !llvm.loop !{1 if dense else 2}")
+    t.label("done")
+    t.put("ret i32 0")
+    t.label("bad")
+    t.put(f"ret i32 {raises}")
+    head = f"define internal i32 @row_{name}(ptr %pointers, ptr %strides, i64 %len, ptr %args)"
+    return f"{head} {{\nentry:\n{t}\n}}"
+
+
+def _results(inner: LoweredFunction) -> list[str]:
+    parts = getattr(inner.result, "types", None) or [inner.result]
+    return [p.name for p in parts]
+
+
+# --- body kernels -----------------------------------------------------------------------------
+
+
+def body_kernel(
+    body: Callable[..., Any],
+    operands: Sequence[Operand],
+    const_kinds: Sequence[str] = (),
+    scalar_kinds: Sequence[str] = (),
+    scratch: bool = False,
+    *,
+    reassociate: bool = False,
+) -> int:
+    """The address of a kernel that calls `body` on arrays over the operands.
+
+    `operands` are (dtype name, ndim, contiguous), outputs first; `const_kinds` and `scalar_kinds`
+    say "i", "f" or "b" of each const in the layout and each dynamic scalar.  `body_layout` makes
+    the layout.  `reassociate` lets LLVM reorder sums in `body` itself, which vectorizes them.
+    """
+    return _body(
+        body,
+        tuple(operands),
+        tuple(const_kinds),
+        tuple(scalar_kinds),
+        bool(scratch),
+        bool(reassociate),
+    )
+
+
+@functools.cache
+def _body(
+    body: Callable[..., Any],
+    operands: tuple[Operand, ...],
+    const_kinds: tuple[str, ...],
+    scalar_kinds: tuple[str, ...],
+    scratch: bool,
+    reassociate: bool,
+) -> int:
+    details = _check_body(body, operands, const_kinds, scalar_kinds, scratch)
+    parts = ("body", operands, const_kinds, scalar_kinds, scratch, reassociate)
+
+    def make() -> jit.Lowered:
+        from numba import types
+
+        def array(dtype: str, ndim: int, layout: str) -> Any:
+            return types.Array(
+                getattr(types, "boolean" if dtype == "bool" else dtype), ndim, layout
+            )
+
+        kinds = {"i": types.int64, "f": types.float64, "b": types.boolean}
+        signature = [array(d, n, "C" if c else "A") for d, n, c in operands]
+        signature += [kinds[k] for k in (*const_kinds, *scalar_kinds)]
+        signature += [array("uint8", 1, "C")] if scratch else []
+        signature += [types.int64, types.int64]
+        signature += [array("int64", 1, "C")] if details else []
+        inner = lower(body, tuple(signature), reassociate=reassociate)
+        text = _body_text(inner, operands, const_kinds, scalar_kinds, scratch, details)
+        return jit.linked(inner, text)
+
+    return jit.load("\n".join(map(str, (*parts, jit.source_key(body), _sources()))), make)
+
+
+def _check_body(
+    body: Callable[..., Any],
+    operands: tuple[Operand, ...],
+    const_kinds: tuple[str, ...],
+    scalar_kinds: tuple[str, ...],
+    scratch: bool,
+) -> bool:
+    """Whether `body` takes details; an error where its parameters are not what it will be given."""
+    for dtype, _, _ in operands:
+        if dtype == "float16" or dtype not in _STORED:
+            raise ValueError(
+                f"{body.__name__}: a body cannot take {dtype} arrays; convert them first"
+            )
+    names = list(inspect.signature(body).parameters)
+    details = names[-1:] == ["details"]
+    wanted = len(operands) + len(const_kinds) + len(scalar_kinds) + scratch + 2 + details
+    if len(names) != wanted:
+        raise ValueError(
+            f"{body.__name__}({', '.join(names)}) would be called with {len(operands)} arrays, "
+            f"{len(const_kinds)} consts, {len(scalar_kinds)} scalars{', scratch' * scratch}, lo, hi"
+            f"{', details' * details}: {wanted} arguments"
+        )
+    return details
+
+
+def _body_text(
+    inner: LoweredFunction,
+    operands: tuple[Operand, ...],
+    const_kinds: tuple[str, ...],
+    scalar_kinds: tuple[str, ...],
+    scratch: bool,
+    details: bool,
+) -> str:
+    t = _Text()
+    t.put("%argp = inttoptr i64 %args to ptr")
+    t.put("%layp = inttoptr i64 %layout to ptr")
+    values: list[str] = []
+
+    def array(data: str, itemsize: int, shape: list[str], strides: list[str]) -> None:
+        count = functools.reduce(lambda a, b: t.new(f"mul i64 {a}, {b}"), shape, "1")
+        values.extend(["null", "null", count, str(itemsize), data, *shape, *strides])
+
+    def number(base: str, index: int, kind: str) -> None:
+        value = t.word(base, index, "double" if kind == "f" else "i64")
+        if kind == "b":
+            value = t.new(f"icmp ne i64 {value}, 0")
+            if inner.args_ir[len(values)] == "i8":
+                value = t.new(f"zext i1 {value} to i8")
+        values.append(value)
+
+    at = 0
+    for k, (dtype, ndim, _) in enumerate(operands):
+        size = _SIZES[_STORED[dtype]]
+        shape = [t.word("%layp", at + d) for d in range(ndim)]
+        elements = [t.word("%layp", at + ndim + d) for d in range(ndim)]
+        strides = [t.new(f"mul i64 {s}, {size}") for s in elements]
+        array(t.word("%argp", OPERANDS_AT + k, "ptr"), size, shape, strides)
+        at += 2 * ndim
+    for i, kind in enumerate(const_kinds):
+        number("%layp", at + i, kind)
+    for i, kind in enumerate(scalar_kinds):
+        number("%argp", OPERANDS_AT + len(operands) + i, kind)
+    if scratch:
+        size_word = t.word("%layp", at + len(const_kinds))
+        array(t.word("%argp", SCRATCH_AT, "ptr"), 1, [size_word], ["1"])
+    values += ["%lo", "%hi"]
+    if details:
+        array("%argp", 8, ["6"], ["8"])
+    return _body_entry(inner, t, values)
+
+
+def _body_entry(inner: LoweredFunction, t: _Text, values: list[str]) -> str:
+    result = getattr(inner.result, "type", inner.result)  # of an optional: the status it may be
+    returns = "" if result.name == "none" else _STORED[result.name]
+    passed = "".join(f", {k} {v}" for k, v in zip(inner.args_ir, values, strict=True))
+    t.put(f"%r = alloca {returns or 'ptr'}")
+    t.put("%e = alloca ptr")
+    t.put(f'%s = call i32 @"{inner.name}"(ptr %r, ptr %e{passed})')
+    t.put("switch i32 %s, label %raised [i32 0, label %value i32 -2, label %none]")
+    t.label("value")
+    status = "0"
+    if returns:
+        status = _convert(t, t.new(f"load {returns}, ptr %r"), result.name, "int32")
+    t.put(f"ret i32 {status}")
+    t.label("none")
+    t.put("ret i32 0")
+    t.label("raised")
+    t.put(f"ret i32 {RAISED}")
+    declared = "".join(f", {a}" for a in inner.args_ir)
+    return f"""
+declare i32 @"{inner.name}"(ptr, ptr{declared})
+define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi) {{
+entry:
+{t}
+}}
+"""

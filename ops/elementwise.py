@@ -1,0 +1,390 @@
+"""Elementwise ops: the scalar expression is written once, everything else is made here.
+
+    add = elementwise("add", "x + y", types="promote", grad=lambda c, g: (sum_to(g, ...), ...))
+
+gives a function on tensors and Python numbers with broadcasting and type promotion, its `out=` form, the in-place form
+`add.into`, the kernel for every mixture of dtypes and strides, and the gradient's node.  A Python number is a dynamic
+scalar: another value is not another kernel.
+
+`types` says in what the expression computes and what it gives:
+
+    promote   the result type of the arguments, for both
+    float     the same, but integers and bools compute as the default dtype
+    bool      computes in the result type, gives bool
+    logical   like bool, but every argument is first taken as true or false
+    int       the result type, which must not be a floating point one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import (
+    DType,
+    bool_,
+    can_cast,
+    float16,
+    get_default_dtype,
+    result_type_of,
+)
+from flowvm.errors import ArgumentTypeError, AutogradError, DTypeError, ShapeError
+from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
+from flowvm.meta import Size, TensorMeta
+from flowvm.ops import codegen
+from flowvm.ops.registry import GRAIN, _operators, broadcast_shapes
+from flowvm.tensor import Tensor, alias
+
+__all__ = ["Elementwise", "elementwise", "record_in_place"]
+
+NUMBERS = (bool, int, float, np.generic)
+TYPES = ("promote", "float", "bool", "logical", "int")
+
+
+class Elementwise:
+    """An elementwise op; calling it is the op.  Attributes: `name`, `call` (fast, tensors only), `into`."""
+
+    def __init__(
+        self,
+        name: str,
+        expr: str,
+        args: dict[str, str],
+        types: str,
+        saves: tuple[str, ...],
+        grad: Callable[..., Any] | None,
+    ) -> None:
+        self.__name__ = self.name = name
+        self.expr, self.args, self.types = expr, args, types
+        self.saves, self.grad = saves, grad
+        self.variants: dict[str, Operator] = {}
+        self.operator = self._variant("t" * len(args))
+        self.call = self.operator.call
+        _operators[self.call] = self.operator
+
+    # --- calling ------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
+        """The op on tensors and Python numbers; `out` is an existing tensor for the result."""
+        if out is None:
+            return self.call(*args)
+        if len(args) != len(self.args):
+            raise ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
+        if any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out)) and grad_enabled():
+            raise AutogradError(
+                f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use flow.no_grad()"
+            )
+        return self.into(out, *args)
+
+    def into(self, out: Tensor, *args: Any) -> Tensor:
+        """Write the result into `out`, which may be one of the arguments (the in-place form); `out`.
+
+        ShapeError unless `out` has the result's shape, DTypeError if the result's category does not fit it.
+        """
+        if not isinstance(out, Tensor):
+            raise ArgumentTypeError(f"{self.name}: out must be a Tensor, got {type(out).__name__}")
+        pattern, tensors, numbers, kinds = self._sorted(args)
+        variant = self._variant(pattern)
+        tensors = tuple(_apart(out, t) for t in tensors)
+        node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
+        call_into(variant, (out,), tensors, kinds, numbers)
+        out.bump()
+        if node is not None:
+            node.finish(out)
+        return out
+
+    def _sorted(self, args: Sequence[Any]) -> tuple[str, tuple[Tensor, ...], Any, tuple[type, ...]]:
+        pattern = "".join("t" if isinstance(a, Tensor) else "s" for a in args)
+        if len(args) != len(self.args):
+            raise ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
+        if "t" not in pattern:
+            raise ArgumentTypeError(
+                f"{self.name} needs a Tensor among its arguments, got "
+                + ", ".join(type(a).__name__ for a in args)
+            )
+        numbers = []
+        for name, a in zip(self.args, args, strict=True):
+            if isinstance(a, Tensor):
+                continue
+            if not isinstance(a, NUMBERS):
+                raise ArgumentTypeError(
+                    f"{self.name}: argument {name!r} must be a Tensor or a number, got {type(a).__name__}"
+                    + ("; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else "")
+                )
+            numbers.append(a.item() if isinstance(a, np.generic) else a)
+        kinds = tuple(type(n) for n in numbers)
+        return pattern, tuple(a for a in args if isinstance(a, Tensor)), tuple(numbers), kinds
+
+    def _with_numbers(self, *args: Any) -> Any:
+        """The fallback of a call: None if all arguments are tensors, else the call with numbers as scalars."""
+        if all(isinstance(a, Tensor) for a in args):
+            return None
+        pattern, tensors, numbers, kinds = self._sorted(args)
+        return self._variant(pattern).call(*tensors, *kinds, *numbers)
+
+    # --- variants: which arguments are tensors, which are numbers -------------------------------
+
+    def _variant(self, pattern: str) -> Operator:
+        found = self.variants.get(pattern)
+        if found is None:
+            found = self.variants[pattern] = self._make(pattern)
+        return found
+
+    def _make(self, pattern: str) -> Operator:
+        tensors = [n for n, p in zip(self.args, pattern, strict=True) if p == "t"]
+        numbers = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
+        grad = self.grad
+        if grad is not None and numbers:
+            grad = self._partial_grad(pattern, grad)
+        made = Operator(
+            name=self.name,
+            inputs=tuple(tensors),
+            outputs=("out",),
+            lower=lambda metas, attrs: self._lower(pattern, metas, attrs),
+            attrs=tuple(f"{n}_type" for n in numbers),
+            scalars=tuple(numbers),
+            saves=tuple(s for s in self.saves if s == "out" or s in tensors),
+            grad=grad,
+        )
+        if not numbers:
+            made.fallback = self._with_numbers
+        return made
+
+    def _partial_grad(self, pattern: str, grad: Callable[..., Any]) -> Callable[..., Any]:
+        """The gradient when some arguments are numbers: the same function sees them where tensors would be."""
+
+        def partial(c: Any, *gradients: Any) -> tuple[Any, ...]:
+            results = grad(_Numbered(self, pattern, c), *gradients)
+            return tuple(r for r, p in zip(results, pattern, strict=True) if p == "t")
+
+        return partial
+
+    # --- inference ----------------------------------------------------------------------------
+
+    def _types(
+        self, pattern: str, metas: Sequence[TensorMeta], kinds: Sequence[type]
+    ) -> tuple[list[DType], DType]:
+        """The dtype each argument is computed in, and the result's."""
+        tensor, number = iter(metas), iter(kinds)
+        facts: list[tuple[DType, bool] | type] = []
+        voters = []
+        for (_, rule), p in zip(self.args.items(), pattern, strict=True):
+            meta = next(tensor) if p == "t" else None
+            fact = (meta.dtype, meta.ndim == 0) if meta is not None else next(number)
+            facts.append(fact)
+            if rule == "":
+                voters.append(fact)
+        common = result_type_of(*voters)
+        if self.types == "float" and not common.is_floating_point:
+            common = get_default_dtype()
+        if self.types == "int" and common.is_floating_point:
+            raise DTypeError(f"{self.name} is for integers and bools, got {common.name}")
+        computing = bool_ if self.types == "logical" else common
+        compute = [bool_ if rule == "bool" else computing for rule in self.args.values()]
+        return compute, bool_ if self.types in ("bool", "logical") else common
+
+    def _lower(
+        self, pattern: str, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]
+    ) -> Invocation:
+        count = pattern.count("t")
+        into = metas[0] if len(metas) > count else None
+        inputs = metas[-count:]
+        compute, result = self._types(pattern, inputs, kinds)
+        shape = Size(broadcast_shapes(*(m.shape for m in inputs)))
+        if into is None:
+            out = TensorMeta.of(shape, result, inputs[0].device, _kept_stride(shape, inputs))
+        else:
+            out = into
+            self._fits(out, shape, result)
+        tensor, number, inner = iter(inputs), iter(kinds), []
+        for p, c in zip(pattern, compute, strict=True):
+            if p == "t":
+                inner.append(next(tensor).dtype.name)
+            else:
+                next(number)
+                inner.append("float64" if c.is_floating_point else "int64")
+        scalars = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
+        kernel = codegen.elementwise_kernel(
+            self.expr,
+            tuple(self.args),
+            inner,
+            [out.dtype.name],
+            ["float32" if c is float16 else c.name for c in compute],
+            scalars,
+        )
+        strides = [out.stride, *(_broadcast_stride(m, shape) for m in inputs)]
+        layout = codegen.elementwise_layout(shape, strides)
+        pack = "".join(
+            "d" if c.is_floating_point else "q"
+            for c, p in zip(compute, pattern, strict=True)
+            if p == "s"
+        )
+        return Invocation((out,), kernel, layout, shape.numel(), GRAIN, 0, pack[::-1])
+
+    def _fits(self, out: TensorMeta, shape: Size, result: DType) -> None:
+        if out.shape != shape:
+            raise ShapeError(
+                f"{self.name}: the result has shape {tuple(shape)}, and is to go into a tensor of shape {tuple(out.shape)}"
+            )
+        if not can_cast(result, out.dtype):
+            raise DTypeError(
+                f"{self.name}: the result is {result.name} and cannot go into a {out.dtype.name} tensor"
+            )
+
+
+class _Numbered:
+    """`c` for a gradient function when some arguments were numbers."""
+
+    def __init__(self, op: Elementwise, pattern: str, c: Any) -> None:
+        count = pattern.count("s")
+        numbers = dict(
+            zip(
+                [n for n, p in zip(op.args, pattern, strict=True) if p == "s"],
+                c.attrs[count:],
+                strict=True,
+            )
+        )
+        tensor_names = [n for n, p in zip(op.args, pattern, strict=True) if p == "t"]
+        kept = dict(
+            zip([s for s in op.saves if s == "out" or s in tensor_names], c.saved, strict=True)
+        )
+        metas, needs = iter(c.metas), iter(c.needs)
+        self.saved = tuple(kept[s] if s in kept else numbers[s] for s in op.saves)
+        self.metas = tuple(next(metas) if p == "t" else None for p in pattern)
+        self.needs = tuple(next(needs) if p == "t" else False for p in pattern)
+        self.attrs = c.attrs
+        self.out_metas = c.out_metas
+
+
+def _broadcast_stride(meta: TensorMeta, shape: Size) -> tuple[int, ...]:
+    lead = len(shape) - meta.ndim
+    own = [0 if d == 1 else s for d, s in zip(meta.shape, meta.stride, strict=True)]
+    return (0,) * lead + tuple(own)
+
+
+def _kept_stride(shape: Size, inputs: Sequence[TensorMeta]) -> tuple[int, ...] | None:
+    """PyTorch's memory format of a result: that of the inputs, if they are permuted without gaps and agree."""
+    full = [m for m in inputs if m.shape == shape]
+    if not full or full[0].contiguous or any(m.stride != full[0].stride for m in full):
+        return None
+    step = 1
+    for s, d in sorted(zip(full[0].stride, shape, strict=True)):
+        if d != 1 and s != step:
+            return None
+        step *= d
+    return full[0].stride
+
+
+def _apart(out: Tensor, t: Tensor) -> Tensor:
+    """`t`, or a copy of it if it shares memory with `out` in some other arrangement."""
+    if t._storage is None or t._storage is not out._storage or t is out:
+        return t
+    if t._ref == out._ref and t._meta.stride == out._meta.stride and t._meta.shape == out._meta.shape:
+        return t
+    copy: Tensor = t.clone()
+    return copy
+
+
+class _InPlace:
+    """An in-place call that is to be recorded: `finish` gives the tensor its new node."""
+
+    def __init__(self, node: Node, saves_out: int | None) -> None:
+        self.node = node
+        self.saves_out = saves_out
+
+    def finish(self, out: Tensor) -> None:
+        if self.saves_out is not None:
+            saved = list(self.node._saved)
+            saved.insert(self.saves_out, alias(out, out._meta))
+            versions = list(self.node.versions)
+            versions.insert(self.saves_out, out.version)
+            self.node._saved, self.node.versions = tuple(saved), tuple(versions)
+        out._node = self.node
+
+
+def record_in_place(
+    name: str, op: Operator, out: Tensor, tensors: tuple[Tensor, ...], attrs: tuple[Any, ...]
+) -> _InPlace | None:
+    """Before an in-place change of `out`: the node it will have, or None when nothing is recorded.
+
+    AutogradError for a leaf that requires grad, and for a view whose base would have to learn of the change.
+    """
+    if not grad_enabled():
+        return None
+    if out._node is None and all(t._node is None for t in tensors):
+        return None
+    if out._node is not None and out._node.is_leaf:
+        raise AutogradError(
+            f"{name}: a leaf tensor that requires grad cannot be changed in place; do it under flow.no_grad(), "
+            f"or on a clone()"
+        )
+    if not out._meta.dtype.is_floating_point:
+        return None
+    if out.extra().get("base") is not None:
+        raise AutogradError(
+            f"{name}: changing a view in place is not recorded in its base's gradient; assign through the base "
+            f"(base[index] = value), or work on a clone()"
+        )
+    if op.grad is None:
+        raise AutogradError(f"{name} has no gradient, so it cannot change a tensor that requires grad")
+    saved, versions, saves_out = [], [], None
+    by_name = dict(zip(op.inputs, tensors, strict=True))
+    for i, s in enumerate(op.saves):
+        if s == "out":
+            saves_out = i
+            continue
+        t = by_name[s]
+        if t is out or (t._storage is not None and t._storage is out._storage):
+            t = t.detach().clone()
+        saved.append(t)
+        versions.append(t.version)
+    node = Node(
+        op,
+        tuple(t._node for t in tensors),
+        tuple(saved),
+        tuple(versions),
+        tuple(t._meta for t in tensors),
+        attrs,
+        (out._meta,),
+    )
+    return _InPlace(node, saves_out)
+
+
+def elementwise(
+    name: str,
+    expr: str,
+    *,
+    args: str = "",
+    types: str = "promote",
+    saves: str = "",
+    grad: Callable[..., Any] | None = None,
+    doc: str = "",
+) -> Elementwise:
+    """Declare an elementwise op.
+
+    name    its name in messages and traces
+    expr    Python expression over the arguments and the functions of `flowvm.ops.scalar`
+    args    "x, y" (default: as many of x, y, z as `expr` mentions); "c: bool" is taken as true or false and has no say in
+            the result type
+    types   see the module
+    saves   names among the arguments and "out" that `grad` gets as `c.saved` (a number stands where one was given)
+    grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast arguments: pass the gradient
+            through `sum_to`.
+    """
+    if types not in TYPES:
+        raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
+    if not args:
+        used = compile(expr, name, "eval").co_names
+        args = ", ".join(n for n in ("x", "y", "z") if n in used)
+    rules = {}
+    for part in args.split(","):
+        arg, _, rule = part.partition(":")
+        rules[arg.strip()] = rule.strip()
+    made = Elementwise(
+        name, expr, rules, types, tuple(s.strip() for s in saves.split(",") if s.strip()), grad
+    )
+    made.__doc__ = doc
+    return made
+
+

@@ -1,0 +1,272 @@
+"""How an op is declared: once, in one place, with everything that is made from it.
+
+    @op("x -> out", saves="out", grad=...)        an op with a kernel body; the decorated function is its infer
+    elementwise("exp", "exp(x)", ...)             an op of scalars; the expression is its kernel
+    @composite                                    a function of other ops
+    samples(function, generate, reference)        what the generated tests call it with, and what must come out
+
+From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node, in-place and `out=` forms
+(elementwise), float16 through float32, and the tests in `tests/ops`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType, dtype_named, float16, float32
+from flowvm.errors import ShapeError
+from flowvm.interpreter import Invocation, Operator
+from flowvm.meta import TensorMeta, dense_stride
+from flowvm.ops import codegen
+from flowvm.tensor import Tensor
+
+__all__ = [
+    "SAMPLES",
+    "Launch",
+    "OpSamples",
+    "Sample",
+    "View",
+    "bits",
+    "broadcast_shapes",
+    "op",
+    "operator_of",
+    "samples",
+]
+
+GRAIN = 1 << 15  # elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
+
+
+@dataclass(frozen=True)
+class View:
+    """An operand as the kernel body sees it: `shape`, `stride` in elements (None: C order), `dtype`."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(meta: TensorMeta) -> View:
+        """The operand as it is."""
+        return View(meta.dtype, tuple(meta.shape), meta.stride)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return dense_stride(self.shape) if self.stride is None else self.stride
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is C-contiguous."""
+        return self.stride is None or self.stride == dense_stride(self.shape)
+
+
+def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
+    """A view of the elements as integers of their size: for kernels that only move them, one for all dtypes."""
+    name = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[meta.dtype.itemsize]
+    if shape is not None:
+        return View(dtype_named(name), tuple(shape))
+    return View(dtype_named(name), tuple(meta.shape), meta.stride)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an infer function answers.
+
+    `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` works on units [lo, hi) of `units`; arrays are the
+    outputs, then the inputs, as `views` says (default: as they are).  It returns None or a Status.  A mut2 op's body is called
+    with lo = hi = -1 first and leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
+    """
+
+    outputs: tuple[TensorMeta, ...]
+    body: Callable[..., Any]
+    views: tuple[View, ...] = ()
+    consts: tuple[int | float | bool, ...] = ()
+    units: int = 1
+    grain: int = 1
+    scratch: int = 0
+
+
+def _kind(value: float) -> str:
+    return "b" if isinstance(value, (bool, np.bool_)) else "f" if isinstance(value, float) else "i"
+
+
+def _lower(
+    infer: Callable[..., Launch], scalar_kinds: str
+) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        launch = infer(*metas, *attrs)
+        views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
+        operands = [(v.dtype.name, len(v.shape), v.dense) for v in views]
+        kernel = codegen.body_kernel(
+            launch.body,
+            operands,
+            "".join(_kind(c) for c in launch.consts),
+            scalar_kinds.replace("d", "f").replace("q", "i"),
+            launch.scratch > 0,
+        )
+        layout = codegen.body_layout(
+            [(v.shape, v.strides) for v in views], launch.consts, launch.scratch
+        )
+        return Invocation(
+            launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch
+        )
+
+    return lower
+
+
+_operators: dict[Callable[..., Any], Operator] = {}
+
+
+def operator_of(function: Callable[..., Any]) -> Operator:
+    """The Operator behind a function that `op` or `elementwise` made."""
+    return _operators[function]
+
+
+def op(
+    signature: str,
+    *,
+    name: str | None = None,
+    saves: str = "",
+    grad: Callable[..., Any] | None = None,
+    scalars: str = "",
+    dense: bool = True,
+    half: str = "upcast",
+) -> Callable[[Callable[..., Launch]], Callable[..., Any]]:
+    """Declare an op whose infer function is decorated; the result is the function that calls it.
+
+    signature   "x, y! -> out, rows?": inputs left, those written in place with !; fresh outputs right, mut2 ones with ?
+    saves       names of the operands that `grad` gets as `c.saved`
+    grad        `grad(c, *gradients of the outputs)` -> one gradient or None for each input; written in flowvm ops
+    scalars     "lr: float, step: int": numbers that change from call to call and are no part of the cache key
+    dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any strides
+    half        "upcast": float16 inputs go through float32; "native": infer takes float16 (as `bits`)
+
+    The infer function takes the inputs' metas and the attributes (hashable), checks them, and returns a Launch.
+    """
+    left, right = signature.split("->")
+    inputs = [n.strip() for n in left.split(",") if n.strip()]
+    outputs = [n.strip() for n in right.split(",") if n.strip()]
+    writes = frozenset(n[:-1] for n in inputs if n.endswith("!"))
+    unsized = frozenset(n[:-1] for n in outputs if n.endswith("?"))
+    inputs = [n.rstrip("!") for n in inputs]
+    outputs = [n.rstrip("?") for n in outputs]
+    pairs = [s.split(":") for s in scalars.split(",") if s.strip()]
+    kinds = "".join({"float": "d", "int": "q"}[kind.strip()] for _, kind in pairs)
+
+    def declare(infer: Callable[..., Launch]) -> Callable[..., Any]:
+        attrs = tuple(inspect.signature(infer).parameters)[len(inputs) :]
+        made = Operator(
+            name=name or infer.__name__,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            lower=_lower(infer, kinds),
+            attrs=attrs,
+            scalars=tuple(n.strip() for n, _ in pairs),
+            scalar_kinds=kinds,
+            writes=writes,
+            unsized=unsized,
+            saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
+            grad=grad,
+        )
+        made.fallback = _prepared(made, dense, half)
+        made.call.__doc__ = infer.__doc__
+        made.call.__module__ = infer.__module__
+        _operators[made.call] = made
+        return made.call
+
+    return declare
+
+
+def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
+    """The fallback of a body op: float16 inputs upcast, strided ones copied, then the call again."""
+
+    def fallback(*args: Any) -> Any:
+        tensors = args[: len(made.inputs)]
+        if not all(isinstance(t, Tensor) for t in tensors):
+            return None  # the miss says which one is not
+        low = half == "upcast" and any(t._meta.dtype is float16 for t in tensors)
+        if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
+            return None
+        ready = [
+            (t.to(float32) if low and t._meta.dtype is float16 else t) for t in tensors
+        ]
+        if dense:
+            ready = [t.contiguous() for t in ready]
+        result = made.call(*ready, *args[len(tensors) :])
+        for n, before, after in zip(made.inputs, tensors, ready, strict=True):
+            if n in made.writes and before is not after:
+                before.copy_(after)
+                result = before if result is after else result
+        if not low:
+            return result
+        if isinstance(result, tuple):
+            return tuple(_narrowed(r) for r in result)
+        return _narrowed(result)
+
+    return fallback
+
+
+def _narrowed(t: Tensor) -> Tensor:
+    return t.to(float16) if t._meta.dtype is float32 else t
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that tensors of these shapes have together, NumPy's rules; ShapeError when they do not fit."""
+    rank = max(map(len, shapes), default=0)
+    out = [1] * rank
+    for shape in shapes:
+        for i, d in enumerate(reversed(shape), 1):
+            if d != 1 and out[-i] not in (1, d):
+                listed = " and ".join(str(tuple(s)) for s in shapes)
+                raise ShapeError(
+                    f"shapes {listed} do not broadcast: dimension {rank - i} is {out[-i]} and {d}"
+                )
+            if d != 1:
+                out[-i] = d
+    return tuple(out)
+
+
+# --- samples for the generated tests ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: NumPy arrays stand for tensors (float ones are also tried in other dtypes and strides)."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OpSamples:
+    """What the generated tests know of a public function."""
+
+    name: str
+    function: Callable[..., Any]
+    generate: Callable[[np.random.Generator], Iterable[Sample]]
+    reference: Callable[..., Any]  # on NumPy arrays (float64): arrays or numbers
+    grad: bool = True  # gradcheck and gradgradcheck the float arguments
+    grad2: bool = True
+    floats: tuple[str, ...] = ("float64", "float32", "float16")  # dtypes that float arrays are tried in
+    rtol: float = 0.0  # 0: by dtype
+    atol: float = 0.0
+    errors: tuple[tuple[Callable[..., Any], type[Exception]], ...] = ()  # (call on flow, what it must raise)
+
+
+SAMPLES: list[OpSamples] = []
+
+
+def samples(
+    function: Callable[..., Any],
+    generate: Callable[[np.random.Generator], Iterable[Sample]],
+    reference: Callable[..., Any],
+    **options: Any,
+) -> None:
+    """Register a public function for the generated tests; see `OpSamples`."""
+    name = options.pop("name", None) or getattr(function, "__name__", repr(function))
+    SAMPLES.append(OpSamples(name, function, generate, reference, **options))

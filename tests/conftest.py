@@ -1,0 +1,72 @@
+"""Every test starts from a seed of its own, and a failing one prints how to run it again with that
+seed.
+
+The seed is drawn from `--seed` (default: today's, printed in the header) and the test's name, so a
+test's numbers do not depend on which tests ran before it or on which process.
+"""
+
+import random
+import sys
+import time
+import zlib
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed", type=int, default=None, help="base seed of every test (default: from the date)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:  # under xdist the main process decides, or the workers could disagree
+        config.base_seed = worker["base_seed"]  # type: ignore[attr-defined]
+        return
+    seed = config.getoption("--seed")
+    config.base_seed = int(time.strftime("%Y%m%d")) if seed is None else seed  # type: ignore[attr-defined]
+
+
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["base_seed"] = node.config.base_seed
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.base_seed} (--seed {config.base_seed} repeats this run's numbers)"  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """This test's seed."""
+    name = zlib.crc32(request.node.nodeid.encode())
+    return (request.config.base_seed * 1_000_003 + name) % 2**31  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """A NumPy generator with this test's seed."""
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def _seeded(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    flow = sys.modules.get("flowvm")  # a test that never imports flowvm must not pay for it
+    if flow is not None and hasattr(flow, "manual_seed"):
+        flow.manual_seed(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        base = item.config.base_seed  # type: ignore[attr-defined]
+        report.sections.append(("seed", f"repeat with: pytest '{item.nodeid}' --seed {base}"))
+    return report

@@ -1,0 +1,106 @@
+"""The `flowvm` command, its subcommands and the data they use, run as a user would run them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flowvm.datasets import digits_arrays
+from flowvm.doctor import FAIL, environment
+from flowvm.errors import ArgumentError
+
+
+def flowvm(*args: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m flowvm`, with variables set as in FLOWVM_DEBUG="1"."""
+    return subprocess.run(
+        [sys.executable, "-m", "flowvm", *args],
+        input=stdin,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def test_the_digits_are_all_there() -> None:
+    images, labels = digits_arrays()
+    assert (images.shape, images.dtype) == ((1797, 1, 8, 8), np.float32)
+    assert (labels.shape, labels.dtype) == ((1797,), np.int64)
+    assert (images.min(), images.max()) == (0, 1)
+    assert images.sum(dtype=np.float64) == 561718 / 16  # the pixel sum of UCI's file
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_the_split_is_fixed_and_loses_nothing() -> None:
+    every = digits_arrays()[0].reshape(1797, -1)
+    train, test = digits_arrays("train"), digits_arrays("test")
+    assert (len(train[1]), len(test[1])) == (1437, 360)
+    both = np.concatenate([train[0], test[0]]).reshape(1797, -1)
+    assert sorted(map(bytes, both)) == sorted(map(bytes, every))
+    assert test[1][:10].tolist() == [3, 3, 8, 8, 7, 2, 2, 4, 4, 2]
+    with pytest.raises(ArgumentError, match="'train' or 'test', got 'tset'"):
+        digits_arrays("tset")
+
+
+def test_version() -> None:
+    import flowvm as flow
+
+    done = flowvm("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, f"flowvm {flow.__version__}")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("dmeo",), "invalid choice: 'dmeo'"),
+        (("demo", "--epochs", "0"), "expected an integer from 1 up, got '0'"),
+        (("doctor", "--jsn"), "unrecognized arguments: --jsn"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(args: tuple[str, ...], message: str) -> None:
+    done = flowvm(*args)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_bad_setting_is_named() -> None:
+    done = flowvm("doctor", FLOWVM_DEBUG="loud")
+    assert done.returncode == 1
+    assert "FLOWVM_DEBUG = 'loud' cannot be used: expected 0 to 4" in done.stderr
+
+
+def test_the_prompt_has_flow_and_numpy() -> None:
+    done = flowvm(stdin="print((flow.ones(2) + np.float32(1)).tolist())\nprint(nn.__name__)\n")
+    assert done.returncode == 0, done.stderr
+    assert "[2.0, 2.0]" in done.stdout
+    assert "flowvm.nn" in done.stdout
+    assert "flow, nn and np are imported" in done.stderr  # code.interact prints its banner there
+
+
+def test_doctor_finds_everything_well_here() -> None:
+    done = flowvm("doctor", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["failed"]) == (0, 0), report
+    subjects = {check["subject"] for check in report["checks"]}
+    assert {"python", "numba", "cpu", "cuda", "cache", "self-test", "speed"} <= subjects
+
+
+def test_doctor_says_how_to_mend_a_cache_it_cannot_write(tmp_path, monkeypatch) -> None:
+    from flowvm.config import config
+
+    (tmp_path / "file").touch()
+    monkeypatch.setitem(config.__dict__, "cache_dir", tmp_path / "file" / "cache")
+    (failed,) = [check for check in environment() if check.verdict == FAIL]
+    assert failed.subject == "cache"
+    assert "export FLOWVM_CACHE_DIR" in failed.fix
+
+
+@pytest.mark.slow
+def test_the_demo_learns_the_digits_and_reports_on_the_vm() -> None:
+    done = flowvm("demo", "--epochs", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for expected in ("(97% reached)", "instructions issued", "raw", "prescheduled", "peak memory"):
+        assert expected in done.stdout
