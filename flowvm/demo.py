@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     )
     warm_up(console, args.batch)
 
-    before, began, training, accuracy = counters(flow.vm.stats()), time.perf_counter(), 0.0, 0.0
+    before, began, training, accuracy = flow.vm.stats(), time.perf_counter(), 0.0, 0.0
     with progress_bar(console, args.epochs * len(loader)) as advance:
         for epoch in range(1, args.epochs + 1):
             started = time.perf_counter()
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         f"{time.perf_counter() - began:.1f} s, "
         f"{args.epochs * len(train[1]) / training:,.0f} images/s\n"
     )
-    report(console, before, counters(flow.vm.stats()), args.epochs * len(loader))
+    report(console, before, flow.vm.stats(), args.epochs * len(loader))
     show_one_step(console)
     return 0 if accuracy >= GOAL else 1
 
@@ -160,54 +160,42 @@ def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]
         yield lambda: progress.advance(task)
 
 
-Counters = dict[str, float]
-
-
-def counters(stats: Any) -> Counters:
-    """The counts of `flow.vm.stats()` flattened, edges as "edges.raw" and so on."""
-    flat: Counters = {}
-    for name, value in dict(stats).items():
-        if isinstance(value, dict):
-            flat.update({f"{name}.{kind}": float(n) for kind, n in value.items()})
-        elif isinstance(value, (int, float)):
-            flat[name] = float(value)
-    return flat
-
-
-def report(console: "Console", before: Counters, now: Counters, steps: int) -> None:
-    """What the VM did from `before` to `now`, as a table."""
+def report(console: "Console", before: dict[str, int], now: dict[str, int], steps: int) -> None:
+    """What the VM did between two calls of `flow.vm.stats()`, as a table."""
     from rich.table import Table
 
-    def done(name: str) -> float:
-        return now[name] - before.get(name, 0.0)
-
-    kinds = [name.removeprefix("edges.") for name in now if name.startswith("edges.")]
-    edges = sum(done("edges." + kind) for kind in kinds)
+    done = {name: count - before[name] for name, count in now.items()}
+    kinds = [name for name in done if name.startswith("edges_")]
+    edges = sum(done[kind] for kind in kinds)
+    mib = {name: f"{now[name] / 2**20:.1f} MiB" for name in now if name.endswith("_bytes")}
     table = Table(title="What the virtual machine did", title_justify="left", show_header=False)
     table.add_column("what")
     table.add_column("count", justify="right")
     table.add_column("note", style="dim")
-    rows = [
-        (
-            "instructions issued",
-            done("issued"),
-            f"{done('issued') / steps:.0f} a step, tests included",
-        ),
-        ("instructions done", done("done"), f"{done('poisoned'):.0f} poisoned by an error"),
-        ("edges", edges, ", ".join(f"{kind} {done('edges.' + kind):,.0f}" for kind in kinds)),
-        (
-            "dispatched",
-            done("dispatched"),
-            f"{done('prescheduled') / max(done('dispatched'), 1):.1%} of them prescheduled",
-        ),
-    ]
-    for what, count, note in rows:
-        table.add_row(what, f"{count:,.0f}", note)
-    mib = {name: now[f"{name}_bytes"] / 2**20 for name in ("live", "peak", "reserved")}
+    table.add_row(
+        "instructions issued",
+        f"{done['issued']:,}",
+        f"{done['issued'] / steps:.0f} a step, with the tests between",
+    )
+    table.add_row(
+        "instructions done",
+        f"{done['done']:,}",
+        f"{done['dispatched']:,} dispatched, {done['poisoned']} poisoned by an error",
+    )
+    table.add_row(
+        "edges",
+        f"{edges:,}",
+        ", ".join(f"{kind.removeprefix('edges_')} {done[kind]:,}" for kind in kinds),
+    )
+    table.add_row(
+        "prescheduled",
+        f"{done['prescheduled'] / max(edges, 1):.1%}",
+        "of the edges: stream order kept them, nobody waited",
+    )
     table.add_row(
         "peak memory",
-        f"{mib['peak']:.1f} MiB",
-        f"{mib['live']:.1f} live, {mib['reserved']:.1f} reserved",
+        mib["peak_bytes"],
+        f"{mib['live_bytes']} live, {mib['reserved_bytes']} reserved",
     )
     console.print(table)
 

@@ -151,7 +151,7 @@ class Node:
                 f"Give the first backward retain_graph=True"
             )
         for tensor, version in zip(saved, self.versions, strict=True):
-            if (tensor._version if tensor._storage is None else tensor._storage.version) != version:
+            if tensor._storage is not None and tensor._storage.version != version:
                 from flowvm.errors import AutogradError
 
                 raise AutogradError(
@@ -427,9 +427,10 @@ def _source(op: Operator) -> str:
     ]
     for i, _ in enumerate(op.outputs):
         lines += [
-            f"    s{i} = free.pop() if free else refill()",
+            f"    try: s{i} = pop()",
+            f"    except IndexError: s{i} = refill()",
             f"    o{i} = new(Tensor); o{i}._storage = None; o{i}._ref = s{i}; o{i}._meta = e[{i + 1}]",
-            f"    o{i}._node = None; o{i}._version = 0",
+            f"    o{i}._node = None",
         ]
     ids = ", ".join(f"s{i}" for i in range(len(op.outputs)))
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
@@ -473,13 +474,13 @@ def _node_lines(op: Operator) -> list[str]:
             i = op.outputs.index(name)
             lines.append(
                 f"        st = o{i}._storage = Storage(s{i}, 0); a{i} = new(Tensor); a{i}._storage = st; "
-                f"a{i}._ref = s{i}; a{i}._meta = e[{i + 1}]; a{i}._node = None; a{i}._version = 0"
+                f"a{i}._ref = s{i}; a{i}._meta = e[{i + 1}]; a{i}._node = None"
             )
             saved.append(f"a{i}")
             versions.append("0")
         else:
             saved.append(name)
-            versions.append(f"{name}._version if {name}._storage is None else {name}._storage.version")
+            versions.append(f"0 if {name}._storage is None else {name}._storage.version")
     lines.append(
         f"        node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
         f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}))"

@@ -2,7 +2,7 @@
 
 A tensor names its storage by an id in the VM and never holds an address: memory appears when the instruction that writes it runs.
 Most tensors are the only one on their storage and own it directly; the first view, alias or detach makes a `Storage`
-that all of them share.  When the last owner goes, `__del__` leaves the id in a list that the next issue turns into a
+that all of them share; so does the first in-place change, which it counts.  When the last owner goes, `__del__` leaves the id in a list that the next issue turns into a
 ReleaseTensor (it may run anywhere, so it must not issue).
 
 This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by `flowvm.ops`, and `backward` by
@@ -52,15 +52,13 @@ class Tensor:
     # _ref      storage id | byte offset << STORAGE_BITS: the operand word of instructions
     # _meta     TensorMeta; unset while a mut2 op has not run: reading it waits (see __getattr__)
     # _node     None, or where its gradient goes: the Node that made it, or a leaf's accumulator
-    # _storage  the shared Storage, or None: the tensor itself owns storage `_ref` (offset 0)
-    # _version  in-place changes so far, while _storage is None
-    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage", "_version")
+    # _storage  the Storage, or None: the tensor itself owns storage `_ref` (offset 0), unshared and never changed
+    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
 
     _ref: int
     _meta: TensorMeta
     _node: Any
     _storage: Storage | None
-    _version: int
     _pending: Callable[[], TensorMeta]
     _extra: dict[str, Any]
 
@@ -222,19 +220,16 @@ class Tensor:
     @property
     def version(self) -> int:
         """In-place changes of its storage so far."""
-        return self._version if self._storage is None else self._storage.version
+        return 0 if self._storage is None else self._storage.version
 
     def bump(self) -> None:
         """Count an in-place change."""
-        if self._storage is None:
-            self._version += 1
-        else:
-            self._storage.version += 1
+        self.storage().version += 1
 
     def storage(self) -> Storage:
         """Its Storage, made now if nothing has shared it yet."""
         if self._storage is None:
-            self._storage = Storage(self._ref, self._version)
+            self._storage = Storage(self._ref, 0)
         return self._storage
 
     if TYPE_CHECKING:
@@ -282,7 +277,6 @@ def new_tensor(
     t._ref = ref
     t._meta = meta
     t._node = None
-    t._version = 0
     return t
 
 

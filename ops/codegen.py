@@ -32,15 +32,18 @@ import numpy as np
 from flowvm import jit
 from flowvm.native import LoweredFunction, lower
 from flowvm.ops import scalar
+from flowvm.ops.blas import blas, gemm
 from flowvm.ops.walk import MAX_NDIM, OPERANDS_AT, STRIDED, WALK, provide
 
 __all__ = [
     "DIVISION_BY_ZERO",
     "RAISED",
+    "blas",
     "body_kernel",
     "body_layout",
     "elementwise_kernel",
     "elementwise_layout",
+    "gemm",
 ]
 
 DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO

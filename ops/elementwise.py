@@ -9,6 +9,7 @@ scalar: another value is not another kernel.
 `types` says in what the expression computes and what it gives:
 
     promote   the result type of the arguments, for both
+    number    the same, but a bool tensor among the arguments is an error
     float     the same, but integers and bools compute as the default dtype
     bool      computes in the result type, gives bool
     logical   like bool, but every argument is first taken as true or false
@@ -28,9 +29,10 @@ from flowvm.dtype import (
     can_cast,
     float16,
     get_default_dtype,
+    int64,
     result_type_of,
 )
-from flowvm.errors import ArgumentTypeError, AutogradError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
@@ -40,7 +42,7 @@ from flowvm.tensor import Tensor, alias
 __all__ = ["Elementwise", "elementwise", "record_in_place"]
 
 NUMBERS = (bool, int, float, np.generic)
-TYPES = ("promote", "float", "bool", "logical", "int")
+TYPES = ("promote", "number", "float", "bool", "logical", "int")
 
 
 class Elementwise:
@@ -85,6 +87,8 @@ class Elementwise:
         if not isinstance(out, Tensor):
             raise ArgumentTypeError(f"{self.name}: out must be a Tensor, got {type(out).__name__}")
         pattern, tensors, numbers, kinds = self._sorted(args)
+        if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
+            tensors = self._fitting(pattern, tensors, numbers, kinds)
         variant = self._variant(pattern)
         tensors = tuple(_apart(out, t) for t in tensors)
         node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
@@ -121,7 +125,36 @@ class Elementwise:
         if all(isinstance(a, Tensor) for a in args):
             return None
         pattern, tensors, numbers, kinds = self._sorted(args)
+        if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
+            tensors = self._fitting(pattern, tensors, numbers, kinds)
         return self._variant(pattern).call(*tensors, *kinds, *numbers)
+
+    def _fitting(
+        self,
+        pattern: str,
+        tensors: tuple[Tensor, ...],
+        numbers: Sequence[Any],
+        kinds: tuple[type, ...],
+    ) -> tuple[Tensor, ...]:
+        """The tensors in a dtype that holds the numbers: comparisons widen to int64, other ops raise ArgumentError."""
+        compute, _ = self._types(pattern, [t._meta for t in tensors], kinds)
+        compares = self.types == "bool"
+        number = iter(numbers)
+        for name, p, dtype in zip(self.args, pattern, compute, strict=True):
+            value = next(number) if p == "s" else 0
+            if dtype.category != 1 or isinstance(value, float):
+                continue
+            bound = 1 << 8 * dtype.itemsize - dtype.is_signed
+            lowest = 0 if compares and not dtype.is_signed else -bound
+            if lowest <= value < bound:
+                continue
+            if not compares or not -(1 << 63) <= value < 1 << 63:
+                raise ArgumentError(
+                    f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that these arguments "
+                    f"compute in; convert a tensor to a wider one"
+                )
+            tensors = tuple(t.to(int64) for t in tensors)
+        return tensors
 
     # --- variants: which arguments are tensors, which are numbers -------------------------------
 
@@ -178,6 +211,10 @@ class Elementwise:
         common = result_type_of(*voters)
         if self.types == "float" and not common.is_floating_point:
             common = get_default_dtype()
+        if self.types == "number" and any(m.dtype is bool_ for m in metas):
+            raise DTypeError(
+                f"{self.name} of a bool tensor is not defined; logical_not, logical_xor or .to(flow.int64) may be meant"
+            )
         if self.types == "int" and common.is_floating_point:
             raise DTypeError(f"{self.name} is for integers and bools, got {common.name}")
         computing = bool_ if self.types == "logical" else common

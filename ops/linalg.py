@@ -19,7 +19,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta import TensorMeta
-from flowvm.ops import codegen
+from flowvm.ops.blas import blas, gemm
 from flowvm.ops.core import sum_to
 from flowvm.ops.registry import Launch, Sample, View, broadcast_shapes, op, operator_of, samples
 from flowvm.tensor import Tensor, method
@@ -176,7 +176,7 @@ def _multiply(
             _loops(out, a, b, beta, at, a_at, b_at, rows, columns, k, n, ars, acs, brs, bcs)
         else:
             one, zero = out.dtype.type(1), out.dtype.type(beta)
-            codegen.gemm(
+            gemm(
                 address, ta, tb, rows, columns, k, one, a, a_at, lda, b, b_at, ldb, zero, out, at, n
             )  # fmt: skip
 
@@ -283,28 +283,28 @@ def _product(name: str, a: TensorMeta, b: TensorMeta, ta: bool, tb: bool) -> Lau
     if plan is None:
         raise ShapeError(f"{name}: strides {a.stride} and {b.stride} are not for this kernel")
     out = a.with_shape(shape)
-    address = codegen.blas(ROUTINES[a.dtype.name]) if real else 0
+    address = blas(ROUTINES[a.dtype.name]) if real else 0
     body = _product_body if real else _whole_loops
     views = (_flat(out), _flat(a), _flat(b))
     return Launch((out,), body, views, (address, *plan.numbers), plan.units, plan.grain)
 
 
-def _copied(name: str, ta: bool, tb: bool, after: Callable[..., Any]) -> Callable[..., Any]:
-    """A fallback that first makes operands dense which the kernel cannot walk; `after` is the op's own."""
+def _with_copies(function: Callable[..., Any], ta: bool, tb: bool) -> None:
+    """Make `function` copy operands first which the kernel cannot walk, and refuse mixed dtypes before anything else."""
+    made = operator_of(function)
+    upcast = made.fallback
 
     def fallback(*args: Any) -> Any:
         a, b = args[0], args[1]
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return None
-        _check_pair(name, a._meta, b._meta, ta, tb)
+        _check_pair(made.name, a._meta, b._meta, ta, tb)
         if a._meta.dtype.name in ROUTINES:
             ready = _walkable(a, b, ta, tb)
-            if ready is not None:
-                return made.call(*ready, *args[2:])
-        return after(*args)
+            return None if ready is None else function(*ready)
+        return upcast(*args)
 
-    made = None
-    return fallback
+    made.fallback = fallback
 
 
 def _walkable(a: Tensor, b: Tensor, ta: bool, tb: bool) -> tuple[Tensor, Tensor] | None:
@@ -321,3 +321,144 @@ def _walkable(a: Tensor, b: Tensor, ta: bool, tb: bool) -> tuple[Tensor, Tensor]
         a.expand((*batch, *a.shape[-2:])).contiguous(),
         b.expand((*batch, *b.shape[-2:])).contiguous(),
     )
+
+
+# --- the products and their gradients -----------------------------------------------------------
+
+
+def _columns(t: Tensor) -> Tensor:
+    """All but the last dimension as one: (rows, columns)."""
+    return t if t._meta.ndim == 2 else t.reshape((-1, t._meta.shape[-1]))
+
+
+def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    (need_a, need_b), (ma, mb) = c.needs, c.metas
+    if ma.ndim == 1 and mb.ndim == 1:
+        return g * b if need_a else None, g * a if need_b else None
+    if ma.ndim == 1 or mb.ndim == 1:
+        return _vector_grad(c, g)
+    da = sum_to(_matmul_nt(g, b), ma.shape) if need_a else None
+    if need_b and mb.ndim == 2:
+        return da, _matmul_tn(_columns(a), _columns(g))
+    return da, sum_to(_matmul_tn(a, g), mb.shape) if need_b else None
+
+
+def _vector_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    """The gradient of a product with one vector: the vector as a matrix of one row or column."""
+    a, b = c.saved
+    (need_a, need_b), (ma, mb) = c.needs, c.metas
+    rows = a.unsqueeze(0) if ma.ndim == 1 else a
+    columns = b.unsqueeze(1) if mb.ndim == 1 else b
+    g = g.unsqueeze(-2 if ma.ndim == 1 else -1)
+    da = sum_to(_matmul_nt(g, columns), rows._meta.shape) if need_a else None
+    db = sum_to(_matmul_tn(rows, g), columns._meta.shape) if need_b else None
+    return (
+        da.reshape(ma.shape) if da is not None and ma.ndim == 1 else da,
+        db.reshape(mb.shape) if db is not None and mb.ndim == 1 else db,
+    )
+
+
+def _nt_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    da = sum_to(matmul(g, b), c.metas[0].shape) if c.needs[0] else None
+    if c.needs[1] and c.metas[1].ndim == 2:
+        return da, _matmul_tn(_columns(g), _columns(a))
+    return da, sum_to(_matmul_tn(g, a), c.metas[1].shape) if c.needs[1] else None
+
+
+def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    return (
+        sum_to(_matmul_nt(b, g), c.metas[0].shape) if c.needs[0] else None,
+        sum_to(matmul(a, g), c.metas[1].shape) if c.needs[1] else None,
+    )
+
+
+@op("input, other -> out", saves="input, other", grad=_matmul_grad, dense=False)
+def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
+    """The matrix product; `a @ b` is the same.
+
+    Two vectors give their dot product, two matrices (m, k) and (k, n) give (m, n).  A vector on the left is a row, on the
+    right a column, and that dimension is left out of the result.  More dimensions are batches of matrices and broadcast.
+
+    Both must have one dtype, of floats or integers: DTypeError.  ShapeError where the inner sizes differ.
+    """
+    return _product("matmul", input, other, False, False)
+
+
+@op("input, other -> out", saves="input, other", grad=_nt_grad, dense=False)
+def _matmul_nt(input: TensorMeta, other: TensorMeta) -> Launch:
+    """input @ other.transpose(-2, -1), for matrices."""
+    return _product("matmul", input, other, False, True)
+
+
+@op("input, other -> out", saves="input, other", grad=_tn_grad, dense=False)
+def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
+    """input.transpose(-2, -1) @ other, for matrices."""
+    return _product("matmul", input, other, True, False)
+
+
+_with_copies(matmul, False, False)
+_with_copies(_matmul_nt, False, True)
+_with_copies(_matmul_tn, True, False)
+Tensor.__matmul__ = matmul  # type: ignore[method-assign]
+method("matmul")(matmul)
+
+
+def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, w = c.saved
+    flat = _columns(g)
+    return (
+        matmul(g, w) if c.needs[0] else None,
+        _matmul_tn(flat, _columns(x)) if c.needs[1] else None,
+        flat.sum(0) if c.needs[2] else None,
+    )
+
+
+@op("input, weight, bias -> out", name="linear", saves="input, weight", grad=_linear_grad)
+def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
+    _check_linear(input, weight)
+    if tuple(bias.shape) != (weight.shape[0],) or bias.dtype is not input.dtype:
+        raise ShapeError(
+            f"linear: bias must be {input.dtype.name} of shape ({weight.shape[0]},), one number for each row of "
+            f"weight, got {bias.dtype.name} of shape {tuple(bias.shape)}"
+        )
+    left, right = _side(input, False, True), _side(weight, True, False)
+    if input.ndim == 1:
+        left = left._replace(row_stride=input.shape[0])
+    plan = _plan(left, right, left.batch, True)
+    assert plan is not None  # the operands are dense
+    out = input.with_shape((*input.shape[:-1], weight.shape[0]))
+    views = (_flat(out), _flat(input), _flat(weight), _flat(bias))
+    consts = (blas(ROUTINES[input.dtype.name]), *plan.numbers)
+    return Launch((out,), _linear_body, views, consts, plan.units, plan.grain)
+
+
+def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
+    if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"linear: input (*, in) and weight (out, in) do not fit: shapes {tuple(input.shape)} and "
+            f"{tuple(weight.shape)}"
+        )
+    if input.dtype is not weight.dtype or not input.dtype.is_floating_point:
+        raise DTypeError(
+            f"linear: input and weight must have one floating point dtype, got {input.dtype.name} and "
+            f"{weight.dtype.name}"
+        )
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out)."""
+    if bias is not None:
+        out: Tensor = _affine(input, weight, bias)
+        return out
+    if weight.ndim == 1:
+        out = matmul(input, weight)
+        return out
+    _check_linear(input._meta, weight._meta)
+    if input._meta.ndim == 1:
+        out = matmul(weight, input)
+        return out
+    out = _matmul_nt(input, weight)
+    return out

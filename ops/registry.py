@@ -80,6 +80,7 @@ class Launch:
     `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` works on units [lo, hi) of `units`; arrays are the
     outputs, then the inputs, as `views` says (default: as they are).  It returns None or a Status.  A mut2 op's body is called
     with lo = hi = -1 first and leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
+    `reassociate` lets LLVM reorder the sums that are written in `body` itself, which vectorizes them.
     """
 
     outputs: tuple[TensorMeta, ...]
@@ -89,6 +90,7 @@ class Launch:
     units: int = 1
     grain: int = 1
     scratch: int = 0
+    reassociate: bool = False
 
 
 def _kind(value: float) -> str:
@@ -108,6 +110,7 @@ def _lower(
             "".join(_kind(c) for c in launch.consts),
             scalar_kinds.replace("d", "f").replace("q", "i"),
             launch.scratch > 0,
+            reassociate=launch.reassociate,
         )
         layout = codegen.body_layout(
             [(v.shape, v.strides) for v in views], launch.consts, launch.scratch

@@ -18,7 +18,22 @@ from flowvm.optim.optimizer import Optimizer
 __all__ = ["ChainedScheduler", "SequentialLR", "WarmupLR"]
 
 
-class SequentialLR(LRScheduler):
+class _Combined(LRScheduler):
+    """What they share: their saved form holds that of the inner schedules."""
+
+    _schedulers: list[LRScheduler]
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {k: v for k, v in super().state_dict().items() if k != "_schedulers"}
+        return {**own, "_schedulers": [inner.state_dict() for inner in self._schedulers]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
+        for inner, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            inner.load_state_dict(saved)
+
+
+class SequentialLR(_Combined):
     """One schedule after the other: each begins, at its own 0, at its milestone."""
 
     def __init__(
@@ -43,17 +58,8 @@ class SequentialLR(LRScheduler):
         i = bisect_right(self._milestones, t)
         return self._schedulers[i].lr_at(group, t - (self._milestones[i - 1] if i else 0))
 
-    def state_dict(self) -> dict[str, Any]:
-        own = {k: v for k, v in super().state_dict().items() if k != "_schedulers"}
-        return {**own, "_schedulers": [inner.state_dict() for inner in self._schedulers]}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
-        for inner, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
-            inner.load_state_dict(saved)
-
-
-class WarmupLR(LRScheduler):
+class WarmupLR(_Combined):
     """OneFlow's warm-up in front of a schedule, or of the constant rate of an optimizer.
 
     For warmup_iters steps the rate is base * warmup_factor ("constant"), or goes from there
@@ -74,7 +80,7 @@ class WarmupLR(LRScheduler):
             raise ArgumentError(
                 f"'warmup_method' must be 'linear' or 'constant', but got {warmup_method!r}"
             )
-        self._schedulers: list[LRScheduler] = []
+        self._schedulers = []
         if isinstance(scheduler_or_optimizer, LRScheduler):
             self._schedulers = [scheduler_or_optimizer]
             optimizer = scheduler_or_optimizer.optimizer
@@ -104,11 +110,8 @@ class WarmupLR(LRScheduler):
             group, t - (self.warmup_iters if self.warmup_prefix else 0)
         )
 
-    state_dict = SequentialLR.state_dict
-    load_state_dict = SequentialLR.load_state_dict
 
-
-class ChainedScheduler(LRScheduler):
+class ChainedScheduler(_Combined):
     """Several schedules stepped together; their factors multiply."""
 
     def __init__(
@@ -126,9 +129,6 @@ class ChainedScheduler(LRScheduler):
         base = self._schedulers[0].base_lrs[group]
         factors = [inner.lr_at(group, t) / base if base else 0.0 for inner in self._schedulers]
         return base * math.prod(factors)
-
-    state_dict = SequentialLR.state_dict
-    load_state_dict = SequentialLR.load_state_dict
 
 
 def check_closed_forms(

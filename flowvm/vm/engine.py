@@ -140,6 +140,7 @@ class Engine:
             limit=CHECK_EVERY,
             free=[],
             dead=[],
+            pop=None,
             codes=[None] * FRAMES,
             lasts=[0] * FRAMES,
             after=self.after_issue,
@@ -148,6 +149,7 @@ class Engine:
             release_dead=self.release_dead,
             getframe=sys._getframe,
         )
+        hot["pop"] = hot["free"].pop
         self.control: memoryview = hot["control"]
         self._touch = [
             self.new_entry(w.TOUCH, [w.CONST] * n, scalars=1, info=None) for n in range(TOUCH_MAX + 1)
@@ -393,8 +395,10 @@ class Engine:
 
     def adopt(self, address: int, nbytes: int, owner: Any) -> int:
         """A new storage over memory that `owner` keeps alive: its id."""
-        free = hot["free"]
-        storage: int = free.pop() if free else self.refill()
+        try:
+            storage: int = hot["free"].pop()
+        except IndexError:
+            storage = self.refill()
         at = w.STO + storage * w.STO_WORDS
         self.adopted[storage] = owner
         self.words[at + w.S_POINTER] = address

@@ -129,7 +129,7 @@ from flowvm.vm.layout import (
     TOUCH,
 )
 
-MARGIN = 1024  # records that threads may still write after one of them has seen LIMIT
+MARGIN = 512  # records that threads may still write after one of them has seen LIMIT
 
 # hazards, also the numbers a test gives to MUTANT to leave one out
 RAW, WAR, WAW, BARRIER_ORDER = 1, 2, 3, 4

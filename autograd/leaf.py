@@ -1,0 +1,85 @@
+"""Leaves: the tensors that backward leaves gradients in.
+
+`Tensor._node` of a leaf that requires grad is its `AccumulateGrad`.  The graph holds the accumulator and the accumulator
+holds its tensor weakly: a graph keeps no parameter alive, and a gradient for a tensor that is gone goes nowhere.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.errors import AutogradError, DTypeError
+from flowvm.tensor import Tensor, method
+
+__all__ = ["AccumulateGrad"]
+
+
+class AccumulateGrad:
+    """Where the gradients of a leaf go; PyTorch's name for it.
+
+    hooks   of the tensor: each sees the sum of one backward and may replace it
+    after   called with the tensor when its `.grad` has changed
+    """
+
+    __slots__ = ("after", "hooks", "tensor")
+    is_leaf = True
+    index = 0
+    edges: tuple[Any, ...] = ()
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = weakref.ref(tensor)
+        self.hooks: dict[int, Callable[..., Any]] = {}
+        self.after: dict[int, Callable[..., Any]] = {}
+
+    @property
+    def variable(self) -> Tensor | None:
+        """The leaf, None when it is gone."""
+        return self.tensor()
+
+    def name(self) -> str:
+        """As PyTorch prints it."""
+        return "AccumulateGrad"
+
+    def __repr__(self) -> str:
+        return "<AccumulateGrad>"
+
+
+@method()
+def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
+    """Have gradients of this leaf computed, or no longer; the tensor itself.
+
+    DTypeError unless the dtype is a floating point one; AutogradError for False on a tensor that an operation made.
+    """
+    node = t._node
+    if not requires_grad:
+        if node is None:
+            return t
+        if not node.is_leaf:
+            raise AutogradError(
+                "you can only change requires_grad flags of leaf variables; use detach() for a tensor that is outside "
+                "the graph"
+            )
+        t.extra()["accumulator"] = node  # with its hooks, should gradients be wanted again
+        t._node = None
+    elif node is None:
+        if not t._meta.dtype.is_floating_point:
+            raise DTypeError(
+                f"only Tensors of floating point dtype can require gradients, this one is {t._meta.dtype.name}; "
+                f"convert it with .float()"
+            )
+        try:
+            t._node = t._extra.pop("accumulator", None) or AccumulateGrad(t)
+        except AttributeError:
+            t._node = AccumulateGrad(t)
+    return t
+
+
+@method()
+def detach_(t: Tensor) -> Tensor:
+    """Take this tensor out of the graph that made it: it becomes a leaf that requires no grad."""
+    if t.extra().get("base") is not None:
+        raise AutogradError("can't detach views in-place; use detach() instead")
+    t._node = None
+    return t

@@ -1,0 +1,261 @@
+"""SGD, Adam and AdamW against NumPy written out and, where installed, torch; groups and state."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import nn, optim
+
+STEPS = 6
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.2, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.4, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("Adam", {"lr": 0.1}),
+    ("Adam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2}),
+    ("Adam", {"lr": 0.1, "amsgrad": True, "maximize": True}),
+    ("AdamW", {"lr": 0.1}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True}),
+]
+
+
+def run(
+    lib: Any, name: str, options: dict[str, Any], start: np.ndarray, grads: list[np.ndarray]
+) -> np.ndarray:
+    param = lib.nn.Parameter(lib.tensor(start))
+    opt = getattr(lib.optim, name)([param], **options)
+    for grad in grads:
+        param.grad = lib.tensor(grad)
+        opt.step()
+    return np.array(param.detach().numpy())
+
+
+def sgd(p: np.ndarray, grads: list[np.ndarray], o: dict[str, Any]) -> np.ndarray:
+    buffer = None
+    for g in grads:
+        d = (-g if o.get("maximize") else g) + o.get("weight_decay", 0) * p
+        if momentum := o.get("momentum", 0):
+            kept = 1 - o.get("dampening", 0)
+            buffer = d if buffer is None else momentum * buffer + kept * d
+            d = d + momentum * buffer if o.get("nesterov") else buffer
+        p = p - o["lr"] * d
+    return p
+
+
+def adam(p: np.ndarray, grads: list[np.ndarray], o: dict[str, Any], decay: float) -> np.ndarray:
+    (b1, b2), eps = o.get("betas", (0.9, 0.999)), o.get("eps", 1e-8)
+    m = v = top = np.zeros_like(p)
+    for t, g in enumerate(grads, 1):
+        d = -g if o.get("maximize") else g
+        if decay:
+            p = p * (1 - o["lr"] * decay)
+        else:
+            d = d + o.get("weight_decay", 0) * p
+        m, v = b1 * m + (1 - b1) * d, b2 * v + (1 - b2) * d * d
+        top = np.maximum(top, v)
+        second = top if o.get("amsgrad") else v
+        p = p - o["lr"] / (1 - b1**t) * m / (np.sqrt(second / (1 - b2**t)) + eps)
+    return p
+
+
+def reference(
+    name: str, options: dict[str, Any], start: np.ndarray, grads: list[np.ndarray]
+) -> np.ndarray:
+    if name == "SGD":
+        return sgd(start, grads, options)
+    decay = options.get("weight_decay", 0.01) if name == "AdamW" else 0.0
+    return adam(start, grads, options, decay)
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_steps(
+    name: str, options: dict[str, Any], dtype: str, rng: np.random.Generator
+) -> None:
+    start, *grads = (rng.normal(size=(5, 7)).astype(dtype) for _ in range(STEPS + 1))
+    ours = run(flow, name, options, start, grads)
+    tolerance = 1e-12 if dtype == "float64" else 2e-6
+    np.testing.assert_allclose(
+        ours, reference(name, options, start, grads), tolerance, tolerance
+    )
+    torch = pytest.importorskip("torch")
+    theirs = run(torch, name, options, start, grads)
+    np.testing.assert_allclose(ours, theirs, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_large_parameter_and_a_strided_gradient(name: str, rng: np.random.Generator) -> None:
+    start, grad = rng.normal(size=(300, 200)), rng.normal(size=(200, 300))
+    param = nn.Parameter(flow.tensor(start))
+    param.grad = flow.tensor(grad).t()
+    getattr(optim, name)([param], lr=0.1).step()
+    expected = reference(name, {"lr": 0.1}, start, [grad.T])
+    np.testing.assert_allclose(param.detach().numpy(), expected, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_empty_and_0d_parameters(name: str) -> None:
+    params = [nn.Parameter(flow.zeros(0, 3)), nn.Parameter(flow.tensor(1.0))]
+    for param in params:
+        param.grad = flow.ones(tuple(param.shape))
+    getattr(optim, name)(params, lr=0.5).step()
+    assert float(params[1]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("name", "options"), [OPTIONS[2], OPTIONS[5]])
+def test_float16(name: str, options: dict[str, Any], rng: np.random.Generator) -> None:
+    start, *grads = (rng.normal(size=8).astype(np.float16) for _ in range(3))
+    ours = run(flow, name, options, start, grads)
+    assert ours.dtype == np.float16
+    wide = [g.astype(np.float64) for g in grads]
+    expected = reference(name, options, start.astype(np.float64), wide)
+    np.testing.assert_allclose(ours, expected, atol=4e-3)
+
+
+def test_training_lowers_the_loss(rng: np.random.Generator) -> None:
+    x = flow.tensor(rng.normal(size=(64, 5)).astype(np.float32))
+    y = x @ flow.tensor(rng.normal(size=(5, 1)).astype(np.float32))
+    for make in (
+        lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: optim.Adam(p, lr=0.05),
+        lambda p: optim.AdamW(p, lr=0.05),
+    ):
+        layer = nn.Linear(5, 1)
+        opt = make(layer.parameters())
+        losses = []
+        for _ in range(80):
+            opt.zero_grad()
+            loss = ((layer(x) - y) ** 2).mean()
+            loss.backward()
+            opt.step()
+            losses.append(float(loss.detach()))
+        assert losses[-1] < 0.05 * losses[0]
+
+
+def test_groups_have_their_own_options() -> None:
+    a, b = nn.Parameter(flow.ones(2)), nn.Parameter(flow.ones(2))
+    opt = optim.SGD([{"params": [a]}, {"params": b, "lr": 0.5}], lr=0.1)
+    a.grad, b.grad = flow.ones(2), flow.ones(2)
+    opt.step()
+    np.testing.assert_allclose(a.detach().numpy(), [0.9, 0.9], rtol=1e-6)
+    np.testing.assert_allclose(b.detach().numpy(), [0.5, 0.5], rtol=1e-6)
+    c = nn.Parameter(flow.ones(1))
+    opt.add_param_group({"params": [c], "momentum": 0.9})
+    assert [g["momentum"] for g in opt.param_groups] == [0.0, 0.0, 0.9]
+    assert "Parameter Group 2" in repr(opt)
+
+
+def test_parameters_without_gradient_are_left_alone() -> None:
+    a, b = nn.Parameter(flow.ones(2)), nn.Parameter(flow.ones(2))
+    opt = optim.Adam([a, b], lr=0.1)
+    a.grad = flow.ones(2)
+    opt.step()
+    assert list(opt.state) == [a]
+    np.testing.assert_array_equal(b.detach().numpy(), [1, 1])
+    opt.zero_grad()
+    assert a.grad is None
+    a.grad = flow.ones(2)
+    opt.zero_grad(set_to_none=False)
+    np.testing.assert_array_equal(a.grad.numpy(), [0, 0])
+
+
+def test_closure_runs_first_with_autograd() -> None:
+    a = nn.Parameter(flow.ones(1))
+    opt = optim.SGD([a], lr=1.0)
+
+    def closure() -> flow.Tensor:
+        loss = (a * 3).sum()
+        loss.backward()
+        return loss
+
+    with flow.no_grad():
+        assert float(opt.step(closure)) == 3.0
+    assert float(a) == -2.0
+
+
+@pytest.mark.parametrize(("name", "options"), [OPTIONS[3], OPTIONS[7]])
+def test_state_dict_resumes_exactly(
+    name: str, options: dict[str, Any], rng: np.random.Generator
+) -> None:
+    start, *grads = (rng.normal(size=4) for _ in range(STEPS + 1))
+    whole = run(flow, name, options, start, grads)
+    first = nn.Parameter(flow.tensor(start))
+    opt = getattr(optim, name)([first], **options)
+    for grad in grads[:3]:
+        first.grad = flow.tensor(grad)
+        opt.step()
+    second = nn.Parameter(first.detach().clone())
+    resumed = getattr(optim, name)([second], lr=99.0)
+    resumed.load_state_dict(opt.state_dict())
+    assert resumed.param_groups[0]["lr"] == 0.1
+    for grad in grads[3:]:
+        first.grad = second.grad = flow.tensor(grad)
+        opt.step()
+        resumed.step()
+    np.testing.assert_array_equal(first.detach().numpy(), whole)
+    np.testing.assert_array_equal(second.detach().numpy(), whole)
+
+
+def test_state_dict_has_torchs_shape(rng: np.random.Generator) -> None:
+    param = nn.Parameter(flow.tensor(rng.normal(size=3)))
+    param.grad = flow.ones(3).double()
+    opt = optim.Adam([param], lr=0.1)
+    opt.step()
+    state = opt.state_dict()
+    assert set(state) == {"state", "param_groups"}
+    assert state["param_groups"][0]["params"] == [0]
+    assert set(state["state"][0]) == {"step", "exp_avg", "exp_avg_sq"}
+    torch = pytest.importorskip("torch")
+    theirs = torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+    theirs.param_groups[0]["params"][0].grad = torch.ones(3)
+    theirs.step()
+    given = theirs.state_dict()
+    entry = {k: flow.tensor(v.numpy()) for k, v in given["state"][0].items()}
+    opt.load_state_dict({**given, "state": {0: entry}})
+    assert opt.state[param]["step"] == 1
+    assert opt.state[param]["exp_avg"].dtype == flow.float64
+
+
+P = [nn.Parameter(flow.ones(2))]
+
+
+@pytest.mark.parametrize(
+    ("do", "error", "message"),
+    [
+        (lambda: optim.SGD([]), ValueError, "empty parameter list"),
+        (lambda: optim.SGD(P[0]), TypeError, "wrap it in a list"),
+        (lambda: optim.SGD([3.0]), TypeError, "can only optimize Tensors, got float"),
+        (lambda: optim.SGD([P[0] * 2]), ValueError, "non-leaf"),
+        (lambda: optim.SGD(P, lr=-1.0), ValueError, "Invalid lr: -1.0"),
+        (lambda: optim.SGD(P, lr=math.nan), ValueError, "Invalid lr: nan"),
+        (lambda: optim.SGD(P, lr="fast"), TypeError, "lr must be a number"),
+        (lambda: optim.SGD(P, nesterov=True), ValueError, "Nesterov"),
+        (lambda: optim.Adam(P, betas=(1.0, 0.9)), ValueError, "index 0: 1.0"),
+        (lambda: optim.Adam([{"params": P, "momentum": 1}]), ValueError, "no option"),
+        (lambda: optim.SGD([{"lr": 1}]), TypeError, "'params'"),
+        (lambda: optim.SGD([{"params": P}, {"params": P}]), ValueError, "more than one"),
+    ],
+)
+def test_misuse_says_what_was_wrong(do: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        do()
+
+
+def test_loading_state_of_other_groups_is_refused() -> None:
+    state = optim.SGD(P, lr=0.1).state_dict()
+    two = optim.SGD([nn.Parameter(flow.ones(1)), nn.Parameter(flow.ones(1))], lr=0.1)
+    with pytest.raises(ValueError, match="don't match"):
+        two.load_state_dict(state)
+
+
+def test_kernel_refuses_operands_that_do_not_agree() -> None:
+    param = nn.Parameter(flow.ones(2))
+    with flow.no_grad(), pytest.raises(RuntimeError, match="grad has shape"):
+        flow.ops.sgd_step_(param, flow.ones(3), None, 0.1)
+    with flow.no_grad(), pytest.raises(RuntimeError, match="grad has dtype"):
+        flow.ops.sgd_step_(param, flow.ones(2).double(), None, 0.1)

@@ -1,0 +1,178 @@
+"""Datasets, samplers and collation."""
+
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    default_convert,
+    random_split,
+)
+
+
+class Squares(Dataset[int]):
+    def __init__(self, n: int = 10) -> None:
+        self.n = n
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+    def __len__(self) -> int:
+        return self.n
+
+
+def tensors(n: int = 10) -> TensorDataset:
+    return TensorDataset(flow.arange(n), flow.arange(n * 2).reshape(n, 2))
+
+
+def test_tensor_dataset_by_sample_and_by_batch() -> None:
+    data = tensors()
+    x, y = data[3]
+    assert x.item() == 3
+    assert y.tolist() == [6, 7]
+    x, y = data.get_batch([4, 1])
+    assert x.tolist() == [4, 1]
+    assert y.tolist() == [[8, 9], [2, 3]]
+    assert len(data) == 10
+
+
+@pytest.mark.parametrize("make", [lambda: TensorDataset(), lambda: ConcatDataset([])])
+def test_empty_ones_are_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"at least one|empty"):
+        make()
+
+
+def test_tensors_of_different_lengths_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"first dimensions are \[3, 4\]"):
+        TensorDataset(flow.ones(3), flow.ones(4))
+
+
+def test_subset_and_concat() -> None:
+    part = Subset(Squares(), [5, 2])
+    assert [part[i] for i in range(len(part))] == [25, 4]
+    both = Squares(3) + Squares(2)
+    assert [both[i] for i in range(len(both))] == [0, 1, 4, 0, 1]
+    assert both[-1] == 1
+    with pytest.raises(IndexError, match="index 5 is out of range for 5 samples"):
+        both[5]
+
+
+def test_a_subclass_of_tensor_dataset_keeps_its_own_getitem() -> None:
+    class Negative(TensorDataset):
+        def __getitem__(self, index: int) -> Any:
+            return -super().__getitem__(index)[0]
+
+    data = Negative(flow.arange(4))
+    assert next(iter(DataLoader(data, 4))).tolist() == [0, -1, -2, -3]
+    assert next(iter(DataLoader(Subset(data, [3, 1]), 2))).tolist() == [-3, -1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [([6, 4], [6, 4]), ([0.5, 0.5], [5, 5]), ([0.25, 0.25, 0.5], [3, 2, 5]), ([10, 0], [10, 0])],
+)
+def test_random_split(lengths: list[Any], sizes: list[int]) -> None:
+    parts = random_split(Squares(), lengths)
+    assert [len(part) for part in parts] == sizes
+    assert sorted(i for part in parts for i in part.indices) == list(range(10))
+
+
+def test_random_split_checks_lengths_and_takes_a_generator() -> None:
+    with pytest.raises(ValueError, match="does not equal the length of the input dataset, 10"):
+        random_split(Squares(), [5, 6])
+    first, second = (
+        random_split(Squares(), [7, 3], generator=flow.Generator().manual_seed(3))[0].indices
+        for _ in range(2)
+    )
+    assert first == second
+
+
+def test_samplers() -> None:
+    data = Squares(6)
+    assert list(SequentialSampler(data)) == list(range(6))
+    assert sorted(RandomSampler(data)) == list(range(6))
+    assert len(list(RandomSampler(data, num_samples=14))) == 14
+    drawn = list(RandomSampler(data, replacement=True, num_samples=50))
+    assert len(drawn) == 50
+    assert set(drawn) <= set(range(6))
+    assert sorted(SubsetRandomSampler([7, 3, 9])) == [3, 7, 9]
+    weighted = list(WeightedRandomSampler([0.0, 1.0, 0.0, 3.0], 200))
+    assert set(weighted) == {1, 3}
+    assert 110 < weighted.count(3) < 190
+    assert sorted(WeightedRandomSampler([1.0, 1.0, 1.0], 3, replacement=False)) == [0, 1, 2]
+    assert list(RandomSampler(Squares(0))) == []
+
+
+def test_batch_sampler() -> None:
+    sampler = BatchSampler(SequentialSampler(Squares(5)), 2)
+    assert list(sampler) == [[0, 1], [2, 3], [4]]
+    assert len(sampler) == 3
+    dropping = BatchSampler(range(5), 2, drop_last=True)
+    assert list(dropping) == [[0, 1], [2, 3]]
+    assert len(dropping) == 2
+
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+def test_collate() -> None:
+    batch = default_collate(
+        [
+            {"t": flow.ones(2), "n": 1, "f": 0.5, "s": "a", "p": Point(1, (2, np.zeros(3)))},
+            {"t": flow.zeros(2), "n": 2, "f": 1.5, "s": "b", "p": Point(3, (4, np.ones(3)))},
+        ]
+    )
+    assert batch["t"].tolist() == [[1.0, 1.0], [0.0, 0.0]]
+    assert batch["n"].tolist() == [1, 2]
+    assert batch["f"].dtype == flow.float64
+    assert batch["s"] == ["a", "b"]
+    assert isinstance(batch["p"], Point)
+    assert batch["p"].x.tolist() == [1, 3]
+    assert batch["p"].y[1].shape == (2, 3)
+    assert default_collate([True, False]).dtype == flow.bool
+    assert default_collate([np.float32(1), np.float32(2)]).dtype == flow.float32
+
+
+def test_collate_refuses_what_it_cannot() -> None:
+    with pytest.raises(TypeError, match=r"found object. Pass collate_fn="):
+        default_collate([object()])
+    with pytest.raises(ValueError, match=r"equal size, got \[1, 2\]"):
+        default_collate([[1], [1, 2]])
+
+
+def test_convert() -> None:
+    found = default_convert({"a": np.ones(2), "b": [np.zeros(1), "x"], "c": Point(np.ones(1), 2)})
+    assert isinstance(found["a"], flow.Tensor)
+    assert isinstance(found["b"][0], flow.Tensor)
+    assert found["b"][1] == "x"
+    assert isinstance(found["c"].x, flow.Tensor)
+
+
+def test_the_base_classes_say_what_to_define() -> None:
+    with pytest.raises(NotImplementedError, match="must define __getitem__"):
+        Dataset()[0]
+    with pytest.raises(NotImplementedError, match="must define __iter__"):
+        iter(IterableDataset())
+
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    with pytest.raises(ValueError, match="IterableDataset"):
+        ConcatDataset([Stream()])

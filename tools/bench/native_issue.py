@@ -1,0 +1,79 @@
+"""Issuing from native code: what the scheduler and the worker can take when Python is not the limit."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+
+import numpy as np
+
+from flowvm import jit
+from flowvm.vm import layout as w
+from flowvm.vm.engine import engine, hot, no_op
+from flowvm.vm.lang import address_of, load_acquire, sched_yield, store_release, words_at
+
+
+def issue_many(base: int, first: int, count: int, entry: int, operands: int, width: int) -> int:
+    """Issue `count` instructions from sequence number `first`; `operands` has `width` words for each of them."""
+    m = words_at(base, w.WORDS)
+    table = words_at(operands, count * width)
+    for i in range(count):
+        seq = first + i
+        while seq >= load_acquire(m, w.LIMIT):
+            sched_yield()
+        at = w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS
+        m[at + w.ENTRY] = entry
+        for k in range(width):
+            m[at + w.OPERANDS - k] = table[i * width + k]
+        store_release(m, at + w.MARK, seq + 1)
+    return 0
+
+
+def run(operands: np.ndarray, access: list[int]) -> float:
+    """Seconds an instruction for a program: one row of storage ids an instruction."""
+    count, width = operands.shape
+    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+    entry = engine.new_entry(w.OP_CALL, access, kernel=kernel, info="bench")
+    address = address_of(issue_many, "int64(int64, int64, int64, int64, int64, int64)")
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * 6))(address)
+    engine.sync()
+    words = np.ascontiguousarray(operands, np.int64)
+    first = next(hot["counter"])
+    hot["counter"] = itertools.count(first + count)
+    start = time.perf_counter()
+    call(engine.base, first, count, entry, words.ctypes.data, width)
+    engine.wait_idle()
+    return (time.perf_counter() - start) / count
+
+
+def chain(count: int) -> np.ndarray:
+    """Each instruction changes the same storage."""
+    return np.full((count, 1), engine_storage(1)[0])
+
+
+def engine_storage(count: int) -> list[int]:
+    """Ids of `count` storages that nothing else uses."""
+    return [engine.refill() for _ in range(count)]
+
+
+def random_dag(count: int, live: int, seed: int) -> np.ndarray:
+    """Each instruction writes one of `live` storages and reads two."""
+    ids = np.array(engine_storage(live))
+    return ids[np.random.default_rng(seed).integers(0, live, (count, 3))]
+
+
+def main() -> None:
+    """Print nanoseconds an instruction."""
+    for _ in range(3):
+        print(f"chain            {run(chain(1_000_000), [w.MUT]) * 1e9:6.0f} ns")
+        for live in (100, 1000, 10_000, 100_000):
+            seconds = run(random_dag(1_000_000, live, 0), [w.MUT, w.CONST, w.CONST])
+            print(f"random, {live:6d} live {seconds * 1e9:6.0f} ns")
+        for count in (1000, 10_000, 100_000):
+            seconds = min(run(random_dag(count, 100, 0), [w.MUT, w.CONST, w.CONST]) for _ in range(5))
+            print(f"random, count {count:6d} {seconds * 1e9:6.0f} ns")
+
+
+if __name__ == "__main__":
+    main()
