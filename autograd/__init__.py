@@ -1,0 +1,47 @@
+"""flowvm.autograd: gradients.
+
+`flowvm.interpreter` records a Node for each differentiable call; here is what goes back over them.  `engine` runs the nodes,
+`backward` is what programs call, `leaf` is where gradients end.
+"""
+
+from flowvm.autograd import functional
+from flowvm.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
+from flowvm.autograd.backward import backward, grad
+from flowvm.autograd.checkpoint import checkpoint, checkpoint_sequential
+from flowvm.autograd.function import Function, FunctionCtx, once_differentiable
+from flowvm.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from flowvm.autograd.hooks import RemovableHandle
+from flowvm.autograd.leaf import AccumulateGrad
+from flowvm.autograd.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+
+__all__ = [
+    "AccumulateGrad",
+    "Function",
+    "FunctionCtx",
+    "GradcheckError",
+    "RemovableHandle",
+    "backward",
+    "checkpoint",
+    "checkpoint_sequential",
+    "detect_anomaly",
+    "enable_grad",
+    "functional",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "inference_mode",
+    "is_anomaly_enabled",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "no_grad",
+    "once_differentiable",
+    "set_detect_anomaly",
+    "set_grad_enabled",
+]

@@ -23,7 +23,15 @@ from typing import Any
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.errors import AutogradError
-from flowvm.interpreter import Node, OutputEdge, set_grad_enabled
+from flowvm.interpreter import (
+    Node,
+    OutputEdge,
+    pin_user_line,
+    set_grad_enabled,
+    unpin_user_line,
+)
+from flowvm.ops.core import cast, sum_to
+from flowvm.ops.recording import filled_of
 from flowvm.tensor import Tensor
 
 __all__ = ["Watch", "add_to_grad", "anomaly", "run"]
@@ -44,9 +52,10 @@ anomaly = _Anomaly()
 class Watch:
     """Gradients wanted of certain tensors: `slots[node]` has (output, place in `found`)."""
 
-    def __init__(self, edges: list[Any], accumulate: bool) -> None:
+    def __init__(self, edges: list[Any], accumulate: bool, stop: bool = False) -> None:
         self.found: list[Tensor | None] = [None] * len(edges)
         self.accumulate = accumulate  # leaves get their gradient in .grad, else in `found`
+        self.stop = stop  # go no further than these tensors, not to one of them through another
         self.slots: dict[Any, list[tuple[int, int]]] = {}
         for place, edge in enumerate(edges):
             node = edge.node if edge.__class__ is OutputEdge else edge
@@ -55,7 +64,7 @@ class Watch:
     def see(self, node: Any, g: Any) -> None:
         """Keep what is wanted of the gradients of `node`."""
         for index, place in self.slots.get(node, ()):
-            self.found[place] = g[index] if g.__class__ is list else g
+            self.found[place] = g.get(index) if g.__class__ is dict else g
 
 
 def run(
@@ -67,14 +76,15 @@ def run(
     """Send each root's gradient down its edge, as far as leaves, or as far as `watch` wants."""
     grads: dict[Any, Any] = {}
     for edge, g in roots:
-        _arrive(grads, edge, g)
-    counts = _counts(list(grads)) if watch is None else _counts_towards(list(grads), watch.slots)
+        _arrive(grads, edge, g, True)
+    counts = _counts(list(grads)) if watch is None else _counts_towards(list(grads), watch)
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     del roots, g
-    before = set_grad_enabled(create_graph)
+    before, line = set_grad_enabled(create_graph), pin_user_line()
     try:
         _run(ready, grads, counts, keep_graph, create_graph, watch)
     finally:
+        unpin_user_line(line)
         set_grad_enabled(before)
 
 
@@ -95,11 +105,14 @@ def _counts(roots: list[Any]) -> dict[Any, int]:
     return counts
 
 
-def _counts_towards(roots: list[Any], targets: dict[Any, Any]) -> dict[Any, int]:
-    """The same for those nodes only from which a target can be reached."""
+def _counts_towards(roots: list[Any], watch: Watch) -> dict[Any, int]:
+    """The same for those nodes only from which a tensor that is watched can be reached."""
+    targets = watch.slots
     above: dict[Any, list[Any]] = {root: [] for root in roots}
     while roots:
         node = roots.pop()
+        if watch.stop and node in targets:
+            continue
         for edge in node.edges:
             if edge is None:
                 continue
@@ -129,18 +142,17 @@ def _run(
     watch: Watch | None,
 ) -> None:
     plain = Node if watch is None and anomaly.check is None else None
+    steal = not create_graph and (watch is None or watch.accumulate)
     while ready:
         node = ready.pop()
         g = grads.pop(node, None)
         if node.is_leaf:
-            if g is not None and getrefcount(g) == _SOLE and not create_graph and not node.hooks:
-                if watch is None or watch.accumulate:
-                    _store(node, g)
-                    continue
             if g is not None:
-                _leaf(node, g, create_graph, watch)
+                if steal and getrefcount(g) == _SOLE and not node.hooks:
+                    _store(node, g)
+                else:
+                    _leaf(node, g, create_graph, watch)
             continue
-        results: Any
         if node.__class__ is plain and g.__class__ is Tensor:
             try:
                 results = node.operator.grad(node, g)
@@ -154,30 +166,235 @@ def _run(
             results = (None,) * len(edges)
         elif len(results) != len(edges):
             raise AutogradError(
-                f"the gradient of {node.operator.name} has {len(results)} entries for {len(edges)} inputs"
+                f"the gradient function of {node.operator.name} returned {len(results)} gradients for {len(edges)} "
+                f"inputs"
             )
         if not keep_graph and node._saved:
             node._saved = None
-        for edge, r, meta in zip(edges, results, node.metas, strict=True):
+        for edge, r, meta in zip(edges, results, node.metas):  # noqa: B905: lengths are known here
             if edge is None:
                 continue
-            if r is not None:
-                if r.__class__ is not Tensor or r._meta is not meta:
-                    r = _fitted(node, r, meta)
-                if edge.__class__ is OutputEdge or edge in grads:
-                    _arrive(grads, edge, r, create_graph)
-                elif edge in counts:
-                    grads[edge] = r
-            if edge.__class__ is OutputEdge:
-                edge = edge.node
-            left = counts.get(edge)
+            target = edge.node if edge.__class__ is OutputEdge else edge
+            left = counts.get(target)
             if left is None:
                 continue
             if left == 1:
-                ready.append(edge)
-            counts[edge] = left - 1
+                ready.append(target)
+            counts[target] = left - 1
+            if r is None:
+                continue
+            if r.__class__ is not Tensor or r._meta is not meta:
+                r = _fitted(node, r, meta)
+            if target is edge and target not in grads:
+                grads[target] = r
+            else:
+                _arrive(grads, edge, r, create_graph)
         g = results = r = None
 
 
-def _arrive(grads: dict[Any, Any], edge: Any, g: Any, create_graph: bool = True) -> None:
-    """Add a gradient to what an edge has got so far."""
+def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:
+    """Add `g` to what the edge has got so far."""
+    node: Any = edge
+    among = grads
+    if edge.__class__ is OutputEdge:
+        node = edge.index
+        among = grads.get(edge.node)  # type: ignore[assignment]
+        if among is None:
+            among = grads[edge.node] = dict.fromkeys(range(len(edge.node.out_metas)))
+    old = among.get(node)
+    if old is None:
+        among[node] = g
+    elif (
+        old._meta.numel >= _IN_PLACE
+        and not create_graph
+        and getrefcount(old) == _SOLE + 1
+        and _own_memory(old)
+        and old._meta.dtype is g._meta.dtype
+    ):
+        old.add_(g)
+    else:
+        among[node] = old + g
+
+
+def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> Any:
+    """Run a node that has hooks or several outputs, or of which more than its gradients is wanted."""
+    hooks: NodeHooks | None = getattr(node, "extra", None)
+    if g is not None and hooks is not None:
+        g = _tensor_hooks(hooks, g)
+    if watch is not None:
+        watch.see(node, g)
+        if watch.stop and node in watch.slots:
+            return None
+    if g is None:
+        return None
+    wanted = [
+        e is not None and (e.node if e.__class__ is OutputEdge else e) in counts for e in node.edges
+    ]
+    if not any(wanted):
+        return None
+    several = g.__class__ is dict
+    given = tuple(g.values()) if several else (g,)
+    if hooks is not None:
+        for hook in list(hooks.before.values()):
+            given = _replaced(hook(given), given, "pre-hook", node)
+    if several and getattr(node, "_materialize", True):
+        given = tuple(
+            _zeros(m) if v is None else v for v, m in zip(given, node.out_metas, strict=True)
+        )
+    pruned = any(e is not None and not w for e, w in zip(node.edges, wanted, strict=True))
+    try:
+        results = node.operator.grad(_Pruned(node, tuple(wanted)) if pruned else node, *given)
+    except Exception as error:
+        _explain(error, node)
+        raise
+    if anomaly.check is not None:
+        anomaly.check(node, given, results)
+    if hooks is not None:
+        for hook in list(hooks.after.values()):
+            results = _replaced(hook(results, given), results, "hook", node)
+    return results
+
+
+class _Pruned:
+    """A node of whose gradients some are not wanted this time: `needs` says so to the gradient function."""
+
+    def __init__(self, node: Any, needs: tuple[bool, ...]) -> None:
+        self._node = node
+        self.needs = self.needs_input_grad = needs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+
+def _tensor_hooks(hooks: NodeHooks, g: Any) -> Any:
+    several = g.__class__ is dict
+    for index, table in hooks.tensor.items():
+        seen = g.get(index) if several else g
+        if seen is None:
+            continue
+        seen = run_hooks(table, seen)
+        if several:
+            g[index] = seen
+        else:
+            g = seen
+    for index, kept in hooks.retain.items():
+        tensor, value = kept(), g.get(index) if several else g
+        if tensor is not None and value is not None:
+            add_to_grad(tensor, value, value._node is not None)
+    return g
+
+
+def _replaced(seen: Any, values: Any, what: str, node: Any) -> Any:
+    if seen is None:
+        return values
+    new = tuple(seen) if isinstance(seen, (tuple, list)) else (seen,)
+    if len(new) != len(values):
+        raise AutogradError(
+            f"a {what} of {node.name()} returned {len(new)} gradients in place of {len(values)}"
+        )
+    return new
+
+
+# --- leaves -----------------------------------------------------------------------------------
+
+
+def _leaf(node: AccumulateGrad, g: Tensor, create_graph: bool, watch: Watch | None) -> None:
+    """A leaf's whole gradient has arrived, and somebody else may hold it too."""
+    if node.hooks:
+        g = run_hooks(node.hooks, g)
+    if watch is not None:
+        watch.see(node, g)
+        if not watch.accumulate:
+            return
+    tensor = node.tensor()
+    if tensor is None or tensor._node is None:
+        return
+    add_to_grad(tensor, g, create_graph)
+    for hook in list(node.after.values()):
+        hook(tensor)
+
+
+def _store(node: AccumulateGrad, g: Tensor) -> None:
+    """The same for a gradient that nobody else holds: it may become `.grad` as it is."""
+    tensor = node.tensor()
+    if tensor is None or tensor._node is None:
+        return
+    try:
+        extra = tensor._extra
+    except AttributeError:
+        extra = tensor._extra = {}
+    old = extra.get("grad")
+    if old is not None:
+        old.add_(g)
+    elif g._node is None and _own_memory(g):
+        extra["grad"] = g
+    else:
+        extra["grad"] = g.detach().clone()
+    if node.after:
+        for hook in list(node.after.values()):
+            hook(tensor)
+
+
+def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
+    """Add `g`, which stays as it is, to the `.grad` of `tensor`."""
+    old = tensor.grad
+    if old is None:
+        tensor.grad = g.clone() if create_graph else g.detach().clone()
+    elif create_graph:
+        tensor.grad = old + g
+    else:
+        old.add_(g)
+
+
+def _own_memory(t: Tensor) -> bool:
+    """Whether `t` is dense and no other tensor is on its memory (one reference to its Storage: its own)."""
+    storage = t._storage
+    if storage is None:
+        return True
+    return getrefcount(storage) == _SOLE + 1 and t._meta.contiguous and t._ref == storage.id
+
+
+def _sole() -> int:
+    """What getrefcount says of an object that one local variable holds: it differs between Pythons."""
+    g = object()
+    return getrefcount(g)
+
+
+_SOLE = _sole()
+
+
+# --- gradients that do not fit, and errors ----------------------------------------------------------
+
+
+def _fitted(node: Any, g: Any, meta: Any) -> Tensor:
+    """`g` in the shape and dtype of the input it belongs to; summed if the input was broadcast."""
+    if not isinstance(g, Tensor):
+        raise AutogradError(
+            f"the gradient function of {node.operator.name} returned a {type(g).__name__} where a Tensor or None is due"
+        )
+    if g._meta.shape != meta.shape:
+        lead = g._meta.ndim - len(meta.shape)
+        tail = g._meta.shape[max(lead, 0) :]
+        if lead < 0 or any(d not in (1, n) for d, n in zip(meta.shape, tail, strict=True)):
+            raise AutogradError(
+                f"the gradient function of {node.operator.name} returned a gradient of shape {tuple(g.shape)} for an "
+                f"input of shape {tuple(meta.shape)}"
+            )
+        g = sum_to(g, meta.shape)
+    if g._meta.dtype is not meta.dtype:
+        g = cast(g, meta.dtype)
+    return g
+
+
+def _zeros(meta: Any) -> Tensor | None:
+    if not meta.dtype.is_floating_point:
+        return None
+    return filled_of(meta, 0)
+
+
+def _explain(error: Exception, node: Any) -> None:
+    trace = getattr(getattr(node, "extra", None), "trace", "")
+    error.add_note(
+        f"raised by the gradient of {node.operator.name}"
+        + (f", called at\n{trace}" if trace else "")
+    )

@@ -165,7 +165,9 @@ class set_grad_enabled(_Mode):
 
     def __call__(self, function: F) -> F:
         if self._found is not None:
-            interpreter.set_grad_enabled(self._found)  # as a decorator it only concerns the function
+            interpreter.set_grad_enabled(
+                self._found
+            )  # as a decorator it only concerns the function
             self._found = None
         return super().__call__(function)
 

@@ -27,6 +27,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           KernelError                                  a kernel returned a status of its own
           PoisonedError                                an instruction the tensor needs has failed
           FreedError                                   the tensor's storage has been released
+          ScheduleError                                a recorded run broke the order of accesses
 """
 
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfRangeError",
     "PoisonedError",
+    "ScheduleError",
     "ShapeError",
     "Status",
     "VMError",
@@ -133,6 +135,10 @@ class PoisonedError(VMError):
 
 class FreedError(VMError):
     """The tensor's storage has been released."""
+
+
+class ScheduleError(VMError):
+    """A recorded run in which two conflicting accesses overlapped or swapped."""
 
 
 class Status(IntEnum):

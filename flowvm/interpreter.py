@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import struct
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,9 @@ import numpy as np
 
 from flowvm.errors import ArgumentTypeError, DeviceError
 from flowvm.meta import TensorMeta
-from flowvm.tensor import Storage, Tensor
+from flowvm.tensor import Storage, Tensor, alias
 from flowvm.vm import layout as w
-from flowvm.vm.engine import CALL_STREAM, FRAMES, engine, hot, is_internal
+from flowvm.vm.engine import CALL_STREAM, _internal_files, engine, hot
 
 __all__ = [
     "Invocation",
@@ -37,12 +38,14 @@ __all__ = [
     "call_into",
     "current_stream",
     "grad_enabled",
+    "pin_user_line",
     "set_grad_enabled",
+    "unpin_user_line",
     "use_stream",
 ]
 
 
-KEEP_DEAD = 23  # dead tensors that may wait for company in one ReleaseTensor, while calls allocate less than LARGE
+KEEP_DEAD = 15  # calls (a power of two, less one) after which dead tensors are released, if none allocates LARGE
 LARGE = 1 << 16  # bytes
 
 
@@ -134,7 +137,6 @@ class Node:
         """Which inputs want a gradient."""
         return tuple(edge is not None for edge in self.edges)
 
-    @property
     def name(self) -> str:
         """The operator's name with "Backward", as PyTorch prints it."""
         return "".join(p.capitalize() for p in self.operator.name.split("_")) + "Backward"
@@ -158,14 +160,28 @@ class Node:
                     f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its gradient, and it was "
                     f"changed in place since (version {tensor.version}, saved at {version}).  Work on a clone()"
                 )
-        return saved
+        return self._recorded_outputs(saved) if saved and _modes.grad else saved
 
     def release(self) -> None:
         """Drop what was saved: after a backward that need not be repeated."""
         self._saved = None  # type: ignore[assignment]
 
+    def _recorded_outputs(self, saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`saved` with the outputs among them in the graph again, for gradients of gradients.
+
+        A node saves its outputs without their place in the graph: holding it would be a reference cycle.
+        """
+        outputs = getattr(self.operator, "outputs", ())
+        again = list(saved)
+        for i, name in enumerate(self.operator.saves if outputs else ()):
+            if name in outputs:
+                again[i] = alias(saved[i], saved[i]._meta)
+                place = outputs.index(name)
+                again[i]._node = self if len(outputs) == 1 else OutputEdge(self, place)
+        return tuple(again)
+
     def __repr__(self) -> str:
-        return f"<{self.name}>"
+        return f"<{self.name()}>"
 
 
 class OutputEdge:
@@ -178,10 +194,9 @@ class OutputEdge:
         self.node = node
         self.index = index
 
-    @property
     def name(self) -> str:
         """The node's name."""
-        return self.node.name
+        return self.node.name()
 
     def __repr__(self) -> str:
         return repr(self.node)
@@ -192,6 +207,7 @@ class OutputEdge:
 
 class _Modes(threading.local):
     grad = True
+    user: tuple[Any, int] | None = None  # the line that everything is attributed to, while one is pinned
     stream = CALL_STREAM
 
 
@@ -377,14 +393,36 @@ def call_function(op: Operator) -> Callable[..., Any]:
 
 
 def _find_user(frame: Any) -> tuple[Any, int]:
-    """Code and instruction offset of the first frame, from `frame` up, that is not flowvm's."""
+    """Code and instruction offset of the first frame, from `frame` up, that is not flowvm's; or the pinned one."""
+    pinned: tuple[Any, int] | None = _modes.user
+    if pinned is not None:
+        return pinned
     while frame is not None:
         name = frame.f_code.co_filename
-        if not is_internal(name):
+        if name in _user_files:
+            return frame.f_code, frame.f_lasti
+        if not _internal_files[name]:
             _user_files.add(name)
             return frame.f_code, frame.f_lasti
         frame = frame.f_back
     return None, 0
+
+
+def pin_user_line() -> Any:
+    """Attribute what this thread issues from now on to the user's present line; give the result to `unpin_user_line`.
+
+    For code that issues a lot from far below the user's frame (backward), where finding it each time would cost more than
+    issuing.
+    """
+    before = _modes.user
+    if before is None:
+        _modes.user = _find_user(sys._getframe(1))
+    return before
+
+
+def unpin_user_line(before: Any) -> None:
+    """Undo `pin_user_line`."""
+    _modes.user = before
 
 
 def _own_outputs(*storages: int) -> None:
@@ -423,7 +461,7 @@ def _source(op: Operator) -> str:
         f"        result = op.fallback({', '.join(params)})",
         "        if result is not None: return result",
         f"        e = miss(op, ({tensors}), ({attrs}))",
-        f"    if dead and (len(dead) > {KEEP_DEAD} or e[-2]): release_dead()",
+        "    if e[-2] and dead: release_dead()",
     ]
     for i, _ in enumerate(op.outputs):
         lines += [
@@ -445,8 +483,9 @@ def _source(op: Operator) -> str:
         "    else: c, last = find_user(f)",
         "    write = packs[e[-1]]" if op.scalars and not op.scalar_kinds else "    write = pack",
         "    for seq in counter: break",
-        f"    i = seq & {FRAMES - 1}; codes[i] = c; lasts[i] = last",
-        f"    write(ring, ((seq & {w.SLOT_MASK}) << 8) + {back}, {', '.join(values)})",
+        f"    i = seq & {w.SLOT_MASK}; codes[i] = c; lasts[i] = last",
+        f"    write(ring, (i << 8) + {back}, {', '.join(values)})",
+        f"    if not i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
         "    if seq >= limit: make_room(seq)",
     ]

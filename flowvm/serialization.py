@@ -1,10 +1,10 @@
 """save and load: nested dicts and lists of tensors and plain values, as one safetensors file.
 
-A flat dict of tensors becomes a plain safetensors file that any other reader opens. Anything else
-keeps its tensors there too, under their path, and its structure as JSON in the file's metadata.
-Nothing is pickled, so loading a file never runs code. A tensor that occurs twice is stored once and
-is one tensor again after loading. Files are written beside their destination and moved over it, so
-a crash leaves either the old file or the new.
+The file holds each tensor under its path ("optim.state.0.exp_avg"), so another reader of safetensors
+sees the tensors of a state dict by their names. The structure, with everything that is no tensor,
+is JSON in the file's metadata. Nothing is pickled, so loading a file never runs code. A tensor that
+occurs twice is stored once and is one tensor again after loading. Files are written beside their
+destination and moved over it, so a crash leaves either the old file or the new.
 
 In the JSON a dict or list that JSON has is itself; what it has not is a one-entry dict:
 
@@ -93,25 +93,12 @@ def load(f: str | os.PathLike[str] | IO[bytes], map_location: str | Device | Non
 # ---- writing
 
 
-def _flatten(obj: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str] | None]:
+def _flatten(obj: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
     """(name -> array, metadata)."""
-    if _is_flat(obj):
-        return {name: _array(tensor) for name, tensor in obj.items()}, None
     writer = _Writer()
     tree = writer.tree(obj, "")
     structure = json.dumps({"version": _VERSION, "tree": tree}, separators=(",", ":"))
     return {name: _array(t) for name, t in writer.tensors.items()}, {_KEY: structure}
-
-
-def _is_flat(obj: Any) -> bool:
-    if not isinstance(obj, Mapping) or not obj:
-        return False
-    names = all(isinstance(key, str) and key and key != "__metadata__" for key in obj)
-    return (
-        names
-        and all(isinstance(value, Tensor) for value in obj.values())
-        and (len({id(value) for value in obj.values()}) == len(obj))
-    )
 
 
 class _Writer:

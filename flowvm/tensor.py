@@ -187,7 +187,9 @@ class Tensor:
     @property
     def grad_fn(self) -> Any:
         """The Node that made it, None for a leaf."""
-        return None if self._node is None or self._node.is_leaf else self._node
+        if self._node is None or self._node.is_leaf:
+            return None
+        return getattr(self._node, "node", self._node)  # an OutputEdge leads to its node
 
     @property
     def grad(self) -> Tensor | None:

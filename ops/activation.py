@@ -28,7 +28,7 @@ _relu_backward = elementwise(
 _relu = elementwise(
     "relu",
     "maximum(x, 0)",
-    saves="out",
+    saves="x",  # the output would do too, but saving an output costs a shared storage
     grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),),
 )
 

@@ -122,6 +122,10 @@ class Elementwise:
 
     def _with_numbers(self, *args: Any) -> Any:
         """The fallback of a call: None if all arguments are tensors, else the call with numbers as scalars."""
+        kind = type(args[-1])  # first what is most common, x + 1.5: it is on the path of every call
+        if kind is float or (kind is int and 0 <= args[-1] <= 127):
+            if len(args) == 2 and isinstance(args[0], Tensor):
+                return self._variant("ts").call(args[0], kind, args[1])
         if all(isinstance(a, Tensor) for a in args):
             return None
         pattern, tensors, numbers, kinds = self._sorted(args)

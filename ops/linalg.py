@@ -186,17 +186,19 @@ def _loops(
     rows: int, columns: int, k: int, ldo: int, ars: int, acs: int, brs: int, bcs: int,
 ) -> None:  # fmt: skip
     for i in range(rows):
+        line = out[at + i * ldo : at + i * ldo + columns]
         if beta == 0:
             for j in range(columns):
-                out[at + i * ldo + j] = 0
+                line[j] = 0
         for p in range(k):
-            x = a[a_at + i * ars + p * acs]
+            x, start = a[a_at + i * ars + p * acs], b_at + p * brs
             if bcs == 1:
+                row = b[start : start + columns]
                 for j in range(columns):
-                    out[at + i * ldo + j] += x * b[b_at + p * brs + j]
+                    line[j] += x * row[j]
             else:
                 for j in range(columns):
-                    out[at + i * ldo + j] += x * b[b_at + p * brs + j * bcs]
+                    line[j] += x * b[start + j * bcs]
 
 
 def _whole_loops(

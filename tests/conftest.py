@@ -12,8 +12,13 @@ import zlib
 from collections.abc import Generator
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+
+# A shared machine may be slow at any moment: no deadline.  A failure prints how to repeat it.
+hypothesis.settings.register_profile("flowvm", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("flowvm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,13 +27,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis looks for its seed
 def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
-    if worker is not None:  # under xdist the main process decides, or the workers could disagree
-        config.base_seed = worker["base_seed"]  # type: ignore[attr-defined]
-        return
     seed = config.getoption("--seed")
-    config.base_seed = int(time.strftime("%Y%m%d")) if seed is None else seed  # type: ignore[attr-defined]
+    if worker is not None:  # under xdist the main process decides, or the workers could disagree
+        seed = worker["base_seed"]
+    elif seed is None:
+        seed = int(time.strftime("%Y%m%d"))
+    config.base_seed = seed  # type: ignore[attr-defined]
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(seed)
 
 
 def pytest_configure_node(node: Any) -> None:

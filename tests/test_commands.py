@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,17 @@ def test_the_split_is_fixed_and_loses_nothing() -> None:
     assert test[1][:10].tolist() == [3, 3, 8, 8, 7, 2, 2, 4, 4, 2]
     with pytest.raises(ArgumentError, match="'train' or 'test', got 'tset'"):
         digits_arrays("tset")
+
+
+def test_the_readme_prints_what_it_says() -> None:
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    program, printed = found.groups()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=110
+    )
+    assert done.stdout == printed, done.stderr
 
 
 def test_version() -> None:

@@ -23,11 +23,11 @@ MAX_LINES = 350
 LAYERS = (
     ("errors", "config", "dtype", "device", "meta", "jit", "native"),
     ("vm",),
-    ("interpreter", "tensor"),
-    ("ops",),
+    ("interpreter", "reading", "streams", "tensor"),
+    ("interop", "ops", "printing"),
     ("autograd",),
     ("graph",),
-    ("nn", "optim", "utils"),
+    ("nn", "optim", "serialization", "utils"),
     ("", "__main__", "cli", "datasets", "demo", "doctor", "repl", "warmup"),  # "" is flowvm itself
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -90,14 +90,17 @@ def test_every_module_has_a_layer() -> None:
 
 
 def test_imports_point_down() -> None:
-    wrong = [
+    wrong = {
         f"{where(path, line)} imports {target}, which is above it"
         for module, path in FILES.items()
         for line, target in imports(path, module)
-        if target.split(".")[0] == "flowvm"
-        and RANK.get(layer_of(target), 0) > RANK.get(layer_of(module), 0)
-    ]
-    assert not wrong, "\n".join(wrong)
+        if target.split(".")[0] == "flowvm" and above(layer_of(target), layer_of(module))
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def above(layer: str, other: str) -> bool:
+    return layer in RANK and other in RANK and RANK[layer] > RANK[other]
 
 
 def test_no_file_imports_a_moved_package_by_its_folder() -> None:
@@ -150,7 +153,8 @@ def test_public_names_are_listed_and_exist(module: str) -> None:
         return
     missing = [name for name in names if not hasattr(loaded, name)]
     assert not missing
-    assert list(names) == sorted(set(names), key=name_order)
+    orders = (sorted(set(names), key=name_order), sorted(set(names)))  # written, or computed
+    assert list(names) in orders
 
 
 def public_definitions(module: str) -> list[str]:

@@ -138,12 +138,11 @@ class Sequential(_Numbered[Module]):
 
     def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
         super().__init__()
+        named: Mapping[str, Any] = {str(i): module for i, module in enumerate(modules)}
         if len(modules) == 1 and isinstance(modules[0], Mapping):
-            for name, module in modules[0].items():
-                self.add_module(name, self._accepted(module))
-        else:
-            for module in modules:
-                self.append(self._accepted(module))  # type: ignore[arg-type]
+            named = modules[0]
+        for name, module in named.items():
+            self.add_module(name, self._accepted(module))
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
@@ -157,7 +156,8 @@ class Sequential(_Numbered[Module]):
     def __getitem__(self, index: Any) -> Any:
         names = list(self._modules)
         if isinstance(index, slice):
-            return type(self)({name: self._modules[name] for name in names[index]})
+            kept: Mapping[str, Any] = {name: self._modules[name] for name in names[index]}
+            return type(self)(kept)
         return self._modules[names[self._index(index)]]
 
     def __setitem__(self, index: SupportsIndex, item: Module) -> None:
@@ -182,7 +182,8 @@ class ParameterList(_Numbered[Parameter]):
 
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.extend(values)  # type: ignore[arg-type]
+        for value in values:
+            self.append(value)
 
     def append(self, item: Tensor) -> Self:
         return super().append(self._accepted(item))  # type: ignore[arg-type]

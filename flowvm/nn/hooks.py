@@ -183,7 +183,7 @@ class _Tap(Function):
     @staticmethod
     def forward(ctx: Any, on_grad: Callable[[Grads], Grads], *tensors: Tensor) -> Any:
         ctx.on_grad = on_grad
-        return tuple(tensor.view(tensor.shape) for tensor in tensors)
+        return tensors
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:

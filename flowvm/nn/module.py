@@ -15,7 +15,7 @@ is long because it is Module's public surface, method by method, none of them lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from flowvm.autograd import no_grad
 from flowvm.dtype import DType, float16, float32, float64
@@ -295,13 +295,18 @@ class Module:
             raise ArgumentTypeError(
                 f"nn.Module.to only accepts floating point dtypes, but got dtype={dtype}"
             )
-        return self._apply(
-            lambda t: t.to(
-                device=t.device if device is None else device,
-                dtype=dtype if dtype is not None and t.dtype.is_floating_point else t.dtype,
+        where, wanted = device, dtype
+
+        def moved(t: Tensor) -> Tensor:
+            kept = wanted is None or not t.dtype.is_floating_point
+            there = t.to(
+                device=t.device if where is None else where,
+                dtype=t.dtype if kept else wanted,
                 non_blocking=non_blocking,
             )
-        )
+            return cast(Tensor, there)
+
+        return self._apply(moved)
 
     def cpu(self) -> Self:
         """to("cpu")."""

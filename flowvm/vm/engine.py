@@ -47,7 +47,7 @@ from flowvm.vm.machine import start as start_machine
 __all__ = ["CALL_STREAM", "FRAMES", "HOST_STREAM", "Engine", "engine", "hot", "is_internal"]
 
 CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
-FRAMES = 2 * w.CAPACITY  # issuing frames remembered: an error is read long before its slot comes round
+FRAMES = w.CAPACITY  # issuing frames remembered: an error is read (CHECK_EVERY) before its slot comes round
 CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
@@ -64,6 +64,7 @@ _SIGNATURES = {
     "host_next": "int64(int64, int64, int64)",
     "host_begin": "int64(int64, int64, int64)",
     "host_fail": "int64(int64, int64, int64, int64)",
+    "host_end": "int64(int64, int64)",
     "host_finish": "int64(int64, int64)",
     "nap": "int64(int64, int64)",
     "drain": "int64(int64)",
@@ -187,6 +188,8 @@ class Engine:
             self.words[w.STOP] = 0
             self.words[w.BYTES_HIGH] = config.run_ahead_bytes
             self.words[w.RUN_AHEAD] = min(config.run_ahead, w.CAPACITY - MARGIN)
+            self.words[w.LIMIT] = self.words[w.HEAD] + self.words[w.RUN_AHEAD]
+            hot["limit"] = min(hot["limit"], self.words[w.LIMIT])
             self._install_interrupt()
             self.running = True
             self.words[w.SCHEDULER_SLEEPS] = 0
@@ -286,16 +289,26 @@ class Engine:
         self.wait_idle()
         for forget in self.on_entries_full:
             forget()
+        self._callback.clear()
         del self.entry_info[self.immortal_entries :]
 
     # --- issuing ------------------------------------------------------------------------------
 
-    def issue(self, entry: int, operands: Sequence[int], scalars: Sequence[int] = ()) -> None:
-        """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64."""
+    def issue(
+        self,
+        entry: int,
+        operands: Sequence[int],
+        scalars: Sequence[int] = (),
+        until: float | None = None,
+    ) -> None:
+        """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
+
+        When the VM is full the thread waits for room, but not past the moment `until` of the monotonic clock.
+        """
         if hot["dead"]:
             self.release_dead()
         code, last = user_frame(2)
-        self.publish(entry, operands, scalars, code, last)
+        self.publish(entry, operands, scalars, code, last, until)
 
     def publish(
         self,
@@ -304,6 +317,7 @@ class Engine:
         scalars: Sequence[int],
         code: CodeType | None,
         last: int,
+        until: float | None = None,
     ) -> int:
         """Write and publish a record: its sequence number."""
         count = len(operands) + len(scalars) + 2
@@ -315,12 +329,23 @@ class Engine:
             break
         codes[seq & (FRAMES - 1)] = code
         lasts[seq & (FRAMES - 1)] = last
-        pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, seq + 1)
+        try:
+            pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, seq + 1)
+        except BaseException:
+            self.fill_hole(seq)
+            raise
         if self.control[w.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
-            self.make_room(seq)
+            self.make_room(seq, until)
         return seq
+
+    def fill_hole(self, seq: int) -> None:
+        """Publish an instruction that does nothing where a record could not be written (a scalar no int64 holds)."""
+        back = (w.RECORD_WORDS - 3) * 8
+        _RECORDS[3].pack_into(
+            hot["ring"], ((seq & w.SLOT_MASK) << 8) + back, 0, self._touch[0], seq + 1
+        )
 
     def issue_outline(
         self, entry: int, operands: Sequence[int], access: Sequence[int], scalars: Sequence[int]
@@ -347,13 +372,15 @@ class Engine:
         else:
             self._run_sequentially()  # at interpreter exit, after the threads have left
 
-    def make_room(self, seq: int) -> None:
+    def make_room(self, seq: int, until: float | None = None) -> None:
         """Called by an issuing thread past `limit`: wait until the VM has room again, and look after its news."""
         self.failures.collect()
         limit = self.control[w.LIMIT]
         if seq >= limit:
             watch = Watchdog(self)
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
+                if until is not None and time.monotonic() > until:
+                    return
                 watch.look()
         hot["limit"] = min(limit, seq + CHECK_EVERY)
 
@@ -428,9 +455,15 @@ class Engine:
         by_stream: dict[int, list[int]] = {}
         for storage in batch:
             by_stream.setdefault(self.stream_of.get(storage, CALL_STREAM), []).append(storage)
-        for stream, ids in by_stream.items():
+        while by_stream:
+            stream, ids = by_stream.popitem()
             entry = self._release[len(ids)] | stream << w.ENTRY_BITS
-            self.publish(entry, ids, (), None, 0)
+            try:
+                self.publish(entry, ids, (), None, 0)
+            except BaseException:  # a Ctrl-C while it waited for room: the others' turn comes later
+                for others in by_stream.values():
+                    hot["dead"].extend(others)
+                raise
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -449,8 +482,8 @@ class Engine:
         -1 when `seconds` passed first.
         """
         array, address = self._cell()
-        self.issue(entry, operands, (address,))
         deadline = None if seconds is None else time.monotonic() + seconds
+        self.issue(entry, operands, (address,), deadline)
         watch = Watchdog(self)
         try:
             while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
@@ -495,11 +528,13 @@ class Engine:
         """Ask every stream's worker to give its cached memory back; returns when they have."""
         if not self.running:
             return
-        before = int(self.words[w.N_TRIMMED])
-        workers = 1 + len(self.user_streams)
-        self.words[w.TRIM] += 1
+        with self.lock:
+            self.words[w.TRIM] += 1
+            wanted = self.words[w.TRIM]
+        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, FIRST_USER_STREAM + len(self.user_streams))]
+        answers = [w.STR + stream * w.STR_WORDS + w.T_TRIMMED for stream in streams]
         watch = Watchdog(self)
-        while self.words[w.N_TRIMMED] < before + workers:
+        while min(self.words[at] for at in answers) < wanted:
             self.call("nap")(self.base, 1000)
             watch.look()
 
@@ -551,6 +586,7 @@ class Engine:
         except BaseException as error:  # whatever it is, it belongs to whoever reads the result
             self.failures.raised[seq] = error
             self.call("host_fail")(self.base, HOST_STREAM, slot, 6)
+        self.call("host_end")(self.base, slot)
         del function
 
     # --- the sequential engine ----------------------------------------------------------------
@@ -698,6 +734,7 @@ def user_frame(depth: int) -> tuple[CodeType | None, int]:
 # --- Ctrl-C ----------------------------------------------------------------------------------
 
 PROTECTED: set[str] = {"publish", "__del__", "refill", "release_dead", "reclaim", "_run_callback"}
+WAITING: set[str] = {"make_room", "_wait"}  # called by those, but after their record was published
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -707,9 +744,12 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
         if at is None:
             break
         code = at.f_code
-        if code.co_name in PROTECTED and _internal_files[code.co_filename]:
-            _thread.interrupt_main(signum)  # trips again at the next point where signals are looked at
-            return
+        if _internal_files[code.co_filename]:
+            if code.co_name in WAITING:
+                break
+            if code.co_name in PROTECTED:
+                _thread.interrupt_main(signum)  # trips again where signals are looked at next
+                return
         at = at.f_back
     signal.default_int_handler(signum, frame)
 

@@ -49,6 +49,7 @@ from flowvm.vm.layout import (
     I_T_START,
     INS,
     INS_WORDS,
+    LIVE_BYTES,
     MARK,
     MUT2,
     N_FAILED,
@@ -63,6 +64,7 @@ from flowvm.vm.layout import (
     RECORD_WORDS,
     RECORDING,
     RELEASE,
+    RESERVED_BYTES,
     RING,
     S_BYTES,
     S_CLASS,
@@ -185,6 +187,12 @@ def own(m: Words, stream: int, storage: int, size: int) -> bool:
     return True
 
 
+def out_of_memory(m: Words, args: int, size: int) -> int:
+    """The status, with the details that its message gives: bytes asked for, live and reserved."""
+    m[args], m[args + 1], m[args + 2] = size, m[LIVE_BYTES], m[RESERVED_BYTES]
+    return OUT_OF_MEMORY
+
+
 def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
     """Allocate outputs, turn operands into addresses, call the kernel over its ranges."""
     args = ARG + stream * ARG_WORDS
@@ -196,8 +204,7 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
         storage = word & STORAGE_MASK
         if access & ALLOCATE != 0 and not (prepare != 0 and access & 3 == MUT2):
             if not own(m, stream, storage, m[entry + E_SIZES + k]):
-                m[args] = m[entry + E_SIZES + k]
-                return OUT_OF_MEMORY
+                return out_of_memory(m, args, m[entry + E_SIZES + k])
         m[args + ARG_HEADER + k] = m[STO + storage * STO_WORDS + S_POINTER] + (word >> STORAGE_BITS)
     record = RING + slot * RECORD_WORDS + OPERANDS - count
     for k in range(m[entry + E_SCALARS]):
@@ -209,8 +216,7 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
     if scratch_bytes > 0:
         scratch = allocate(m, stream, scratch_bytes)
         if scratch == 0:
-            m[args] = scratch_bytes
-            return OUT_OF_MEMORY
+            return out_of_memory(m, args, scratch_bytes)
     m[args + A_SCRATCH] = scratch
     status = 0
     if prepare != 0:
@@ -238,8 +244,7 @@ def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int
             storage = operand_of(m, slot, entry, k) & STORAGE_MASK
             size = m[args + k] * m[entry + E_SIZES + k]  # rows times bytes of a row
             if not own(m, stream, storage, size):
-                m[args] = size
-                return OUT_OF_MEMORY
+                return out_of_memory(m, args, size)
             m[args + ARG_HEADER + k] = m[STO + storage * STO_WORDS + S_POINTER]
     return 0
 

@@ -181,6 +181,7 @@ T_KERNEL, T_LAYOUT, T_UNITS, T_GRAIN, T_CHUNKS, T_STATUS = 72, 73, 74, 75, 76, 7
 T_CLASSES = 80  # caching allocator: free list of each size class
 N_CLASSES = 168
 T_SLAB, T_SLAB_LEFT, T_CACHED = 250, 251, 252
+T_TRIMMED = 253  # the last request of TRIM that the worker has answered
 SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
 
 # --- ARG: argument block of a stream's worker --------------------------------------------------

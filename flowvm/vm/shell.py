@@ -19,7 +19,6 @@ from flowvm.vm.lang import (
     futex_wait,
     futex_wake,
     load_acquire,
-    load_word,
     store_release,
     words_at,
     sched_yield,
@@ -70,6 +69,7 @@ from flowvm.vm.layout import (
     T_SLEEPS,
     T_TAIL,
     T_TEAM_SLEEPS,
+    T_TRIMMED,
     TICKET,
     TOUCH,
     TRIM,
@@ -231,15 +231,16 @@ def finish(m: Words, stream: int) -> None:
 def worker_loop(base: int, stream: int) -> int:
     """A stream's worker thread: until STOP."""
     m = words_at(base, WORDS)
-    trimmed = load_acquire(m, TRIM)
+    answered = STR + stream * STR_WORDS + T_TRIMMED
     while load_acquire(m, STOP) == 0:
         slot = next_of(m, stream, NAP)
         if slot >= 0:
             execute(m, stream, slot)
             finish(m, stream)
-        if m[TRIM] != trimmed:
-            trimmed = m[TRIM]
+        wanted = load_acquire(m, TRIM)
+        if m[answered] != wanted:
             trim(m, stream)
+            store_release(m, answered, wanted)
     return 0
 
 
@@ -256,9 +257,9 @@ def helper_loop(base: int, stream: int) -> int:
         if idle < m[SPINS] // 4:
             sched_yield()
             continue
-        fetch_add(m, at + T_TEAM_SLEEPS, 1)
+        asleep = fetch_add(m, at + T_TEAM_SLEEPS, 1) + 1  # it counts: helpers share the word
         if not help_with(m, stream):
-            futex_wait(m, at + T_TEAM_SLEEPS, 1, NAP)
+            futex_wait(m, at + T_TEAM_SLEEPS, asleep, NAP)
         idle = 0
     return 0
 
@@ -281,9 +282,9 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
         if idle < m[SPINS]:
             sched_yield()
             continue
-        fetch_add(word, 1, 1)
+        asleep = fetch_add(word, 1, 1) + 1  # read before the second look, or a wake between is missed
         if load_acquire(word, 0) == 0:
-            futex_wait(word, 1, load_word(cell + 8), microseconds)
+            futex_wait(word, 1, asleep, microseconds)
         break
     return load_acquire(word, 0)
 
@@ -298,9 +299,9 @@ def wait_room(base: int, seq: int, microseconds: int) -> int:
         if idle < m[SPINS]:
             sched_yield()
             continue
-        fetch_add(m, ROOM_SLEEPS, 1)
+        asleep = fetch_add(m, ROOM_SLEEPS, 1) + 1  # read before the second look, as in `wait_cell`
         if load_acquire(m, LIMIT) <= seq:
-            futex_wait(m, ROOM_SLEEPS, m[ROOM_SLEEPS], microseconds)
+            futex_wait(m, ROOM_SLEEPS, asleep, microseconds)
         break
     return load_acquire(m, LIMIT)
 
@@ -329,6 +330,16 @@ def host_fail(base: int, stream: int, slot: int, status: int) -> int:
     m = words_at(base, WORDS)
     fail(m, stream, slot, entry_of(m, slot), status)
     m[INS + slot * INS_WORDS + I_STATUS] = status
+    return 0
+
+
+def host_end(base: int, slot: int) -> int:
+    """The Python part of a host instruction has returned or raised: a trace counts it as ended only now."""
+    m = words_at(base, WORDS)
+    if m[RECORDING] != 0:
+        ins = INS + slot * INS_WORDS
+        m[ins + I_T_END] = clock()
+        m[ins + I_ENDED] = fetch_add(m, TICKET, 1)
     return 0
 
 

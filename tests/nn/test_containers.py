@@ -60,7 +60,7 @@ def test_module_dict() -> None:
     assert isinstance(heads.pop("c"), nn.ReLU)
     assert "c" not in heads
     assert len(heads) == 2
-    assert [name for name, _ in heads.named_parameters()][0] == "a.weight"
+    assert next(heads.named_parameters())[0] == "a.weight"
     with pytest.raises(KeyError, match="it has"):
         heads["z"]
     with pytest.raises(KeyError, match="already has an attribute 'keys'"):

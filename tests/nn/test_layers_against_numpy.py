@@ -119,9 +119,7 @@ def test_pooling(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(out_of(nn.MaxPool2d(2), x), tiles.max((3, 5)))
     np.testing.assert_allclose(out_of(nn.AvgPool2d(2), x), tiles.mean((3, 5)))
     np.testing.assert_allclose(out_of(nn.AdaptiveAvgPool2d((2, 3)), x), tiles.mean((3, 5)))
-    np.testing.assert_allclose(
-        out_of(nn.AdaptiveAvgPool2d(1), x), x.mean((2, 3), keepdims=True)
-    )
+    np.testing.assert_allclose(out_of(nn.AdaptiveAvgPool2d(1), x), x.mean((2, 3), keepdims=True))
 
 
 def test_activations(rng: np.random.Generator) -> None:

@@ -313,9 +313,7 @@ def test_repr_folds_equal_numbered_children() -> None:
         ")"
     )
     mixed = nn.Sequential(nn.ReLU(), nn.ReLU(), nn.Tanh(), nn.ReLU())
-    assert repr(mixed) == (
-        "Sequential(\n  (0-1): 2 x ReLU()\n  (2): Tanh()\n  (3): ReLU()\n)"
-    )
+    assert repr(mixed) == ("Sequential(\n  (0-1): 2 x ReLU()\n  (2): Tanh()\n  (3): ReLU()\n)")
 
     class Named(nn.Module):
         def __init__(self) -> None:

@@ -46,7 +46,7 @@ def test_small_gradients_are_left_alone(rng: np.random.Generator) -> None:
 def test_nonfinite_norm(rng: np.random.Generator) -> None:
     params, _ = with_grads(rng)
     params[1].grad = flow.full((4,), math.inf)
-    with pytest.raises(RuntimeError, match="norm of order 2.0 for gradients is inf"):
+    with pytest.raises(RuntimeError, match=r"norm of order 2\.0 for gradients is inf"):
         clip_grad_norm_(params, 1.0, error_if_nonfinite=True)
 
 

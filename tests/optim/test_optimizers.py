@@ -74,15 +74,11 @@ def reference(
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_steps(
-    name: str, options: dict[str, Any], dtype: str, rng: np.random.Generator
-) -> None:
+def test_steps(name: str, options: dict[str, Any], dtype: str, rng: np.random.Generator) -> None:
     start, *grads = (rng.normal(size=(5, 7)).astype(dtype) for _ in range(STEPS + 1))
     ours = run(flow, name, options, start, grads)
     tolerance = 1e-12 if dtype == "float64" else 2e-6
-    np.testing.assert_allclose(
-        ours, reference(name, options, start, grads), tolerance, tolerance
-    )
+    np.testing.assert_allclose(ours, reference(name, options, start, grads), tolerance, tolerance)
     torch = pytest.importorskip("torch")
     theirs = run(torch, name, options, start, grads)
     np.testing.assert_allclose(ours, theirs, tolerance, tolerance)

@@ -92,14 +92,12 @@ def test_other_ways_to_say_what_to_read(workers: int) -> None:
 def test_shuffling_depends_on_the_seed_alone(workers: int) -> None:
     def epochs() -> list[Any]:
         generator = flow.Generator().manual_seed(5)
-        loader = DataLoader(
-            Numbers(20), 6, shuffle=True, num_workers=workers, generator=generator
-        )
+        loader = DataLoader(Numbers(20), 6, shuffle=True, num_workers=workers, generator=generator)
         return [lists(loader), lists(loader)]
 
     first, second = epochs()
     assert first != second  # each pass draws anew
-    assert sorted(sum(first, [])) == list(range(20))
+    assert sorted(index for batch in first for index in batch) == list(range(20))
     assert epochs() == [first, second]
     flow.manual_seed(11)
     loader = DataLoader(Numbers(20), 6, shuffle=True, num_workers=workers)
@@ -232,9 +230,12 @@ def test_stopping_early_ends_the_threads(depth: int) -> None:
 
 
 def test_an_exception_in_the_loop_ends_the_threads() -> None:
-    with pytest.raises(ZeroDivisionError):
+    def consume() -> None:
         for _ in DataLoader(Numbers(1000), 2, num_workers=2):
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
     gc.collect()
     assert workers_alive() == []
 

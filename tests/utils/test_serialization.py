@@ -85,7 +85,7 @@ def test_strided_tensors_and_parameters(rng: np.random.Generator) -> None:
     assert type(found["param"]) is flow.Tensor
 
 
-def test_a_flat_dict_is_a_plain_safetensors_file(tmp_path: Path) -> None:
+def test_a_state_dict_is_a_plain_safetensors_file(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     net, path = nn.Linear(3, 2), tmp_path / "net.safetensors"
@@ -165,6 +165,17 @@ def header_only(text: bytes) -> bytes:
             header_only(b'{"__metadata__":{"flowvm":"{\\"version\\":9,\\"tree\\":1}"}}'),
             "structure version 9",
         ),
+    ],
+    ids=[
+        "empty",
+        "short",
+        "pickle",
+        "zip",
+        "text",
+        "list",
+        "bfloat16",
+        "truncated",
+        "newer",
     ],
 )
 def test_files_that_are_not_ours(data: bytes, message: str, tmp_path: Path) -> None:

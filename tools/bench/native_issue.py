@@ -49,17 +49,17 @@ def run(operands: np.ndarray, access: list[int]) -> float:
 
 def chain(count: int) -> np.ndarray:
     """Each instruction changes the same storage."""
-    return np.full((count, 1), engine_storage(1)[0])
+    return np.full((count, 1), free_ids(1)[0])
 
 
-def engine_storage(count: int) -> list[int]:
+def free_ids(count: int) -> list[int]:
     """Ids of `count` storages that nothing else uses."""
     return [engine.refill() for _ in range(count)]
 
 
 def random_dag(count: int, live: int, seed: int) -> np.ndarray:
     """Each instruction writes one of `live` storages and reads two."""
-    ids = np.array(engine_storage(live))
+    ids = np.array(free_ids(live))
     return ids[np.random.default_rng(seed).integers(0, live, (count, 3))]
 
 

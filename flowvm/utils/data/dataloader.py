@@ -132,7 +132,8 @@ class DataLoader(Generic[T_co]):
 
     def _maker(self) -> Callable[[Any], Any]:
         """What turns a job into a batch. It must not hold the loader's iterator."""
-        dataset, collate = self.dataset, self.collate_fn
+        dataset: Any = self.dataset
+        collate = self.collate_fn
         if isinstance(dataset, IterableDataset):
             return collate
         if self.batch_sampler is None:

@@ -87,9 +87,11 @@ class _Work:
                     self._jobs
                 )  # outside _changed: the consumer need not wait for a slow one
             except StopIteration:
-                return self._end_jobs(None)
+                self._end_jobs(None)
+                return None
             except BaseException as error:
-                return self._end_jobs(error)
+                self._end_jobs(error)
+                return None
             with self._changed:
                 number = self._issued
                 self._issued += 1

@@ -1,0 +1,107 @@
+"""Looking for where a NaN came from.
+
+Inside `detect_anomaly` every node keeps the line of the program that made it, and backward looks at each gradient before it
+goes on: it waits for each, so this is slow, and for finding faults only.  Outside, nothing of this costs anything.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from typing import Any
+
+import numpy as np
+
+from flowvm.autograd.engine import anomaly
+from flowvm.autograd.hooks import NodeHooks
+from flowvm.errors import AutogradError
+from flowvm.interpreter import Node
+from flowvm.reading import memory_of
+from flowvm.tensor import Tensor
+from flowvm.vm.engine import is_internal
+
+__all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
+
+_lock = threading.Lock()
+_plain_init = Node.__init__
+_FRAMES = 4
+
+
+def _traced_init(node: Node, *args: Any, **kwargs: Any) -> None:
+    _plain_init(node, *args, **kwargs)
+    hooks = node.extra = NodeHooks()
+    hooks.trace = _where()
+
+
+def _where() -> str:
+    """The innermost lines of the program outside flowvm, oldest first."""
+    frame = sys._getframe(2)
+    lines: list[str] = []
+    while frame is not None and len(lines) < _FRAMES:
+        if not is_internal(frame.f_code.co_filename):
+            summary = traceback.FrameSummary(
+                frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            )
+            lines += traceback.format_list([summary])
+        frame = frame.f_back  # type: ignore[assignment]
+    return "".join(reversed(lines)).rstrip()
+
+
+def _check(node: Any, gradients: Any, results: Any) -> None:
+    for i, r in enumerate(results or ()):
+        if isinstance(r, Tensor) and r.dtype.is_floating_point and np.isnan(memory_of(r)).any():
+            trace = getattr(getattr(node, "extra", None), "trace", "")
+            came = any(isinstance(g, Tensor) and np.isnan(memory_of(g)).any() for g in gradients)
+            raise AutogradError(
+                f"Function {node.name()!r} returned nan values in its {i}th output"
+                + (" (a gradient it was given had them already)" if came else "")
+                + (
+                    f".  The forward call was\n{trace}"
+                    if trace
+                    else ".  The forward call was made outside detect_anomaly, so its line is not known"
+                )
+            )
+
+
+def is_anomaly_enabled() -> bool:
+    """Whether backward looks for NaN."""
+    return anomaly.check is not None
+
+
+class set_detect_anomaly:
+    """Switch the search on or off: at once, and back at the end of a with block."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self.before = _state()
+        _set(mode, check_nan)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        _set(*self.before)
+
+
+class detect_anomaly(set_detect_anomaly):
+    """Inside, a NaN in a gradient raises, naming the operation and the line that called it.
+
+    check_nan=False only keeps the lines, for errors inside gradient functions.
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self.before = _state()
+        self.check_nan = check_nan
+
+    def __enter__(self) -> None:
+        self.before = _state()
+        _set(True, self.check_nan)
+
+
+def _state() -> tuple[bool, bool]:
+    return Node.__init__ is _traced_init, anomaly.check is not None
+
+
+def _set(mode: bool, check_nan: bool) -> None:
+    with _lock:
+        Node.__init__ = _traced_init if mode else _plain_init  # type: ignore[method-assign]
+        anomaly.check = _check if mode and check_nan else None

@@ -1,0 +1,161 @@
+"""`backward` and `grad`: what a program calls to get gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.autograd.engine import Watch, add_to_grad, run
+from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.ops.recording import filled_of
+from flowvm.tensor import Tensor, method
+
+__all__ = ["backward", "grad"]
+
+Tensors = Tensor | Sequence[Tensor]
+Gradients = Tensor | Sequence[Tensor | None] | None
+
+
+def backward(
+    tensors: Tensors,
+    grad_tensors: Gradients = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensors | None = None,
+) -> None:
+    """Add the gradients of `tensors` to the `.grad` of every leaf that they were computed from.
+
+    grad_tensors   the gradient of some value with respect to each tensor; may be left out for those of one element
+    retain_graph   keep what was saved for the gradients, so that backward can run again (default: `create_graph`)
+    create_graph   record the gradients' own computation, for derivatives of them
+    inputs         only these tensors get gradients, and nothing is computed that they do not need
+    """
+    outputs = _listed(tensors, "tensors")
+    roots = _roots(outputs, grad_tensors)
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        run(roots, keep, create_graph)
+        return
+    wanted = _listed(inputs, "inputs")
+    if not wanted:
+        raise AutogradError(
+            "backward() got an empty list of inputs; leave inputs out for all leaves"
+        )
+    for i, t in enumerate(wanted):
+        if t._node is None:
+            raise AutogradError(f"inputs[{i}] of backward() does not require grad")
+    watch = Watch([t._node for t in wanted], accumulate=True)
+    run(roots, keep, create_graph, watch)
+    for t, g in zip(wanted, watch.found, strict=True):
+        if g is not None and not t._node.is_leaf and not t.retains_grad:
+            add_to_grad(t, g, create_graph)
+
+
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Gradients = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the sum of `outputs` with respect to each of `inputs`; no `.grad` changes.
+
+    grad_outputs, retain_graph, create_graph   as in `backward`
+    allow_unused        None for an input that the outputs do not depend on, instead of an error
+    materialize_grads   zeros for such an input
+    """
+    if is_grads_batched:
+        raise AutogradError("is_grads_batched=True is not supported; call grad() once for each row")
+    if materialize_grads and allow_unused is False:
+        raise AutogradError("materialize_grads=True needs allow_unused=True (or left out)")
+    sources = _listed(outputs, "outputs")
+    wanted = _listed(inputs, "inputs")
+    for i, t in enumerate(wanted):
+        if t._node is None:
+            raise AutogradError(
+                f"One of the differentiated Tensors does not require grad: inputs[{i}] of shape {tuple(t.shape)}"
+            )
+    roots = _roots(sources, grad_outputs)
+    keep = create_graph if retain_graph is None else retain_graph
+    watch = Watch([t._node for t in wanted], accumulate=False)
+    run(roots, keep, create_graph, watch)
+    found = watch.found
+    for i, (t, g) in enumerate(zip(wanted, found, strict=True)):
+        if g is not None:
+            continue
+        if materialize_grads:
+            found[i] = filled_of(t._meta, 0)
+        elif not allow_unused:
+            raise AutogradError(
+                f"One of the differentiated Tensors appears to not have been used in the graph: inputs[{i}] of shape "
+                f"{tuple(t.shape)}.  Set allow_unused=True if this is the desired behavior"
+            )
+    return tuple(found)
+
+
+@method("backward")
+def _tensor_backward(
+    t: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensors | None = None,
+) -> None:
+    """Add the gradients of this tensor to the `.grad` of the leaves it was computed from.
+
+    `gradient` is the gradient of some value with respect to this tensor; it may be left out if the tensor has one
+    element.  For the others see `flow.autograd.backward`.
+    """
+    if inputs is None and gradient is None and t._node is not None and t._meta.numel == 1:
+        keep = create_graph if retain_graph is None else retain_graph
+        run([(t._node, filled_of(t._meta, 1))], keep, create_graph)
+    else:
+        backward(
+            (t,), None if gradient is None else (gradient,), retain_graph, create_graph, inputs
+        )
+
+
+def _listed(tensors: Any, name: str) -> list[Tensor]:
+    listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    for t in listed:
+        if not isinstance(t, Tensor):
+            raise ArgumentTypeError(f"{name} must be Tensors, got {type(t).__name__}")
+    return listed
+
+
+def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tensor]]:
+    """Each tensor's edge and the gradient that starts there."""
+    given: list[Tensor | None]
+    if gradients is None:
+        given = [None] * len(tensors)
+    else:
+        given = [gradients] if isinstance(gradients, Tensor) else list(gradients)
+    if len(given) != len(tensors):
+        raise AutogradError(f"got {len(tensors)} tensors and {len(given)} gradients")
+    roots = []
+    for i, (t, g) in enumerate(zip(tensors, given, strict=True)):
+        if t._node is None:
+            raise AutogradError(
+                f"element {i} of tensors does not require grad and does not have a grad_fn"
+            )
+        if g is None:
+            if t._meta.numel != 1:
+                raise AutogradError(
+                    f"grad can be implicitly created only for scalar outputs, tensor {i} has shape {tuple(t.shape)}; "
+                    f"give its gradient, or reduce it with sum() or mean() first"
+                )
+            g = filled_of(t._meta, 1)
+        elif not isinstance(g, Tensor):
+            raise ArgumentTypeError(f"a gradient is a Tensor or None, got {type(g).__name__}")
+        elif g._meta.shape != t._meta.shape:
+            raise AutogradError(
+                f"Mismatch in shape: grad_output[{i}] has a shape of {tuple(g.shape)} and output[{i}] has a shape of "
+                f"{tuple(t.shape)}"
+            )
+        elif g._meta.dtype is not t._meta.dtype:
+            g = g.to(t._meta.dtype)
+        roots.append((t._node, g))
+    return roots

@@ -1,0 +1,247 @@
+"""Derivatives of functions: products with a Jacobian or Hessian, and the matrices themselves.
+
+PyTorch's `torch.autograd.functional`: each takes a function of tensors and the point, as a tensor or a tuple of them, and what
+it returns has the same structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.autograd.backward import grad
+from flowvm.autograd.modes import enable_grad
+from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.ops.recording import filled_of
+from flowvm.reading import adopt_array
+from flowvm.tensor import Tensor
+
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+
+Function = Callable[..., Any]
+Tensors = Tensor | Sequence[Tensor]
+
+
+def vjp(
+    func: Function,
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
+    """(func(*inputs), v times the Jacobian); `v` has the outputs' structure and may be left out for one number."""
+    with enable_grad():
+        point = _point(inputs, create_graph)
+        outputs = _evaluate(func, point, strict)
+        found = _grad(outputs, point, _vector(v, outputs, "v"), create_graph, strict)
+        return _like_outputs(outputs, create_graph), _like_inputs(found, inputs, create_graph)
+
+
+def jvp(
+    func: Function,
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
+    """(func(*inputs), the Jacobian times v); `v` has the inputs' structure.
+
+    The gradient of vjp with respect to its vector: two backwards, whatever the sizes.
+    """
+    with enable_grad():
+        point = _point(inputs, create_graph)
+        direction = _vector(v, point, "v")
+        outputs = _evaluate(func, point, strict)
+        listed = _listed(outputs)
+        duals = [filled_of(o._meta, 0).requires_grad_() for o in listed]
+        back = _grad(outputs, point, duals, True, strict)
+        found = _grad(back, duals, direction, create_graph, strict)
+        several = not isinstance(outputs, Tensor)
+        result = tuple(_done(f, create_graph) for f in found)
+        return _like_outputs(outputs, create_graph), result if several else result[0]
+
+
+def jacobian(
+    func: Function,
+    inputs: Tensors,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    strategy: str = "reverse-mode",
+) -> Any:
+    """The Jacobian, of shape [*output's, *input's], for each pair of output and input.
+
+    `vectorize` and `strategy` are there for PyTorch's sake: a row is computed at a time, by backward.
+    """
+    with enable_grad():
+        point = _point(inputs, create_graph)
+        outputs = _evaluate(func, point, strict)
+        rows = []
+        for out in _listed(outputs):
+            basis = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1, *out.shape)
+            grads = [
+                _grad(out, point, [adopt_array(np.ascontiguousarray(b))], create_graph, strict)
+                for b in basis
+            ]
+            blocks = tuple(
+                _stacked([g[k] for g in grads], out, t, create_graph) for k, t in enumerate(point)
+            )
+            rows.append(blocks[0] if isinstance(inputs, Tensor) else blocks)
+        return rows[0] if isinstance(outputs, Tensor) else tuple(rows)
+
+
+def hessian(
+    func: Function,
+    inputs: Tensors,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    outer_jacobian_strategy: str = "reverse-mode",
+) -> Any:
+    """The Hessian of a function that returns one number: [*input's shape, *input's shape] for each pair of inputs."""
+
+    def gradient(*point: Tensor) -> Any:
+        out = _one_number(func(*point))
+        found = _grad(out, point, None, True, strict)
+        return found[0] if isinstance(inputs, Tensor) else tuple(found)
+
+    return jacobian(gradient, inputs, create_graph, strict)
+
+
+def vhp(
+    func: Function,
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
+    """(func(*inputs), v times the Hessian) for a function that returns one number."""
+    with enable_grad():
+        point = _point(inputs, create_graph)
+        direction = _vector(v, point, "v")
+        out = _one_number(_evaluate(func, point, strict))
+        first = _grad(out, point, None, True, strict)
+        found = _grad(first, point, direction, create_graph, strict)
+        return _done(out, create_graph), _like_inputs(found, inputs, create_graph)
+
+
+def hvp(
+    func: Function,
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
+    """(func(*inputs), the Hessian times v) for a function that returns one number; `vhp`, since the Hessian is symmetric."""
+    return vhp(func, inputs, v, create_graph, strict)
+
+
+# --- pieces -----------------------------------------------------------------------------------
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    for t in listed:
+        if not isinstance(t, Tensor):
+            raise ArgumentTypeError(f"tensors are wanted here, got {type(t).__name__}")
+    return listed
+
+
+def _point(inputs: Tensors, create_graph: bool) -> list[Tensor]:
+    """The inputs as tensors of our own that require grad: in the caller's graph only if that is wanted."""
+    point = []
+    for t in _listed(inputs):
+        if create_graph and t.requires_grad:
+            point.append(t.view_as(t))
+        else:
+            point.append(t.detach().requires_grad_())
+    return point
+
+
+def _evaluate(func: Function, point: list[Tensor], strict: bool) -> Any:
+    outputs = func(*point)
+    for i, out in enumerate(_listed(outputs)):
+        if strict and not out.requires_grad:
+            raise AutogradError(
+                f"output {i} of the function does not depend on the inputs, and strict=True allows none"
+            )
+    return outputs
+
+
+def _one_number(out: Any) -> Tensor:
+    if not isinstance(out, Tensor) or out.numel() != 1:
+        shape = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise AutogradError(f"the function must return a Tensor of one element, got {shape}")
+    return out
+
+
+def _vector(v: Tensors | None, like: Any, name: str) -> list[Tensor]:
+    tensors = _listed(like)
+    if v is None:
+        if len(tensors) != 1 or tensors[0].numel() != 1:
+            raise AutogradError(f"{name} may only be left out for a single tensor of one element")
+        return [filled_of(tensors[0]._meta, 1)]
+    given = _listed(v)
+    if len(given) != len(tensors) or any(
+        g.shape != t.shape for g, t in zip(given, tensors, strict=True)
+    ):
+        raise AutogradError(
+            f"{name} has shapes {[tuple(g.shape) for g in given]}, and must have {[tuple(t.shape) for t in tensors]}"
+        )
+    return given
+
+
+def _grad(
+    outputs: Any,
+    inputs: Sequence[Tensor],
+    v: Sequence[Tensor] | None,
+    create_graph: bool,
+    strict: bool,
+) -> list[Tensor]:
+    """Gradients; zeros for inputs that the outputs do not depend on, unless that is an error."""
+    listed = _listed(outputs)
+    vectors: Sequence[Tensor | None] = [None] * len(listed) if v is None else v
+    pairs = [(o, g) for o, g in zip(listed, vectors, strict=True) if o.requires_grad]
+    found: Sequence[Tensor | None] = [None] * len(inputs)
+    if pairs:
+        found = grad(
+            [o for o, _ in pairs],
+            inputs,
+            [g for _, g in pairs],
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+    if strict and any(g is None for g in found):
+        place = next(i for i, g in enumerate(found) if g is None)
+        raise AutogradError(
+            f"the outputs do not depend on input {place}, and strict=True allows none"
+        )
+    return [filled_of(t._meta, 0) if g is None else g for g, t in zip(found, inputs, strict=True)]
+
+
+def _done(t: Tensor, create_graph: bool) -> Tensor:
+    return t if create_graph else t.detach()
+
+
+def _like_inputs(found: list[Tensor], inputs: Tensors, create_graph: bool) -> Any:
+    result = tuple(_done(f, create_graph) for f in found)
+    return result[0] if isinstance(inputs, Tensor) else result
+
+
+def _like_outputs(outputs: Any, create_graph: bool) -> Any:
+    if isinstance(outputs, Tensor):
+        return _done(outputs, create_graph)
+    return tuple(_done(o, create_graph) for o in outputs)
+
+
+def _stacked(rows: list[Tensor], out: Tensor, t: Tensor, create_graph: bool) -> Tensor:
+    from flowvm.ops.joining import stack
+
+    shape = (*out.shape, *t.shape)
+    if not rows:
+        return filled_of(t._meta.with_shape(shape), 0)
+    made: Tensor = stack([_done(r, create_graph) for r in rows]).reshape(shape)
+    return made

@@ -1,0 +1,241 @@
+"""Gradients against finite differences: `gradcheck` for first derivatives, `gradgradcheck` for second.
+
+A Jacobian is computed twice, a row at a time by backward and a column at a time by central differences, and both are in
+the error when they differ.  The function is called on its own copies for the differences, so the inputs never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.autograd.backward import grad
+from flowvm.autograd.modes import enable_grad
+from flowvm.dtype import float64
+from flowvm.errors import ArgumentError, AutogradError, FlowError
+from flowvm.reading import adopt_array
+from flowvm.tensor import Tensor
+
+__all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
+
+Array = np.ndarray[Any, Any]
+
+
+class GradcheckError(AutogradError):
+    """The two Jacobians differ, or one of them could not be had."""
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Tensor | Sequence[Any],
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    fast_mode: bool = False,
+) -> bool:
+    """True if the gradients of `func` at `inputs` are those that finite differences give.
+
+    Inputs that require grad are checked; they should be float64, or `eps` drowns in rounding.  `func` returns a tensor or
+    a tuple.  On a difference GradcheckError, or False with raise_exception=False.  nondet_tol is how far a second
+    backward may be from the first.  check_undefined_grad, check_grad_dtypes and fast_mode are there for PyTorch's sake:
+    backward always gives every gradient its input's dtype, and each output's gradient is always tried alone.
+    """
+    if check_batched_grad:
+        raise ArgumentError("check_batched_grad=True is not supported")
+    try:
+        _check(func, _tuple(inputs), eps, atol, rtol, nondet_tol)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Tensor | Sequence[Any],
+    grad_outputs: Tensor | Sequence[Tensor] | None = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    fast_mode: bool = False,
+) -> bool:
+    """True if the gradients of the gradients of `func` are those that finite differences give; see `gradcheck`.
+
+    grad_outputs are the gradients that the first backward starts from; random ones if left out.
+    """
+    given = _tuple(inputs)
+    outputs = _outputs(func, given)
+    if grad_outputs is None:
+        rng = np.random.default_rng(len(outputs))
+        grads = tuple(
+            _made(rng.standard_normal(tuple(o.shape)), o, gen_non_contig_grad_outputs)
+            for o in outputs
+        )
+    else:
+        grads = _tuple(grad_outputs)
+    n = len(given)
+
+    def first(*args: Any) -> tuple[Tensor, ...]:
+        outs = _outputs(func, args[:n])
+        wanted = [a for a in args[:n] if isinstance(a, Tensor) and a.requires_grad]
+        found = grad(outs, wanted, args[n:], create_graph=True, allow_unused=True)
+        return tuple(g for g in found if g is not None and g.requires_grad)
+
+    return gradcheck(
+        first,
+        (*given, *grads),
+        eps=eps,
+        atol=atol,
+        rtol=rtol,
+        raise_exception=raise_exception,
+        nondet_tol=nondet_tol,
+        check_batched_grad=check_batched_grad,
+    )
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    return (values,) if isinstance(values, Tensor) else tuple(values)
+
+
+def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
+    if spread and values.ndim:
+        values = np.repeat(values, 2, axis=-1)[..., ::2]
+    return adopt_array(values.astype(like.dtype.numpy, copy=False)).requires_grad_()
+
+
+def _outputs(func: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor]:
+    with enable_grad():
+        result = func(*args)
+    listed = [result] if isinstance(result, Tensor) else list(result)
+    return [o for o in listed if isinstance(o, Tensor) and o.requires_grad]
+
+
+def _check(
+    func: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    eps: float,
+    atol: float,
+    rtol: float,
+    nondet_tol: float,
+) -> None:
+    places = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
+    if not places:
+        raise ArgumentError("gradcheck expects at least one input tensor to require gradient")
+    low = [i for i in places if inputs[i].dtype is not float64]
+    if low:
+        raise ArgumentError(
+            f"gradcheck needs float64 inputs, input {low[0]} is {inputs[low[0]].dtype.name}; convert it with .double()"
+        )
+    wanted = [inputs[i] for i in places]
+    outputs = _outputs(func, inputs)
+    analytical = _analytical(outputs, wanted)
+    if nondet_tol < float("inf"):
+        _same(analytical, _analytical(outputs, wanted), nondet_tol)
+    if not outputs:
+        return _check_constant(func, inputs)
+    for k, place in enumerate(places):
+        numerical = _numerical(func, inputs, place, eps)
+        if len(numerical) != len(outputs):
+            raise GradcheckError(
+                f"the function gave {len(outputs)} differentiable outputs, then {len(numerical)}"
+            )
+        for j, number in enumerate(numerical):
+            _compare(number, analytical[j][k], j, place, atol, rtol)
+    return None
+
+
+def _check_constant(func: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+    raise GradcheckError(
+        "no output of the function requires grad, so there is nothing to check: is one of its operations not "
+        "differentiable, or under no_grad?"
+    )
+
+
+def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]]:
+    """For each output and input: d output / d input, as [elements of the output, of the input]."""
+    jacobians = []
+    for out in outputs:
+        rows = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1, *out.shape)
+        blocks = [np.zeros((out.numel(), t.numel())) for t in inputs]
+        for r in range(out.numel()):
+            start = adopt_array(np.ascontiguousarray(rows[r]))
+            try:
+                grads = grad(out, inputs, start, retain_graph=True, allow_unused=True)
+            except FlowError as error:
+                raise GradcheckError(f"backward of output element {r} failed: {error}") from error
+            for block, g, t in zip(blocks, grads, inputs, strict=True):
+                if g is None:
+                    continue
+                if g.shape != t.shape or g.dtype is not t.dtype:
+                    raise GradcheckError(
+                        f"a gradient is {g.dtype.name} {tuple(g.shape)} for an input {t.dtype.name} {tuple(t.shape)}"
+                    )
+                block[r] = g.numpy().reshape(-1)
+        jacobians.append(blocks)
+    return jacobians
+
+
+def _numerical(
+    func: Callable[..., Any], inputs: tuple[Any, ...], place: int, eps: float
+) -> list[Array]:
+    values = inputs[place].numpy()
+    columns: list[list[Array]] = []
+
+    def at(i: int, change: float) -> list[Array]:
+        moved = np.array(values, order="C")
+        moved.reshape(-1)[i] += change
+        args = list(inputs)
+        # requires_grad decides which outputs count, and functions that call grad need it
+        args[place] = adopt_array(moved).requires_grad_()
+        return [o.numpy().astype(np.float64).reshape(-1) for o in _outputs(func, tuple(args))]
+
+    for i in range(values.size):
+        above, below = at(i, eps), at(i, -eps)
+        columns.append([(a - b) / (2 * eps) for a, b in zip(above, below, strict=True)])
+    if not columns:
+        return [np.zeros((o.numel(), 0)) for o in _outputs(func, inputs)]
+    return [np.stack([c[j] for c in columns], axis=1) for j in range(len(columns[0]))]
+
+
+def _compare(
+    numerical: Array, analytical: Array, output: int, place: int, atol: float, rtol: float
+) -> None:
+    if numerical.shape == analytical.shape and np.allclose(
+        analytical, numerical, rtol, atol, equal_nan=True
+    ):
+        return
+    text = (
+        f"Jacobian mismatch for output {output} with respect to input {place},\n"
+        f"numerical:\n{numerical}\nanalytical:\n{analytical}"
+    )
+    if numerical.shape == analytical.shape:
+        far = np.abs(numerical - analytical)
+        worst = np.unravel_index(np.argmax(np.nan_to_num(far, nan=np.inf)), far.shape)
+        text += f"\nfarthest apart, by {far[worst]:.3g}: output element {worst[0]}, input element {worst[1]}"
+    raise GradcheckError(text)
+
+
+def _same(first: list[list[Array]], second: list[list[Array]], tolerance: float) -> None:
+    for j, (row, again) in enumerate(zip(first, second, strict=True)):
+        for k, (a, b) in enumerate(zip(row, again, strict=True)):
+            if not np.allclose(a, b, 0, tolerance, equal_nan=True):
+                raise GradcheckError(
+                    f"backward is not deterministic: output {j}, input {k} differ by {np.abs(a - b).max():.3g} "
+                    f"between two runs (nondet_tol={tolerance})"
+                )

@@ -1,0 +1,300 @@
+"""Arithmetic of two tensors, or of a tensor and a number, with broadcasting, and the operators `+ - * / // % **`.
+
+The operators are the call functions themselves (`Tensor.__add__ = add.call`), so `x + y` is one Python call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
+from flowvm.ops.create import full, zeros_like
+from flowvm.ops.elementwise import Elementwise, elementwise
+from flowvm.ops.math import attach, back, in_place, log, reciprocal, rsqrt, sign, sqrt
+from flowvm.ops.math import square as square_of
+from flowvm.ops.registry import Sample, samples
+from flowvm.tensor import Tensor, method
+
+__all__ = [
+    "add",
+    "div",
+    "divide",
+    "floor_divide",
+    "fmod",
+    "mul",
+    "multiply",
+    "pow",
+    "remainder",
+    "rsub",
+    "sub",
+    "subtract",
+    "true_divide",
+]
+
+Scalar = bool | int | float
+
+
+def _sum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    return back(c, lambda: g, lambda: g)
+
+
+_add = elementwise("add", "x + y", grad=_sum_grad)
+_sub = elementwise(
+    "sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g)
+)
+
+
+def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g * y, lambda: g * x)
+
+
+mul = elementwise(
+    "mul", "x * y", saves="x, y", grad=_mul_grad, doc="x * y, element by element; bools: and."
+)
+
+
+def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g / y, lambda: -g * ((x / y) / y))
+
+
+_div = elementwise("div", "x / y", types="float", saves="x, y", grad=_div_grad)
+
+
+def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    return back(c, lambda: zeros_like(g), lambda: zeros_like(g))
+
+
+floor_divide = elementwise(
+    "floor_divide",
+    "floor_divide(x, y)",
+    types="number",
+    grad=_flat_grad,
+    doc="x / y rounded down.  Integers by 0: DivisionByZeroError at the next sync.",
+)
+_trunc_divide_float = elementwise("trunc_divide", "trunc(x / y)", types="number", grad=_flat_grad)
+_trunc_divide_int = elementwise(
+    "trunc_divide", "floor_divide(x - fmod(x, y), y)", types="number", grad=_flat_grad
+)
+
+
+def _remainder_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g, lambda: -g * floor_divide.call(x, y))
+
+
+def _fmod_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g, lambda: -g * div(x, y, rounding_mode="trunc"))
+
+
+remainder = elementwise(
+    "remainder",
+    "remainder(x, y)",
+    types="number",
+    saves="x, y",
+    grad=_remainder_grad,
+    doc="What is left of x / y rounded down: the sign of y, as Python's %.",
+)
+fmod = elementwise(
+    "fmod",
+    "fmod(x, y)",
+    types="number",
+    saves="x, y",
+    grad=_fmod_grad,
+    doc="What is left of x / y rounded towards 0: the sign of x, as C's fmod.",
+)
+
+
+def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    from flowvm.ops.compare import where
+
+    x, y, out = c.saved
+
+    def base() -> Tensor:
+        if not isinstance(y, Tensor):
+            return zeros_like(g) if y == 0 else g * (pow(x, y - 1) * y)
+        slope = pow(x, y - 1) * y
+        return g * where(y == 0, zeros_like(slope), slope)
+
+    def exponent() -> Tensor:
+        if not isinstance(x, Tensor):
+            return g * (out * math.log(x)) if x > 0 else _by_log(full((), x, dtype=out.dtype))
+        return _by_log(x)
+
+    def _by_log(x: Tensor) -> Tensor:
+        slope = out * log.call(x)
+        return g * where((x == 0) & (y >= 0), zeros_like(slope), slope)
+
+    return back(c, base, exponent)
+
+
+_pow = elementwise("pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad)
+_cube = elementwise(
+    "cube", "x * x * x", types="number", saves="x", grad=lambda c, g: (g * (c.saved[0] * c.saved[0] * 3),)
+)
+
+
+def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
+        raise ArgumentTypeError(f"{name}: alpha must be a number, got {type(alpha).__name__}")
+    if isinstance(alpha, (float, np.floating)) and not getattr(
+        getattr(other, "dtype", None), "is_floating_point", True
+    ):
+        raise DTypeError(f"{name}: alpha={alpha} is a float and other is {other.dtype.name}")
+    return other * alpha
+
+
+def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+    """`input + alpha * other`, broadcast and promoted; bools: or.
+
+    >>> flow.add(flow.ones(2), flow.ones(2), alpha=2)
+    tensor([3., 3.])
+    """
+    if alpha != 1:
+        other = _scaled("add", other, alpha)
+    total: Tensor = _add.call(input, other) if out is None else _add(input, other, out=out)
+    return total
+
+
+def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+    """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors."""
+    if alpha != 1:
+        other = _scaled("sub", other, alpha)
+    rest: Tensor = _sub.call(input, other) if out is None else _sub(input, other, out=out)
+    return rest
+
+
+def rsub(input: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """`other - alpha * input`."""
+    return sub(other, input, alpha=alpha)
+
+
+def _quotient(name: str, rounding_mode: str | None, *args: Any) -> Elementwise:
+    if rounding_mode is None:
+        return _div
+    if rounding_mode == "floor":
+        return floor_divide
+    if rounding_mode != "trunc":
+        raise ArgumentError(
+            f"{name}: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
+        )
+    floats = any(
+        a._meta.dtype.is_floating_point if isinstance(a, Tensor) else isinstance(a, float)
+        for a in args
+    )
+    return _trunc_divide_float if floats else _trunc_divide_int
+
+
+def div(
+    input: Any, other: Any, *, rounding_mode: str | None = None, out: Tensor | None = None
+) -> Tensor:
+    """`input / other`, broadcast; integers give floats unless rounded.
+
+    `rounding_mode`: None, "trunc" (towards 0) or "floor" (down); these keep integers integers, and dividing them by 0 raises
+    DivisionByZeroError at the next sync.
+    """
+    quotient: Tensor = _quotient("div", rounding_mode, input, other)(input, other, out=out)
+    return quotient
+
+
+def true_divide(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
+    """`input / other`; integers give floats."""
+    return div(input, other, out=out)
+
+
+def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
+    """`input` to the power of `exponent`, broadcast and promoted; either may be a number.
+
+    Integers to a negative integer number raise ArgumentError, as in PyTorch.
+    """
+    if isinstance(exponent, (int, float)) and isinstance(input, Tensor):
+        shortcut = None if out is not None else _power(input, exponent)
+        if shortcut is not None:
+            return shortcut
+        if exponent < 0 and isinstance(exponent, int) and not input.dtype.is_floating_point:
+            raise ArgumentError(
+                f"pow: integers to a negative integer power ({exponent}) are not integers; make one of them a float"
+            )
+    power: Tensor = _pow(input, exponent, out=out)
+    return power
+
+
+def _power(x: Tensor, exponent: float) -> Tensor | None:
+    """The powers that are cheaper another way."""
+    floating = x._meta.dtype.is_floating_point
+    if exponent == 2 and (floating or isinstance(exponent, int)):
+        return square_of(x)
+    if exponent == 3 and floating:
+        cubed: Tensor = _cube.call(x)
+        return cubed
+    if not floating:
+        return None
+    shortcut = {0.5: sqrt, -0.5: rsqrt, -1.0: reciprocal}.get(exponent)
+    root: Tensor | None = None if shortcut is None else shortcut.call(x)
+    return root
+
+
+multiply, subtract, divide = mul, sub, div
+
+
+# --- methods and operators ----------------------------------------------------------------------
+
+
+@method()
+def add_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """In-place `add`."""
+    return _add.into(x, x, other if alpha == 1 else _scaled("add_", other, alpha))
+
+
+@method()
+def sub_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """In-place `sub`."""
+    return _sub.into(x, x, other if alpha == 1 else _scaled("sub_", other, alpha))
+
+
+@method()
+def div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """In-place `div`."""
+    return _quotient("div_", rounding_mode, x, other).into(x, x, other)
+
+
+@method()
+def pow_(x: Tensor, exponent: Any) -> Tensor:
+    """In-place `pow`."""
+    return _pow.into(x, x, exponent)
+
+
+def _reversed(f: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def operator(x: Tensor, other: Any) -> Any:
+        return f(other, x)
+
+    operator.__name__ = operator.__qualname__ = name
+    return operator
+
+
+for _f in (mul, floor_divide, remainder, fmod):
+    attach(_f, _f.name)
+attach(mul, "multiply")
+for _name, _g, _h in (
+    ("add", add, add_), ("sub", sub, sub_), ("subtract", sub, sub_), ("div", div, div_), ("divide", div, div_),
+    ("true_divide", true_divide, div_), ("pow", pow, pow_), ("rsub", rsub, None),
+):  # fmt: skip
+    setattr(Tensor, _name, _g)
+    if _h is not None:
+        setattr(Tensor, _name + "_", _h)
+for _name, _f in (
+    ("add", _add), ("sub", _sub), ("mul", mul), ("truediv", _div), ("floordiv", floor_divide), ("mod", remainder),
+):  # fmt: skip
+    setattr(Tensor, f"__{_name}__", _f.call)
+    setattr(Tensor, f"__r{_name}__", _reversed(_f.call, f"__r{_name}__"))
+    setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
+Tensor.__pow__ = pow  # type: ignore[method-assign]
+Tensor.__rpow__ = _reversed(pow, "__rpow__")  # type: ignore[method-assign]
+Tensor.__ipow__ = pow_  # type: ignore[attr-defined]
+Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # so that array + tensor asks the tensor

@@ -1,0 +1,51 @@
+"""Timing that can be trusted on a noisy machine: ours and the peer in turn, in one process, and the median of the ratios."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class Result:
+    """One row of the table.  `ours` and `peer` are medians in `unit`; `ratio` is the median of paired ratios ours / peer."""
+
+    name: str
+    unit: str
+    ours: float
+    peer_name: str = ""
+    peer: float | None = None
+    ratio: float | None = None
+    reach: str = ""
+    met: bool | None = None
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self)
+
+
+def seconds_per_call(function: Callable[[int], None], count: int) -> float:
+    """Seconds a call of `function(count)`, which makes `count` of them."""
+    start = time.perf_counter()
+    function(count)
+    return (time.perf_counter() - start) / count
+
+
+def paired(
+    ours: Callable[[int], None], peer: Callable[[int], None] | None, count: int, rounds: int
+) -> tuple[float, float | None, float | None]:
+    """Median seconds a call of both, taken in turn, and the median of the ratios; one uncounted round first."""
+    ours(max(1, count // 10))
+    if peer is None:
+        return statistics.median(seconds_per_call(ours, count) for _ in range(rounds)), None, None
+    peer(max(1, count // 10))
+    mine, theirs = [], []
+    for _ in range(rounds):
+        mine.append(seconds_per_call(ours, count))
+        theirs.append(seconds_per_call(peer, count))
+    ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+    return statistics.median(mine), statistics.median(theirs), statistics.median(ratios)
