@@ -79,7 +79,8 @@ def run(
         _arrive(grads, edge, g, True)
     counts = _counts(list(grads)) if watch is None else _counts_towards(list(grads), watch)
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
-    del roots, g
+    roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
+    g = None  # type: ignore[assignment]
     before, line = set_grad_enabled(create_graph), pin_user_line()
     try:
         _run(ready, grads, counts, keep_graph, create_graph, watch)

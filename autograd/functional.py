@@ -80,9 +80,9 @@ def jacobian(
         outputs = _evaluate(func, point, strict)
         rows = []
         for out in _listed(outputs):
-            basis = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1, *out.shape)
+            basis = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1 if out.numel() else 0, *out.shape)
             grads = [
-                _grad(out, point, [adopt_array(np.ascontiguousarray(b))], create_graph, strict)
+                _grad(out, point, [adopt_array(np.array(b, order="C"))], create_graph, strict)
                 for b in basis
             ]
             blocks = tuple(

@@ -148,7 +148,10 @@ def _check(
     if nondet_tol < float("inf"):
         _same(analytical, _analytical(outputs, wanted), nondet_tol)
     if not outputs:
-        return _check_constant(func, inputs)
+        raise GradcheckError(
+            "no output of the function requires grad, so there is nothing to check: is one of its operations not "
+            "differentiable, or under no_grad?"
+        )
     for k, place in enumerate(places):
         numerical = _numerical(func, inputs, place, eps)
         if len(numerical) != len(outputs):
@@ -157,24 +160,16 @@ def _check(
             )
         for j, number in enumerate(numerical):
             _compare(number, analytical[j][k], j, place, atol, rtol)
-    return None
-
-
-def _check_constant(func: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-    raise GradcheckError(
-        "no output of the function requires grad, so there is nothing to check: is one of its operations not "
-        "differentiable, or under no_grad?"
-    )
 
 
 def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]]:
     """For each output and input: d output / d input, as [elements of the output, of the input]."""
     jacobians = []
     for out in outputs:
-        rows = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1, *out.shape)
+        rows = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1 if out.numel() else 0, *out.shape)
         blocks = [np.zeros((out.numel(), t.numel())) for t in inputs]
         for r in range(out.numel()):
-            start = adopt_array(np.ascontiguousarray(rows[r]))
+            start = adopt_array(np.array(rows[r], order="C"))
             try:
                 grads = grad(out, inputs, start, retain_graph=True, allow_unused=True)
             except FlowError as error:

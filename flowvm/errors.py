@@ -20,6 +20,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
         OutOfMemoryError     RuntimeError and MemoryError         no block of that size could be had
         LinAlgError          RuntimeError              a singular matrix, or no convergence
         AutogradError        RuntimeError              backward twice, a saved tensor changed, ...
+          GradcheckError                               a gradient that differs from the numeric one
         ConfigError          ValueError                a setting that cannot be
         VMError              RuntimeError              the virtual machine itself
           CompileError                                 a kernel that cannot become native code
@@ -46,6 +47,7 @@ __all__ = [
     "DivisionByZeroError",
     "FlowError",
     "FreedError",
+    "GradcheckError",
     "InvalidValueError",
     "KernelError",
     "LinAlgError",
@@ -107,6 +109,10 @@ class LinAlgError(FlowError, RuntimeError):
 
 class AutogradError(FlowError, RuntimeError):
     """A backward pass that cannot be right."""
+
+
+class GradcheckError(AutogradError):
+    """A gradient that differs from the one found by finite differences."""
 
 
 class ConfigError(FlowError, ValueError):

@@ -344,7 +344,7 @@ def call_into(
     made = op.cache.get(key)
     if made is None:
         made = op.cache[key] = _entry(op, metas, attrs, into)
-    pack = made[-1] or op.scalar_kinds
+    pack = made[-1][::-1] or op.scalar_kinds
     words = [
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
         for k, v in zip(pack, scalars, strict=True)

@@ -2,7 +2,7 @@
 
 Each waits for the tensor's own writer and nothing else, then looks at memory directly.  `numpy()` copies: the VM runs behind
 Python's back, so an array that shared memory would change under the reader's eyes.  Sharing is there under the names that
-promise it: `from_numpy`, DLPack, `__array_interface__`.
+promise it: `from_numpy`, DLPack, `__array__(copy=False)`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from flowvm.dtype import DType, float16
 from flowvm.dtype import from_numpy as dtype_from_numpy
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
 from flowvm.meta import TensorMeta
 from flowvm.tensor import Tensor, method, new_tensor
 from flowvm.vm.engine import engine
 
-__all__ = ["adopt_array", "memory_of"]
+__all__ = ["adopt_array", "memory_now", "memory_of"]
 
 _SCALARS = {
     "bool": ctypes.c_bool,
@@ -50,8 +50,13 @@ class _Memory:
 
 def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
     """A NumPy array on the tensor's own memory, after waiting for its writer."""
-    meta = t._meta
     engine.wait_for([t._ref])
+    return memory_now(t)
+
+
+def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
+    """`memory_of` for who knows that the writer is done."""
+    meta = t._meta
     if meta.numel == 0:
         return np.empty(meta.shape, meta.dtype.numpy)
     # a detached tensor, so that holding the array holds no autograd graph
@@ -83,6 +88,40 @@ def item(t: Tensor) -> Any:
 def tolist(t: Tensor) -> Any:
     """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor."""
     return memory_of(t).tolist()
+
+
+# --- as a Python number ---------------------------------------------------------------------------
+
+
+@method("__bool__")
+def _bool(t: Tensor) -> bool:
+    if t._meta.numel != 1:
+        what = "more than one value" if t._meta.numel else "no values"
+        raise InvalidValueError(
+            f"Boolean value of Tensor with {what} is ambiguous: this one has shape "
+            f"{tuple(t.shape)}; use .any() or .all()"
+        )
+    return bool(t.item())
+
+
+@method("__float__")
+def _float(t: Tensor) -> float:
+    return float(t.item())
+
+
+@method("__int__")
+def _int(t: Tensor) -> int:
+    return int(t.item())
+
+
+@method("__index__")
+def _index(t: Tensor) -> int:
+    if t._meta.numel != 1 or t._meta.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            "only integer tensors of a single element can be converted to an index, this one "
+            f"is {t._meta.dtype.name} of shape {tuple(t.shape)}"
+        )
+    return int(t.item())
 
 
 def adopt_array(array: np.ndarray[Any, Any], owner: Any = None) -> Tensor:

@@ -157,7 +157,7 @@ def _join(path: str, key: object) -> str:
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     # safetensors writes the buffer as it lies, so it must be dense (and 0-d arrays stay 0-d).
-    return np.array(tensor.detach().cpu().numpy(), order="C", copy=True)
+    return np.array(tensor.detach().to("cpu").numpy(), order="C", copy=True)
 
 
 def _umask() -> int:

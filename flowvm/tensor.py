@@ -80,6 +80,8 @@ class Tensor:
             return meta
         if name in ("_pending", "_extra"):
             raise AttributeError(name)
+        if name.startswith("_"):  # asked for by protocols, and often: no search
+            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
         near = difflib.get_close_matches(name, [n for n in dir(type(self)) if n[0] != "_"], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")

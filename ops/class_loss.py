@@ -16,8 +16,9 @@ from flowvm.dtype import int64
 from flowvm.errors import ArgumentError, DTypeError, ShapeError, Status
 from flowvm.meta import TensorMeta
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.ops.rows import sum_of, top_of
 from flowvm.ops.scalar import exp, log
-from flowvm.ops.softmax import _softmax_backward, log_softmax, softmax, top_of
+from flowvm.ops.softmax import _softmax_backward, log_softmax, softmax
 from flowvm.tensor import Tensor
 
 __all__ = ["cross_entropy", "nll_loss"]
@@ -32,21 +33,6 @@ def check_reduction(name: str, reduction: str) -> None:
     """ArgumentError unless `reduction` is one there is."""
     if reduction not in ("none", "mean", "sum"):
         raise ArgumentError(f'{name}: reduction is "none", "mean" or "sum", got {reduction!r}')
-
-
-def _sum_of(x: Array) -> Any:
-    """The sum, in eight parts side by side."""
-    zero = x.dtype.type(0)
-    a = b = c = d = e = f = g = h = zero
-    whole = len(x) // 8
-    for k in range(whole):
-        j = 8 * k
-        a, b, c, d = a + x[j], b + x[j + 1], c + x[j + 2], d + x[j + 3]
-        e, f, g, h = e + x[j + 4], f + x[j + 5], g + x[j + 6], h + x[j + 7]
-    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-    for j in range(8 * whole, len(x)):
-        total += x[j]
-    return total
 
 
 def _entropy_body(
@@ -70,12 +56,12 @@ def _entropy_body(
                     part = xs[start : start + RUN]
                     for j in range(len(part)):
                         es[j] = exp(part[j] - top)
-                    s += _sum_of(es[: len(part)])
+                    s += sum_of(es[: len(part)])
                 s = log(s)
                 rows[i] = s + top
                 value = s - (xs[t] - top)
                 if smoothing != 0:
-                    spread = (s + top) - _sum_of(xs) / real(n)
+                    spread = (s + top) - sum_of(xs) / real(n)
                     value += real(smoothing) * (spread - value)
                 valid += 1
                 total += value

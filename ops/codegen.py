@@ -436,7 +436,7 @@ def _row(
 
 def _results(inner: LoweredFunction) -> list[str]:
     parts = getattr(inner.result, "types", None) or [inner.result]
-    return [p.name for p in parts]
+    return [getattr(p, "literal_type", p).name for p in parts]
 
 
 # --- body kernels -----------------------------------------------------------------------------

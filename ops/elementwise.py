@@ -238,13 +238,14 @@ class Elementwise:
         else:
             out = into
             self._fits(out, shape, result)
-        tensor, number, inner = iter(inputs), iter(kinds), []
+        tensor, number, inner, pack = iter(inputs), iter(kinds), [], ""
         for p, c in zip(pattern, compute, strict=True):
             if p == "t":
                 inner.append(next(tensor).dtype.name)
             else:
-                next(number)
-                inner.append("float64" if c.is_floating_point else "int64")
+                real = c.is_floating_point or issubclass(next(number), float)
+                inner.append("float64" if real else "int64")
+                pack += "d" if real else "q"
         scalars = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
         kernel = codegen.elementwise_kernel(
             self.expr,
@@ -256,11 +257,6 @@ class Elementwise:
         )
         strides = [out.stride, *(_broadcast_stride(m, shape) for m in inputs)]
         layout = codegen.elementwise_layout(shape, strides)
-        pack = "".join(
-            "d" if c.is_floating_point else "q"
-            for c, p in zip(compute, pattern, strict=True)
-            if p == "s"
-        )
         return Invocation((out,), kernel, layout, shape.numel(), GRAIN, 0, pack[::-1])
 
     def _fits(self, out: TensorMeta, shape: Size, result: DType) -> None:

@@ -246,20 +246,18 @@ class Fold:
             return narrow
         groups = _groups(dims)
         if not groups:  # nothing to reduce: over a dimension of size 1, at the end of a kept shape
+            x = _bare(x).contiguous()
             x = alias(x, meta.with_shape((*meta.shape, 1)))
             groups, keepdim = [(meta.ndim, meta.ndim)], False
-        for k, (first, last) in enumerate(groups):
-            final = k == len(groups) - 1
+        for k, (first, end) in enumerate(groups):
+            last = end
             while _blocks(x._meta, first, last)[2] > 1:
                 x = self.call(x, first, last, keepdim, 1.0)
                 last = first
-            if k > 0 or not keepdim or last == groups[k][1]:
-                x = self.call(x, first, last, keepdim, divisor if final else 1.0)
-                continue
-            # the blocks stand in one dimension where several are to be kept
-            x = self.call(x, first, last, True, divisor if final else 1.0)
-            kept = (*x.shape[:first], *([1] * (groups[k][1] - first + 1)), *x.shape[first + 1 :])
-            x = alias(x, x._meta.with_shape(kept))
+            x = self.call(x, first, last, keepdim, divisor if k == len(groups) - 1 else 1.0)
+            if keepdim and last != end:  # the blocks were one dimension where several are kept
+                ones = (1,) * (end - first + 1)
+                x = alias(x, x._meta.with_shape((*x.shape[:first], *ones, *x.shape[first + 1 :])))
         return x
 
 

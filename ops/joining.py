@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flowvm.dtype import result_type_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import _copy, cast
 from flowvm.interpreter import call_into
 from flowvm.ops.recording import Recorded, empty_of, need_tensor, record, wrap_dim
+from flowvm.ops.registry import Sample, samples
 from flowvm.ops.slicing import _slice, _slice_geometry
-from flowvm.ops.views import _given, expand, flatten, reshape, unsqueeze
+from flowvm.ops.views import _given, _xs, expand, flatten, reshape, unsqueeze
 from flowvm.tensor import Tensor, alias, method
 
 __all__ = [
@@ -29,7 +32,6 @@ __all__ = [
     "concatenate",
     "dstack",
     "hstack",
-    "repeat",
     "repeat_interleave",
     "row_stack",
     "stack",
@@ -248,3 +250,80 @@ def repeat_interleave(
     shape = x._meta.shape
     spread = expand(unsqueeze(x, at + 1), (*shape[: at + 1], times, *shape[at + 1 :]))
     return reshape(spread.clone(), (*shape[:at], size * times, *shape[at + 1 :]))
+
+
+# --- samples --------------------------------------------------------------------------------------------
+
+
+def _lists(*calls: tuple[Any, ...]) -> Any:
+    """For each (shapes, arguments...) a sample of tensors of these shapes in a list."""
+    return lambda rng: [
+        Sample(([rng.standard_normal(s) for s in shapes], *rest)) for shapes, *rest in calls
+    ]
+
+
+samples(
+    cat,
+    _lists(
+        (((2, 3), (1, 3)),),
+        (((2, 1, 2), (2, 3, 2), (2, 0, 2)), 1),
+        (((2,), (3,)), -1),
+        (((2, 2),),),
+        (((0,), (0,)),),
+    ),
+    np.concatenate,
+    errors=(
+        (lambda flow: flow.cat([flow.ones(2, 2), flow.ones(2, 3)]), RuntimeError),
+        (lambda flow: flow.cat([]), RuntimeError),
+        (lambda flow: flow.cat([flow.ones(())]), RuntimeError),
+        (lambda flow: flow.cat(flow.ones(2)), TypeError),
+        (lambda flow: flow.cat([flow.ones(2), 1.0]), TypeError),
+        (lambda flow: flow.cat([flow.ones(2)], 1), IndexError),
+    ),
+)
+samples(
+    cat,
+    lambda rng: [
+        Sample(([np.arange(3), rng.standard_normal(2)],)),
+        Sample(([np.arange(3, dtype=np.uint8), np.array([True, False])],)),
+    ],
+    np.concatenate,
+    name="concat",
+    grad=False,
+)
+samples(
+    stack,
+    _lists((((2, 3), (2, 3)),), (((2,), (2,), (2,)), -1), (((), ()),), (((2, 0), (2, 0)), 1)),
+    np.stack,
+    errors=((lambda flow: flow.stack([flow.ones(2), flow.ones(3)]), RuntimeError),),
+)
+samples(hstack, _lists((((2, 1), (2, 3)),), (((2,), (3,)),), (((), (2,)),)), lambda ts: np.hstack(ts))
+samples(vstack, _lists((((1, 2), (3, 2)),), (((2,), (2,)),)), lambda ts: np.vstack(ts))
+samples(dstack, _lists((((2, 2), (2, 2)),), (((2,), (2,)),), (((1, 2, 1), (1, 2, 3)),)), np.dstack)
+samples(column_stack, _lists((((2, 2), (2,)),), (((3,), (3,)),)), np.column_stack)
+samples(atleast_1d, lambda rng: _xs(rng, ((),), ((2,),)), np.atleast_1d)
+samples(atleast_2d, lambda rng: _xs(rng, ((),), ((2,),), ((1, 2, 1),)), np.atleast_2d)
+samples(atleast_3d, lambda rng: _xs(rng, ((),), ((2,),), ((2, 3),)), np.atleast_3d)
+samples(
+    repeat,
+    lambda rng: _xs(rng, ((2, 3), 2, 1), ((2,), 2, 3), ((), 2), ((2, 2), 1, 0)),
+    lambda x, *times: np.tile(x, times),
+    errors=(
+        (lambda flow: flow.ones(2, 2).repeat(2), RuntimeError),
+        (lambda flow: flow.ones(2).repeat(-1), RuntimeError),
+    ),
+)
+samples(tile, lambda rng: _xs(rng, ((2, 3), (2,)), ((2,), (2, 2)), ((), (3,))), np.tile)
+samples(
+    repeat_interleave,
+    lambda rng: [
+        *_xs(rng, ((2, 3), 2), ((2, 3), 3, 1), ((2,), 0)),
+        Sample((rng.standard_normal((3, 2)), np.array([2, 0, 1]), 0)),
+        Sample((rng.standard_normal((2, 2)), np.array([3]), 1)),
+    ],
+    np.repeat,
+    errors=(
+        (lambda flow: flow.repeat_interleave(flow.ones(2), -1), ValueError),
+        (lambda flow: flow.repeat_interleave(flow.ones(2), flow.ones(2)), RuntimeError),
+    ),
+)

@@ -6,16 +6,19 @@ default dtype where the function's values are not integers.  `METHODS` at the en
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.dtype import int64
+from flowvm.errors import DTypeError
 from flowvm.ops.core import cast, sum_to
 from flowvm.ops.create import zeros_like
 from flowvm.ops.elementwise import Elementwise, elementwise
+from flowvm.ops.recording import need_tensor
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor, method
 
@@ -295,34 +298,25 @@ arcsin, arccos, arctan = asin, acos, atan
 arcsinh, arccosh, arctanh = asinh, acosh, atanh
 
 
-def require_tensor(name: str, input: Any) -> Tensor:
-    """`input`, or an ArgumentTypeError that names the op."""
-    if not isinstance(input, Tensor):
-        raise ArgumentTypeError(
-            f"{name}: input must be a Tensor, got {type(input).__name__}; make one with flow.tensor(...)"
-        )
-    return input
-
-
 @method()
 def positive(input: Tensor) -> Tensor:
     """`input` itself.  DTypeError for bools."""
-    if require_tensor("positive", input)._meta.dtype.is_bool:
+    if need_tensor("positive", "input", input)._meta.dtype.is_bool:
         raise DTypeError("positive of a bool tensor is not defined")
     return input
 
 
 def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """x * x; bools count as int64."""
-    if require_tensor("square", input)._meta.dtype.is_bool:
-        input = input.to(np.int64)
+    if need_tensor("square", "input", input)._meta.dtype.is_bool:
+        input = input.to(int64)
     squared: Tensor = _square(input, out=out)
     return squared
 
 
 def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """x - trunc(x).  DTypeError for integers and bools."""
-    if not require_tensor("frac", input)._meta.dtype.is_floating_point:
+    if not need_tensor("frac", "input", input)._meta.dtype.is_floating_point:
         raise DTypeError(f"frac is for floats, got {input.dtype.name}")
     part: Tensor = _frac(input, out=out)
     return part
@@ -333,17 +327,12 @@ def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Ten
     if decimals == 0:
         whole: Tensor = _round(input, out=out)
         return whole
-    if not require_tensor("round", input)._meta.dtype.is_floating_point:
+    if not need_tensor("round", "input", input)._meta.dtype.is_floating_point:
         raise DTypeError(f"round with decimals is for floats, got {input.dtype.name}")
-    scale = 10.0 ** builtins_abs(decimals)
+    scale = 10.0 ** builtins.abs(decimals)
     if decimals > 0:
         return _into(out, _round.call(input * scale) / scale)
     return _into(out, _round.call(input / scale) * scale)
-
-
-def builtins_abs(n: int) -> int:
-    """`abs` of a number: this module's own is for tensors."""
-    return n if n >= 0 else -n
 
 
 def _into(out: Tensor | None, result: Tensor) -> Tensor:

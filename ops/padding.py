@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.interpreter import call_into
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import _copy, cast
 from flowvm.ops.joining import cat
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim, wrap_dims
+from flowvm.ops.registry import samples
 from flowvm.ops.slicing import _slice, basic_view
-from flowvm.ops.views import _given, flatten, reshape, transpose
+from flowvm.ops.views import _given, _xs, flatten, reshape, transpose
 from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["flip", "fliplr", "flipud", "pad", "roll", "rot90"]
@@ -192,3 +195,62 @@ def pad(
     for d, (before, after) in sorted(sides.items(), reverse=True):
         x = _bordered(x, d, before, after, mode)
     return x if x is not input else x.clone()
+
+
+# --- samples --------------------------------------------------------------------------------------------
+
+samples(
+    flip,
+    lambda rng: _xs(rng, ((2, 3, 2), (0, 2)), ((3,), (0,)), ((2, 3), (-1,)), ((0, 2), (1,)), ((2,), ())),
+    np.flip,
+    errors=((lambda flow: flow.flip(flow.ones(2), (1,)), IndexError),),
+)
+samples(fliplr, lambda rng: _xs(rng, ((2, 3),)), np.fliplr)
+samples(flipud, lambda rng: _xs(rng, ((3, 2),), ((3,),)), np.flipud)
+samples(
+    roll,
+    lambda rng: _xs(rng, ((2, 3), 4), ((2, 3), (1, -1), (0, 1)), ((4,), 2, 0), ((0, 2), 1, 1), ((3,), 3, 0)),
+    np.roll,
+    errors=((lambda flow: flow.roll(flow.ones(2, 2), (1, 1)), ValueError),),
+)
+samples(
+    rot90,
+    lambda rng: _xs(rng, ((2, 3),), ((2, 3), 2), ((2, 3, 2), -1, (1, 2)), ((2, 2), 4)),
+    np.rot90,
+    errors=((lambda flow: flow.rot90(flow.ones(2, 2), 1, (0,)), ValueError),),
+)
+_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _numpy_pad(x: Any, widths: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    pairs = [(0, 0)] * x.ndim
+    for i in range(len(widths) // 2):
+        pairs[-1 - i] = (widths[2 * i], widths[2 * i + 1])
+    cuts = tuple(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape, pairs, strict=True))
+    pairs = [(max(0, a), max(0, b)) for a, b in pairs]
+    options = {"constant_values": value or 0} if mode == "constant" else {}
+    return np.pad(x[cuts], pairs, _MODES[mode], **options)  # type: ignore[call-overload]
+
+
+samples(
+    pad,
+    lambda rng: _xs(
+        rng,
+        ((2, 3), (1, 2)),
+        ((2, 3), (0, 1, 2, 0), "constant", 1.5),
+        ((2, 4), (-1, 2)),
+        ((), ()),
+        ((2, 0), (1, 1)),
+        ((1, 2, 4), (2, 1), "reflect"),
+        ((1, 2, 3), (1, 2), "replicate"),
+        ((1, 1, 3, 3), (1, 2, 2, 0), "circular"),
+        ((1, 1, 3, 3), (1, 2, 2, 0), "reflect"),
+    ),
+    _numpy_pad,
+    errors=(
+        (lambda flow: flow.pad(flow.ones(2), (1,)), ValueError),
+        (lambda flow: flow.pad(flow.ones(2), (1, 1), "mirror"), ValueError),
+        (lambda flow: flow.pad(flow.ones(1, 2), (2, 0), "reflect"), RuntimeError),
+        (lambda flow: flow.pad(flow.ones(2), (-3, 0)), RuntimeError),
+    ),
+)

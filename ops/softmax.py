@@ -15,6 +15,7 @@ from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.ops.rows import _larger, top_of
 from flowvm.ops.scalar import exp, log
 from flowvm.tensor import Tensor, method
 
@@ -40,26 +41,6 @@ def rows_of(name: str, meta: TensorMeta, dim: Any) -> tuple[int, int, int]:
     axis = axis_of(name, dim, meta.ndim)
     shape = tuple(meta.shape) or (1,)
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return a if a > b else b
-
-
-def top_of(x: Array) -> Any:
-    """The largest element, by eight comparisons at a time, which LLVM would not arrange itself."""
-    a = b = c = d = e = f = g = h = x[0]
-    whole = len(x) // 8
-    for k in range(whole):
-        j = 8 * k
-        a, b, c, d = _larger(x[j], a), _larger(x[j + 1], b), _larger(x[j + 2], c), _larger(x[j + 3], d)
-        e, f, g, h = _larger(x[j + 4], e), _larger(x[j + 5], f), _larger(x[j + 6], g), _larger(x[j + 7], h)
-    top = _larger(
-        _larger(_larger(a, b), _larger(c, d)), _larger(_larger(e, f), _larger(g, h))
-    )
-    for j in range(8 * whole, len(x)):
-        top = _larger(x[j], top)
-    return top
 
 
 def _rows_body(out: Array, x: Array, n: int, logarithm: bool, lo: int, hi: int) -> None:

@@ -13,17 +13,18 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, ShapeError
 from flowvm.meta import Size, TensorMeta, as_shape
 from flowvm.ops.core import contiguous, sum_to, view_of
 from flowvm.ops.recording import need_tensor, wrap_dim, wrap_dims
-from flowvm.ops.registry import broadcast_shapes
+from flowvm.ops.registry import Sample, broadcast_shapes, samples
 from flowvm.tensor import Tensor, method
 
 __all__ = [
     "broadcast_tensors",
     "broadcast_to",
-    "expand_as",
     "flatten",
     "moveaxis",
     "movedim",
@@ -37,7 +38,6 @@ __all__ = [
     "transpose",
     "unflatten",
     "unsqueeze",
-    "view_as",
 ]
 
 
@@ -396,3 +396,106 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """A view with a dimension of size 1 at `dim`."""
     x = need_tensor("unsqueeze", "input", input)
     return view_of(x, "reshape", _unsqueezed(x._meta, dim), 0, _reshape_grad)
+
+
+# --- samples --------------------------------------------------------------------------------------------
+
+
+def _xs(rng: np.random.Generator, *calls: tuple[Any, ...]) -> list[Sample]:
+    """A sample for each (shape, arguments...)."""
+    return [Sample((rng.standard_normal(shape), *rest)) for shape, *rest in calls]
+
+
+samples(
+    reshape,
+    lambda rng: _xs(
+        rng, ((2, 3, 4), (4, -1)), ((2, 6), (2, 2, 3)), ((), (1, 1)), ((0, 3), (3, 0, 2)), ((1,), ())
+    ),
+    np.reshape,
+    errors=(
+        (lambda flow: flow.reshape(flow.ones(4), (3,)), RuntimeError),
+        (lambda flow: flow.reshape(flow.ones(4), (-1, -1)), ValueError),
+        (lambda flow: flow.reshape(flow.ones(4), (-1, 3)), RuntimeError),
+        (lambda flow: flow.reshape([1.0], (1,)), TypeError),
+        (lambda flow: flow.ones(2, 3).T.view(6), RuntimeError),
+        (lambda flow: flow.ones(2, 3).reshape(2.5), TypeError),
+    ),
+)
+samples(
+    flatten,
+    lambda rng: _xs(rng, ((2, 3, 2),), ((2, 3, 2), 1), ((2, 3, 2), 0, -2), ((),), ((0, 3),), ((3,),)),
+    lambda x, start=0, end=-1: x.reshape(
+        *x.shape[:start], -1 if x.size else 0, *x.shape[x.ndim + end + 1 if end < 0 else end + 1 :]
+    ),
+    errors=(
+        (lambda flow: flow.flatten(flow.ones(2, 2), 1, 0), ValueError),
+        (lambda flow: flow.flatten(flow.ones(2, 2), 2), IndexError),
+    ),
+)
+samples(
+    unflatten,
+    lambda rng: _xs(rng, ((2, 6), 1, (2, 3)), ((2, 6), -1, (-1, 2)), ((4, 1), 0, (2, 2))),
+    lambda x, dim, sizes: x.reshape(
+        *x.shape[: dim % x.ndim], *sizes, *x.shape[dim % x.ndim + 1 :]
+    ),
+    errors=((lambda flow: flow.unflatten(flow.ones(2, 6), 1, (4, 2)), RuntimeError),),
+)
+samples(ravel, lambda rng: _xs(rng, ((2, 3),), ((),), ((0, 2),)), np.ravel)
+samples(
+    permute,
+    lambda rng: _xs(rng, ((2, 3, 4), (2, 0, 1)), ((2, 3), (-1, 0)), ((), ()), ((3,), (0,))),
+    np.transpose,
+    errors=(
+        (lambda flow: flow.permute(flow.ones(2, 2), (0,)), RuntimeError),
+        (lambda flow: flow.permute(flow.ones(2, 2), (0, 0)), IndexError),
+    ),
+)
+samples(
+    transpose,
+    lambda rng: _xs(rng, ((2, 3, 4), 0, 2), ((2, 3), -1, -2), ((0, 3), 0, 1), ((), 0, -1)),
+    lambda x, a, b: np.swapaxes(x, a, b) if x.ndim else x,
+    errors=((lambda flow: flow.transpose(flow.ones(2, 2), 0, 2), IndexError),),
+)
+samples(
+    t,
+    lambda rng: _xs(rng, ((2, 3),), ((3,),), ((),)),
+    np.transpose,
+    errors=((lambda flow: flow.t(flow.ones(2, 2, 2)), RuntimeError),),
+)
+samples(
+    movedim,
+    lambda rng: _xs(rng, ((2, 3, 4), 0, 2), ((2, 3, 4), (0, 1), (-1, 0)), ((2, 3, 4), -1, 0)),
+    np.moveaxis,
+    errors=((lambda flow: flow.movedim(flow.ones(2, 2), (0, 1), 0), RuntimeError),),
+)
+samples(
+    broadcast_to,
+    lambda rng: _xs(rng, ((3, 1), (2, 3, 4)), ((), (2, 2)), ((1, 2), (0, 2)), ((2,), (2,))),
+    np.broadcast_to,
+    errors=(
+        (lambda flow: flow.broadcast_to(flow.ones(3), (2,)), RuntimeError),
+        (lambda flow: flow.broadcast_to(flow.ones(2, 1), (3,)), RuntimeError),
+        (lambda flow: flow.ones(2).expand(-1, 2), RuntimeError),
+    ),
+)
+samples(
+    broadcast_tensors,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 1)), rng.standard_normal((1, 2)))),
+        Sample((rng.standard_normal(()), rng.standard_normal((2, 2)))),
+    ],
+    np.broadcast_arrays,
+    errors=((lambda flow: flow.broadcast_tensors(flow.ones(3), flow.ones(2)), RuntimeError),),
+)
+samples(
+    squeeze,
+    lambda rng: _xs(rng, ((1, 3, 1),), ((1, 3, 1), 0), ((1, 3, 1), (0, -1)), ((),), ((1, 0),)),
+    np.squeeze,
+    errors=((lambda flow: flow.squeeze(flow.ones(2), 1), IndexError),),
+)
+samples(
+    unsqueeze,
+    lambda rng: _xs(rng, ((2, 3), 0), ((2, 3), -1), ((2, 3), 1), ((), 0)),
+    np.expand_dims,
+    errors=((lambda flow: flow.unsqueeze(flow.ones(2), 3), IndexError),),
+)

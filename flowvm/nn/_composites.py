@@ -26,9 +26,9 @@ __all__ = [
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """A loss per element as its "mean", its "sum" or, with "none", itself."""
     if reduction == "mean":
-        return loss.mean()
+        return ops.mean(loss)
     if reduction == "sum":
-        return loss.sum()
+        return ops.sum(loss)
     if reduction != "none":
         raise ArgumentError(f'reduction must be "none", "mean" or "sum", got {reduction!r}')
     return loss
@@ -44,9 +44,9 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     rows = math.prod(input1.shape[:-1])
     x1 = input1.reshape((rows, input1.shape[-1]))
     x2 = input2.reshape((rows, input2.shape[-1]))
-    out = ((x1 @ weight) * x2).sum(-1).t()  # (k, rows, in2) -> (k, rows) -> (rows, k)
+    out = ops.sum((x1 @ weight) * x2, -1).t()  # (k, rows, in2) -> (k, rows) -> (rows, k)
     out = out if bias is None else out + bias
-    return out.reshape((*input1.shape[:-1], weight.shape[0]))
+    return ops.reshape(out, (*input1.shape[:-1], weight.shape[0]))
 
 
 def instance_norm(
@@ -72,10 +72,10 @@ def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps over the last dimension."""
-    difference = (x1 - x2 + eps).abs()
+    difference = ops.abs(x1 - x2 + eps)
     if p == math.inf:
-        return difference.amax(-1, keepdim)
-    return (difference**p).sum(-1, keepdim) ** (1.0 / p)
+        return ops.amax(difference, -1, keepdim)
+    return ops.sum(difference**p, -1, keepdim) ** (1.0 / p)
 
 
 def cosine_embedding_loss(

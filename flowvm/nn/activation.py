@@ -1,8 +1,4 @@
-"""Activations as modules.
-
-inplace=True writes the result into the input too, as in PyTorch; it saves no memory here, because
-what backward needs is kept apart.
-"""
+"""Activations as modules: they keep the arguments of the functions of the same name."""
 
 from __future__ import annotations
 
@@ -62,46 +58,38 @@ class _Plain(Module):
 class _InPlace(Module):
     """An activation whose only argument is inplace."""
 
-    _function: Callable[[Tensor], Tensor]
+    _function: Callable[[Tensor, bool], Tensor]
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        function = type(self)._function
-        return _overwrite(input, function) if self.inplace else function(input)
+        return type(self)._function(input, self.inplace)
 
     def extra_repr(self) -> str:
         return "inplace=True" if self.inplace else ""
 
 
 class _Shaped(Module):
-    """An activation with numbers to set, listed by name in `_numbers`, and maybe inplace."""
+    """An activation with numbers to set, whose names are `_numbers`."""
 
     _function: Callable[..., Tensor]
     _numbers: tuple[str, ...]
 
-    def __init__(self, *values: float, inplace: bool = False) -> None:
+    def __init__(self, *values: float, inplace: bool | None = None) -> None:
         super().__init__()
         for name, value in zip(self._numbers, values, strict=True):
             setattr(self, name, value)
-        self.inplace = inplace
-        self._values = values
+        self.inplace = bool(inplace)
+        self._arguments = self._numbers if inplace is None else (*self._numbers, "inplace")
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.inplace:
-            return _overwrite(input, lambda x: type(self)._function(x, *self._values))
-        return type(self)._function(input, *self._values)
+        return type(self)._function(input, *[getattr(self, name) for name in self._arguments])
 
     def extra_repr(self) -> str:
-        shown = [f"{name}={value}" for name, value in zip(self._numbers, self._values, strict=True)]
+        shown = [f"{name}={getattr(self, name)}" for name in self._numbers]
         return ", ".join(shown + (["inplace=True"] if self.inplace else []))
-
-
-def _overwrite(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    # function sees a copy: it may keep its input for backward, and x is about to change.
-    return x.copy_(function(x.clone()))
 
 
 class Sigmoid(_Plain):

@@ -186,7 +186,7 @@ class ParameterList(_Numbered[Parameter]):
             self.append(value)
 
     def append(self, item: Tensor) -> Self:
-        return super().append(self._accepted(item))  # type: ignore[arg-type]
+        return super().append(self._accepted(item))
 
     def _accepted(self, item: Tensor) -> Parameter:
         return item if isinstance(item, Parameter) else Parameter(item)

@@ -288,7 +288,8 @@ class Module:
         itself.
         """
         if isinstance(device, Tensor):
-            device, dtype = device.device, device.dtype
+            like = device
+            device, dtype = like.device, like.dtype
         elif isinstance(device, DType):
             device, dtype = None, device
         if dtype is not None and not dtype.is_floating_point:

@@ -9,7 +9,7 @@ here.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from flowvm import ops
 from flowvm.errors import ArgumentTypeError, DTypeError
@@ -44,12 +44,6 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        if id(self) not in memo:
-            memo[id(self)] = type(self)(self.detach().clone(), self.requires_grad)
-        copied: Parameter = memo[id(self)]
-        return copied
 
 
 def _alias(cls: type[Parameter], data: Tensor, requires_grad: bool) -> Parameter:

@@ -53,11 +53,11 @@ def clip_grad_norm_(
 
 def _total_norm(grads: list[Tensor], order: float) -> Tensor:
     if order == math.inf:
-        return ops.stack([grad.abs().max() for grad in grads]).max()
+        return ops.amax(ops.stack([ops.amax(ops.abs(grad)) for grad in grads]))
     if order == 2.0:
-        return ops.stack([(grad * grad).sum() for grad in grads]).sum().sqrt()
-    powers = ops.stack([(grad.abs() ** order).sum() for grad in grads])
-    return powers.sum() ** (1.0 / order)
+        return ops.sqrt(ops.sum(ops.stack([ops.sum(grad * grad) for grad in grads])))
+    powers = ops.stack([ops.sum(ops.abs(grad) ** order) for grad in grads])
+    return ops.sum(powers) ** (1.0 / order)
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:

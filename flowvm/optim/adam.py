@@ -58,26 +58,15 @@ class Adam(Optimizer):
                 entry = self.state[param] = {"step": 0}
                 for name in ("exp_avg", "exp_avg_sq"):
                     entry[name] = ops.zeros(param.shape, dtype=param.dtype, device=param.device)
-            if amsgrad and "max_exp_avg_sq" not in entry:
-                entry["max_exp_avg_sq"] = ops.zeros(
-                    param.shape, dtype=param.dtype, device=param.device
-                )
             step = entry["step"] = entry["step"] + 1
-            ops.adam_step_(
-                param,
-                grad,
-                entry["exp_avg"],
-                entry["exp_avg_sq"],
-                entry["max_exp_avg_sq"] if amsgrad else None,
-                step,
-                lr,
-                beta1,
-                beta2,
-                eps,
-                decay,
-                maximize,
-                decoupled,
-            )
+            moments = (entry["exp_avg"], entry["exp_avg_sq"])
+            numbers = (decoupled, maximize, lr, beta1, beta2, eps, decay, step)
+            if not amsgrad:
+                ops.adam_step_(param, grad, *moments, *numbers)
+                continue
+            if "max_exp_avg_sq" not in entry:
+                entry["max_exp_avg_sq"] = ops.zeros_like(entry["exp_avg"])
+            ops.amsgrad_step_(param, grad, *moments, entry["max_exp_avg_sq"], *numbers)
 
 
 class AdamW(Adam):

@@ -48,22 +48,28 @@ class SGD(Optimizer):
     def _step_group(self, group: Group) -> None:
         lr, momentum, dampening = group["lr"], group["momentum"], group["dampening"]
         decay, nesterov, maximize = group["weight_decay"], group["nesterov"], group["maximize"]
-        state = self.state
         for param in group["params"]:
             grad = param.grad
             if grad is None:
                 continue
-            buffer, first = None, False
-            if momentum:
-                entry = state.get(param)
-                if entry is None:
-                    entry = state[param] = {}
-                buffer = entry.get("momentum_buffer")
-                if buffer is None:
-                    first = True
-                    buffer = entry["momentum_buffer"] = ops.zeros(
-                        param.shape, dtype=param.dtype, device=param.device
-                    )
-            ops.sgd_step_(
-                param, grad, buffer, lr, momentum, dampening, decay, nesterov, maximize, first
+            if not momentum:
+                ops.sgd_step_(param, grad, maximize, lr, decay)
+                continue
+            entry = self.state.get(param)
+            buffer = None if entry is None else entry.get("momentum_buffer")
+            first = buffer is None
+            if first:
+                buffer = ops.zeros(param.shape, dtype=param.dtype, device=param.device)
+                self.state[param] = {"momentum_buffer": buffer}
+            ops.sgd_momentum_step_(
+                param,
+                grad,
+                buffer,
+                nesterov,
+                maximize,
+                lr,
+                momentum,
+                dampening,
+                decay,
+                first,
             )

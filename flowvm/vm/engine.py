@@ -407,18 +407,19 @@ class Engine:
     def reclaim(self) -> None:
         """Take back the ids of storages whose ReleaseTensor has run, and let go of memory they had adopted."""
         freed = load_acquire(self.m, w.FREED)
+        owners: list[Any] = []
         while self.freed_seen < freed:
             at = self.freed_seen & (w.STORAGES - 1)
             count = min(freed - self.freed_seen, w.STORAGES - at)
             ids = self.m[w.FRE + at : w.FRE + at + count].tolist()
             if self.adopted:
-                for i in ids:
-                    self.adopted.pop(i, None)
+                owners += [self.adopted.pop(i, None) for i in ids]
             if self.stream_of:
                 for i in ids:
                     self.stream_of.pop(i, None)
             hot["free"].extend(ids)
             self.freed_seen += count
+        del owners  # last: their finalizers may make tensors, and so come here again
 
     def adopt(self, address: int, nbytes: int, owner: Any) -> int:
         """A new storage over memory that `owner` keeps alive: its id."""
@@ -486,10 +487,15 @@ class Engine:
         self.issue(entry, operands, (address,), deadline)
         watch = Watchdog(self)
         try:
-            while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
+            # (a filled cell is not waited for: that would take the "asleep" mark off an engine that runs sequentially)
+            while not (
+                outcome := int(array[0]) or self.call("wait_cell")(self.base, address, SLICE_US)
+            ):
                 if deadline is not None and time.monotonic() > deadline:
                     self.local.cell = None  # it may still be written to: never use it again
                     return -1
+                if not self.running:  # another thread has changed the engine while this one waited
+                    self.after_issue()
                 watch.look()
         except BaseException:
             self.local.cell = None
@@ -522,6 +528,9 @@ class Engine:
     def sync(self) -> None:
         """Wait until everything issued so far is done; raise the first error that nobody has seen."""
         self.wait_idle()
+        if self.adopted:
+            with self.lock:
+                self.reclaim()
         self.failures.raise_unseen()
 
     def trim(self) -> None:

@@ -275,7 +275,8 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
     """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0."""
     m = words_at(base, WORDS)
     word = words_at(cell, 2)
-    wake(m, SCHEDULER_SLEEPS)
+    if load_acquire(word, 0) == 0:  # the sequential engine has filled it, and must go on looking asleep
+        wake(m, SCHEDULER_SLEEPS)
     idle = 0
     while load_acquire(word, 0) == 0:
         idle += 1

@@ -61,7 +61,8 @@ class LayerComparison:
     def _compare(self, ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
         assert list(ours) == list(theirs)
         for what, expected in theirs.items():
-            np.testing.assert_allclose(ours[what], expected, 1e-9, 1e-9, err_msg=what)
+            # 1e-7: torch keeps the constants of some float64 functions in float32.
+            np.testing.assert_allclose(ours[what], expected, 1e-7, 1e-7, err_msg=what)
 
 
 @pytest.fixture

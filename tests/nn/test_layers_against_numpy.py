@@ -1,6 +1,7 @@
 """Layers against NumPy written out, so that there is an oracle where torch is not installed."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -222,18 +223,19 @@ def test_bad_arguments_raise_where_the_layer_is_built(build: object, message: st
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape", "message"),
+    ("build", "shape", "message"),
     [
-        (nn.Conv2d(3, 4, 3), (2, 4, 8, 8), "dimension -3 must be 3"),
-        (nn.Conv1d(3, 4, 3), (8,), "dimension -2 must be 3"),
-        (nn.BatchNorm1d(5), (2, 6), "dimension 1 must be 5"),
-        (nn.BatchNorm2d(5), (2, 5), "expected 4D input, got 2D"),
-        (nn.GroupNorm(2, 6), (2, 4, 3), "dimension 1 must be 6"),
-        (nn.Bilinear(3, 4, 2), (5, 4), "dimension -1 must be 3"),
+        (lambda: nn.Conv2d(3, 4, 3), (2, 4, 8, 8), "dimension -3 must be 3"),
+        (lambda: nn.Conv1d(3, 4, 3), (8,), "dimension -2 must be 3"),
+        (lambda: nn.BatchNorm1d(5), (2, 6), "dimension 1 must be 5"),
+        (lambda: nn.BatchNorm2d(5), (2, 5), "expected 4D input, got 2D"),
+        (lambda: nn.GroupNorm(2, 6), (2, 4, 3), "dimension 1 must be 6"),
+        (lambda: nn.Bilinear(3, 4, 2), (5, 4), "dimension -1 must be 3"),
     ],
 )
 def test_inputs_that_do_not_fit_raise_at_the_call(
-    layer: nn.Module, shape: tuple[int, ...], message: str
+    build: Callable[[], nn.Module], shape: tuple[int, ...], message: str
 ) -> None:
+    layer = build()
     with pytest.raises(RuntimeError, match=message):
         layer(*[flow.ones(*shape)] * (2 if isinstance(layer, nn.Bilinear) else 1))

@@ -285,6 +285,25 @@ def test_full_backward_hooks_see_and_replace_gradients() -> None:
     np.testing.assert_array_equal(array(layer.weight.grad), [[10.0, 10.0]])
 
 
+def test_backward_hooks_of_a_module_with_several_inputs_and_outputs() -> None:
+    class Both(nn.Module):
+        def forward(self, x: flow.Tensor, n: int, y: flow.Tensor) -> tuple[Any, ...]:
+            return x * n, "note", y * x
+
+    layer, seen = Both(), []
+
+    def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        seen.append([None if g is None else float(g) for g in (*grad_input, *grad_output)])
+
+    layer.register_full_backward_hook(hook)
+    x, y = (flow.tensor(v, requires_grad=True) for v in (2.0, 3.0))
+    a, note, b = layer(x, 5, y)
+    assert note == "note"
+    (a + b * 10).backward()
+    assert seen == [[35.0, None, 20.0, 1.0, 10.0]]
+    assert float(x.grad) == 35.0  # type: ignore[arg-type]
+
+
 def test_backward_hook_without_input_gradients() -> None:
     layer, seen = nn.Linear(2, 1), []
     layer.register_full_backward_hook(lambda m, gi, go: seen.append((gi, array(go[0]).item())))

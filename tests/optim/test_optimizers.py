@@ -217,24 +217,25 @@ def test_state_dict_has_torchs_shape(rng: np.random.Generator) -> None:
     assert opt.state[param]["exp_avg"].dtype == flow.float64
 
 
-P = [nn.Parameter(flow.ones(2))]
+def p() -> list[nn.Parameter]:
+    return [nn.Parameter(flow.ones(2))]
 
 
 @pytest.mark.parametrize(
     ("do", "error", "message"),
     [
         (lambda: optim.SGD([]), ValueError, "empty parameter list"),
-        (lambda: optim.SGD(P[0]), TypeError, "wrap it in a list"),
+        (lambda: optim.SGD(p()[0]), TypeError, "wrap it in a list"),
         (lambda: optim.SGD([3.0]), TypeError, "can only optimize Tensors, got float"),
-        (lambda: optim.SGD([P[0] * 2]), ValueError, "non-leaf"),
-        (lambda: optim.SGD(P, lr=-1.0), ValueError, "Invalid lr: -1.0"),
-        (lambda: optim.SGD(P, lr=math.nan), ValueError, "Invalid lr: nan"),
-        (lambda: optim.SGD(P, lr="fast"), TypeError, "lr must be a number"),
-        (lambda: optim.SGD(P, nesterov=True), ValueError, "Nesterov"),
-        (lambda: optim.Adam(P, betas=(1.0, 0.9)), ValueError, "index 0: 1.0"),
-        (lambda: optim.Adam([{"params": P, "momentum": 1}]), ValueError, "no option"),
+        (lambda: optim.SGD([p()[0] * 2]), ValueError, "non-leaf"),
+        (lambda: optim.SGD(p(), lr=-1.0), ValueError, "Invalid lr: -1.0"),
+        (lambda: optim.SGD(p(), lr=math.nan), ValueError, "Invalid lr: nan"),
+        (lambda: optim.SGD(p(), lr="fast"), TypeError, "lr must be a number"),
+        (lambda: optim.SGD(p(), nesterov=True), ValueError, "Nesterov"),
+        (lambda: optim.Adam(p(), betas=(1.0, 0.9)), ValueError, "index 0: 1.0"),
+        (lambda: optim.Adam([{"params": p(), "momentum": 1}]), ValueError, "no option"),
         (lambda: optim.SGD([{"lr": 1}]), TypeError, "'params'"),
-        (lambda: optim.SGD([{"params": P}, {"params": P}]), ValueError, "more than one"),
+        (lambda: optim.SGD(2 * p()), ValueError, "more than one"),
     ],
 )
 def test_misuse_says_what_was_wrong(do: Any, error: type[Exception], message: str) -> None:
@@ -243,7 +244,7 @@ def test_misuse_says_what_was_wrong(do: Any, error: type[Exception], message: st
 
 
 def test_loading_state_of_other_groups_is_refused() -> None:
-    state = optim.SGD(P, lr=0.1).state_dict()
+    state = optim.SGD(p(), lr=0.1).state_dict()
     two = optim.SGD([nn.Parameter(flow.ones(1)), nn.Parameter(flow.ones(1))], lr=0.1)
     with pytest.raises(ValueError, match="don't match"):
         two.load_state_dict(state)
@@ -252,6 +253,6 @@ def test_loading_state_of_other_groups_is_refused() -> None:
 def test_kernel_refuses_operands_that_do_not_agree() -> None:
     param = nn.Parameter(flow.ones(2))
     with flow.no_grad(), pytest.raises(RuntimeError, match="grad has shape"):
-        flow.ops.sgd_step_(param, flow.ones(3), None, 0.1)
+        flow.ops.sgd_step_(param, flow.ones(3), False, 0.1, 0.0)
     with flow.no_grad(), pytest.raises(RuntimeError, match="grad has dtype"):
-        flow.ops.sgd_step_(param, flow.ones(2).double(), None, 0.1)
+        flow.ops.sgd_step_(param, flow.ones(2).double(), False, 0.1, 0.0)

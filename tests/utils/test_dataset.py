@@ -117,6 +117,22 @@ def test_samplers() -> None:
     assert 110 < weighted.count(3) < 190
     assert sorted(WeightedRandomSampler([1.0, 1.0, 1.0], 3, replacement=False)) == [0, 1, 2]
     assert list(RandomSampler(Squares(0))) == []
+    first = [next(iter(WeightedRandomSampler([1.0, 3.0], 1, False))) for _ in range(200)]
+    assert 110 < first.count(1) < 190
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        ([[1.0]], {}, "1-d sequence, got 2-d"),
+        ([1.0, -1.0], {}, "not negative"),
+        ([0.0, 0.0], {}, "from 0 non-zero weights"),
+        ([1.0, 0.0], {"replacement": False}, "2 samples from 1 non-zero weights without"),
+    ],
+)
+def test_bad_weights(weights: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WeightedRandomSampler(weights, 2, **options)
 
 
 def test_batch_sampler() -> None:

@@ -22,8 +22,6 @@ from hypothesis import strategies as st
 from flowvm.vm import layout as w
 from flowvm.vm import machine
 
-KINDS = (w.OP_CALL, w.RELEASE, w.TOUCH, w.BARRIER, w.CALLBACK)
-
 
 @dataclass(frozen=True)
 class Operand:
@@ -163,13 +161,16 @@ class Bench:
     first: int = 0  # sequence number of the first instruction
     mutant: int = 0
     program: list[Instruction] = field(default_factory=list)
-    edges: set[tuple[int, int]] = field(default_factory=set)  # ever built, as indices into program
+    # pairs of indices into program: edges ever built, and what the streams' queues put in order
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    queued: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.array = np.zeros(w.WORDS, np.int64)
         self.m = memoryview(self.array)
         machine.start(self.m)
         self.m[w.RECEIVED] = self.m[w.HEAD] = self.first
+        self.m[w.LIMIT] += self.first
         self.m[w.MUTANT] = self.mutant
         self.issued = self.first
         self.entries: dict[Instruction, int] = {}
@@ -216,23 +217,26 @@ class Bench:
     def receive(self) -> bool:
         """Let the scheduler take one record; remembers the edges it built."""
         index = self.m[w.RECEIVED] - self.first
-        before = {s: self.queue_tail(s) for s in {i.stream for i in self.program}}
         if not machine.receive(self.m):
             return False
-        target = self.slot(index)
-        self.edges |= {(i, index) for i in self._waited_for(target)}
-        ins = self.program[index]
-        if ins.kind not in (w.TOUCH, w.BARRIER) and before[ins.stream] is not None:
-            # its stream's queue is in order, whatever comes later: that is an edge too
-            self.edges.add((before[ins.stream], index))  # type: ignore[arg-type]
+        self.edges |= {(i, index) for i in self._waited_for(self.slot(index))}
+        self._remember_tail(index)  # what its stream was handed already runs before it, whatever comes
         return True
 
-    def queue_tail(self, stream: int) -> int | None:
-        """The instruction that was last put into the stream's queue, if it is still there."""
-        tail = self.m[w.STR + stream * w.STR_WORDS + w.T_TAIL]
-        if tail == 0:
-            return None
-        return self.index(self.m[w.QUE + stream * w.CAPACITY + ((tail - 1) & w.SLOT_MASK)])
+    def dispatch(self) -> int:
+        """Dispatch the first ready instruction: its slot, or -1."""
+        slot = machine.next_ready(self.m)
+        if slot >= 0:
+            self._remember_tail(self.index(slot))
+            machine.dispatch(self.m, slot)
+        return slot
+
+    def _remember_tail(self, index: int) -> None:
+        ins = self.program[index]
+        tail = self.m[w.STR + ins.stream * w.STR_WORDS + w.T_TAIL]
+        if tail > 0 and ins.kind not in (w.TOUCH, w.BARRIER):
+            last = self.m[w.QUE + ins.stream * w.CAPACITY + ((tail - 1) & w.SLOT_MASK)]
+            self.queued.add((self.index(last), index))
 
     def _waited_for(self, target: int) -> Iterator[int]:
         for seq in range(self.m[w.HEAD], self.m[w.RECEIVED]):
@@ -298,18 +302,28 @@ def _length(m: memoryview, index: int, base: int, words: int, following: int) ->
 
 def check_closure(bench: Bench) -> None:
     """The closure check: for every pair whose order matters there is a path of edges."""
-    before: list[set[int]] = []  # everything that must be over before instruction j may start
-    direct: dict[int, set[int]] = {}
-    for i, j in bench.edges:
-        assert i < j, f"#{j} waits for #{i}"
-        direct.setdefault(j, set()).add(i)
-    for j in range(len(bench.program)):
-        reached = set(direct.get(j, ()))
-        for i in direct.get(j, ()):
-            reached |= before[i]
-        before.append(reached)
+    after: dict[int, list[int]] = {}
+    for i, j in bench.edges | bench.queued:
+        after.setdefault(i, []).append(j)
+    reached: dict[int, set[int]] = {}
+    for i in range(len(bench.program)):
+        todo, reached[i] = [i], set()
+        while todo:
+            for j in after.get(todo.pop(), ()):
+                if j not in reached[i]:
+                    reached[i].add(j)
+                    todo.append(j)
     for i, j in conflicts(bench.program):
-        assert i in before[j], f"nothing orders #{i} {bench.program[i]} before #{j} {bench.program[j]}"
+        a, b = bench.program[i], bench.program[j]
+        assert j in reached[i], f"nothing orders #{i} {a} before #{j} {b}\nedges: {sorted(bench.edges)}"
+
+
+def check_edges(bench: Bench) -> None:
+    """No edge is without a reason: each goes forward, between two instructions that conflict."""
+    for i, j in bench.edges:
+        a, b = bench.program[i], bench.program[j]
+        assert i < j, f"#{j} waits for #{i}"
+        assert conflict(a, b), f"#{j} {b} waits for #{i} {a} without need"
 
 
 def feed(
@@ -319,7 +333,8 @@ def feed(
     bench = Bench(first=first, mutant=mutant)
     for ins in program:
         bench.issue(ins)
-        while choose() and (slot := machine.next_ready(bench.m)) >= 0:
-            machine.dispatch(bench.m, slot)
-        assert bench.receive()
+        assert bench.receive(), "the machine refused a record that it has room for"
+        bench.check_lists()
+        while choose() and bench.dispatch() >= 0:
+            pass
     return bench

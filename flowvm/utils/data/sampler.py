@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from flowvm import ops
+from flowvm.dtype import float64
 from flowvm.errors import ArgumentError
 from flowvm.tensor import Tensor
 
@@ -110,20 +113,44 @@ class WeightedRandomSampler(Sampler[int]):
     ) -> None:
         if not isinstance(num_samples, int) or num_samples <= 0:
             raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
-        self.weights = ops.as_tensor(weights)
+        self.weights = np.array(
+            weights.detach().numpy() if isinstance(weights, Tensor) else weights, dtype=np.float64
+        )
         if self.weights.ndim != 1:
+            raise ArgumentError(f"weights should be a 1-d sequence, got {self.weights.ndim}-d")
+        if not (np.isfinite(self.weights).all() and (self.weights >= 0).all()):
+            raise ArgumentError("weights must be finite and not negative")
+        possible = np.count_nonzero(self.weights)
+        if possible < (1 if replacement else num_samples):
             raise ArgumentError(
-                f"weights should be a 1-d sequence, got shape {tuple(self.weights.shape)}"
+                f"cannot draw {num_samples} samples from {possible} non-zero weights"
+                f"{'' if replacement else ' without replacement'}"
             )
         self.num_samples = num_samples
         self.replacement = replacement
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        drawn: list[int] = ops.multinomial(
-            self.weights, self.num_samples, self.replacement, generator=self.generator
-        ).tolist()
-        return iter(drawn)
+        drawn = self._with_replacement() if self.replacement else self._without()
+        indices: list[int] = drawn.tolist()
+        return iter(indices)
+
+    def _with_replacement(self) -> np.ndarray[Any, Any]:
+        ends = np.cumsum(self.weights)
+        at = self._uniform(self.num_samples) * ends[-1]
+        last = np.flatnonzero(self.weights)[-1]  # where a draw that rounds up to the end belongs
+        return np.minimum(np.searchsorted(ends, at, side="right"), last)
+
+    def _without(self) -> np.ndarray[Any, Any]:
+        # The order of exponential arrival times at rates `weights` is that of successive draws.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            arrivals = -np.log1p(-self._uniform(len(self.weights))) / self.weights
+        arrivals[self.weights == 0] = np.inf
+        return np.argsort(arrivals, kind="stable")[: self.num_samples]
+
+    def _uniform(self, n: int) -> np.ndarray[Any, Any]:
+        drawn = ops.rand(n, generator=self.generator, dtype=float64)
+        return np.asarray(drawn.numpy())
 
     def __len__(self) -> int:
         return self.num_samples

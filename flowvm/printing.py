@@ -1,0 +1,323 @@
+"""What tensors look like at a prompt, in a debugger and in a notebook: `repr`, `format`, HTML.
+
+Values are written as PyTorch writes them.  `repr` is called by debuggers on every local and by
+exception reports, so it
+
+- issues nothing and waits for the tensor's own writer alone, at most `PATIENCE`; a tensor that is
+  not there yet is shown as pending, with the instruction that will write it;
+- never raises and marks no failure as seen: a failed tensor shows its error;
+- copies the elements that it prints and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.device import cpu
+from flowvm.dtype import DType, bool_, get_default_dtype, int64
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta import TensorMeta
+from flowvm.reading import memory_now
+from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import engine
+from flowvm.vm.peek import poison_of, writer_within
+
+__all__ = ["get_printoptions", "printoptions", "set_printoptions"]
+
+PATIENCE = 0.2  # seconds that a repr waits for a value
+MESSAGE = 160  # characters of an error's message that a failed tensor shows
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+class PrintOptions(NamedTuple):
+    """Under NumPy's and PyTorch's names."""
+
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
+    sync: bool = True
+
+
+PROFILES = {
+    "default": PrintOptions(),
+    "short": PrintOptions(precision=2, edgeitems=2),
+    "full": PrintOptions(threshold=float("inf")),
+}
+UNCHANGED: Any = object()
+
+_options = PrintOptions()  # the process's; replaced as a whole, so any thread sees a consistent one
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: float | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = UNCHANGED,
+    sync: bool | None = None,
+) -> None:
+    """Set how tensors are printed; what is not given stays.
+
+    precision   digits after the point (4)
+    threshold   elements from which on the middle is left out (1000)
+    edgeitems   elements at each end that are shown then (3)
+    linewidth   characters of a line (80)
+    profile     "default", "short" or "full", before the others are applied
+    sci_mode    scientific notation always or never; None decides by the values (None)
+    sync        wait for values, a fifth of a second at most; False shows "pending" at once (True)
+    """
+    global _options
+    if profile is not None and profile not in PROFILES:
+        raise ArgumentError(f"set_printoptions: no profile {profile!r}; there are {list(PROFILES)}")
+    given = {"precision": precision, "edgeitems": edgeitems, "linewidth": linewidth}
+    for name, value in {**given, "threshold": threshold}.items():
+        if value is not None and not (value >= 0):
+            raise ArgumentError(f"set_printoptions: {name} cannot be negative, got {value!r}")
+    everything: dict[str, Any] = {**given, "threshold": threshold, "sync": sync}
+    changes = {name: value for name, value in everything.items() if value is not None}
+    if sci_mode is not UNCHANGED:
+        changes["sci_mode"] = sci_mode
+    base = _options if profile is None else PROFILES[profile]._replace(sync=_options.sync)
+    _options = base._replace(**changes)
+
+
+def get_printoptions() -> dict[str, Any]:
+    """The print options, as `set_printoptions` takes them."""
+    return _options._asdict()
+
+
+@contextmanager
+def printoptions(**options: Any) -> Iterator[dict[str, Any]]:
+    """Print options for a block: `with flow.printoptions(precision=2): print(x)`."""
+    global _options
+    before = _options
+    try:
+        set_printoptions(**options)
+        yield get_printoptions()
+    finally:
+        _options = before
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """The elements to print and how each is written."""
+
+    elements: np.ndarray[Any, Any]  # the edges alone where the middle is left out
+    text: Callable[[Any], str]
+    width: int
+    cut: bool
+
+    def gap(self, length: int, options: PrintOptions) -> bool:
+        """Whether the middle of a dimension of `length` is left out."""
+        return self.cut and length > 2 * options.edgeitems
+
+
+def _shown(t: Tensor, options: PrintOptions) -> Shown:
+    memory, shape = memory_now(t), t._meta.shape
+    cut = t._meta.numel > options.threshold
+    if cut:
+        edge = options.edgeitems
+        kept = [[*range(edge), *range(d - edge, d)] if d > 2 * edge else [*range(d)] for d in shape]
+        elements = memory[np.ix_(*(np.array(k, np.intp) for k in kept))]
+    else:
+        elements = memory.copy()
+    text = _element_text(elements, t._meta.dtype, options)
+    width = max((len(text(v)) for v in elements.ravel().tolist()), default=1)
+    return Shown(elements, lambda v: text(v).rjust(width), width, cut)
+
+
+def _element_text(
+    elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
+) -> Callable[[Any], str]:
+    """How all elements are written: one notation for the tensor, PyTorch's choice of it."""
+    if not dtype.is_floating_point:
+        return str
+    values = elements.ravel().astype(np.float64)
+    values = values[np.isfinite(values) & (values != 0)]
+    whole = bool(np.all(values == np.ceil(values)))
+    scientific = False
+    if values.size:
+        low, high = float(np.abs(values).min()), float(np.abs(values).max())
+        scientific = high / low > 1000 or high > 1e8 or (low < 1e-4 and not whole)
+    if options.sci_mode is not None:
+        scientific = options.sci_mode
+    digits = options.precision
+    if scientific:
+        return lambda v: f"{v:.{digits}e}"
+    if whole:
+        return lambda v: f"{v:.0f}." if np.isfinite(v) else f"{v:.0f}"
+    return lambda v: f"{v:.{digits}f}"
+
+
+def _nested(
+    values: Any, shape: tuple[int, ...], indent: int, shown: Shown, options: PrintOptions
+) -> str:
+    """`values` (nested lists) in brackets, which begin at column `indent`."""
+    if not shape:
+        return shown.text(values)
+    edge, newline = options.edgeitems, "\n" + " " * (indent + 1)
+    gap = shown.gap(shape[0], options)
+    if len(shape) > 1:
+        rows = [_nested(v, shape[1:], indent + 1, shown, options) for v in values]
+        rows[edge : len(rows) - edge] = ["..."] if gap else rows[edge : len(rows) - edge]
+        return "[" + ("," + "\n" * (len(shape) - 2) + newline).join(rows) + "]"
+    cells = [shown.text(v) for v in values]
+    if gap:
+        cells.insert(edge, " ..." if edge else "...")
+    fit = max(1, (options.linewidth - indent) // (shown.width + 2))
+    lines = [", ".join(cells[i : i + fit]) for i in range(0, len(cells), fit)]
+    return "[" + ("," + newline).join(lines) + "]"
+
+
+# --- repr -----------------------------------------------------------------------------------------
+
+
+def _known_meta(t: Tensor) -> TensorMeta | None:
+    """The meta, None where only the kernel will know it; does not wait."""
+    try:
+        meta: TensorMeta = Tensor.__dict__["_meta"].__get__(t)
+    except AttributeError:
+        return None
+    return meta
+
+
+def _missing(t: Tensor, options: PrintOptions) -> str | None:
+    """Why there are no values to show, or None when there are."""
+    pending = writer_within(t._ref, PATIENCE if options.sync else 0.0)
+    if pending is not None:
+        return f"<pending: {pending}>"
+    failed = poison_of(t._ref)
+    if failed is not None:
+        engine.failures.collect()
+        failure = engine.failures.by_seq.get(failed)
+        if failure is None:
+            return f"<failed: instruction #{failed}>"
+        message = " ".join(str(failure.exception).split())
+        message = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
+        kind = type(failure.exception).__name__
+        return f"<failed: {kind}: {message}; see flow.vm.last_error()>"
+    if engine.pointer(t._ref) == 0 and t._meta.numel:
+        return "<freed>"
+    return None
+
+
+def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bool) -> list[str]:
+    """What stands behind the values: what they and the defaults do not tell."""
+    facts = []
+    if meta is None:
+        facts.append("shape=unknown")
+    else:
+        if not shape_seen:
+            facts.append(f"shape={tuple(meta.shape)}")
+        default = get_default_dtype()
+        if meta.dtype not in ((default, int64, bool_) if values_seen else (default,)):
+            facts.append(f"dtype={meta.dtype.name}")
+        if meta.device is not cpu:
+            facts.append(f"device='{meta.device}'")
+    if t.grad_fn is not None:
+        facts.append(f"grad_fn={t.grad_fn!r}")
+    elif t.requires_grad:
+        facts.append("requires_grad=True")
+    return facts
+
+
+def _in_full(t: Tensor) -> str:
+    options, prefix = _options, "tensor("
+    missing = _missing(t, options)
+    meta = _known_meta(t) if missing else t._meta
+    shape_seen, body = False, missing or "[]"
+    if missing is None and t._meta.numel:
+        shown = _shown(t, options)
+        shape_seen = not shown.cut
+        body = _nested(shown.elements.tolist(), tuple(t._meta.shape), len(prefix), shown, options)
+    text = prefix + body
+    used = len(text) - (text.rfind("\n") + 1)
+    for fact in _facts(t, meta, body[0] != "<" and body != "[]", shape_seen):
+        if used + len(fact) + 2 > options.linewidth:
+            text += ",\n" + " " * len(prefix) + fact
+            used = len(prefix) + len(fact)
+        else:
+            text += ", " + fact
+            used += len(fact) + 2
+    return text + ")"
+
+
+@method("__repr__")
+def _repr(t: Tensor) -> str:
+    if not _is_made(t):
+        return "tensor(<not made yet>)"
+    try:
+        return _in_full(t)
+    except Exception as error:  # a debugger shows locals in any state
+        return f"tensor(<cannot be shown: {type(error).__name__}: {error}>)"
+
+
+def _is_made(t: Tensor) -> bool:
+    try:
+        return t._ref >= 0 and (t._node, t._storage) is not None
+    except AttributeError:
+        return False
+
+
+@method("__format__")
+def _format(t: Tensor, spec: str) -> str:
+    if t._meta.ndim == 0:
+        return format(t.item(), spec)
+    if spec:
+        raise ArgumentTypeError(
+            f"the format {spec!r} takes a 0-d tensor, this one has shape {tuple(t.shape)}; "
+            f"format its elements, or set flow.set_printoptions(precision=...)"
+        )
+    return str(t)
+
+
+@method("__dir__")
+def _dir(t: Tensor) -> list[str]:
+    names = {*dir(type(t)), *getattr(t, "__dict__", ())}
+    return sorted(n for n in names if not n.startswith("_"))
+
+
+# --- notebooks ------------------------------------------------------------------------------------
+
+
+@method("_repr_html_")
+def _repr_html(t: Tensor) -> str | None:
+    from html import escape
+
+    try:
+        text = _table(t, escape)
+    except Exception:
+        text = None
+    return text if text is not None else f"<pre>{escape(repr(t))}</pre>"
+
+
+def _table(t: Tensor, escape: Callable[[str], str]) -> str | None:
+    """A vector or matrix as a table under its facts; None where there is no such thing."""
+    options = _options
+    if _missing(t, options) or t._meta.ndim not in (1, 2) or not t._meta.numel:
+        return None
+    shown = _shown(t, options)
+    facts = [f"shape={tuple(t._meta.shape)}", f"dtype={t._meta.dtype.name}"]
+    facts += [f for f in _facts(t, t._meta, True, True) if not f.startswith("dtype=")]
+    gaps = [shown.gap(d, options) for d in t._meta.shape]
+    edge, rows = options.edgeitems, []
+    for values in np.atleast_2d(shown.elements).tolist():
+        cells = [escape(shown.text(v)) for v in values]
+        if gaps[-1]:
+            cells.insert(edge, "…")
+        rows.append("<tr>" + "".join(f"<td>{c.strip()}</td>" for c in cells) + "</tr>")
+    if len(gaps) == 2 and gaps[0]:
+        rows.insert(edge, "<tr><td>⋮</td></tr>")
+    caption = escape("tensor: " + ", ".join(facts))
+    return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"

@@ -1,0 +1,114 @@
+"""Streams: queues of instructions with a worker each, so that independent chains run together.
+
+What a thread issues inside `with flow.stream(s):` runs on `s`, in order.  Between streams the
+operands decide: an instruction that reads what another stream writes waits for it, so there are no
+events to record and nothing to wait for by hand.
+
+A worker thread stays for the life of the process.  The number of a `Stream` that was collected goes
+to the next one made; what is still in its queue runs first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flowvm import interpreter
+from flowvm.errors import ArgumentTypeError, VMError
+from flowvm.vm import layout as w
+from flowvm.vm.engine import CALL_STREAM, FIRST_USER_STREAM, Watchdog, engine
+from flowvm.vm.peek import POLL, issued, lively_on
+
+__all__ = ["Stream", "current_stream", "stream"]
+
+_lock = threading.RLock()  # re-entrant: collecting a Stream may run while one is made
+_idle: list[int] = []  # numbers of streams whose Stream is gone
+_streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+_count = itertools.count(1)
+
+
+class Stream:
+    """A queue of instructions that runs beside the others: `s = flow.Stream("loader")`.
+
+    VMError when as many streams as the VM has are in use.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise ArgumentTypeError(f"Stream: a name is a str, got {type(name).__name__}")
+        self._take(f"stream{next(_count)}" if name is None else name)
+
+    def _take(self, name: str) -> None:
+        self.name = name
+        with _lock:
+            if _idle:
+                self.number = _idle.pop()
+                engine.user_streams[self.number - FIRST_USER_STREAM] = name
+            else:
+                self.number = _new(name)
+            _streams[self.number] = self
+        weakref.finalize(self, _idle.append, self.number).atexit = False
+
+    @property
+    def stream_id(self) -> int:
+        """Its number in the VM; traces show it."""
+        return self.number
+
+    def query(self) -> bool:
+        """Whether everything issued to it so far is done."""
+        return not lively_on(self.number, issued())
+
+    def synchronize(self) -> None:
+        """Wait until everything issued to it so far is done; raise an error nobody has seen."""
+        before = issued()
+        watch = Watchdog(engine)
+        while lively_on(self.number, before):
+            time.sleep(POLL)
+            watch.look()
+        engine.failures.collect()
+        engine.failures.raise_unseen()
+
+    def __repr__(self) -> str:
+        return f"<flow.Stream {self.name!r} ({self.number})>"
+
+
+def _new(name: str) -> int:
+    try:
+        return engine.new_stream(name)
+    except VMError:
+        most = w.STREAMS - FIRST_USER_STREAM
+        raise VMError(
+            f"Stream: all {most} are in use; keep Stream objects and use them again, or drop some"
+        ) from None
+
+
+class _Default(Stream):
+    """The stream of everything that is issued outside `with flow.stream(...)`."""
+
+    def __init__(self) -> None:
+        self.name, self.number = "default", CALL_STREAM
+
+
+_default = _Default()
+
+
+def current_stream() -> Stream:
+    """The stream that this thread issues to."""
+    number = interpreter.current_stream()
+    return _default if number == CALL_STREAM else _streams[number]
+
+
+@contextmanager
+def stream(stream: Stream | None) -> Iterator[None]:
+    """Issue this thread's operations to `stream` for a block; None changes nothing."""
+    if stream is None:
+        yield
+        return
+    if not isinstance(stream, Stream):
+        raise ArgumentTypeError(f"stream: expected a flow.Stream, got {type(stream).__name__}")
+    with interpreter.use_stream(stream.number):
+        yield

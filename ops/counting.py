@@ -1,0 +1,308 @@
+"""Where, how often and how many: results whose size depends on the data.
+
+Each is a mut2 op: its kernel is called once to count and once to write.  The tensors can be passed on at once; asking for
+a shape waits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import bool_, float32, float64, int64
+from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
+from flowvm.meta import TensorMeta
+from flowvm.ops.recording import need_tensor, wrap_dim
+from flowvm.ops.registry import Launch, View, bits, op
+from flowvm.ops.views import movedim, reshape, unsqueeze
+from flowvm.reading import adopt_array
+from flowvm.tensor import Tensor, method
+
+__all__ = [
+    "argwhere",
+    "bincount",
+    "nonzero",
+    "unique",
+    "unique_consecutive",
+]
+
+Array = Any
+NEGATIVE = declare_status(
+    65, InvalidValueError, "element {0} is {1}; counts and repeats cannot be negative"
+)
+
+
+# --- nonzero -----------------------------------------------------------------------------------------------
+
+
+def _positions_body(out: Array, mask: Array, lo: int, hi: int, details: Array) -> None:
+    count = 0
+    if lo < 0:
+        for i in range(len(mask)):
+            count += mask[i] != 0
+    else:
+        for i in range(len(mask)):
+            if mask[i] != 0:
+                out[count] = i
+                count += 1
+    details[0] = count
+
+
+@op("mask -> out?", name="true_positions")
+def _true_positions(mask: TensorMeta) -> Launch:
+    n = mask.numel
+    out = TensorMeta.of((n,), int64, mask.device)
+    return Launch((out,), _positions_body, (View(int64, (n,)), bits(mask, (n,))))
+
+
+def true_positions(mask: Tensor) -> Tensor:
+    """Where the flattened bool tensor `mask` is true: int64, 1-d."""
+    out: Tensor = _true_positions(mask)
+    return out
+
+
+def _nonzero_body(
+    out: Array, mask: Array, sizes: Array, lo: int, hi: int, details: Array
+) -> None:
+    count = 0
+    for i in range(len(mask)):
+        if mask[i] != 0:
+            if lo >= 0:
+                rest = i
+                for d in range(len(sizes) - 1, -1, -1):
+                    out[count, d] = rest % sizes[d]
+                    rest //= sizes[d]
+            count += 1
+    details[0] = count
+
+
+@op("mask, sizes -> out?", name="nonzero")
+def _nonzero(mask: TensorMeta, sizes: TensorMeta) -> Launch:
+    n, ndim = mask.numel, sizes.numel
+    out = TensorMeta.of((n, ndim), int64, mask.device)
+    views = (View(int64, (n, ndim)), bits(mask, (n,)), View(int64, (ndim,)))
+    return Launch((out,), _nonzero_body, views)
+
+
+def _indices(x: Tensor) -> Tensor:
+    mask = x if x._meta.dtype is bool_ else x.detach().to(bool_)
+    out: Tensor = _nonzero(mask, adopt_array(np.array(x._meta.shape, np.int64)))
+    return out
+
+
+@method()
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """The indices of the elements that are not zero: int64 of shape (count, ndim), in C order.
+
+    as_tuple   a tuple of one 1-d tensor for each dimension instead, as indexing takes it
+    """
+    x = need_tensor("nonzero", "input", input)
+    return where_nonzero(x) if as_tuple else _indices(x)
+
+
+@method()
+def argwhere(input: Tensor) -> Tensor:
+    """`nonzero(input)`."""
+    return _indices(need_tensor("argwhere", "input", input))
+
+
+def where_nonzero(condition: Tensor) -> tuple[Tensor, ...]:
+    """`nonzero(condition, as_tuple=True)`: what `where` with one argument gives."""
+    x = need_tensor("where", "condition", condition)
+    if x._meta.ndim == 0:
+        x = unsqueeze(x, 0)
+    if x._meta.ndim == 1:
+        return (true_positions(x if x._meta.dtype is bool_ else x.detach().to(bool_)),)
+    return tuple(column.contiguous() for column in _indices(x).unbind(1))
+
+
+# --- unique --------------------------------------------------------------------------------------------------
+
+# A slice counts as a row: x is [n, inner].  `order` sorts the rows; equal rows are then neighbours.
+
+
+def _same_row(x: Array, a: int, b: int) -> bool:
+    for k in range(x.shape[1]):  # noqa: SIM110: compiled
+        if x[a, k] != x[b, k]:
+            return False
+    return True
+
+
+def _unique_body(
+    values: Array,
+    inverse: Array,
+    counts: Array,
+    x: Array,
+    order: Array,
+    lo: int,
+    hi: int,
+    details: Array,
+) -> None:
+    kept = -1
+    for i in range(len(order)):
+        row = order[i]
+        if i == 0 or not _same_row(x, order[i - 1], row):
+            kept += 1
+            if lo >= 0:
+                counts[kept] = 0
+                for k in range(x.shape[1]):
+                    values[kept, k] = x[row, k]
+        if lo >= 0:
+            counts[kept] += 1
+            inverse[row] = kept
+    details[0] = kept + 1
+    details[2] = kept + 1
+
+
+@op("x, order -> values?, inverse, counts?", name="unique")
+def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
+    n = order.numel
+    inner = math.prod(x.shape[1:])
+    values, whole = x.dense(), TensorMeta.of((n,), int64, x.device)
+    rows, line = View(x.dtype, (n, inner)), View(int64, (n,))
+    return Launch((values, whole, whole), _unique_body, (rows, line, line, rows, line))
+
+
+def _results(parts: tuple[Any, ...], wanted: tuple[bool, ...]) -> Any:
+    chosen = tuple(p for p, w in zip(parts, wanted, strict=True) if w)
+    return chosen[0] if len(chosen) == 1 else chosen
+
+
+def _unique_of(
+    name: str, x: Tensor, ordered: bool, inverse: bool, count: bool, dim: int | None
+) -> Any:
+    from flowvm.ops.sorting import row_order
+
+    shape = need_tensor(name, "input", x)._meta.shape
+    plain = x.detach()
+    if dim is None:
+        rows = reshape(plain.contiguous(), (-1,)) if x.numel() else reshape(plain, (0,))
+    else:
+        at = wrap_dim(name, dim, len(shape))
+        rows = movedim(plain, at, 0).contiguous()
+        if rows.numel() == 0 and rows._meta.shape[0]:
+            raise ShapeError(f"{name}: dim {dim} of shape {tuple(shape)} has slices without elements")
+    n = rows._meta.shape[0]
+    order = row_order(rows) if ordered else adopt_array(np.arange(n, dtype=np.int64))
+    values, back, counts = _unique(rows, order)
+    if dim is None:
+        back = reshape(back, shape)
+    elif len(shape) > 1:
+        values = movedim(values, 0, at)
+    return _results((values, back, counts), (True, inverse, count))
+
+
+@method()
+def unique(
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The different elements (or slices of `dim`), always sorted.
+
+    return_inverse   also where each element of `input` is in the result
+    return_counts    also how often each occurs
+
+    Has no gradient.  Every NaN is different from every other.
+    """
+    return _unique_of("unique", input, True, return_inverse, return_counts, dim)
+
+
+@method()
+def unique_consecutive(
+    input: Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The elements (or slices of `dim`) without those equal to the one before; see `unique`."""
+    return _unique_of("unique_consecutive", input, False, return_inverse, return_counts, dim)
+
+
+# --- counting -------------------------------------------------------------------------------------------------
+
+
+def _bincount_body(
+    out: Array, x: Array, weights: Array, weighted: bool, least: int, lo: int, hi: int, details: Array
+) -> int:
+    size = least
+    for i in range(len(x)):
+        if x[i] < 0:
+            details[0], details[1] = i, x[i]
+            return 65  # NEGATIVE
+        size = max(size, x[i] + 1)
+    if lo >= 0:
+        for k in range(size):
+            out[k] = 0
+        for i in range(len(x)):
+            out[x[i]] += weights[i] if weighted else 1
+    details[0] = size
+    return 0
+
+
+@op("x, weights -> out?", name="bincount")
+def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: int) -> Launch:
+    kind = weights.dtype if weighted else int64
+    out = TensorMeta.of((1,), kind, x.device)
+    n = x.numel
+    views = (View(kind, (1,)), View(int64, (n,)), View(weights.dtype, (n,)))
+    return Launch((out,), _bincount_body, views, (weighted, least))
+
+
+@method()
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each of 0, 1, 2, ... occurs in a 1-d tensor of integers, or the sum of the `weights` of each.
+
+    int64, or the weights' dtype (float64 unless they are float32).  The result has at least `minlength` elements.
+    InvalidValueError, when it is read, for a negative element.
+    """
+    meta = need_tensor("bincount", "input", input)._meta
+    if meta.dtype.category != 1:
+        raise DTypeError(f"bincount: input must hold integers, got {meta.dtype.name}")
+    if meta.ndim != 1:
+        raise ShapeError(f"bincount: input must be 1-d, got shape {tuple(meta.shape)}")
+    if minlength < 0:
+        raise ArgumentError(f"bincount: minlength cannot be negative, got {minlength}")
+    x = input.to(int64)
+    if weights is None:
+        out: Tensor = _bincount(x, x, False, minlength)
+        return out
+    if need_tensor("bincount", "weights", weights)._meta.shape != meta.shape:
+        raise ShapeError(
+            f"bincount: weights of shape {tuple(weights.shape)} for input of shape {tuple(meta.shape)}"
+        )
+    plain = weights.detach()
+    plain = plain if plain._meta.dtype is float32 else plain.to(float64)
+    out = _bincount(x, plain, True, minlength)
+    return out
+
+
+def _repeats_body(out: Array, repeats: Array, lo: int, hi: int, details: Array) -> int:
+    total = 0
+    for i in range(len(repeats)):
+        if repeats[i] < 0:
+            details[0], details[1] = i, repeats[i]
+            return 65  # NEGATIVE
+        if lo >= 0:
+            for k in range(total, total + repeats[i]):
+                out[k] = i
+        total += repeats[i]
+    details[0] = total
+    return 0
+
+
+@op("repeats -> out?", name="repeated_positions")
+def _repeated_positions(repeats: TensorMeta) -> Launch:
+    n = repeats.numel
+    out = TensorMeta.of((1,), int64, repeats.device)
+    return Launch((out,), _repeats_body, (View(int64, (1,)), View(int64, (n,))))
+
+
+def repeated_positions(repeats: Tensor) -> Tensor:
+    """Each position i of a 1-d integer tensor `repeats[i]` times."""
+    out: Tensor = _repeated_positions(repeats.to(int64))
+    return out

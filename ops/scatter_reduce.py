@@ -1,0 +1,148 @@
+"""`scatter_reduce`: several elements for one place, reduced to one; with the gradient of each reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.dtype import iinfo
+from flowvm.errors import ArgumentError
+from flowvm.ops.gathering import ADD, aligned, gather, narrowed_to
+from flowvm.ops.padding import pad
+from flowvm.ops.recording import Recorded, filled_of, need_tensor
+from flowvm.ops.scattering import (
+    MODES,
+    apart,
+    changed,
+    fresh,
+    number_tensor,
+    same_dtype,
+    scatter,
+    scatter_add,
+    write_elements,
+)
+from flowvm.tensor import Tensor, method
+
+__all__ = ["scatter_reduce"]
+
+
+def _reduce_into(
+    out: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> None:
+    if not include_self:
+        write_elements(out, dim, index, number_tensor(out, _identity(out, reduce)), None)
+    mode = ADD if reduce == "mean" else MODES[reduce]
+    write_elements(out, dim, index, source, mode)
+    if reduce == "mean":
+        count = _counts(out, dim, index, include_self)
+        average = out / count if out._meta.dtype.is_floating_point else out // count
+        out.copy_(average)
+
+
+def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
+    """How many elements each place of a mean has."""
+    count = filled_of(x._meta, 1)
+    one = number_tensor(x, 1)
+    if not include_self:
+        write_elements(count, dim, index, number_tensor(x, 0), None)
+    write_elements(count, dim, index, one, ADD)
+    return count
+
+
+def _identity(x: Tensor, reduce: str) -> float:
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    if x._meta.dtype.is_floating_point:
+        return float("-inf") if reduce == "amax" else float("inf")
+    if x._meta.dtype.is_bool:
+        return int(reduce == "amin")
+    limits = iinfo(x._meta.dtype)
+    return limits.min if reduce == "amax" else limits.max
+
+
+def _scatter_reduce_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    dim, reduce, include_self = c.attrs
+    x, index, src = c.saved
+    whole = src
+    src = narrowed_to(src, index._meta.shape, None) if index._meta.numel else src
+    if reduce in ("sum", "mean"):
+        share = g if reduce == "sum" else g / _counts(x.detach(), dim, index, include_self)
+        gx, gs = share, gather(share, dim, index)
+    elif reduce == "prod":
+        gx, gs = _prod_grads(g, x, dim, index, src, include_self)
+    else:
+        result = scatter_reduce(x, dim, index, src, reduce, include_self=include_self).detach()
+        mine = (x == result).to(g._meta.dtype)
+        if not include_self:
+            mine = scatter(mine, dim, index, 0)
+        theirs = (src == gather(result, dim, index)).to(g._meta.dtype)
+        share = g / scatter_add(mine, dim, index, theirs)
+        gx, gs = share * mine, gather(share, dim, index) * theirs
+    if not include_self:
+        gx = scatter(gx, dim, index, 0)
+    if gs._meta.shape != whole._meta.shape:
+        sizes = zip(whole._meta.shape, gs._meta.shape, strict=True)
+        gs = pad(gs, [w for n, m in reversed(list(sizes)) for w in (0, n - m)])
+    return gx, None, gs
+
+
+def _prod_grads(
+    g: Tensor, x: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool
+) -> tuple[Tensor, Tensor]:
+    """Of each factor: the product of the others, through the product of those that are not zero."""
+    own_zero, src_zero = (x == 0), (src == 0)
+    if not include_self:
+        own_zero = scatter(own_zero, dim, index, 0)
+    base = x.masked_fill(own_zero, 1)
+    factors = src.masked_fill(src_zero, 1)
+    product = scatter_reduce(base, dim, index, factors, "prod", include_self=include_self)
+    zeros = scatter_add(own_zero.to(g._meta.dtype), dim, index, src_zero.to(g._meta.dtype))
+    others_x = product * (zeros - own_zero.to(g._meta.dtype) == 0).to(g._meta.dtype) / base
+    left = gather(zeros, dim, index) - src_zero.to(g._meta.dtype)
+    others_src = gather(product, dim, index) * (left == 0).to(g._meta.dtype) / factors
+    return g * others_x, gather(g, dim, index) * others_src
+
+
+_scatter_reduce_op = Recorded(
+    "scatter_reduce", _scatter_reduce_grad, ("x", "index", "src"), "x, index, src"
+)
+
+
+def _scatter_reduce(
+    apply: Any, x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    name = "scatter_reduce"
+    same_dtype(name, need_tensor(name, "input", x), need_tensor(name, "src", src), "src")
+    at, positions = aligned(name, x, dim, index, src)
+    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
+        raise ArgumentError(f"{name}: reduce is 'sum', 'prod', 'mean', 'amax' or 'amin', not {reduce!r}")
+    plain = apart(x, src)
+
+    def write(out: Tensor) -> None:
+        _reduce_into(out, at, positions, plain, reduce, include_self)
+
+    out: Tensor = apply(
+        _scatter_reduce_op, x, (positions, src), (at, reduce, include_self), write
+    )
+    return out
+
+
+@method()
+def scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """A copy of `input` in which each place that `index` names is reduced with the elements of `src` for it.
+
+    reduce         "sum", "prod", "mean", "amax" or "amin"
+    include_self   whether what `input` has there takes part
+    """
+    return _scatter_reduce(fresh, input, dim, index, src, reduce, include_self)
+
+
+@method()
+def scatter_reduce_(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """`scatter_reduce` in place."""
+    return _scatter_reduce(changed, x, dim, index, src, reduce, include_self)

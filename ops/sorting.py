@@ -1,0 +1,325 @@
+"""Sorting and selecting by order: `sort`, `argsort`, `topk`, `kthvalue`, `msort`.
+
+Rows are sorted by merging, which is stable; a NaN is larger than any number.  The kernels give the positions with the
+values, and backward is `gather`'s: the gradient goes where the value came from.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from flowvm.dtype import bool_, int64, uint8
+from flowvm.errors import ArgumentError, OutOfRangeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.gathering import gather_elements
+from flowvm.ops.recording import need_tensor, record, wrap_dim
+from flowvm.ops.registry import Launch, View, op, operator_of
+from flowvm.ops.slicing import _select, _slice
+from flowvm.ops.views import movedim, unsqueeze
+from flowvm.tensor import Tensor, method
+
+__all__ = ["argsort", "kthvalue", "msort", "sort", "topk"]
+
+Array = Any
+RUN = 24  # this many neighbours are sorted by insertion before merging begins
+
+
+class Sorted(NamedTuple):
+    """What sort, topk and kthvalue give: the values, and the positions (int64) that they had."""
+
+    values: Tensor
+    indices: Tensor
+
+
+# --- sorting rows -----------------------------------------------------------------------------------------------
+
+
+def _before(a: Any, b: Any, descending: bool) -> bool:
+    """Whether `a` comes strictly before `b`."""
+    if descending:
+        return bool(a > b or (a != a and b == b))
+    return bool(a < b or (b != b and a == a))
+
+
+def _insertion(values: Array, indices: Array, r: int, start: int, end: int, down: bool) -> None:
+    for i in range(start + 1, end):
+        v, p = values[r, i], indices[r, i]
+        j = i - 1
+        while j >= start and _before(v, values[r, j], down):
+            values[r, j + 1], indices[r, j + 1] = values[r, j], indices[r, j]
+            j -= 1
+        values[r, j + 1], indices[r, j + 1] = v, p
+
+
+def _merge(
+    v: Array, p: Array, w: Array, q: Array, r: int, start: int, middle: int, end: int, down: bool
+) -> None:
+    """Merge [start, middle) and [middle, end) of (v, p) into (w, q)."""
+    i, j = start, middle
+    for k in range(start, end):
+        if i < middle and (j >= end or not _before(v[r, j], v[r, i], down)):
+            w[r, k], q[r, k] = v[r, i], p[r, i]
+            i += 1
+        else:
+            w[r, k], q[r, k] = v[r, j], p[r, j]
+            j += 1
+
+
+def _sort_body(
+    values: Array,
+    indices: Array,
+    other_values: Array,
+    other_indices: Array,
+    x: Array,
+    down: bool,
+    lo: int,
+    hi: int,
+) -> None:
+    n = x.shape[1]
+    passes, width = 0, RUN
+    while width < n:
+        passes, width = passes + 1, 2 * width
+    for r in range(lo, hi):
+        v, p, w, q = values, indices, other_values, other_indices
+        if passes % 2:  # so that the last merge writes the results
+            v, p, w, q = w, q, v, p
+        for i in range(n):
+            v[r, i], p[r, i] = x[r, i], i
+        for start in range(0, n, RUN):
+            _insertion(v, p, r, start, min(n, start + RUN), down)
+        width = RUN
+        while width < n:
+            for start in range(0, n, 2 * width):
+                middle = min(n, start + width)
+                _merge(v, p, w, q, r, start, middle, min(n, start + 2 * width), down)
+            v, p, w, q = w, q, v, p
+            width *= 2
+
+
+@op("x -> values, indices, other_values, other_indices", name="sort")
+def _sort_rows(x: TensorMeta, descending: bool) -> Launch:
+    """The last dimension sorted; the second pair of outputs is working space."""
+    n = x.shape[-1] if x.ndim else 1
+    rows = x.numel // n if n else 0
+    kind = uint8 if x.dtype is bool_ else x.dtype
+    seen = View(kind, (rows, n))
+    where = View(int64, (rows, n))
+    positions = x.dense(int64)
+    return Launch(
+        (x.dense(), positions, x.dense(), positions),
+        _sort_body,
+        (seen, where, seen, where, seen),
+        (descending,),
+        rows,
+        max(1, 4096 // max(n, 1)),
+    )
+
+
+def _linked(x: Tensor, values: Tensor, indices: Tensor) -> Tensor:
+    """`values`, recorded as what gathering at `indices` of the last dimension gives."""
+    gathering = operator_of(gather_elements)
+    dim = max(x._meta.ndim - 1, 0)
+    return record(gathering, (x, indices), values, (dim,), (indices,))  # type: ignore[arg-type]
+
+
+def _last(name: str, x: Any, dim: int) -> tuple[Tensor, int]:
+    """`x` with dimension `dim` last, and that dimension."""
+    meta = need_tensor(name, "input", x)._meta
+    at = wrap_dim(name, dim, meta.ndim)
+    if meta.ndim == 0 or at == meta.ndim - 1:
+        return x, at
+    return movedim(x, at, -1).contiguous(), at
+
+
+def _placed(parts: tuple[Tensor, Tensor], at: int) -> Sorted:
+    """Results with their last dimension put back to `at`."""
+    values, indices = parts
+    if values._meta.ndim and at != values._meta.ndim - 1:
+        values, indices = movedim(values, -1, at), movedim(indices, -1, at)
+    return Sorted(values, indices)
+
+
+@method()
+def sort(
+    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
+) -> Sorted:
+    """The elements of dimension `dim` in order: (values, indices).
+
+    NaN counts as the largest number.  Equal elements keep their order, whether `stable` asks for it or not.
+
+    >>> flow.sort(flow.tensor([3, 1, 2])).indices.tolist()
+    [1, 2, 0]
+    """
+    x, at = _last("sort", input, dim)
+    values, indices, _, _ = _sort_rows(x.detach(), bool(descending))
+    return _placed((_linked(x, values, indices), indices), at)
+
+
+@method()
+def argsort(
+    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
+) -> Tensor:
+    """The positions that sort dimension `dim`: `sort(...).indices`."""
+    return sort(need_tensor("argsort", "input", input).detach(), dim, descending, stable).indices
+
+
+@method()
+def msort(input: Tensor) -> Tensor:
+    """The tensor sorted along its first dimension."""
+    return sort(input, 0).values
+
+
+# --- the order of rows -----------------------------------------------------------------------------------------
+
+
+def _row_before(x: Array, a: int, b: int) -> bool:
+    for k in range(x.shape[1]):
+        if _before(x[a, k], x[b, k], False):
+            return True
+        if _before(x[b, k], x[a, k], False):
+            return False
+    return False
+
+
+def _order_body(order: Array, other: Array, x: Array, lo: int, hi: int) -> None:
+    n = len(order)
+    passes, width = 0, 1
+    while width < n:
+        passes, width = passes + 1, 2 * width
+    p, q = order, other
+    if passes % 2:
+        p, q = q, p
+    for i in range(n):
+        p[i] = i
+    width = 1
+    while width < n:
+        for start in range(0, n, 2 * width):
+            i, middle, end = start, min(n, start + width), min(n, start + 2 * width)
+            j = middle
+            for k in range(start, end):
+                if i < middle and (j >= end or not _row_before(x, p[j], p[i])):
+                    q[k] = p[i]
+                    i += 1
+                else:
+                    q[k] = p[j]
+                    j += 1
+        p, q = q, p
+        width *= 2
+
+
+@op("x -> order, other", name="row_order")
+def _row_order(x: TensorMeta) -> Launch:
+    n = x.shape[0]
+    out = TensorMeta.of((n,), int64, x.device)
+    line = View(int64, (n,))
+    kind = uint8 if x.dtype is bool_ else x.dtype
+    rows = View(kind, (n, math.prod(x.shape[1:])))
+    return Launch((out, out), _order_body, (line, line, rows))
+
+
+def row_order(x: Tensor) -> Tensor:
+    """The positions that sort the slices of dimension 0, compared from their first element on."""
+    if x._meta.ndim == 1:
+        return argsort(x)
+    order: Tensor = _row_order(x.detach())[0]
+    return order
+
+
+# --- the first k ---------------------------------------------------------------------------------------------------
+
+
+def _worse(values: Array, indices: Array, r: int, a: int, b: int, largest: bool) -> bool:
+    """Whether element a of the heap comes behind element b: equal values, the later position."""
+    if _before(values[r, b], values[r, a], largest):
+        return True
+    return not _before(values[r, a], values[r, b], largest) and indices[r, a] > indices[r, b]
+
+
+def _sink(values: Array, indices: Array, r: int, i: int, size: int, largest: bool) -> None:
+    """Restore the heap, whose root is the worst, from element i down."""
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            return
+        if child + 1 < size and _worse(values, indices, r, child + 1, child, largest):
+            child += 1
+        if not _worse(values, indices, r, child, i, largest):
+            return
+        _exchange(values, indices, r, i, child)
+        i = child
+
+
+def _exchange(values: Array, indices: Array, r: int, i: int, j: int) -> None:
+    v, p = values[r, i], indices[r, i]
+    values[r, i], indices[r, i] = values[r, j], indices[r, j]
+    values[r, j], indices[r, j] = v, p
+
+
+def _topk_body(
+    values: Array, indices: Array, x: Array, largest: bool, lo: int, hi: int
+) -> None:
+    n, k = x.shape[1], values.shape[1]
+    for r in range(lo, hi):
+        for i in range(k):
+            values[r, i], indices[r, i] = x[r, i], i
+        for i in range(k // 2 - 1, -1, -1):
+            _sink(values, indices, r, i, k, largest)
+        for i in range(k, n if k > 0 else k):
+            if _before(x[r, i], values[r, 0], largest):
+                values[r, 0], indices[r, 0] = x[r, i], i
+                _sink(values, indices, r, 0, k, largest)
+        for size in range(k - 1, 0, -1):  # the worst goes last
+            _exchange(values, indices, r, 0, size)
+            _sink(values, indices, r, 0, size, largest)
+
+
+@op("x -> values, indices", name="topk")
+def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
+    n = x.shape[-1] if x.ndim else 1
+    rows = x.numel // n if n else math.prod(x.shape[:-1])
+    shape = (*x.shape[:-1], k) if x.ndim else ()
+    kind = uint8 if x.dtype is bool_ else x.dtype
+    values, indices = x.with_shape(shape), x.with_shape(shape, int64)
+    views = (View(kind, (rows, k)), View(int64, (rows, k)), View(kind, (rows, n)))
+    return Launch((values, indices), _topk_body, views, (largest,), rows, max(1, 8192 // max(n, 1)))
+
+
+@method()
+def topk(
+    input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Sorted:
+    """The `k` largest (or smallest) elements of dimension `dim`, best first: (values, indices).
+
+    Of equal elements the earlier one comes first.  NaN counts as the largest number.
+    """
+    x, at = _last("topk", input, dim)
+    n = x._meta.shape[-1] if x._meta.ndim else 1
+    if not 0 <= k <= n:
+        raise OutOfRangeError(f"topk: k = {k} is not between 0 and {n}, the size of dimension {dim}")
+    if x._meta.ndim == 0 and k == 0:
+        raise ArgumentError("topk: k must be 1 for a 0-d tensor")
+    if k > 64 and k > n // 8:
+        values, indices, _, _ = _sort_rows(x.detach(), bool(largest))
+        values, indices = (_slice(t, x._meta.ndim - 1, 0, k, 1).contiguous() for t in (values, indices))
+    else:
+        values, indices = _topk_rows(x.detach(), int(k), bool(largest))
+    return _placed((_linked(x, values, indices), indices), at)
+
+
+@method()
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sorted:
+    """The `k`-th smallest element (from 1) of dimension `dim`: (values, indices)."""
+    x, at = _last("kthvalue", input, dim)
+    n = x._meta.shape[-1] if x._meta.ndim else 1
+    if not 1 <= k <= n:
+        raise OutOfRangeError(
+            f"kthvalue: k = {k} is not between 1 and {n}, the size of dimension {dim}"
+        )
+    values, indices = topk(x, k, -1, largest=False)
+    if x._meta.ndim == 0:
+        return Sorted(values, indices)
+    values, indices = (_select(t, t._meta.ndim - 1, k - 1) for t in (values, indices))
+    if keepdim:
+        values, indices = unsqueeze(values, at), unsqueeze(indices, at)
+    return Sorted(values, indices)

@@ -1,0 +1,173 @@
+"""Samples made into calls: the same arguments as NumPy arrays, flowvm tensors or PyTorch tensors.
+
+A sample's arrays stand for its tensors, wherever they are in its arguments (lists included). `mapped`
+is the one place that knows where.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import flowvm
+import flowvm.ops
+from flowvm.dtype import DType
+from flowvm.ops.registry import SAMPLES, OpSamples, Sample
+from flowvm.reading import adopt_array
+from flowvm.tensor import Tensor
+
+Array = np.ndarray
+
+TOLERANCES = {"float64": (1e-10, 1e-12), "float32": (1e-5, 1e-6), "float16": (4e-3, 2e-3)}
+
+
+def modules() -> list[types.ModuleType]:
+    """Every module of flowvm.ops, imported: importing one is what declares its samples."""
+    names = sorted(m.name for m in pkgutil.iter_modules(flowvm.ops.__path__))
+    return [importlib.import_module(f"flowvm.ops.{name}") for name in names]
+
+
+ALL_MODULES = modules()
+
+
+def all_samples() -> list[Any]:
+    """(name, samples), the name unique; in the order of the names."""
+    seen: dict[str, int] = {}
+    named = []
+    for op in sorted(SAMPLES, key=lambda s: s.name):
+        seen[op.name] = seen.get(op.name, 0) + 1
+        named.append((op.name if seen[op.name] == 1 else f"{op.name}#{seen[op.name]}", op))
+    return named
+
+
+class _Flow:
+    """`flowvm`, as the calls of `OpSamples.errors` see it."""
+
+    def __getattr__(self, name: str) -> Any:
+        for place in (flowvm, *ALL_MODULES):
+            found = getattr(place, name, None)
+            if found is not None and not isinstance(found, types.ModuleType):
+                return found
+        raise AttributeError(f"neither flowvm nor flowvm.ops has {name!r}")
+
+
+flow = _Flow()
+
+
+def mapped(value: Any, f: Callable[[Array], Any]) -> Any:
+    """`value` with `f` of every array in it."""
+    if isinstance(value, np.ndarray):
+        return f(value)
+    if isinstance(value, (list, tuple)):
+        items = [mapped(v, f) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {k: mapped(v, f) for k, v in value.items()}
+    return value
+
+
+def arrays_of(sample: Sample) -> list[Array]:
+    """The arrays of a sample, in order."""
+    found: list[Array] = []
+    mapped((sample.args, sample.kwargs), found.append)
+    return found
+
+
+def is_float(a: Array) -> bool:
+    return a.dtype.kind == "f"
+
+
+def has_floats(sample: Sample) -> bool:
+    return any(map(is_float, arrays_of(sample)))
+
+
+def in_dtype(sample: Sample, dtype: str) -> Sample:
+    """The sample with its floating arrays rounded to `dtype`."""
+
+    def convert(a: Array) -> Array:
+        return a.astype(dtype) if is_float(a) else a
+
+    return Sample(mapped(sample.args, convert), mapped(sample.kwargs, convert))
+
+
+def call(function: Callable[..., Any], sample: Sample, f: Callable[[Array], Any]) -> Any:
+    """`function` on the sample, with `f` of each array."""
+    return function(*mapped(sample.args, f), **mapped(sample.kwargs, f))
+
+
+def as_tensor(a: Array) -> Tensor:
+    """A tensor of its own with these values, dense."""
+    return adopt_array(np.array(a, order="C"))
+
+
+def transposed(a: Array) -> Tensor:
+    """The same values, stored with the dimensions the other way round."""
+    return adopt_array(np.array(a.T, order="C").T)
+
+
+def stepped(a: Array) -> Tensor:
+    """The same values, every second element of a larger memory."""
+    if a.ndim == 0:
+        return adopt_array(np.array([a, a])[1:].reshape(()))
+    return adopt_array(np.repeat(np.array(a, order="C"), 2, axis=-1)[..., ::2])
+
+
+def widened(a: Array) -> Array:
+    """What the reference computes with: float64."""
+    return a.astype(np.float64) if is_float(a) else a
+
+
+def results(value: Any) -> list[Any]:
+    """The results of a call, one or several, as a flat list."""
+    if isinstance(value, (list, tuple)) and not isinstance(value, flowvm.meta.Size):
+        return [r for v in value for r in results(v)]
+    return [value]
+
+
+def values(result: Any) -> Array:
+    """A result's values: of a tensor, an array or a number."""
+    if isinstance(result, Tensor):
+        return result.numpy()
+    if hasattr(result, "detach"):  # PyTorch's
+        return result.detach().resolve_neg().numpy()
+    return np.asarray(result)
+
+
+def tolerances(op: OpSamples, dtype: str) -> tuple[float, float]:
+    """rtol and atol: the dtype's, or the op's own where they are larger."""
+    rtol, atol = TOLERANCES.get(dtype, (0.0, 0.0))
+    return max(rtol, op.rtol), max(atol, op.atol)
+
+
+def shown(op: OpSamples, sample: Sample, seed: int) -> str:
+    """What a failure says of the call."""
+    parts = [_text(a) for a in sample.args]
+    parts += [f"{k}={_text(v)}" for k, v in sample.kwargs.items()]
+    return f"{op.name}({', '.join(parts)})\nseed {seed}"
+
+
+def _text(value: Any) -> str:
+    def array(a: Array) -> str:
+        return f"{a.dtype.name}{list(a.shape)} {np.array2string(a, threshold=40, precision=6)}"
+
+    if isinstance(value, np.ndarray):
+        return array(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return repr(value)
+
+
+def public_functions() -> list[tuple[str, str, Any]]:
+    """(module, name, function) of everything callable that flowvm.ops offers, classes aside."""
+    found = []
+    for module in ALL_MODULES:
+        short = module.__name__.rpartition(".")[2]
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if callable(value) and not inspect.isclass(value) and not isinstance(value, DType):
+                found.append((short, name, value))
+    return found

@@ -1,0 +1,21 @@
+"""Every test here leaves an idle VM without secrets: gates open, threads running, errors seen."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from flowvm.vm import layout as w
+from flowvm.vm.engine import engine
+
+from .kernels import Gate
+
+
+@pytest.fixture(autouse=True)
+def _idle_vm() -> Iterator[None]:
+    yield
+    for gate in Gate.every:
+        gate.open()
+    engine.words[w.MUTANT] = 0
+    assert engine.wait_idle(30.0), "the test left the VM stuck"
+    for failure in engine.failures.all():
+        failure.seen = True

@@ -1,0 +1,206 @@
+"""Kernels whose order shows, kernels that wait, and kernels that fail.
+
+All work on int64 tensors, where arithmetic is exact and wraps, so results compare bit for bit.  Scripts
+that tests run in a process of their own import this module too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from flowvm import jit
+from flowvm.dtype import int64
+from flowvm.interpreter import Invocation, Operator
+from flowvm.meta import TensorMeta
+from flowvm.reading import adopt_array
+from flowvm.tensor import Tensor
+from flowvm.vm.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
+
+SIGNATURE = "int32(int64, int64, int64, int64)"
+SIZE = 48  # elements of most tensors here
+HEADER = 8  # words of the argument block before the operands' addresses
+USER_STATUS = 64
+
+
+def mix_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """out[i] = 3 x[i] - y[n-1-i] + k"""
+    a, n = words_at(args, 16), words_at(layout, 1)[0]
+    out, x, y, k = words_at(a[8], n), words_at(a[9], n), words_at(a[10], n), a[11]
+    for i in range(lo, hi):
+        out[i] = 3 * x[i] - y[n - 1 - i] + k
+    return 0
+
+
+def update_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """x[i] = 5 x[i] + y[i] + k, in place: no two of them commute."""
+    a, n = words_at(args, 16), words_at(layout, 1)[0]
+    x, y, k = words_at(a[8], n), words_at(a[9], n), a[10]
+    for i in range(lo, hi):
+        x[i] = 5 * x[i] + y[i] + k
+    return 0
+
+
+def scan_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """x[i] = 3 x[i-1] + x[i] + y[i] + k, from the range's second element on: the range shows."""
+    a, n = words_at(args, 16), words_at(layout, 1)[0]
+    x, y, k = words_at(a[8], n), words_at(a[9], n), a[10]
+    for i in range(lo + 1, hi):
+        x[i] = 3 * x[i - 1] + x[i] + y[i] + k
+    return 0
+
+
+def odd_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """The odd elements of x; how many there are is known only after a first look."""
+    a, n = words_at(args, 16), words_at(layout, 1)[0]
+    x = words_at(a[9], n)
+    found = 0
+    if lo < 0:
+        for i in range(n):
+            found += x[i] & 1
+    else:
+        out = words_at(a[8], n)
+        for i in range(n):
+            if x[i] & 1:
+                out[found] = x[i]
+                found += 1
+    a[0] = found
+    return 0
+
+
+def wait_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """x[0] += y[0], but not before the gate at address k is open."""
+    a = words_at(args, 16)
+    gate = words_at(a[10], 2)
+    fetch_add(gate, 1, 1)  # whoever looks knows that it waits
+    while load_acquire(gate, 0) == 0:
+        sched_yield()
+    words_at(a[8], 1)[0] += words_at(a[9], 1)[0]
+    return 0
+
+
+def open_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """x[0] += y[0], and the gate at address k opens."""
+    a = words_at(args, 16)
+    words_at(a[8], 1)[0] += words_at(a[9], 1)[0]
+    store_release(words_at(a[10], 1), 0, 1)
+    return 0
+
+
+def meet_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """Every unit waits until y[0] of them have come: they are on as many threads."""
+    a = words_at(args, 16)
+    x = words_at(a[8], 1)
+    fetch_add(x, 0, 1)
+    while load_acquire(x, 0) < words_at(a[9], 1)[0]:
+        sched_yield()
+    return 0
+
+
+def fail_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """Returns its scalar as the status, with details 7, 8, 9."""
+    a = words_at(args, 16)
+    a[0], a[1], a[2] = 7, 8, 9
+    return a[10]
+
+
+def count_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """counts[u] += 1 for every unit, and the number of calls in the last word; status k at unit `layout[1]`."""
+    a, shape = words_at(args, 16), words_at(layout, 2)
+    n, bad = shape[0], shape[1]
+    counts = words_at(a[8], n + 1)
+    fetch_add(counts, n, 1)
+    for u in range(lo, hi):
+        fetch_add(counts, u, 1)
+        if u == bad:
+            a[0] = u
+            return a[9]
+    return 0
+
+
+def _lower(kernel: Any, grain: int = 0, units: int | None = None) -> Any:
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        n = metas[0].numel
+        return Invocation(
+            outputs=(metas[0],),
+            kernel=jit.native(kernel, SIGNATURE),
+            layout=np.array([n, *attrs], np.int64),
+            units=n if units is None else units,
+            grain=grain or n,
+        )
+
+    return lower
+
+
+def _lower_in_place(kernel: Any, grain: int = 0, units: int | None = None) -> Any:
+    lower = _lower(kernel, grain, units)
+
+    def without_outputs(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        made = lower(metas, attrs)
+        return Invocation((), made.kernel, made.layout, made.units, made.grain)
+
+    return without_outputs
+
+
+def _in_place(name: str, kernel: Any, grain: int = 0, units: int | None = None) -> Any:
+    lower = _lower_in_place(kernel, grain, units)
+    return Operator(
+        name, ("x", "y"), (), lower, scalars=("k",), scalar_kinds="q", writes=frozenset("x")
+    ).call
+
+
+mix = Operator("mix", ("x", "y"), ("out",), _lower(mix_kernel), scalars=("k",), scalar_kinds="q").call
+update = _in_place("update", update_kernel)
+update_in_chunks = _in_place("update_in_chunks", update_kernel, grain=7)
+scan_in_chunks = _in_place("scan_in_chunks", scan_kernel, grain=100)
+meet = _in_place("meet", meet_kernel, grain=1, units=3)
+wait_for_gate = _in_place("wait_for_gate", wait_kernel, units=1)
+open_gate = _in_place("open_gate", open_kernel, units=1)
+fail = _in_place("fail", fail_kernel, units=1)
+odd = Operator("odd", ("x",), ("out",), _lower(odd_kernel, units=1), unsized=frozenset({"out"})).call
+
+
+class Gate:
+    """A promise that a kernel waits for: `wait_for_gate(x, y, gate.address)`."""
+
+    every: list[Gate] = []
+
+    def __init__(self) -> None:
+        self.words = np.zeros(2, np.int64)  # open, kernels that came to wait
+        self.address: int = self.words.ctypes.data
+        Gate.every.append(self)  # its memory outlives whoever may still look at it
+
+    def open(self) -> None:
+        self.words[0] = 1
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a kernel is waiting."""
+        return bool(self.words[1])
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.open()
+
+
+_seeds = itertools.count()
+
+
+def tensor(values: Any = None) -> Tensor:
+    """An int64 tensor over memory of its own."""
+    if values is None:
+        values = np.arange(SIZE) * 7 + next(_seeds)
+    return adopt_array(np.array(values, np.int64))
+
+
+def empty(n: int = SIZE) -> Tensor:
+    """A fresh tensor that the VM allocates: mix(x, x, 0)."""
+    x = tensor(np.ones(n))
+    return mix(x, x, 0)
+
+
+META = TensorMeta.of((SIZE,), int64)
