@@ -37,7 +37,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m tools.bench $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist flowvm.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps are remade when pyproject.toml changes; the install is editable, so sources are live.

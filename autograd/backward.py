@@ -111,11 +111,22 @@ def _tensor_backward(
     """
     if inputs is None and gradient is None and t._node is not None and t._meta.numel == 1:
         keep = create_graph if retain_graph is None else retain_graph
-        run([(t._node, filled_of(t._meta, 1))], keep, create_graph)
+        run([(t._node, _one(t._meta))], keep, create_graph)
     else:
         backward(
             (t,), None if gradient is None else (gradient,), retain_graph, create_graph, inputs
         )
+
+
+_ones: dict[Any, Tensor] = {}
+
+
+def _one(meta: Any) -> Tensor:
+    """The gradient of a number with respect to itself; kept, since every training step starts with it."""
+    found = _ones.get(meta)
+    if found is None or found.version:  # a hook may have written to it
+        found = _ones[meta] = filled_of(meta, 1)
+    return found
 
 
 def _listed(tensors: Any, name: str) -> list[Tensor]:

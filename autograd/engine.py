@@ -30,6 +30,7 @@ from flowvm.interpreter import (
     set_grad_enabled,
     unpin_user_line,
 )
+from flowvm.ops.accumulate import accumulate_
 from flowvm.ops.core import cast, sum_to
 from flowvm.ops.recording import filled_of
 from flowvm.tensor import Tensor
@@ -80,7 +81,7 @@ def run(
     counts = _counts(list(grads)) if watch is None else _counts_towards(list(grads), watch)
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
-    g = None  # type: ignore[assignment]
+    edge = g = None  # type: ignore[assignment]
     before, line = set_grad_enabled(create_graph), pin_user_line()
     try:
         _run(ready, grads, counts, keep_graph, create_graph, watch)
@@ -144,8 +145,9 @@ def _run(
 ) -> None:
     plain = Node if watch is None and anomaly.check is None else None
     steal = not create_graph and (watch is None or watch.accumulate)
+    pop, push, waiting = ready.pop, ready.append, counts.get
     while ready:
-        node = ready.pop()
+        node = pop()
         g = grads.pop(node, None)
         if node.is_leaf:
             if g is not None:
@@ -167,29 +169,30 @@ def _run(
             results = (None,) * len(edges)
         elif len(results) != len(edges):
             raise AutogradError(
-                f"the gradient function of {node.operator.name} returned {len(results)} gradients for {len(edges)} "
-                f"inputs"
+                f"the gradient function of {node.operator.name} returned {len(results)} gradients for "
+                f"{len(edges)} inputs"
             )
         if not keep_graph and node._saved:
             node._saved = None
-        for edge, r, meta in zip(edges, results, node.metas):  # noqa: B905: lengths are known here
-            if edge is None:
-                continue
-            target = edge.node if edge.__class__ is OutputEdge else edge
-            left = counts.get(target)
-            if left is None:
-                continue
-            if left == 1:
-                ready.append(target)
-            counts[target] = left - 1
-            if r is None:
-                continue
-            if r.__class__ is not Tensor or r._meta is not meta:
-                r = _fitted(node, r, meta)
-            if target is edge and target not in grads:
-                grads[target] = r
-            else:
-                _arrive(grads, edge, r, create_graph)
+        place = 0
+        for edge in edges:
+            if edge is not None:
+                target = edge.node if edge.__class__ is OutputEdge else edge
+                left = waiting(target)
+                if left is not None:
+                    r, meta = results[place], node.metas[place]
+                    if r is not None:
+                        if r.__class__ is not Tensor or r._meta is not meta:
+                            r = _fitted(node, r, meta)
+                        if target is edge and target not in grads:
+                            grads[target] = r
+                        else:
+                            _arrive(grads, edge, r, create_graph)
+                    if left == 1:
+                        push(target)
+                    else:
+                        counts[target] = left - 1
+            place += 1
         g = results = r = None
 
 
@@ -210,9 +213,8 @@ def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> 
         and not create_graph
         and getrefcount(old) == _SOLE + 1
         and _own_memory(old)
-        and old._meta.dtype is g._meta.dtype
     ):
-        old.add_(g)
+        _add_in_place(old, g)
     else:
         among[node] = old + g
 
@@ -326,7 +328,7 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
         extra = tensor._extra = {}
     old = extra.get("grad")
     if old is not None:
-        old.add_(g)
+        _add_in_place(old, g)
     elif g._node is None and _own_memory(g):
         extra["grad"] = g
     else:
@@ -344,7 +346,15 @@ def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     elif create_graph:
         tensor.grad = old + g
     else:
-        old.add_(g)
+        _add_in_place(old, g)
+
+
+def _add_in_place(t: Tensor, g: Tensor) -> None:
+    """`t += g`, by the quick way where both are dense and of one dtype."""
+    if t._meta is g._meta and t._meta.contiguous and t._node is None and g._node is None:
+        accumulate_(t, g)
+    else:
+        t.add_(g)
 
 
 def _own_memory(t: Tensor) -> bool:

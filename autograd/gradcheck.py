@@ -95,7 +95,7 @@ def gradgradcheck(
         outs = _outputs(func, args[:n])
         wanted = [a for a in args[:n] if isinstance(a, Tensor) and a.requires_grad]
         found = grad(outs, wanted, args[n:], create_graph=True, allow_unused=True)
-        return tuple(g for g in found if g is not None and g.requires_grad)
+        return tuple(g for g in found if g is not None)
 
     return gradcheck(
         first,
@@ -119,11 +119,15 @@ def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
     return adopt_array(values.astype(like.dtype.numpy, copy=False)).requires_grad_()
 
 
-def _outputs(func: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor]:
+def _outputs(
+    func: Callable[..., Any], args: tuple[Any, ...], recorded: bool = True
+) -> list[Tensor]:
+    """The function's outputs that require grad, or all floating ones."""
     with enable_grad():
         result = func(*args)
     listed = [result] if isinstance(result, Tensor) else list(result)
-    return [o for o in listed if isinstance(o, Tensor) and o.requires_grad]
+    floating = [o for o in listed if isinstance(o, Tensor) and o.dtype.is_floating_point]
+    return [o for o in floating if o.requires_grad] if recorded else floating
 
 
 def _check(
@@ -148,10 +152,8 @@ def _check(
     if nondet_tol < float("inf"):
         _same(analytical, _analytical(outputs, wanted), nondet_tol)
     if not outputs:
-        raise GradcheckError(
-            "no output of the function requires grad, so there is nothing to check: is one of its operations not "
-            "differentiable, or under no_grad?"
-        )
+        _check_constant(func, inputs, places, eps, atol)
+        return
     for k, place in enumerate(places):
         numerical = _numerical(func, inputs, place, eps)
         if len(numerical) != len(outputs):
@@ -160,6 +162,19 @@ def _check(
             )
         for j, number in enumerate(numerical):
             _compare(number, analytical[j][k], j, place, atol, rtol)
+
+
+def _check_constant(
+    func: Callable[..., Any], inputs: tuple[Any, ...], places: list[int], eps: float, atol: float
+) -> None:
+    """Nothing that the function returns requires grad: then nothing may change with the inputs."""
+    for place in places:
+        for j, number in enumerate(_numerical(func, inputs, place, eps, recorded=False)):
+            if number.size and not np.abs(number).max() <= atol:
+                raise GradcheckError(
+                    f"no output of the function requires grad, but output {j} changes with input {place}; is an "
+                    f"operation not differentiable, or under no_grad?  numerical:\n{number}"
+                )
 
 
 def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]]:
@@ -187,7 +202,11 @@ def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]
 
 
 def _numerical(
-    func: Callable[..., Any], inputs: tuple[Any, ...], place: int, eps: float
+    func: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    place: int,
+    eps: float,
+    recorded: bool = True,
 ) -> list[Array]:
     values = inputs[place].numpy()
     columns: list[list[Array]] = []
@@ -198,13 +217,14 @@ def _numerical(
         args = list(inputs)
         # requires_grad decides which outputs count, and functions that call grad need it
         args[place] = adopt_array(moved).requires_grad_()
-        return [o.numpy().astype(np.float64).reshape(-1) for o in _outputs(func, tuple(args))]
+        outputs = _outputs(func, tuple(args), recorded)
+        return [o.numpy().astype(np.float64).reshape(-1) for o in outputs]
 
     for i in range(values.size):
         above, below = at(i, eps), at(i, -eps)
         columns.append([(a - b) / (2 * eps) for a, b in zip(above, below, strict=True)])
     if not columns:
-        return [np.zeros((o.numel(), 0)) for o in _outputs(func, inputs)]
+        return [np.zeros((o.numel(), 0)) for o in _outputs(func, inputs, recorded)]
     return [np.stack([c[j] for c in columns], axis=1) for j in range(len(columns[0]))]
 
 

@@ -161,6 +161,7 @@ class Status(IntEnum):
     NOT_CONVERGED = 8
     POISONED = 9
     FREED = 10
+    NOT_POSITIVE_DEFINITE = 11
     USER_STATUS = 64
 
 
@@ -200,6 +201,11 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     Status.POISONED: (
         PoisonedError,
         "this tensor was never computed: an instruction it depends on failed",
+    ),
+    Status.NOT_POSITIVE_DEFINITE: (
+        LinAlgError,
+        "matrix {0} of the batch is not positive definite: its leading minor of order {1} is not "
+        "positive",
     ),
     Status.FREED: (FreedError, "this tensor's storage has been released"),
 }

@@ -11,8 +11,10 @@ in `linecache`, so tracebacks and pdb show it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
+import operator
 import struct
 import sys
 import textwrap
@@ -20,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -202,7 +205,8 @@ class OutputEdge:
         return repr(self.node)
 
 
-# --- per-thread modes: `hot["modes"]` counts threads' departures from the default, so the common case is one test -----
+# --- per-thread modes: `hot["unrecorded"]` and `hot["streams"]` count threads' departures from the default, so the
+# common case is one test of each -----
 
 
 class _Modes(threading.local):
@@ -212,13 +216,13 @@ class _Modes(threading.local):
 
 
 _modes = _Modes()
-hot.update(modes=0, grad_enabled=lambda: _modes.grad, stream_word=lambda: _modes.stream << w.ENTRY_BITS)
+hot.update(unrecorded=0, streams=0, grad_enabled=lambda: _modes.grad, stream_word=lambda: _modes.stream << w.ENTRY_BITS)
 _count_lock = threading.Lock()
 
 
-def _count(change: int) -> None:
+def _count(mode: str, change: int) -> None:
     with _count_lock:
-        hot["modes"] += change
+        hot[mode] += change
 
 
 def grad_enabled() -> bool:
@@ -230,7 +234,7 @@ def set_grad_enabled(value: bool) -> bool:
     """Switch recording on this thread; what it was."""
     before = _modes.grad
     if before != value:
-        _count(-1 if value else 1)
+        _count("unrecorded", -1 if value else 1)
         _modes.grad = value
     return before
 
@@ -244,13 +248,13 @@ def current_stream() -> int:
 def use_stream(stream: int) -> Iterator[None]:
     """Issue this thread's operations to `stream`."""
     before = _modes.stream
-    _count(1)
+    _count("streams", 1)
     _modes.stream = stream
     try:
         yield
     finally:
         _modes.stream = before
-        _count(-1)
+        _count("streams", -1)
 
 
 # --- making entries -----------------------------------------------------------------------------
@@ -356,10 +360,11 @@ def call_into(
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     """Leave a mut2 output's meta unset: whoever needs its shape waits for the kernel."""
     del out._meta
+    ref = out._ref  # not `out`, which keeps the function
 
     def pending() -> TensorMeta:
-        engine.wait_for([out._ref])
-        return most.with_shape((engine.rows(out._ref), *most.shape[1:]))
+        engine.wait_for([ref])
+        return most.with_shape((engine.rows(ref), *most.shape[1:]))
 
     out._pending = pending
 
@@ -370,7 +375,7 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
 def call_function(op: Operator) -> Callable[..., Any]:
     """The function `call(*inputs, *attrs, *scalars)` that issues `op`: its outputs, or the input it writes.
 
-    Its globals are `hot` itself, which is how it sees `limit`, `modes` and `counter` change; what belongs to the operator is
+    Its globals are `hot` itself, which is how it sees `limit`, `streams` and `counter` change; what belongs to the operator is
     in its closure.
     """
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
@@ -386,10 +391,22 @@ def call_function(op: Operator) -> Callable[..., Any]:
     filename = f"<flowvm call {op.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     made: dict[str, Any] = {}
-    exec(compile(source, filename, "exec"), hot, made)
+    exec(_from_file(_compiled(source), filename), hot, made)
     call: Callable[..., Any] = made["make"](**own)
     call.__name__ = call.__qualname__ = op.name
     return call
+
+
+@functools.cache
+def _compiled(source: str) -> CodeType:
+    """Many operators look alike, and compiling is most of what declaring one costs."""
+    return compile(source, "<flowvm call>", "exec")
+
+
+def _from_file(code: CodeType, filename: str) -> CodeType:
+    """`code`, and the functions in it, as if it had been compiled from `filename`."""
+    consts = [_from_file(c, filename) if isinstance(c, CodeType) else c for c in code.co_consts]
+    return code.replace(co_filename=filename, co_consts=tuple(consts))
 
 
 def _find_user(frame: Any) -> tuple[Any, int]:
@@ -433,6 +450,14 @@ def _own_outputs(*storages: int) -> None:
             engine.stream_of[storage] = stream
 
 
+def _number(value: Any) -> int | float:
+    """A call's number as Python's own."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)
+
+
 _user_files: set[str] = set()
 hot.update(
     miss=_miss,
@@ -445,6 +470,7 @@ hot.update(
     own_outputs=_own_outputs,
     user_files=_user_files,
     find_user=_find_user,
+    as_number=_number,
 )
 
 
@@ -475,16 +501,21 @@ def _source(op: Operator) -> str:
     operands = [f"s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
     values = [*reversed(op.scalars), *reversed(operands), "word", "seq + 1"]
     back = (w.RECORD_WORDS - n_words) * 8
+    lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
+        f"    if {n}.__class__ is not float and {n}.__class__ is not int: {n} = as_number({n})"
+        for n in op.scalars
+    ]
     lines += [
         "    word = e[0]",
-        f"    if modes: word |= stream_word(); own_outputs({ids})",
+        f"    if streams: word |= stream_word(); own_outputs({ids})",
         "    f = getframe(1); c = f.f_code",
         "    if c.co_filename in user_files: last = f.f_lasti",
         "    else: c, last = find_user(f)",
         "    write = packs[e[-1]]" if op.scalars and not op.scalar_kinds else "    write = pack",
         "    for seq in counter: break",
         f"    i = seq & {w.SLOT_MASK}; codes[i] = c; lasts[i] = last",
-        f"    write(ring, (i << 8) + {back}, {', '.join(values)})",
+        f"    try: write(ring, (i << 8) + {back}, {', '.join(values)})",
+        "    except struct_errors: fill_hole(seq); raise",  # a scalar that no word holds
         f"    if not i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
         "    if seq >= limit: make_room(seq)",
@@ -506,7 +537,7 @@ def _node_lines(op: Operator) -> list[str]:
     metas = "".join(f"{n}._meta, " for n in op.inputs)
     out_metas = "".join(f"e[{i + 1}], " for i in range(len(op.outputs)))
     attrs = "".join(f"{n}, " for n in (*op.attrs, *op.scalars))
-    lines = [f"    if ({needed}) and (not modes or grad_enabled()):"]
+    lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
     saved, versions = [], []
     for name in op.saves:
         if name in op.outputs:

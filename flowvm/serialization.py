@@ -1,6 +1,6 @@
 """save and load: nested dicts and lists of tensors and plain values, as one safetensors file.
 
-The file holds each tensor under its path ("optim.state.0.exp_avg"), so another reader of safetensors
+The file holds each tensor under its path ("optim.state.0.exp_avg"), so any reader of safetensors
 sees the tensors of a state dict by their names. The structure, with everything that is no tensor,
 is JSON in the file's metadata. Nothing is pickled, so loading a file never runs code. A tensor that
 occurs twice is stored once and is one tensor again after loading. Files are written beside their

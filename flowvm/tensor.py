@@ -84,7 +84,10 @@ class Tensor:
             raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
         near = difflib.get_close_matches(name, [n for n in dir(type(self)) if n[0] != "_"], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")
+        # `obj` is left out, or Python would add a guess of its own
+        raise AttributeError(
+            f"a {type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=None
+        )
 
     # --- what it looks like -------------------------------------------------------------------
 

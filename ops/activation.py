@@ -1,8 +1,9 @@
 """Activation functions under PyTorch's names, from a table of expressions.
 
-Each has its value, first and second derivative as an expression of x and its parameters.  That makes three ops: the function,
-its backward (g times the first derivative), and that one's backward.  So a gradient is one instruction and can itself be
-differentiated; a third derivative raises.  Parameters such as a slope are dynamic scalars: another value is not another kernel.
+Each has its value, first and second derivative as an expression of x and its parameters.  That
+makes three ops: the function, its backward (g times the first derivative), and that one's backward.
+ So a gradient is one instruction and can itself be differentiated; a third derivative raises.
+ Parameters such as a slope are dynamic scalars: another value is not another kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ Number = float
 def _differentiable(
     name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float"
 ) -> Elementwise:
-    """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is made of lines."""
+    """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is
+    made of lines.
+    """
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
@@ -154,7 +157,7 @@ def relu_(input: Tensor) -> Tensor:
     return _relu.into(input, input)
 
 
-Tensor.relu = _relu.call  # type: ignore[attr-defined]
+Tensor.relu = _relu.call
 method()(relu_)
 
 
@@ -205,11 +208,14 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each channel (dimension 1)."""
+    """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each
+    channel (dimension 1).
+    """
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or weight.numel() not in (1, channels):
         raise ShapeError(
-            f"prelu: weight has 1 number or one for each of {channels} channels, got shape {tuple(weight.shape)}"
+            f"prelu: weight has 1 number or one for each of {channels} channels, got shape "
+            f"{tuple(weight.shape)}"
         )
     if weight.ndim == 1 and weight.numel() == 1 and input.ndim <= 1:
         weight = weight.reshape(() if input.ndim == 0 else (1,))
@@ -221,9 +227,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 # --- curved ----------------------------------------------------------------------------------
 
 _ELU = "x if x > 0 else a * expm1(x)"
-_elu = _differentiable(
-    "elu", _ELU, "1 if x > 0 else a * exp(x)", "0 if x > 0 else a * exp(x)", "a"
-)
+_elu = _differentiable("elu", _ELU, "1 if x > 0 else a * exp(x)", "0 if x > 0 else a * exp(x)", "a")
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 _SELU_SLOPE = _SELU_ALPHA * _SELU_SCALE
 _selu = _differentiable(
@@ -241,9 +245,7 @@ _celu = _differentiable(
 )
 _PHI = "0.3989422804014327 * exp(-0.5 * x * x)"  # the density of the normal distribution
 _BELOW = "0.5 * (1 + erf(x * 0.7071067811865476))"  # and its integral
-_gelu = _differentiable(
-    "gelu", f"x * {_BELOW}", f"{_BELOW} + x * {_PHI}", f"{_PHI} * (2 - x * x)"
-)
+_gelu = _differentiable("gelu", f"x * {_BELOW}", f"{_BELOW} + x * {_PHI}", f"{_PHI} * (2 - x * x)")
 _T = "tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))"
 _U = "(0.7978845608028654 + 0.10703222440890037 * x * x)"  # the derivative of tanh's argument
 _gelu_tanh = _differentiable(
@@ -313,7 +315,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * sigmoid(x)."""
+    """x * sigmoid(x), also called swish."""
     return _with(_silu, input, inplace)
 
 
@@ -328,7 +330,7 @@ def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Ten
 
 
 def softsign(input: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
+    """x / (1 + |x|), between -1 and 1."""
     out: Tensor = _softsign.call(input)
     return out
 
@@ -340,7 +342,7 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def tanhshrink(input: Tensor) -> Tensor:
-    """x - tanh(x)."""
+    """x - tanh(x), flat around 0."""
     out: Tensor = _tanhshrink.call(input)
     return out
 
@@ -350,10 +352,11 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     size = input.shape[dim] if input.ndim else 0
     if input.ndim == 0 or size % 2:
         raise ShapeError(
-            f"glu: dimension {dim} of shape {tuple(input.shape)} must have an even size to be halved"
+            f"glu: dimension {dim} of shape {tuple(input.shape)} must have an even size to be "
+            f"halved"
         )
     half = size // 2
-    out: Tensor = input.narrow(dim, 0, half) * input.narrow(dim, half, half).sigmoid()  # type: ignore[attr-defined]
+    out: Tensor = input.narrow(dim, 0, half) * input.narrow(dim, half, half).sigmoid()
     return out
 
 

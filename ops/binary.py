@@ -1,6 +1,8 @@
-"""Arithmetic of two tensors, or of a tensor and a number, with broadcasting, and the operators `+ - * / // % **`.
+"""Arithmetic of two tensors, or of a tensor and a number, with broadcasting, and the operators `+ -
+* / // % **`.
 
-The operators are the call functions themselves (`Tensor.__add__ = add.call`), so `x + y` is one Python call.
+The operators are the call functions themselves (`Tensor.__add__ = add.call`), so `x + y` is one
+Python call.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
-from flowvm.ops.create import full, zeros_like
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.ops.create import full, number_for, zeros_like
 from flowvm.ops.elementwise import Elementwise, elementwise
-from flowvm.ops.math import attach, back, in_place, log, reciprocal, rsqrt, sign, sqrt
+from flowvm.ops.math import attach, back, in_place, log, reciprocal, rsqrt, sqrt
 from flowvm.ops.math import square as square_of
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor, method
@@ -43,9 +45,7 @@ def _sum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 _add = elementwise("add", "x + y", grad=_sum_grad)
-_sub = elementwise(
-    "sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g)
-)
+_sub = elementwise("sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g))
 
 
 def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -136,7 +136,11 @@ def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 _pow = elementwise("pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad)
 _cube = elementwise(
-    "cube", "x * x * x", types="number", saves="x", grad=lambda c, g: (g * (c.saved[0] * c.saved[0] * 3),)
+    "cube",
+    "x * x * x",
+    types="number",
+    saves="x",
+    grad=lambda c, g: (g * (c.saved[0] * c.saved[0] * 3),),
 )
 
 
@@ -196,8 +200,8 @@ def div(
 ) -> Tensor:
     """`input / other`, broadcast; integers give floats unless rounded.
 
-    `rounding_mode`: None, "trunc" (towards 0) or "floor" (down); these keep integers integers, and dividing them by 0 raises
-    DivisionByZeroError at the next sync.
+    `rounding_mode`: None, "trunc" (towards 0) or "floor" (down); these keep integers integers, and
+    dividing them by 0 raises DivisionByZeroError at the next sync.
     """
     quotient: Tensor = _quotient("div", rounding_mode, input, other)(input, other, out=out)
     return quotient
@@ -219,7 +223,8 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
             return shortcut
         if exponent < 0 and isinstance(exponent, int) and not input.dtype.is_floating_point:
             raise ArgumentError(
-                f"pow: integers to a negative integer power ({exponent}) are not integers; make one of them a float"
+                f"pow: integers to a negative integer power ({exponent}) are not integers; "
+                f"make one of them a float"
             )
     power: Tensor = _pow(input, exponent, out=out)
     return power
@@ -282,14 +287,16 @@ for _f in (mul, floor_divide, remainder, fmod):
     attach(_f, _f.name)
 attach(mul, "multiply")
 for _name, _g, _h in (
-    ("add", add, add_), ("sub", sub, sub_), ("subtract", sub, sub_), ("div", div, div_), ("divide", div, div_),
+    ("add", add, add_), ("sub", sub, sub_), ("subtract", sub, sub_), ("div", div, div_),
+    ("divide", div, div_),
     ("true_divide", true_divide, div_), ("pow", pow, pow_), ("rsub", rsub, None),
 ):  # fmt: skip
     setattr(Tensor, _name, _g)
     if _h is not None:
         setattr(Tensor, _name + "_", _h)
 for _name, _f in (
-    ("add", _add), ("sub", _sub), ("mul", mul), ("truediv", _div), ("floordiv", floor_divide), ("mod", remainder),
+    ("add", _add), ("sub", _sub), ("mul", mul), ("truediv", _div), ("floordiv", floor_divide),
+    ("mod", remainder),
 ):  # fmt: skip
     setattr(Tensor, f"__{_name}__", _f.call)
     setattr(Tensor, f"__r{_name}__", _reversed(_f.call, f"__r{_name}__"))
@@ -298,3 +305,123 @@ Tensor.__pow__ = pow  # type: ignore[method-assign]
 Tensor.__rpow__ = _reversed(pow, "__rpow__")  # type: ignore[method-assign]
 Tensor.__ipow__ = pow_  # type: ignore[attr-defined]
 Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # so that array + tensor asks the tensor
+
+
+@method()
+def fill_(x: Tensor, value: Any) -> Tensor:
+    """Fill `x` with the number `value` (a 0-d tensor will do); ArgumentError if an integer dtype
+    cannot hold it.
+    """
+    if isinstance(value, Tensor):
+        if value._meta.ndim:
+            raise ShapeError(
+                f"fill_: value must be a number or 0-d, got shape {tuple(value.shape)}"
+            )
+        return _fill.into(
+            x, x, value if x._meta.dtype is value._meta.dtype else value.to(x._meta.dtype)
+        )
+    return _fill.into(x, x, number_for(value, x._meta.dtype))
+
+
+@method()
+def zero_(x: Tensor) -> Tensor:
+    """Fill `x` with 0."""
+    return fill_(x, 0)
+
+
+_fill = elementwise(
+    "fill_", "y", args="x, y", grad=lambda c, g: back(c, lambda: zeros_like(g), lambda: g)
+)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def pairs(low: float, high: float, *more: float) -> Callable[[np.random.Generator], list[Sample]]:
+    """Samples of two arguments: equal shapes, broadcast ones, 0-d, empty, numbers; the second from
+    `more`, if given.
+    """
+    second = more or (low, high)
+
+    def generate(rng: np.random.Generator) -> list[Sample]:
+        x, y = rng.uniform(low, high, (3, 4)), rng.uniform(*second, (3, 4))
+        return [
+            Sample((x, y)),
+            Sample((x, y[:1])),
+            Sample((x[0], y[:, :1])),
+            Sample((x[0, 0, ...], y)),
+            Sample((x, float(y[0, 0]))),
+            Sample((float(x[0, 0]), y)),
+            Sample((np.zeros((0, 3)), y[0, :3])),
+        ]
+
+    return generate
+
+
+_mismatch = (
+    (lambda flow: flow.add(flow.ones(2), flow.ones(3)), RuntimeError),
+    (lambda flow: flow.add(flow.ones(2), "x"), TypeError),
+    (lambda flow: flow.add(flow.ones(2), flow.ones(2), alpha="x"), TypeError),
+    (lambda flow: flow.tensor([1, 2], dtype=flow.uint8) + 300, ValueError),
+    (lambda flow: flow.tensor([1, 2]).add_(1.5), RuntimeError),
+    (lambda flow: flow.ones(2).add_(flow.ones(2, 2)), RuntimeError),
+    (lambda flow: flow.tensor([True]) - flow.tensor([True]), RuntimeError),
+    (lambda flow: (flow.tensor([1]) // 0).item(), ZeroDivisionError),
+    (lambda flow: (flow.tensor([1]) % flow.tensor([0])).item(), ZeroDivisionError),
+    (lambda flow: flow.div(flow.ones(2), 2, rounding_mode="up"), ValueError),
+    (lambda flow: flow.tensor([2]) ** -1, ValueError),
+    (lambda flow: flow.ones(2).fill_(flow.ones(2)), RuntimeError),
+    (lambda flow: flow.zeros(2, dtype=flow.int8).fill_(200), ValueError),
+)
+samples(add, pairs(-2, 2), np.add, errors=_mismatch)
+samples(
+    add,
+    lambda rng: [Sample((rng.uniform(-2, 2, 3), rng.uniform(-2, 2, (2, 3))), {"alpha": 2.5})],
+    lambda x, y, alpha: x + alpha * y,
+    name="add with alpha",
+)
+samples(
+    sub,
+    lambda rng: [*pairs(-2, 2)(rng), Sample((rng.uniform(-2, 2, 3),) * 2, {"alpha": 3})],
+    lambda x, y, alpha=1: x - alpha * y,
+)
+samples(rsub, lambda rng: pairs(-2, 2)(rng)[:3], lambda x, y: y - x)
+samples(mul, pairs(-2, 2), np.multiply)
+samples(div, pairs(-2, 2, 0.5, 2), np.divide)
+samples(true_divide, lambda rng: pairs(-2, 2, 0.5, 2)(rng)[:2], np.divide)
+
+
+def _apart(rng: np.random.Generator) -> list[Sample]:
+    """Quotients that are well between integers."""
+    y = rng.uniform(1.0, 2.0, (3, 4))
+    x = y * (rng.integers(-3, 3, (3, 4)) + rng.uniform(0.25, 0.75, (3, 4)))
+    return [Sample((x, y)), Sample((x[0, 0, ...], y[0, 0, ...]))]
+
+
+samples(floor_divide, _apart, np.floor_divide, grad2=False)
+samples(remainder, _apart, np.remainder, atol=1e-2)
+samples(fmod, _apart, np.fmod, atol=1e-2)
+samples(
+    div,
+    lambda rng: [
+        Sample(s.args, {"rounding_mode": m}) for s in _apart(rng) for m in ("trunc", "floor")
+    ],
+    lambda x, y, rounding_mode: (np.trunc if rounding_mode == "trunc" else np.floor)(x / y),
+    name="div rounded",
+    grad2=False,
+)
+samples(
+    pow,
+    lambda rng: [
+        *pairs(0.5, 2, -2, 2)(rng),
+        *(Sample((rng.uniform(0.5, 2, 3), p)) for p in (2, 3, 0.5, -0.5, -1, 1)),
+    ],
+    lambda x, y: np.power(x, y),
+)
+samples(
+    pow,
+    lambda rng: [Sample((rng.uniform(-1, 1, 3), 0))],
+    np.power,
+    name="pow zero",
+    grad2=False,
+)

@@ -1,8 +1,9 @@
 """Losses against class indices: cross_entropy and nll_loss.
 
-The common case of cross_entropy, logits (N, C) without class weights, is one instruction forward and one backward; when it is
-small the reduction is part of it.  Everything else is log_softmax and nll_loss.  Targets are data: one that names no class
-is found by the kernel and raises at the next sync.
+The common case of cross_entropy, logits (N, C) without class weights, is one instruction forward
+and one backward; when it is small the reduction is part of it.  Everything else is log_softmax and
+nll_loss.  Targets are data: one that names no class is found by the kernel and raises at the next
+           sync.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
+from flowvm.dtype import float16, float32, int64
 from flowvm.errors import ArgumentError, DTypeError, ShapeError, Status
 from flowvm.meta import TensorMeta
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
@@ -39,7 +40,9 @@ def _entropy_body(
     loss: Array, rows: Array, x: Array, target: Array, n: int, tall: int, reduction: int,
     ignored: int, smoothing: float, scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
-    """Units are blocks of `tall` rows.  rows: log(sum(exp)) of each row, then what the sum of the losses is divided by."""
+    """Units are blocks of `tall` rows.  rows: log(sum(exp)) of each row, then what the sum of the
+    losses is divided by.
+    """
     real = loss.dtype.type
     total, valid = real(0), 0
     for unit in range(lo, hi):
@@ -100,17 +103,21 @@ _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def _check_classes(name: str, x: TensorMeta, target: TensorMeta) -> tuple[int, int, int]:
-    """(N, C, inner) of input (C), (N, C) or (N, C, d1, ...) with the target's shape checked against it."""
+    """(N, C, inner) of input (C), (N, C) or (N, C, d1, ...) with the target's shape checked against
+    it.
+    """
     if x.ndim == 0 or not x.dtype.is_floating_point:
         raise ShapeError(
-            f"{name}: input must be floating point of shape (C), (N, C) or (N, C, d1, ...), got {x.dtype.name} "
+            f"{name}: input must be floating point of shape (C), (N, C) or (N, C, d1, ...), got "
+            f"{x.dtype.name} "
             f"of shape {tuple(x.shape)}"
         )
     shape = tuple(x.shape)
     wanted = () if x.ndim == 1 else (shape[0], *shape[2:])
     if tuple(target.shape) != wanted:
         raise ShapeError(
-            f"{name}: for input of shape {shape}, class indices have shape {wanted}, got {tuple(target.shape)}"
+            f"{name}: for input of shape {shape}, class indices have shape {wanted}, got "
+            f"{tuple(target.shape)}"
         )
     if x.ndim == 1:
         return 1, shape[0], 1
@@ -268,9 +275,7 @@ def _count_body(out: Array, target: Array, ignored: int, lo: int, hi: int) -> No
     _total(out, target, out, False, ignored)
 
 
-def _weight_body(
-    out: Array, target: Array, weight: Array, ignored: int, lo: int, hi: int
-) -> None:
+def _weight_body(out: Array, target: Array, weight: Array, ignored: int, lo: int, hi: int) -> None:
     _total(out, target, weight, True, ignored)
 
 
@@ -278,12 +283,15 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
     return tuple(View(m.dtype, (m.numel,)) for m in metas)
 
 
-def _nll_launch(body: Any, x: TensorMeta, target: TensorMeta, *weight: TensorMeta, ignored: int) -> Launch:
+def _nll_launch(
+    body: Any, x: TensorMeta, target: TensorMeta, *weight: TensorMeta, ignored: int
+) -> Launch:
     count, n, inner = _check_classes("nll_loss", x, target)
     for w in weight:
         if tuple(w.shape) != (n,) or w.dtype is not x.dtype:
             raise ShapeError(
-                f"weight must be {x.dtype.name} of shape ({n},), one number a class, got {w.dtype.name} of "
+                f"weight must be {x.dtype.name} of shape ({n},), one number a class, got "
+                f"{w.dtype.name} of "
                 f"shape {tuple(w.shape)}"
             )
     out = x.with_shape(target.shape)
@@ -292,7 +300,12 @@ def _nll_launch(body: Any, x: TensorMeta, target: TensorMeta, *weight: TensorMet
 
 
 def _nll_backward_launch(
-    body: Any, shape: tuple[int, ...], g: TensorMeta, target: TensorMeta, *weight: TensorMeta, ignored: int
+    body: Any,
+    shape: tuple[int, ...],
+    g: TensorMeta,
+    target: TensorMeta,
+    *weight: TensorMeta,
+    ignored: int,
 ) -> Launch:
     out = g.with_shape(shape)
     count, n, inner = _check_classes("nll_loss", out, target)
@@ -376,7 +389,9 @@ def _indices(name: str, target: Tensor) -> Tensor:
     if dtype is int64:
         return target
     if dtype.is_floating_point or dtype.is_bool:
-        raise DTypeError(f"{name}: class indices are integers, got {dtype.name}; use target.to(flow.int64)")
+        raise DTypeError(
+            f"{name}: class indices are integers, got {dtype.name}; use target.to(flow.int64)"
+        )
     return target.to(int64)
 
 
@@ -395,19 +410,43 @@ def nll_loss(
     weight  (C): what a sample of each class counts; the mean is divided by their sum
     """
     check_reduction("nll_loss", reduction)
+    if input._meta.dtype is float16:  # sums and counts are beyond its range
+        wide = None if weight is None else weight.to(float32)
+        options: Any = {"ignore_index": ignore_index, "reduction": reduction}
+        return nll_loss(input.to(float32), target, wide, **options).to(float16)
     target = _indices("nll_loss", target)
-    if weight is None:
+    if weight is None or weight._node is not None:
         loss = _nll(input, target, ignore_index)
     else:
         loss = _weighted_nll(input, target, weight, ignore_index)
+    if weight is not None and weight._node is not None:  # rare: weights that are learned
+        loss = loss * _weights(input, target, weight, ignore_index)
     if reduction == "none":
         out: Tensor = loss
         return out
-    if reduction == "sum":
-        return loss.sum()  # type: ignore[no-any-return]
+    total = loss.sum()
+    if reduction == "mean":
+        total = total / _divisor(input, target, weight, ignore_index)
+    return total
+
+
+def _weights(input: Tensor, target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
+    """The weight of each target, differentiable."""
+    wide = _by_class(weight, input._meta.ndim).expand(input._meta.shape)
+    return -_nll(wide, target, ignore_index)
+
+
+def _divisor(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """What a sum is divided by to be the mean: the number of targets that count, or their
+    weights.
+    """
     if weight is None:
-        return loss.sum() / _valid_count(target, loss._meta.dtype, ignore_index)  # type: ignore[no-any-return]
-    return loss.sum() / _valid_weight(target, weight.detach(), ignore_index)  # type: ignore[no-any-return]
+        out: Tensor = _valid_count(target, input._meta.dtype, ignore_index)
+    elif weight._node is None:
+        out = _valid_weight(target, weight, ignore_index)
+    else:
+        out = _weights(input, target, weight, ignore_index).sum()
+    return out
 
 
 def cross_entropy(
@@ -422,12 +461,20 @@ def cross_entropy(
     """-log(softmax(input)[target]): the cross entropy between logits and classes.
 
     input   logits, (N, C), (C) or (N, C, d1, ...)
-    target  class indices, (N), () or (N, d1, ...), of which `ignore_index` counts as nothing; or, of the input's shape and
-            floating point, the probability of each class
+    target  class indices, (N), () or (N, d1, ...), of which `ignore_index` counts as nothing; or,
+            of the input's shape and floating point, the probability of each class
     weight  (C): what a sample of each class counts
     label_smoothing   how much of each target is spread evenly over the classes, 0 to 1
     """
     meta = input._meta
+    if meta.dtype is float16:
+        soft = target.to(float32) if target._meta.dtype.is_floating_point else target
+        wide = None if weight is None else weight.to(float32)
+        options: Any = {"ignore_index": ignore_index, "reduction": reduction}
+        loss = cross_entropy(
+            input.to(float32), soft, wide, label_smoothing=label_smoothing, **options
+        )
+        return loss.to(float16)
     if target._meta.dtype.is_floating_point:
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     target = _indices("cross_entropy", target)
@@ -439,14 +486,16 @@ def cross_entropy(
     if simple:
         loss = _entropy(input, target, "none", ignore_index, label_smoothing)[0].sum()
         if reduction == "sum":
-            return loss  # type: ignore[no-any-return]
-        return loss / _valid_count(target, loss._meta.dtype, ignore_index)  # type: ignore[no-any-return]
+            return loss
+        return loss / _divisor(input, target, None, ignore_index)
     likely = log_softmax(input, 0 if meta.ndim == 1 else 1)
     options = {"ignore_index": ignore_index, "reduction": reduction}
-    hard = nll_loss(likely, target, weight, **options)  # type: ignore[arg-type]
+    hard = nll_loss(likely, target, weight, **options)
     if label_smoothing == 0:
         return hard
-    return hard * (1 - label_smoothing) + label_smoothing * _spread(likely, target, weight, **options)  # type: ignore[arg-type]
+    return hard * (1 - label_smoothing) + label_smoothing * _spread(
+        likely, target, weight, **options
+    )
 
 
 def _by_class(weight: Tensor, ndim: int) -> Tensor:
@@ -463,12 +512,11 @@ def _spread(
     valid = (target != ignore_index).to(likely.dtype)
     loss = -(each.sum(axis) * valid) / likely.shape[axis]
     if reduction == "none":
-        return loss  # type: ignore[no-any-return]
-    if reduction == "sum":
-        return loss.sum()  # type: ignore[no-any-return]
-    if weight is None:
-        return loss.sum() / valid.sum()  # type: ignore[no-any-return]
-    return loss.sum() / _valid_weight(target, weight.detach(), ignore_index)  # type: ignore[no-any-return]
+        return loss
+    total = loss.sum()
+    if reduction == "mean":
+        total = total / _divisor(likely, target, weight, ignore_index)
+    return total
 
 
 def _with_probabilities(
@@ -488,6 +536,118 @@ def _with_probabilities(
     if weight is not None:
         terms = terms * _by_class(weight, input._meta.ndim)
     if reduction == "none":
-        return -terms.sum(axis)  # type: ignore[no-any-return]
+        return -terms.sum(axis)
     total = -terms.sum()
-    return total if reduction == "sum" else total / max(1, input._meta.numel // classes)  # type: ignore[no-any-return]
+    return total if reduction == "sum" else total / max(1, input._meta.numel // classes)
+
+
+# --- samples
+# -----------------------------------------------------------------------------------------
+
+
+def _log_softmax_reference(x: Any) -> Any:
+    axis = 0 if x.ndim == 1 else 1
+    shifted = x - x.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+def _nll_reference(
+    likely: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Any:
+    axis = 0 if likely.ndim == 1 else 1
+    counted = target != ignore_index
+    places = np.expand_dims(np.where(counted, target, 0), axis)
+    weight = np.ones(likely.shape[axis]) if weight is None else weight
+    weights = np.where(counted, weight[np.where(counted, target, 0)], 0.0)
+    loss = -np.take_along_axis(likely, places, axis).squeeze(axis) * weights
+    return {
+        "none": lambda: loss,
+        "sum": loss.sum,
+        "mean": lambda: loss.sum() / weights.sum(),
+    }[reduction]()
+
+
+def _entropy_reference(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    likely = _log_softmax_reference(x)
+    axis = 0 if x.ndim == 1 else 1
+    shape = tuple(-1 if d == axis else 1 for d in range(x.ndim))
+    per_class = (np.ones(x.shape[axis]) if weight is None else weight).reshape(shape)
+    if np.issubdtype(np.asarray(target).dtype, np.floating):
+        target = target * (1 - label_smoothing) + label_smoothing / x.shape[axis]
+        loss = -(likely * target * per_class).sum(axis)
+        return {"none": loss, "sum": loss.sum(), "mean": loss.mean()}[reduction]
+    options = {"ignore_index": ignore_index}
+    hard = _nll_reference(likely, target, weight, reduction="none", **options)
+    counted = target != ignore_index
+    spread = np.where(counted, -(likely * per_class).sum(axis) / x.shape[axis], 0.0)
+    loss = hard * (1 - label_smoothing) + label_smoothing * spread
+    total = _nll_reference(-np.ones_like(x), target, weight, reduction="sum", **options)
+    return {"none": loss, "sum": loss.sum(), "mean": loss.sum() / total}[reduction]
+
+
+def _class_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal
+    target = np.array([2, 0, 3])
+    some = np.array([2, 1, 0])
+    return [
+        Sample((x((3, 4)), target)),
+        Sample((x((3, 4)), target), {"reduction": "sum"}),
+        Sample((x((3, 4)), some), {"reduction": "none", "ignore_index": 1}),
+        Sample((x((3, 4)), some), {"ignore_index": 1}),
+        Sample((x((3, 4)), target, rng.uniform(1, 2, 4))),
+        Sample((x(4), np.asarray(2))),
+        Sample(
+            (x((2, 3, 2)), np.array([[0, 2], [1, 1]]), rng.uniform(1, 2, 3)), {"reduction": "none"}
+        ),
+    ]
+
+
+samples(
+    nll_loss,
+    _class_samples,
+    _nll_reference,
+    errors=(
+        (lambda flow: flow.nll_loss(flow.ones(2, 3), flow.ones(3, dtype=flow.int64)), RuntimeError),
+        (lambda flow: flow.nll_loss(flow.ones(2, 3), flow.full((2,), 3)).item(), IndexError),
+        (lambda flow: flow.nll_loss(flow.ones(2, 3), flow.zeros(2)), RuntimeError),
+    ),
+)
+samples(
+    cross_entropy,
+    lambda rng: [
+        *_class_samples(rng),
+        Sample((rng.standard_normal((3, 4)), np.array([2, 0, 3])), {"label_smoothing": 0.2}),
+        Sample(
+            (rng.standard_normal((3, 4)), np.array([2, 1, 0]), rng.uniform(1, 2, 4)),
+            {"label_smoothing": 0.2, "ignore_index": 1},
+        ),
+        Sample((rng.standard_normal((3, 4)), rng.uniform(0, 1, (3, 4))), {"label_smoothing": 0.1}),
+    ],
+    _entropy_reference,
+    errors=(
+        (
+            lambda flow: flow.cross_entropy(flow.ones(2, 3), flow.zeros(3, dtype=flow.int64)),
+            RuntimeError,
+        ),
+        (lambda flow: flow.cross_entropy(flow.ones(2, 3), flow.full((2,), 3)).item(), IndexError),
+        (
+            lambda flow: flow.cross_entropy(
+                flow.ones(2, 3), flow.zeros(2, dtype=flow.int64), reduction="all"
+            ),
+            ValueError,
+        ),
+    ),
+)

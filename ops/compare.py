@@ -93,7 +93,9 @@ greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Every bit of the other value; bools: not."""
-    flipped = logical_not if need_tensor("bitwise_not", "input", input)._meta.dtype is bool_ else _invert
+    flipped = (
+        logical_not if need_tensor("bitwise_not", "input", input)._meta.dtype is bool_ else _invert
+    )
     bits: Tensor = flipped(input, out=out)
     return bits
 
@@ -115,7 +117,8 @@ _isclose = elementwise(
 )
 _isclose_nan = elementwise(
     "isclose",
-    "x == y or (x != x and y != y) or (isfinite(x) and isfinite(y) and abs(x - y) <= atol + rtol * abs(y))",
+    "x == y or (x != x and y != y) "
+    "or (isfinite(x) and isfinite(y) and abs(x - y) <= atol + rtol * abs(y))",
     args="x, y, rtol, atol",
     types="bool",
 )
@@ -124,7 +127,9 @@ _isclose_nan = elementwise(
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Whether abs(input - other) <= atol + rtol * abs(other); equal infinities are close, NaN only with `equal_nan`."""
+    """Whether abs(input - other) <= atol + rtol * abs(other); equal infinities are close, NaN only
+    with `equal_nan`.
+    """
     x, y = need_tensor("isclose", "input", input), need_tensor("isclose", "other", other)
     if x._meta.dtype is not y._meta.dtype:
         raise DTypeError(f"isclose: dtypes differ, {x.dtype.name} and {y.dtype.name}; convert one")
@@ -142,7 +147,8 @@ def allclose(
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether the two have one shape and equal elements, as a Python bool.  Waits for the tensors."""
+    """Whether the two have one shape and equal elements, as a Python bool.  Waits for the tensors.
+    """
     x, y = need_tensor("equal", "input", input), need_tensor("equal", "other", other)
     return x._meta.shape == y._meta.shape and bool(eq.call(x, y).all().item())
 
@@ -163,7 +169,8 @@ _where = elementwise(
 def where(
     condition: Tensor, input: Any = None, other: Any = None, *, out: Tensor | None = None
 ) -> Any:
-    """`input` where `condition` is true, `other` elsewhere; all broadcast, `input` and `other` promoted, numbers allowed.
+    """`input` where `condition` is true, `other` elsewhere; all broadcast, `input` and `other`
+    promoted, numbers allowed.
 
     DTypeError unless `condition` is a bool tensor (uint8 will do).  `where(condition)` is
     `nonzero(condition, as_tuple=True)`.
@@ -175,7 +182,8 @@ def where(
         raise ArgumentTypeError("where takes the condition alone, or it and both input and other")
     if condition._meta.dtype.name not in ("bool", "uint8"):
         raise DTypeError(
-            f"where: condition must be a bool tensor, got {condition.dtype.name}; write condition != 0"
+            f"where: condition must be a bool tensor, got {condition.dtype.name}; "
+            f"write condition != 0"
         )
     if out is None:
         return _where.call(condition, input, other)
@@ -211,7 +219,8 @@ Tensor.__ne__ = _comparison(ne)  # type: ignore[method-assign]
 for _f in (lt, le, gt, ge):
     setattr(Tensor, f"__{_f.name}__", _f.call)
 for _f in (
-    eq, ne, lt, le, gt, ge, logical_and, logical_or, logical_xor, logical_not, bitwise_and, bitwise_or, bitwise_xor,
+    eq, ne, lt, le, gt, ge, logical_and, logical_or, logical_xor, logical_not,
+    bitwise_and, bitwise_or, bitwise_xor,
     bitwise_left_shift, bitwise_right_shift,
 ):  # fmt: skip
     attach(_f, _f.name)
@@ -231,3 +240,70 @@ for _name, _f in (
     setattr(Tensor, f"__r{_name}__", _reversed(_f.call, f"__r{_name}__"))
     setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
 Tensor.__invert__ = bitwise_not  # type: ignore[method-assign]
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _comparable(rng: np.random.Generator) -> list[Sample]:
+    x, y = rng.integers(-1, 2, (3, 4)) * 1.0, rng.integers(-1, 2, (3, 4)) * 1.0
+    return [Sample((x, y)), Sample((x[0], y)), Sample((x, 1)), Sample((x[0, 0, ...], y[0, 0, ...]))]
+
+
+def _special(rng: np.random.Generator) -> list[Sample]:
+    x = np.array([[1.0, np.nan, np.inf], [-np.inf, 0.0, -0.0]])
+    return [Sample((x,)), Sample((x[0, 1, ...],)), Sample((np.zeros((0, 2)),))]
+
+
+def _whole(rng: np.random.Generator) -> list[Sample]:
+    x, y = rng.integers(0, 100, (3, 4)), rng.integers(0, 8, (4,))
+    return [Sample((x, y)), Sample((x, 3))]
+
+
+_PAIRS: tuple[tuple[Any, Any], ...] = (
+    (eq, np.equal), (ne, np.not_equal), (lt, np.less), (le, np.less_equal), (gt, np.greater),
+    (ge, np.greater_equal),
+    (logical_and, np.logical_and), (logical_or, np.logical_or), (logical_xor, np.logical_xor),
+)  # fmt: skip
+_SPECIAL: tuple[tuple[Any, Any], ...] = (
+    (isnan, np.isnan), (isinf, np.isinf), (isfinite, np.isfinite), (isposinf, np.isposinf),
+    (isneginf, np.isneginf), (signbit, np.signbit), (logical_not, np.logical_not),
+)  # fmt: skip
+_BITS: tuple[tuple[Any, Any], ...] = (
+    (bitwise_and, np.bitwise_and), (bitwise_or, np.bitwise_or), (bitwise_xor, np.bitwise_xor),
+    (bitwise_left_shift, np.left_shift), (bitwise_right_shift, np.right_shift),
+)  # fmt: skip
+for _table, _generate in ((_PAIRS, _comparable), (_SPECIAL, _special), (_BITS, _whole)):
+    for _g, _reference in _table:
+        samples(_g, _generate, _reference, grad=False)
+samples(
+    bitwise_not,
+    lambda rng: [Sample((rng.integers(-9, 9, 5),)), Sample((np.array([True, False]),))],
+    np.invert,
+    grad=False,
+    errors=((lambda flow: flow.bitwise_not(flow.ones(2)), RuntimeError),),
+)
+samples(
+    isclose,
+    lambda rng: [
+        Sample((np.array([1.0, 1.0, np.inf, np.nan]), np.array([1.0, 1.5, np.inf, np.nan]))),
+        Sample((np.array([1.0, np.nan]), np.array([1.1, np.nan]), 0.2, 0.0, True)),
+    ],
+    lambda x, y, rtol=1e-5, atol=1e-8, equal_nan=False: np.isclose(x, y, rtol, atol, equal_nan),
+    grad=False,
+    errors=((lambda flow: flow.isclose(flow.ones(2), flow.arange(2)), RuntimeError),),
+)
+samples(
+    where,
+    lambda rng: [
+        Sample((rng.uniform(size=(3, 4)) > 0.5, rng.uniform(-1, 1, (3, 4)), rng.uniform(-1, 1, 4))),
+        Sample((np.array([True, False]), rng.uniform(-1, 1, (3, 1)), 2.0)),
+        Sample((np.array([True, False]), 0.0, rng.uniform(-1, 1, (3, 2)))),
+        Sample((np.array(True), np.array(1.0), np.array(2.0))),
+    ],
+    np.where,
+    errors=(
+        (lambda flow: flow.where(flow.ones(2), 1, 2), RuntimeError),
+        (lambda flow: flow.where(flow.tensor([True]), 1), TypeError),
+    ),
+)

@@ -1,18 +1,19 @@
-"""Convolutions: the windows of the input become the columns of a matrix, a block at a time, and the rest is a BLAS product.
+"""Convolutions: windows of the input become columns of a matrix, block by block; BLAS does the
+rest.
 
-Every convolution is done in three dimensions of space; missing ones have size 1.  Three ops, each made of the others' gradients:
+Every convolution is done in three dimensions of space; missing ones have size 1.  Three ops, each
+made of the others' gradients:
 
     _conv         out    = weight @ columns(input)            in blocks of output positions
-    _conv_input   input  = sum of weight' @ g into windows    conv_transpose is this one, called forward
+    _conv_input   input  = sum of weight' @ g into windows    and conv_transpose
     _conv_weight  weight = sum over samples of g @ columns(input)'
 
-A unit has its own part of the scratch memory and does several blocks one after the other.  Which, depends on shapes alone.
-Units never write the same element.
+A unit has its own part of the scratch memory and does several blocks one after the other.  Which,
+depends on shapes alone. Units never write the same element.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -91,7 +92,9 @@ class _Shape(NamedTuple):
 
 
 def _segment(z0: int, count: int, start: int, step: int, size: int) -> tuple[int, int]:
-    """The part [first, last) of `count` outputs from z0 on whose input z * step + start is inside [0, size)."""
+    """The part [first, last) of `count` outputs from z0 on whose input z * step + start is inside
+    [0, size).
+    """
     at = z0 * step + start
     first = 0 if at >= 0 else min(count, (step - 1 - at) // step)
     last = min(count, (size - 1 - at) // step + 1) if at < size else 0
@@ -103,11 +106,10 @@ def _gather(
 ) -> None:
     """Windows at output positions [p0, p1) of `channels` channels from x_at on, one a column."""
     _, _, d, h, w, _, kd, kh, kw, _, oh, ow, sd, sh, sw, pd, ph, pw, dd, dh, dw, _ = g
-    width, row = p1 - p0, 0
+    width = p1 - p0
     for tap in range(channels * kd * kh * kw):
         e, b, a, c = tap % kw, tap // kw % kh, tap // (kw * kh) % kd, tap // (kw * kh * kd)
-        line = columns[row * width : (row + 1) * width]
-        row += 1
+        line = columns[tap * width : (tap + 1) * width]
         p = p0
         while p < p1:
             z0, y, z = p % ow, p // ow % oh, p // (ow * oh)
@@ -211,7 +213,8 @@ def _conv_body(
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     g = (
-        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd, dh, dw, groups,
+        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd,
+        dh, dw, groups,
     )  # fmt: skip
     _forward(out, x, weight, weight, False, g, address, direct, width, units, scratch, lo, hi)
 
@@ -224,7 +227,8 @@ def _conv_bias_body(
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     g = (
-        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd, dh, dw, groups,
+        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd,
+        dh, dw, groups,
     )  # fmt: skip
     _forward(out, x, weight, bias, True, g, address, direct, width, units, scratch, lo, hi)
 
@@ -236,9 +240,12 @@ def _input_body(
     dd: int, dh: int, dw: int, groups: int, address: int, direct: bool, width: int, units: int,
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """A task is one group in one sample: its windows overlap, so that their sums belong to one unit."""
+    """A task is one group in one sample: its windows overlap, so that their sums belong to one
+    unit.
+    """
     g = (
-        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd, dh, dw, groups,
+        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd,
+        dh, dw, groups,
     )  # fmt: skip
     each, made, space, places = channels // groups, outputs // groups, d * h * w, od * oh * ow
     rows = each * kd * kh * kw
@@ -253,7 +260,8 @@ def _input_body(
             weight_at = task % groups * made * rows
             if direct:
                 gemm(
-                    address, 1, 0, each, places, made, one, weight, weight_at, rows, grad, g_at, places,
+                    address, 1, 0, each, places, made, one, weight, weight_at, rows, grad, g_at,
+                    places,
                     zero, out, at, places,
                 )  # fmt: skip
                 continue
@@ -276,9 +284,12 @@ def _weight_body(
     dd: int, dh: int, dw: int, groups: int, address: int, direct: bool, width: int,
     c_parts: int, o_parts: int, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """A unit is some of a group's input channels with some of its output channels, over all samples."""
+    """A unit is some of a group's input channels with some of its output channels, over all
+    samples.
+    """
     g = (
-        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd, dh, dw, groups,
+        samples, channels, d, h, w, outputs, kd, kh, kw, od, oh, ow, sd, sh, sw, pd, ph, pw, dd,
+        dh, dw, groups,
     )  # fmt: skip
     each, made, space, places = channels // groups, outputs // groups, d * h * w, od * oh * ow
     taps = kd * kh * kw
@@ -322,7 +333,9 @@ def _weight_body(
 
 
 class _How(NamedTuple):
-    """stride, padding in front and dilation in each dimension of space, and groups: the attribute of the ops."""
+    """stride, padding in front and dilation in each dimension of space, and groups: the attribute
+    of the ops.
+    """
 
     stride: Triple
     padding: Triple
@@ -347,7 +360,12 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
 
 
 def _conv_launch(
-    body: Any, input: TensorMeta, weight: TensorMeta, *bias: TensorMeta, how: _How, size: tuple[int, ...]
+    body: Any,
+    input: TensorMeta,
+    weight: TensorMeta,
+    *bias: TensorMeta,
+    how: _How,
+    size: tuple[int, ...],
 ) -> Launch:
     s = _shape(input.shape, weight.shape, size, how)
     out = input.with_shape((s.samples, s.outputs, *size))
@@ -371,7 +389,7 @@ def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 def _conv_bias_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     dims = [d for d in range(g.ndim) if d != 1]
-    return (*_conv_grad(c, g), g.sum(dims) if c.needs[2] else None)  # type: ignore[attr-defined]
+    return (*_conv_grad(c, g), g.sum(dims) if c.needs[2] else None)
 
 
 @op("input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad)
@@ -434,7 +452,8 @@ def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, 
     return Launch((out,), _weight_body, views, consts, units, 1, max(8, scratch))
 
 
-# --- functions -------------------------------------------------------------------------------------
+# --- functions
+# -------------------------------------------------------------------------------------
 
 
 def _numbers(name: str, what: str, value: Any, n: int, least: int) -> tuple[int, ...]:
@@ -450,33 +469,45 @@ def _numbers(name: str, what: str, value: Any, n: int, least: int) -> tuple[int,
 
 
 def _check(
-    name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None, groups: int, transposed: bool
+    name: str,
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    transposed: bool,
 ) -> Tensor:
     """`input` with a batch dimension, when everything fits."""
     x, w = input._meta, weight._meta
     if w.ndim != n + 2 or x.ndim not in (n + 1, n + 2):
         raise ShapeError(
-            f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch) and weight {n + 2}, got shapes "
+            f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch) and weight "
+            f"{n + 2}, got shapes "
             f"{tuple(x.shape)} and {tuple(w.shape)}"
         )
     if x.dtype is not w.dtype or not x.dtype.is_floating_point:
         raise DTypeError(
-            f"{name}: input and weight must have one floating point dtype, got {x.dtype.name} and {w.dtype.name}"
+            f"{name}: input and weight must have one floating point dtype, got {x.dtype.name} "
+            f"and {w.dtype.name}"
         )
     channels = x.shape[-n - 1]
     wanted = w.shape[0] if transposed else w.shape[1] * groups
     outputs = w.shape[1] * groups if transposed else w.shape[0]
     if groups < 1 or channels != wanted or outputs % groups or channels % groups:
         raise ShapeError(
-            f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {wanted} input channels, input of "
+            f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {wanted} "
+            f"input channels, input of "
             f"shape {tuple(x.shape)} has {channels}"
         )
-    if bias is not None and (tuple(bias._meta.shape) != (outputs,) or bias._meta.dtype is not x.dtype):
+    if bias is not None and (
+        tuple(bias._meta.shape) != (outputs,) or bias._meta.dtype is not x.dtype
+    ):
         raise ShapeError(
-            f"{name}: bias is {x.dtype.name} with one number for each of {outputs} output channels, got "
+            f"{name}: bias is {x.dtype.name} with one number for each of {outputs} output "
+            f"channels, got "
             f"{bias._meta.dtype.name} of shape {tuple(bias.shape)}"
         )
-    return input if x.ndim == n + 2 else input.unsqueeze(0)  # type: ignore[attr-defined, no-any-return]
+    return input if x.ndim == n + 2 else input.unsqueeze(0)
 
 
 def _padded(
@@ -512,11 +543,14 @@ def _convolve(
     kernel = weight._meta.shape[2:]
     front, behind = _padded(name, padding, kernel, stride, dilation)
     size = []
-    for i, k, s, d, a, b in zip(x._meta.shape[2:], kernel, stride, dilation, front, behind, strict=True):
+    for i, k, s, d, a, b in zip(
+        x._meta.shape[2:], kernel, stride, dilation, front, behind, strict=True
+    ):
         room = i + a + b - d * (k - 1) - 1
         if room < 0:
             raise ShapeError(
-                f"{name}: the kernel {tuple(kernel)} with dilation {dilation} is larger than the padded input of "
+                f"{name}: the kernel {tuple(kernel)} with dilation {dilation} is larger than the "
+                f"padded input of "
                 f"shape {tuple(input.shape)}"
             )
         size.append(room // s + 1)
@@ -525,7 +559,7 @@ def _convolve(
         out: Tensor = _conv(x, weight, how, tuple(size))
     else:
         out = _conv_bias(x, weight, bias, how, tuple(size))
-    return out if x is input else out.squeeze(0)  # type: ignore[attr-defined, no-any-return]
+    return out if x is input else out.squeeze(0)
 
 
 def _convolve_back(
@@ -539,24 +573,28 @@ def _convolve_back(
     extra = _numbers(name, "output_padding", output_padding, n, 0)
     size = []
     kernel = weight._meta.shape[2:]
-    for i, k, s, p, d, e in zip(x._meta.shape[2:], kernel, stride, padding, dilation, extra, strict=True):
+    for i, k, s, p, d, e in zip(
+        x._meta.shape[2:], kernel, stride, padding, dilation, extra, strict=True
+    ):
         if e >= max(s, d):
             raise ArgumentError(
-                f"{name}: output_padding must be smaller than stride or dilation, got {e} with stride {s} and "
+                f"{name}: output_padding must be smaller than stride or dilation, got {e} with "
+                f"stride {s} and "
                 f"dilation {d}"
             )
         length = (i - 1) * s - 2 * p + d * (k - 1) + e + 1
         if length < 1:
             raise ShapeError(
-                f"{name}: the output would have size {length}, for input of shape {tuple(input.shape)}"
+                f"{name}: the output would have size {length}, for input of shape "
+                f"{tuple(input.shape)}"
             )
         size.append(length)
     how = _How(_three_of(stride, 1), _three_of(padding, 0), _three_of(dilation, 1), groups)
     channels = weight._meta.shape[1] * groups
     out: Tensor = _conv_input(x, weight, how, (x._meta.shape[0], channels, *size))
     if bias is not None:
-        out = out + bias.reshape((-1,) + (1,) * n)  # type: ignore[attr-defined]
-    return out if x is input else out.squeeze(0)  # type: ignore[attr-defined, no-any-return]
+        out = out + bias.reshape((-1,) + (1,) * n)
+    return out if x is input else out.squeeze(0)
 
 
 def conv1d(
@@ -570,7 +608,8 @@ def conv1d(
 ) -> Tensor:
     """Slide weight (O, C / groups, k) over input (N, C, L), or (C, L): (N, O, L').
 
-    `padding` is a number of zeros at both ends, "same" for an output as long as the input, or "valid" for none.
+    `padding` is a number of zeros at both ends, "same" for an output as long as the input, or
+    "valid" for none.
     """
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
@@ -586,8 +625,8 @@ def conv2d(
 ) -> Tensor:
     """Slide weight (O, C / groups, kh, kw) over images (N, C, H, W), or (C, H, W): (N, O, H', W').
 
-    Numbers that are given once hold for both directions.  `padding` is a number of zeros at all edges, "same" for an output as
-    large as the input, or "valid" for none.
+    Numbers that are given once hold for both directions.  `padding` is a number of zeros at all
+    edges, "same" for an output as large as the input, or "valid" for none.
     """
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
@@ -615,9 +654,13 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The gradient of conv1d by its input, as a layer: weight (C, O / groups, k), (N, C, L) to (N, O, L')."""
+    """The gradient of conv1d by its input, as a layer: (N, C, L) to (N, O, L').
+
+    weight is (C, O / groups, k).
+    """
     return _convolve_back(
-        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation
+        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups,
+        dilation,
     )  # fmt: skip
 
 
@@ -631,9 +674,12 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The gradient of conv2d by its input, as a layer: weight (C, O / groups, kh, kw), (N, C, H, W) to (N, O, H', W')."""
+    """The gradient of conv2d by its input, as a layer: weight (C, O / groups, kh, kw), (N, C, H, W)
+    to (N, O, H', W').
+    """
     return _convolve_back(
-        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation
+        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups,
+        dilation,
     )  # fmt: skip
 
 
@@ -649,5 +695,164 @@ def conv_transpose3d(
 ) -> Tensor:
     """The gradient of conv3d by its input, as a layer: weight (C, O / groups, kd, kh, kw)."""
     return _convolve_back(
-        "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation
+        "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups,
+        dilation,
     )  # fmt: skip
+
+
+# --- samples
+# -----------------------------------------------------------------------------------------
+
+
+def _conv_reference(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """A convolution by its definition, one output position at a time."""
+    n = weight.ndim - 2
+    batched = x.ndim == n + 2
+    x = x if batched else x[None]
+    kernel = weight.shape[2:]
+    stride, dilation = (v if isinstance(v, tuple) else (v,) * n for v in (stride, dilation))
+    front, behind = _padded("conv", padding, kernel, stride, dilation)
+    x = np.pad(x, [(0, 0), (0, 0), *zip(front, behind, strict=True)])
+    size = [
+        (i - d * (k - 1) - 1) // s + 1
+        for i, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
+    ]
+    out = np.zeros((x.shape[0], weight.shape[0], *size))
+    each, made = weight.shape[1], weight.shape[0] // groups
+    for place in np.ndindex(*size):
+        window = tuple(
+            slice(p * s, p * s + d * (k - 1) + 1, d)
+            for p, s, d, k in zip(place, stride, dilation, kernel, strict=True)
+        )
+        for g in range(groups):
+            part = x[(slice(None), slice(g * each, (g + 1) * each), *window)]
+            taps = weight[g * made : (g + 1) * made]
+            axes = tuple(range(1, n + 2))
+            out[(slice(None), slice(g * made, (g + 1) * made), *place)] = np.tensordot(
+                part, taps, (axes, axes)
+            )
+    if bias is not None:
+        out += bias.reshape((-1,) + (1,) * n)
+    return out if batched else out[0]
+
+
+def _transposed_reference(
+    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
+    """Every input element adds its kernel to the output."""
+    n = weight.ndim - 2
+    stride, padding, extra, dilation = (
+        v if isinstance(v, tuple) else (v,) * n for v in (stride, padding, output_padding, dilation)
+    )
+    kernel = weight.shape[2:]
+    full = [
+        (i - 1) * s + d * (k - 1) + 1 + e + p
+        for i, s, d, k, e, p in zip(
+            x.shape[2:], stride, dilation, kernel, extra, padding, strict=True
+        )
+    ]
+    each, made = weight.shape[0] // groups, weight.shape[1]
+    out = np.zeros((x.shape[0], made * groups, *full))
+    for place in np.ndindex(*x.shape[2:]):
+        window = tuple(
+            slice(p * s, p * s + d * (k - 1) + 1, d)
+            for p, s, d, k in zip(place, stride, dilation, kernel, strict=True)
+        )
+        for g in range(groups):
+            part = x[(slice(None), slice(g * each, (g + 1) * each), *place)]
+            added = np.tensordot(part, weight[g * each : (g + 1) * each], ((1,), (0,)))
+            out[(slice(None), slice(g * made, (g + 1) * made), *window)] += added
+    sizes = [
+        (i - 1) * s - 2 * p + d * (k - 1) + e + 1
+        for i, s, p, d, k, e in zip(
+            x.shape[2:], stride, padding, dilation, kernel, extra, strict=True
+        )
+    ]
+    crop = tuple(slice(p, p + size) for p, size in zip(padding, sizes, strict=True))
+    out = out[(slice(None), slice(None), *crop)]
+    return out if bias is None else out + bias.reshape((-1,) + (1,) * n)
+
+
+def _register() -> None:
+    def shapes(*cases: tuple[Any, ...]) -> Any:
+        def generate(rng: np.random.Generator) -> list[Sample]:
+            x = rng.standard_normal
+            return [
+                Sample((x(a), x(b), None if c is None else x(c)), dict(o)) for a, b, c, o in cases
+            ]
+
+        return generate
+
+    samples(
+        conv1d,
+        shapes(
+            ((2, 2, 5), (3, 2, 3), 3, {}),
+            ((2, 5), (2, 2, 2), 2, {"padding": "same"}),
+            ((1, 4, 6), (4, 2, 2), None, {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}),
+            ((0, 2, 5), (3, 2, 3), 3, {}),
+        ),
+        _conv_reference,
+        errors=(
+            (lambda flow: flow.conv1d(flow.ones(1, 2, 5), flow.ones(1, 3, 2)), RuntimeError),
+            (lambda flow: flow.conv1d(flow.ones(1, 2, 2), flow.ones(1, 2, 3)), RuntimeError),
+            (
+                lambda flow: flow.conv1d(flow.ones(1, 2, 5), flow.ones(1, 2, 3), stride=0),
+                ValueError,
+            ),
+            (
+                lambda flow: flow.conv1d(flow.ones(1, 2, 5), flow.ones(1, 2, 3), None, 2, "same"),
+                ValueError,
+            ),
+        ),
+    )
+    samples(
+        conv2d,
+        shapes(
+            ((2, 2, 3, 3), (2, 2, 2, 2), 2, {"padding": 1}),
+            ((1, 2, 3, 2), (2, 2, 1, 1), 2, {}),
+            ((1, 2, 4, 3), (2, 1, 3, 2), None, {"stride": (2, 1), "padding": (1, 0), "groups": 2}),
+        ),
+        _conv_reference,
+    )
+    samples(
+        conv3d,
+        shapes(((1, 1, 2, 3, 2), (2, 1, 2, 2, 2), 2, {"padding": (0, 1, 0)})),
+        _conv_reference,
+    )
+    samples(
+        conv_transpose1d,
+        shapes(
+            ((2, 2, 3), (2, 3, 3), 3, {"stride": 2, "padding": 1, "output_padding": 1}),
+            ((1, 2, 3), (2, 1, 2), None, {"groups": 2, "dilation": 2}),
+        ),
+        _transposed_reference,
+        errors=(
+            (
+                lambda flow: flow.conv_transpose1d(
+                    flow.ones(1, 2, 3), flow.ones(2, 1, 2), output_padding=1
+                ),
+                ValueError,
+            ),
+        ),
+    )
+    samples(
+        conv_transpose2d,
+        shapes(((1, 2, 2, 3), (2, 1, 2, 2), 1, {"stride": (1, 2)})),
+        _transposed_reference,
+    )
+    samples(
+        conv_transpose3d, shapes(((1, 1, 2, 2, 1), (1, 2, 1, 2, 2), 2, {})), _transposed_reference
+    )
+
+
+_register()

@@ -11,6 +11,7 @@ from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabl
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
 from flowvm.ops.elementwise import _apart, _broadcast_stride, record_in_place
+from flowvm.ops.rebase import remember_view
 from flowvm.ops.registry import GRAIN, broadcast_shapes
 from flowvm.tensor import Tensor, alias, method
 
@@ -145,11 +146,14 @@ def view_of(
         except AttributeError:
             base = x
     out._extra = {"base": base}
-    if x._node is not None and grad_enabled():
-        op = _views.get(name)
-        if op is None:
-            op = _views[name] = _ViewOperator(name, grad)
-        out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (meta,))
+    if grad_enabled():
+        if x._node is not None:
+            op = _views.get(name)
+            if op is None:
+                op = _views[name] = _ViewOperator(name, grad)
+            out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (meta,))
+        if base._node is None or not base._node.is_leaf:
+            remember_view(base, out)
     return out
 
 

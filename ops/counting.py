@@ -1,6 +1,7 @@
 """Where, how often and how many: results whose size depends on the data.
 
-Each is a mut2 op: its kernel is called once to count and once to write.  The tensors can be passed on at once; asking for
+Each is a mut2 op: its kernel is called once to count and once to write.  The tensors can be passed
+on at once; asking for
 a shape waits.
 """
 
@@ -15,7 +16,7 @@ from flowvm.dtype import bool_, float32, float64, int64
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.meta import TensorMeta
 from flowvm.ops.recording import need_tensor, wrap_dim
-from flowvm.ops.registry import Launch, View, bits, op
+from flowvm.ops.registry import Launch, Sample, View, bits, op, samples
 from flowvm.ops.views import movedim, reshape, unsqueeze
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, method
@@ -34,7 +35,7 @@ NEGATIVE = declare_status(
 )
 
 
-# --- nonzero -----------------------------------------------------------------------------------------------
+# --- nonzero ------------------------------------------------------------------------------------
 
 
 def _positions_body(out: Array, mask: Array, lo: int, hi: int, details: Array) -> None:
@@ -63,9 +64,7 @@ def true_positions(mask: Tensor) -> Tensor:
     return out
 
 
-def _nonzero_body(
-    out: Array, mask: Array, sizes: Array, lo: int, hi: int, details: Array
-) -> None:
+def _nonzero_body(out: Array, mask: Array, sizes: Array, lo: int, hi: int, details: Array) -> None:
     count = 0
     for i in range(len(mask)):
         if mask[i] != 0:
@@ -118,13 +117,13 @@ def where_nonzero(condition: Tensor) -> tuple[Tensor, ...]:
     return tuple(column.contiguous() for column in _indices(x).unbind(1))
 
 
-# --- unique --------------------------------------------------------------------------------------------------
+# --- unique -------------------------------------------------------------------------------------
 
 # A slice counts as a row: x is [n, inner].  `order` sorts the rows; equal rows are then neighbours.
 
 
 def _same_row(x: Array, a: int, b: int) -> bool:
-    for k in range(x.shape[1]):  # noqa: SIM110: compiled
+    for k in range(x.shape[1]):  # noqa: SIM110
         if x[a, k] != x[b, k]:
             return False
     return True
@@ -183,7 +182,9 @@ def _unique_of(
         at = wrap_dim(name, dim, len(shape))
         rows = movedim(plain, at, 0).contiguous()
         if rows.numel() == 0 and rows._meta.shape[0]:
-            raise ShapeError(f"{name}: dim {dim} of shape {tuple(shape)} has slices without elements")
+            raise ShapeError(
+                f"{name}: dim {dim} of shape {tuple(shape)} has slices without elements"
+            )
     n = rows._meta.shape[0]
     order = row_order(rows) if ordered else adopt_array(np.arange(n, dtype=np.int64))
     values, back, counts = _unique(rows, order)
@@ -223,11 +224,18 @@ def unique_consecutive(
     return _unique_of("unique_consecutive", input, False, return_inverse, return_counts, dim)
 
 
-# --- counting -------------------------------------------------------------------------------------------------
+# --- counting -----------------------------------------------------------------------------------
 
 
 def _bincount_body(
-    out: Array, x: Array, weights: Array, weighted: bool, least: int, lo: int, hi: int, details: Array
+    out: Array,
+    x: Array,
+    weights: Array,
+    weighted: bool,
+    least: int,
+    lo: int,
+    hi: int,
+    details: Array,
 ) -> int:
     size = least
     for i in range(len(x)):
@@ -255,9 +263,11 @@ def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: int) ->
 
 @method()
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each of 0, 1, 2, ... occurs in a 1-d tensor of integers, or the sum of the `weights` of each.
+    """How often each of 0, 1, 2, ... occurs in a 1-d tensor of integers, or the sum of the
+    `weights` of each.
 
-    int64, or the weights' dtype (float64 unless they are float32).  The result has at least `minlength` elements.
+    int64, or the weights' dtype (float64 unless they are float32).  The result has at least
+    `minlength` elements.
     InvalidValueError, when it is read, for a negative element.
     """
     meta = need_tensor("bincount", "input", input)._meta
@@ -273,7 +283,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         return out
     if need_tensor("bincount", "weights", weights)._meta.shape != meta.shape:
         raise ShapeError(
-            f"bincount: weights of shape {tuple(weights.shape)} for input of shape {tuple(meta.shape)}"
+            f"bincount: weights of shape {tuple(weights.shape)} for input of shape "
+            f"{tuple(meta.shape)}"
         )
     plain = weights.detach()
     plain = plain if plain._meta.dtype is float32 else plain.to(float64)
@@ -306,3 +317,95 @@ def repeated_positions(repeats: Tensor) -> Tensor:
     """Each position i of a 1-d integer tensor `repeats[i]` times."""
     out: Tensor = _repeated_positions(repeats.to(int64))
     return out
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _sparse(rng: np.random.Generator) -> list[Sample]:
+    arrays = [rng.standard_normal((2, 3, 2)), rng.standard_normal(4), rng.standard_normal((0, 2))]
+    made = [Sample((np.where(a > 0, a, 0.0),)) for a in arrays]
+    return [*made, Sample((np.array(3.0),)), Sample((np.arange(4).reshape(2, 2),))]
+
+
+samples(
+    nonzero, _sparse, lambda x: np.stack(np.nonzero(np.atleast_1d(x)), 1)[:, : x.ndim], grad=False
+)
+samples(argwhere, _sparse, np.argwhere, grad=False)
+samples(
+    nonzero,
+    lambda rng: [
+        Sample((np.array([[0, 2], [1, 0]]),), {"as_tuple": True}),
+        Sample((np.array(1.0),), {"as_tuple": True}),
+    ],
+    lambda x, as_tuple: np.nonzero(np.atleast_1d(x)),
+    name="nonzero",
+    grad=False,
+)
+
+
+def _numpy_unique(
+    x: Any, sorted: bool = True, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> Any:
+    values, back, often = np.unique(x, return_inverse=True, return_counts=True, axis=dim)
+    back = back.reshape(x.shape if dim is None else -1)
+    return _results((values, back, often), (True, inverse, counts))
+
+
+def _repetitive(rng: np.random.Generator) -> list[Any]:
+    return [
+        rng.integers(0, 4, (3, 4)).astype(np.float64),
+        rng.integers(-2, 3, 6),
+        np.array([True, False, True]),
+        np.array(2.0),
+        np.zeros(0),
+    ]
+
+
+samples(
+    unique,
+    lambda rng: [
+        *(Sample((a,)) for a in _repetitive(rng)),
+        *(Sample((a, True, True, True)) for a in _repetitive(rng)),
+        Sample((rng.integers(0, 2, (4, 2)), True, True, True, 0)),
+        Sample((rng.integers(0, 2, (2, 4)), True, True, False, 1)),
+    ],
+    _numpy_unique,
+    grad=False,
+    errors=((lambda flow: flow.unique(flow.ones(2), dim=1), IndexError),),
+)
+
+
+def _numpy_consecutive(x: Any, inverse: bool = False, counts: bool = False) -> Any:
+    flat = x.reshape(-1)
+    new = np.concatenate([np.ones(min(1, flat.size), bool), flat[1:] != flat[:-1]])
+    back = np.cumsum(new) - 1
+    return _results(
+        (flat[new], back.reshape(x.shape), np.bincount(back, minlength=0)), (True, inverse, counts)
+    )
+
+
+samples(
+    unique_consecutive,
+    lambda rng: [Sample((a, True, True)) for a in _repetitive(rng)],
+    _numpy_consecutive,
+    grad=False,
+)
+samples(
+    bincount,
+    lambda rng: [
+        Sample((np.array([1, 3, 1, 0]),)),
+        Sample((np.array([1, 3, 1, 0]), rng.standard_normal(4), 6)),
+        Sample((np.zeros(0, np.int64),), {"minlength": 2}),
+        Sample((np.array([2], np.uint8),)),
+    ],
+    np.bincount,
+    grad=False,
+    floats=("float64", "float32"),
+    errors=(
+        (lambda flow: flow.bincount(flow.tensor([-1])).numpy(), ValueError),
+        (lambda flow: flow.bincount(flow.ones(2)), RuntimeError),
+        (lambda flow: flow.bincount(flow.tensor([[1]])), RuntimeError),
+        (lambda flow: flow.bincount(flow.tensor([1]), minlength=-1), ValueError),
+    ),
+)

@@ -1,7 +1,8 @@
 """Making tensors: from Python data, from NumPy, and by formula.
 
-Data that comes from Python is copied, except by `from_numpy`, which shares memory where it can.  Shapes and values are
-checked, and memory that no machine of this size has is refused, when the call is made.
+Data that comes from Python is copied, except by `from_numpy`, which shares memory where it can.
+Shapes and values are checked, and memory that no machine of this size has is refused, when the call
+is made.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from flowvm.device import Device, as_device
 from flowvm.dtype import DType, as_dtype, float16, float32, float64, get_default_dtype, int64
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import Size, TensorMeta, as_shape
+from flowvm.ops.core import cast
 from flowvm.ops.recording import empty_of, filled_of
 from flowvm.ops.registry import GRAIN, Launch, Sample, op, samples
 from flowvm.reading import adopt_array
@@ -67,9 +69,7 @@ def _ramp_body(
 
 @op(" -> out", name="linspace", scalars="start: float, end: float, step: float")
 def _ramp(n: int, middle: int, dtype: DType) -> Launch:
-    return Launch(
-        (TensorMeta.of((n,), dtype),), _ramp_body, consts=(middle,), units=n, grain=GRAIN
-    )
+    return Launch((TensorMeta.of((n,), dtype),), _ramp_body, consts=(middle,), units=n, grain=GRAIN)
 
 
 # --- arguments --------------------------------------------------------------------------------
@@ -95,7 +95,9 @@ def _dtype(dtype: Any, default: DType | None = None) -> DType:
 
 
 def number_for(value: Any, dtype: DType) -> Scalar:
-    """`value` as the Python number that a fill with `dtype` takes; ArgumentError if an integer dtype cannot hold it."""
+    """`value` as the Python number that a fill with `dtype` takes; ArgumentError if an integer
+    dtype cannot hold it.
+    """
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
@@ -127,8 +129,8 @@ def full(
 ) -> Tensor:
     """A tensor of shape `size` with every element `fill_value`.
 
-    `dtype` defaults to bool, int64 or the default dtype, by the kind of `fill_value`.  ArgumentError if an integer
-    dtype cannot hold it.
+    `dtype` defaults to bool, int64 or the default dtype, by the kind of `fill_value`.
+    ArgumentError if an integer dtype cannot hold it.
 
     >>> flow.full((2, 2), 7)
     tensor([[7, 7],
@@ -145,9 +147,7 @@ def full(
     return _finished(out, requires_grad)
 
 
-def zeros(
-    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 0."""
     as_device(device)
     return _finished(filled_of(TensorMeta.of(size_of(size), _dtype(dtype)), 0), requires_grad)
@@ -159,10 +159,10 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return _finished(filled_of(TensorMeta.of(size_of(size), _dtype(dtype)), 1), requires_grad)
 
 
-def empty(
-    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """A tensor of shape `size` (ints, or one tuple of them) whose values are whatever was in memory."""
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of shape `size` (ints, or one tuple of them) whose values are whatever was in
+    memory.
+    """
     as_device(device)
     return _finished(empty_of(TensorMeta.of(size_of(size), _dtype(dtype))), requires_grad)
 
@@ -232,10 +232,12 @@ def tensor(
     device: Device | str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """A tensor with a copy of `data`: numbers in nested lists or tuples, a NumPy array, or a tensor.
+    """A tensor with a copy of `data`: numbers in nested lists or tuples, a NumPy array, or a
+    tensor.
 
-    Without `dtype`: floats take the default dtype, ints int64, bools bool; NumPy arrays and tensors keep theirs.
-    ArgumentError for ragged lists and for ints that do not fit; ArgumentTypeError for what are no numbers.
+    Without `dtype`: floats take the default dtype, ints int64, bools bool; NumPy arrays and tensors
+    keep theirs. ArgumentError for ragged lists and for ints that do not fit; ArgumentTypeError for
+    what are no numbers.
 
     >>> flow.tensor([[1.0, 2.0], [3.0, 4.0]])
     tensor([[1., 2.],
@@ -266,7 +268,8 @@ def _array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")
         raise ArgumentTypeError(
-            f"tensor: data must be numbers in nested lists, an array or a tensor, got {_example(plain)}"
+            f"tensor: data must be numbers in nested lists, an array or a tensor, "
+            f"got {_example(plain)}"
         )
     if dtype is None:
         dtype = _meant(array, plain)
@@ -275,7 +278,8 @@ def _array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         for extreme in (int(array.min()), int(array.max())):
             if not limits.min <= extreme <= limits.max:
                 raise ArgumentError(
-                    f"tensor: {extreme} does not fit {dtype.name}, which goes from {limits.min} to {limits.max}"
+                    f"tensor: {extreme} does not fit {dtype.name}, "
+                    f"which goes from {limits.min} to {limits.max}"
                 )
     with np.errstate(over="ignore", invalid="ignore"):
         return np.array(array, dtype.numpy, order="C", copy=True)
@@ -313,12 +317,12 @@ def scalar_tensor(
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a tensor: itself if it is one of that dtype, shared memory for a NumPy array, else a copy."""
+    """`data` as a tensor: itself if it is one of that dtype, shared memory for a NumPy array, else
+    a copy.
+    """
     if isinstance(data, Tensor):
         return data if dtype is None else data.to(as_dtype(dtype))
-    if isinstance(data, np.ndarray) and (
-        dtype is None or data.dtype == as_dtype(dtype).numpy
-    ):
+    if isinstance(data, np.ndarray) and (dtype is None or data.dtype == as_dtype(dtype).numpy):
         as_device(device)
         return from_numpy(data)
     return tensor(data, dtype=dtype, device=device)
@@ -338,10 +342,11 @@ class _Lent:
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """A tensor on the memory of `ndarray`, without a copy where that is safe.
 
-    The VM works behind Python's back, so a shared array must not change under it: `ndarray` becomes read-only until
-    the last tensor on its memory is gone.  (Other NumPy views of that memory stay writeable; leave them alone.)
-    In-place ops on the tensor do change the array.  It is copied if it is read-only already, has negative strides,
-    is not aligned, or if two elements may share memory.
+    The VM works behind Python's back, so a shared array must not change under it: `ndarray` becomes
+    read-only until the last tensor on its memory is gone.  (Other NumPy views of that memory stay
+    writeable; leave them alone.) In-place ops on the tensor do change the array.  It is copied if
+    it is read-only already, has negative strides, is not aligned, or if two elements may share
+    memory.
     """
     if not isinstance(ndarray, np.ndarray):
         raise ArgumentTypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")
@@ -377,9 +382,11 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """The numbers from `start` (0 if only one bound is given) up to, not including, `end`, `step` apart.
+    """The numbers from `start` (0 if only one bound is given) up to, not including, `end`, `step`
+    apart.
 
-    int64 when all are ints, else the default dtype.  ArgumentError if `step` is 0 or leads away from `end`.
+    int64 when all are ints, else the default dtype.  ArgumentError if `step` is 0 or leads away
+    from `end`.
     """
     as_device(device)
     if end is None:
@@ -394,12 +401,13 @@ def arange(
         raise ArgumentError(f"arange: bounds and step must be finite, got {start}, {end}, {step}")
     if (end - start) * (1 if step > 0 else -1) < 0:
         raise ArgumentError(
-            f"arange: from {start} to {end} with step {step} never arrives; the step's sign is wrong"
+            f"arange: from {start} to {end} with step {step} never arrives; "
+            f"the step's sign is wrong"
         )
     n = -((start - end) // step) if whole else math.ceil((end - start) / step)
     if not dtype.is_floating_point:
         counted: Tensor = _count(int(n), int(start), int(step))
-        return counted.to(dtype)
+        return counted if dtype is int64 else cast(counted, dtype)
     return _finished(_ramped(int(n), int(n), start, end, step, dtype), requires_grad)
 
 
@@ -413,7 +421,7 @@ def _number(name: str, value: Any) -> Any:
 def _ramped(n: int, middle: int, start: Any, end: Any, step: Any, dtype: DType) -> Tensor:
     compute = float32 if dtype is float16 else dtype
     out: Tensor = _ramp(n, middle, compute, float(start), float(end), float(step))
-    return out.to(dtype)
+    return out if dtype is compute else cast(out, dtype)
 
 
 def linspace(
@@ -447,7 +455,8 @@ def logspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both included."""
+    """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both included.
+    """
     exponents = linspace(start, end, steps, dtype=float64, device=device)
     return _finished((float(base) ** exponents).to(_dtype(dtype)), requires_grad)
 

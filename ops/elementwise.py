@@ -36,6 +36,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DType
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
+from flowvm.ops.rebase import check_base, rebase
 from flowvm.ops.registry import GRAIN, _operators, broadcast_shapes
 from flowvm.tensor import Tensor, alias
 
@@ -337,7 +338,7 @@ class _InPlace:
             versions = list(self.node.versions)
             versions.insert(self.saves_out, out.version)
             self.node._saved, self.node.versions = tuple(saved), tuple(versions)
-        out._node = self.node
+        rebase(out, self.node)
 
 
 def record_in_place(
@@ -345,11 +346,13 @@ def record_in_place(
 ) -> _InPlace | None:
     """Before an in-place change of `out`: the node it will have, or None when nothing is recorded.
 
-    AutogradError for a leaf that requires grad, and for a view whose base would have to learn of the change.
+    AutogradError for a leaf that requires grad and for views of one, and where views could not learn of the change.
     """
     if not grad_enabled():
         return None
     if out._node is None and all(t._node is None for t in tensors):
+        if out._storage is not None:
+            check_base(name, out)
         return None
     if out._node is not None and out._node.is_leaf:
         raise AutogradError(
@@ -358,11 +361,7 @@ def record_in_place(
         )
     if not out._meta.dtype.is_floating_point:
         return None
-    if out.extra().get("base") is not None:
-        raise AutogradError(
-            f"{name}: changing a view in place is not recorded in its base's gradient; assign through the base "
-            f"(base[index] = value), or work on a clone()"
-        )
+    check_base(name, out)
     if op.grad is None:
         raise AutogradError(f"{name} has no gradient, so it cannot change a tensor that requires grad")
     saved, versions, saves_out = [], [], None
@@ -373,7 +372,9 @@ def record_in_place(
             continue
         t = by_name[s]
         if t is out or (t._storage is not None and t._storage is out._storage):
-            t = t.detach().clone()
+            old = t
+            t = old.detach().clone()
+            t._node = old._node  # what it was is what the gradient's gradient goes to
         saved.append(t)
         versions.append(t.version)
     node = Node(

@@ -1,11 +1,13 @@
 """The kernels of reductions, and how a reduction over any dimensions comes down to them.
 
-A reduction over adjacent dimensions sees its input as [outer, n, inner], so one kernel serves all shapes; dimensions that
-are not adjacent are reduced one group after another.  A long n is cut into blocks of a fixed size whose results are
-reduced again: blocks are what threads share, and a float sum of many numbers keeps its digits.  Where the blocks lie depends on
-the shape alone, so the result does not depend on the number of threads.
+A reduction over adjacent dimensions sees its input as [outer, n, inner], so one kernel serves all
+shapes; dimensions that are not adjacent are reduced one group after another.  A long n is cut into
+blocks of a fixed size whose results are reduced again: blocks are what threads share, and a float
+sum of many numbers keeps its digits.  Where the blocks lie depends on the shape alone, so the
+result does not depend on the number of threads.
 
-Invariant: a kernel's result for one output element does not depend on which others are in its range of units.
+Invariant: a kernel's result for one output element does not depend on which others are in its range
+of units.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ SUB_BLOCK = 1024  # elements that are summed in their own dtype before they join
 
 
 def _add_body(
-    out: Array, x: Array, n: int, block: int, blocks: int, inner: int, divisor: float, lo: int, hi: int
+    out: Array,
+    x: Array,
+    n: int,
+    block: int,
+    blocks: int,
+    inner: int,
+    divisor: float,
+    lo: int,
+    hi: int,
 ) -> None:
     """Sums; x and out are flat.  A unit is an element of out, [outer, blocks, inner]."""
     if inner == 1:
@@ -41,7 +51,7 @@ def _add_body(
             stop = min(start + block, row * n + n)
             total = _wide(out.dtype.type(0))
             while start < stop:
-                part = x[start:min(start + SUB_BLOCK, stop)]
+                part = x[start : min(start + SUB_BLOCK, stop)]
                 few = out.dtype.type(0)
                 for i in range(len(part)):
                     few += part[i]
@@ -56,11 +66,11 @@ def _add_body(
         width = min(inner - column, hi - unit)
         outer = row // blocks
         first = (row - outer * blocks) * block
-        sums = out[unit:unit + width]
+        sums = out[unit : unit + width]
         sums[:] = 0
         for j in range(outer * n + first, outer * n + min(first + block, n)):
             start = j * inner + column
-            part = x[start:start + width]
+            part = x[start : start + width]
             for i in range(width):
                 sums[i] += part[i]
         if divisor != 1.0:
@@ -84,7 +94,7 @@ def _folding(combine: Callable[[Any, Any], Any]) -> Callable[..., None]:
             for unit in range(lo, hi):
                 row = unit // blocks
                 start = row * n + (unit - row * blocks) * block
-                part = x[start:min(start + block, row * n + n)]
+                part = x[start : min(start + block, row * n + n)]
                 most = len(part)
                 if most < 8:
                     total = out.dtype.type(part[0])
@@ -109,12 +119,14 @@ def _folding(combine: Callable[[Any, Any], Any]) -> Callable[..., None]:
             width = min(inner - column, hi - unit)
             outer = row // blocks
             first = (row - outer * blocks) * block
-            totals = out[unit:unit + width]
+            totals = out[unit : unit + width]
             start = (outer * n + first) * inner + column
-            totals[:] = x[start:start + width]
+            part = x[start : start + width]
+            for i in range(width):
+                totals[i] = part[i]
             for j in range(outer * n + first + 1, outer * n + min(first + block, n)):
                 start = j * inner + column
-                part = x[start:start + width]
+                part = x[start : start + width]
                 for i in range(width):
                     totals[i] = combine(totals[i], part[i])
             unit += width
@@ -232,7 +244,9 @@ def _groups(dims: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 class Fold:
-    """A reduction by one kernel: `fold(x, dims, keepdim)`; `dims` ascend.  Its results have no autograd node."""
+    """A reduction by one kernel: `fold(x, dims, keepdim)`; `dims` ascend.  Its results have no
+    autograd node.
+    """
 
     def __init__(self, call: Callable[..., Tensor]) -> None:
         self.call = call

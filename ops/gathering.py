@@ -1,8 +1,11 @@
-"""Elements at positions that are data: read with one index for whole slices (`index_select`) or one for each
+"""Elements at positions that are data: read with one index for whole slices (`index_select`) or one
+for each
 element (`gather`), and the kernels that write at such positions.
 
-A tensor is seen as [outer, n, inner] around the indexed dimension, so four kernels serve all shapes.  Reads check
-each index and stop with INDEX_OUT_OF_RANGE.  Writes are split over `outer` and over blocks of `inner`, never over the
+A tensor is seen as [outer, n, inner] around the indexed dimension, so four kernels serve all
+shapes.  Reads check
+each index and stop with INDEX_OUT_OF_RANGE.  Writes are split over `outer` and over blocks of
+`inner`, never over the
 indices: whatever the number of threads, the writes to one element come in the order of the indices.
 """
 
@@ -49,7 +52,7 @@ def positions_of(name: str, argument: str, index: Any) -> Tensor:
     return cast(index, int64)
 
 
-# --- kernels ---------------------------------------------------------------------------------------------
+# --- kernels ------------------------------------------------------------------------------------
 
 
 def _take_body(
@@ -185,7 +188,7 @@ def _scatter_body(
     return 0
 
 
-# --- their ops ---------------------------------------------------------------------------------------------
+# --- their ops ----------------------------------------------------------------------------------
 
 
 def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
@@ -200,7 +203,8 @@ def take_slices(
 ) -> Launch:
     """`x` with dimension `dim` replaced by those of `index`, which picks slices of it.
 
-    Indices from `low` on are valid, negative ones count from the end; `shown` is the dimension that an error
+    Indices from `low` on are valid, negative ones count from the end; `shown` is the dimension that
+    an error
     names.  Slices for the index `zero` are zeros; the gradient leaves out the index `skip`.
     """
     outer, n, inner = split_at(x, dim)
@@ -278,14 +282,16 @@ def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
     out = x.with_shape(index.shape)
-    views = (bits(out, (outer, m, inner)), bits(x, (outer, n, inner)), View(int64, (outer, m, inner)))
+    views = (
+        bits(out, (outer, m, inner)),
+        bits(x, (outer, n, inner)),
+        View(int64, (outer, m, inner)),
+    )
     grain = max(1, GRAIN // max(inner, 1))
     return Launch((out,), _gather_body, views, (dim,), outer * m, grain)
 
 
-def _scattered(
-    x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int
-) -> Launch:
+def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int) -> Launch:
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
     one = source.numel == 1 and index.numel != 1
@@ -332,18 +338,21 @@ def spread(
     shown: int,
     skip: int = NONE,
 ) -> Tensor:
-    """Zeros of `shape` to which slices of `g` were added at `index` of dimension `dim`: `take_slices` backwards."""
+    """Zeros of `shape` to which slices of `g` were added at `index` of dimension `dim`:
+    `take_slices` backwards.
+    """
     out = filled_of(g._meta.with_shape(shape))
     combine_slices(out, index, g.detach(), dim, low, shown, skip, ADD)
     return record(_spread_op, (g,), out, (dim, low, shown, skip), (index,))
 
 
-# --- public ---------------------------------------------------------------------------------------------------
+# --- public -------------------------------------------------------------------------------------
 
 
 @method()
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices of dimension `dim` at the positions `index` (1-d integers, not negative), as a copy.
+    """The slices of dimension `dim` at the positions `index` (1-d integers, not negative), as a
+    copy.
 
     OutOfRangeError when the result is read, if an index is outside.
     """
@@ -353,7 +362,9 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if positions._meta.ndim > 1:
         raise ShapeError(f"index_select: index must be 1-d, got shape {tuple(index.shape)}")
     if x._meta.ndim == 0:
-        return reshape(take_slices(reshape(x, (1,)), reshape(positions, (-1,)), 0, 0, 0, NONE, NONE), ())
+        return reshape(
+            take_slices(reshape(x, (1,)), reshape(positions, (-1,)), 0, 0, 0, NONE, NONE), ()
+        )
     if positions._meta.ndim == 0:
         positions = unsqueeze(positions, 0)
     out: Tensor = take_slices(x, positions, at, 0, at, NONE, NONE)
@@ -362,8 +373,14 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
 @method()
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """The elements of the flattened `input` at `index`, in the shape of `index`; negative ones count from the end."""
-    flat = reshape(need_tensor("take", "input", input), (-1,)) if input.numel() else reshape(input, (0,))
+    """The elements of the flattened `input` at `index`, in the shape of `index`; negative ones
+    count from the end.
+    """
+    flat = (
+        reshape(need_tensor("take", "input", input), (-1,))
+        if input.numel()
+        else reshape(input, (0,))
+    )
     positions = positions_of("take", "index", index)
     out: Tensor = take_slices(flat, positions, 0, -flat._meta.numel, 0, NONE, NONE)
     return out
@@ -376,11 +393,15 @@ def narrowed_to(x: Tensor, shape: Sequence[int], dim: int | None) -> Tensor:
         return x
     return basic_view(
         x,
-        tuple((0, n if d == dim else s, 1) for d, (n, s) in enumerate(zip(sizes, shape, strict=True))),
+        tuple(
+            (0, n if d == dim else s, 1) for d, (n, s) in enumerate(zip(sizes, shape, strict=True))
+        ),
     )
 
 
-def aligned(name: str, x: Tensor, dim: int, index: Any, source: Tensor | None = None) -> tuple[int, Tensor]:
+def aligned(
+    name: str, x: Tensor, dim: int, index: Any, source: Tensor | None = None
+) -> tuple[int, Tensor]:
     """`dim` and `index` checked against `x` for gather and the scatters: (dimension, int64 index)."""
     meta = need_tensor(name, "input", x)._meta
     at = wrap_dim(name, dim, meta.ndim)
@@ -388,7 +409,8 @@ def aligned(name: str, x: Tensor, dim: int, index: Any, source: Tensor | None = 
     shape = positions._meta.shape
     if len(shape) != meta.ndim and positions._meta.numel:
         raise ShapeError(
-            f"{name}: index has {len(shape)} dimensions (shape {tuple(shape)}), the tensor has {meta.ndim} "
+            f"{name}: index has {len(shape)} dimensions (shape {tuple(shape)}), the tensor has "
+            f"{meta.ndim} "
             f"(shape {tuple(meta.shape)}); they must be equal"
         )
     if positions._meta.numel == 0:
@@ -396,7 +418,8 @@ def aligned(name: str, x: Tensor, dim: int, index: Any, source: Tensor | None = 
     for d, (n, most) in enumerate(zip(shape, meta.shape, strict=True)):
         if d != at and n > most:
             raise ShapeError(
-                f"{name}: index of shape {tuple(shape)} is larger than the tensor of shape {tuple(meta.shape)} "
+                f"{name}: index of shape {tuple(shape)} is larger than the tensor of shape "
+                f"{tuple(meta.shape)} "
                 f"in dimension {d}"
             )
     if source is not None:
@@ -410,9 +433,11 @@ def aligned(name: str, x: Tensor, dim: int, index: Any, source: Tensor | None = 
 
 @method()
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """For each element of `index`, the element of `input` at the same place but with that number in `dim`.
+    """For each element of `index`, the element of `input` at the same place but with that number in
+    `dim`.
 
-    `index` has as many dimensions as `input` and is no larger, but in `dim`; the result has its shape.
+    `index` has as many dimensions as `input` and is no larger, but in `dim`; the result has its
+    shape.
     """
     at, positions = aligned("gather", input, dim, index)
     if positions._meta.numel == 0:
@@ -430,7 +455,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
         return gather(reshape(x, (-1,)), 0, reshape(positions, (-1,)))
     if positions._meta.ndim != x._meta.ndim:
         raise ShapeError(
-            f"take_along_dim: input and indices must have as many dimensions, got shapes {tuple(x.shape)} and "
+            "take_along_dim: input and indices must have as many dimensions, got shapes "
+            f"{tuple(x.shape)} and "
             f"{tuple(indices.shape)}"
         )
     at = wrap_dim("take_along_dim", dim, x._meta.ndim)
@@ -446,13 +472,13 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(whole(x), at, whole(positions)) if x._meta.ndim else gather(x, 0, positions)
 
 
-# --- samples --------------------------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------
 
 
 def _indexed(*calls: tuple[Any, ...]) -> Any:
     """For each (shape, dim, indices) a sample."""
     return lambda rng: [
-        Sample((rng.standard_normal(shape), dim, np.array(index, np.int64)))
+        Sample((np.asarray(rng.standard_normal(shape)), dim, np.array(index, np.int64)))
         for shape, dim, index in calls
     ]
 
@@ -468,7 +494,9 @@ def _numpy_gather(x: Any, dim: int, index: Any) -> Any:
 
 samples(
     index_select,
-    _indexed(((3, 2), 0, [2, 0, 2]), ((2, 3, 2), 1, [1]), ((2, 3), -1, []), ((), 0, [0]), ((4,), 0, 1)),
+    _indexed(
+        ((3, 2), 0, [2, 0, 2]), ((2, 3, 2), 1, [1]), ((2, 3), -1, []), ((), 0, [0]), ((4,), 0, 1)
+    ),
     lambda x, dim, index: np.take(x, np.atleast_1d(index), dim) if x.ndim else x,
     errors=(
         (lambda flow: flow.index_select(flow.ones(2), 0, flow.tensor([2])).numpy(), IndexError),
@@ -504,6 +532,8 @@ samples(
         (lambda flow: flow.gather(flow.ones(2, 1), 0, flow.tensor([[0, 0]])), RuntimeError),
     ),
 )
+
+
 def _across(shape: Sequence[int], index: Sequence[int], dim: int) -> list[int]:
     return [m if d == dim else n for d, (n, m) in enumerate(zip(shape, index, strict=True))]
 

@@ -1,8 +1,11 @@
 """`x[index]` and `x[index] = value`, for every index that NumPy and PyTorch take.
 
-An index is first written out: one item for each dimension, which makes a view, and the tensors that index dimensions of
-that view.  These count as one list of positions in the indexed dimensions taken together; what they pick stands
-where those dimensions stood if they are neighbours, else in front.  A boolean tensor is the list of its true
+An index is first written out: one item for each dimension, which makes a view, and the tensors that
+index dimensions of
+that view.  These count as one list of positions in the indexed dimensions taken together; what they
+pick stands
+where those dimensions stood if they are neighbours, else in front.  A boolean tensor is the list of
+its true
 positions in the dimensions that it covers.  An int next to tensors is a selection, as in PyTorch.
 """
 
@@ -30,8 +33,8 @@ from flowvm.ops.core import _copy, cast, sum_to
 from flowvm.ops.counting import true_positions
 from flowvm.ops.gathering import ADD, NONE, combine_slices, put_slices, take_slices
 from flowvm.ops.masking import masked_fill_, masked_select
-from flowvm.ops.recording import Recorded, filled_of, need_tensor
-from flowvm.ops.registry import Launch, View, broadcast_shapes, op
+from flowvm.ops.recording import Recorded, need_tensor
+from flowvm.ops.registry import Launch, Sample, View, broadcast_shapes, op, samples
 from flowvm.ops.scattering import apart, changed, fresh, number_tensor
 from flowvm.ops.slicing import _basic_geometry, _select, _slice, basic_view
 from flowvm.ops.views import expand, permute, reshape
@@ -43,7 +46,7 @@ __all__ = ["index_put"]
 Array = Any
 
 
-# --- writing an index out ------------------------------------------------------------------------------------
+# --- writing an index out -----------------------------------------------------------------------
 
 
 def _sliced(key: slice, size: int) -> tuple[int, int, int]:
@@ -61,7 +64,9 @@ def _sliced(key: slice, size: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """An index without its tensors: `items` make a view, whose dimensions [first, last) in the order `order` are indexed."""
+    """An index without its tensors: `items` make a view, whose dimensions [first, last) in the
+    order `order` are indexed.
+    """
 
     items: tuple[Any, ...]
     order: tuple[int, ...] | None  # None: the indexed dimensions are neighbours already
@@ -86,7 +91,9 @@ def _as_index(key: Any) -> Any:
         return key.item()
     if isinstance(key, (list, range, np.ndarray)):
         if isinstance(key, list) and any(isinstance(k, (slice, Tensor)) or k is None for k in key):
-            raise ArgumentTypeError("a list as an index holds integers or bools; join keys in a tuple")
+            raise ArgumentTypeError(
+                "a list as an index holds integers or bools; join keys in a tuple"
+            )
         array = np.array(key)
         if array.size == 0 and isinstance(key, list):
             array = array.astype(np.int64)
@@ -126,7 +133,9 @@ def _written_out(meta: TensorMeta, key: Any) -> tuple[tuple[Any, ...], list[_Adv
         if k is None:
             items.append(None)
             shown += 1
-        elif isinstance(k, bool) or (isinstance(k, Tensor) and k._meta.dtype is bool_ and not k.ndim):
+        elif isinstance(k, bool) or (
+            isinstance(k, Tensor) and k._meta.dtype is bool_ and not k.ndim
+        ):
             mask = k.reshape(1) if isinstance(k, Tensor) else adopt_array(np.array([k]))
             items.append(None)
             advanced.append(_Advanced(shown, 1, true_positions(mask)))
@@ -150,7 +159,8 @@ def _single(key: Any, size: int, d: int) -> int:
         k = operator.index(key)
     except TypeError:
         raise ArgumentTypeError(
-            f"an index is made of ints, slices, None, ..., tensors, arrays and lists; got {type(key).__name__} ({key!r})"
+            "an index is made of ints, slices, None, ..., tensors, arrays and lists; got "
+            f"{type(key).__name__} ({key!r})"
         ) from None
     if not -size <= k < size:
         raise OutOfRangeError(f"index {k} is out of bounds for dimension {d} with size {size}")
@@ -164,7 +174,8 @@ def _position_list(key: Tensor, meta: TensorMeta, d: int) -> Tensor:
         covered = tuple(meta.shape[d : d + key._meta.ndim])
         if tuple(key._meta.shape) != covered:
             raise OutOfRangeError(
-                f"a mask of shape {tuple(key.shape)} does not fit dimensions {d} to {d + key.ndim - 1} of shape "
+                f"a mask of shape {tuple(key.shape)} does not fit dimensions {d} to "
+                f"{d + key.ndim - 1} of shape "
                 f"{tuple(meta.shape)}"
             )
         return true_positions(key)
@@ -174,7 +185,16 @@ def _position_list(key: Tensor, meta: TensorMeta, d: int) -> Tensor:
 
 
 def _joined_body(
-    out: Array, a: Array, b: Array, na: int, nb: int, da: int, db: int, lo: int, hi: int, details: Array
+    out: Array,
+    a: Array,
+    b: Array,
+    na: int,
+    nb: int,
+    da: int,
+    db: int,
+    lo: int,
+    hi: int,
+    details: Array,
 ) -> int:
     for i in range(lo, hi):
         p, q = a[i], b[i]
@@ -189,9 +209,7 @@ def _joined_body(
 
 
 @op("a, b -> out", name="join_positions")
-def _join_positions(
-    a: TensorMeta, b: TensorMeta, na: int, nb: int, da: int, db: int
-) -> Launch:
+def _join_positions(a: TensorMeta, b: TensorMeta, na: int, nb: int, da: int, db: int) -> Launch:
     """Positions in two dimensions of sizes na and nb as positions in the two taken together."""
     n = a.numel
     return Launch(
@@ -200,7 +218,9 @@ def _join_positions(
 
 
 def _planned(meta: TensorMeta, key: Any) -> tuple[_Plan, Tensor | None, int]:
-    """The plan of a key, its positions (None: the key is basic), and the dimension to name in errors."""
+    """The plan of a key, its positions (None: the key is basic), and the dimension to name in
+    errors.
+    """
     items, advanced = _written_out(meta, key)
     if not advanced:
         return _Plan(items, None, 0, 0), None, 0
@@ -239,11 +259,13 @@ def _arranged(x: Tensor, plan: _Plan) -> Tensor:
     return view
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:
-    """`x[key]`: a view for ints, slices, None and Ellipsis; a copy where tensors, lists or arrays index."""
+    """`x[key]`: a view for ints, slices, None and Ellipsis; a copy where tensors, lists or arrays
+    index.
+    """
     if type(key) is int:
         return _select(x, 0, key)
     if type(key) is slice and x._meta.ndim:
@@ -251,7 +273,12 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         return _slice(x, 0, start, length, step)
     if isinstance(key, np.ndarray) and key.dtype == np.bool_:
         key = adopt_array(key.copy())
-    if isinstance(key, Tensor) and key._meta.dtype is bool_ and key._meta.shape == x._meta.shape and key.ndim:
+    if (
+        isinstance(key, Tensor)
+        and key._meta.dtype is bool_
+        and key._meta.shape == x._meta.shape
+        and key.ndim
+    ):
         return masked_select(x, key)
     plan, positions, shown = _planned(x._meta, key)
     if positions is None:
@@ -266,7 +293,7 @@ def _picked(x: Tensor, plan: _Plan, positions: Tensor, shown: int) -> Tensor:
     return out
 
 
-# --- writing -----------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------
 
 
 def _setitem_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -274,16 +301,24 @@ def _setitem_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     positions = c.saved[0] if c.saved else None
     gx: Tensor | None = g
     if not accumulate:
-        gx = _assigned(fresh, g, plan, positions, shown, number_tensor(g, 0), False) if c.needs[0] else None
+        gx = (
+            _assigned(fresh, g, plan, positions, shown, number_tensor(g, 0), False)
+            if c.needs[0]
+            else None
+        )
     gv = None
     if c.needs[1]:
-        picked = basic_view(g, plan.items) if positions is None else _picked(g, plan, positions, shown)
+        picked = (
+            basic_view(g, plan.items) if positions is None else _picked(g, plan, positions, shown)
+        )
         gv = _cut(picked, c.metas[1])
     return gx, gv, *([None] if c.saved else [])
 
 
 def _cut(picked: Tensor, meta: TensorMeta) -> Tensor:
-    """The gradient of a value that was broadcast, perhaps after losing dimensions of size 1 in front."""
+    """The gradient of a value that was broadcast, perhaps after losing dimensions of size 1 in
+    front.
+    """
     extra = max(0, meta.ndim - picked._meta.ndim)
     summed = sum_to(picked, meta.with_shape(meta.shape[extra:]).shape)
     return cast(reshape(summed, meta.shape), meta.dtype)
@@ -294,12 +329,15 @@ _assign_at_op = Recorded("setitem", _setitem_grad, ("x", "value", "positions"), 
 
 
 def _fitted(value: Tensor, shape: Sequence[int], dtype: Any) -> Tensor:
-    """The value an assignment writes: outside the graph, of this dtype, and of this shape or one element."""
+    """The value an assignment writes: outside the graph, of this dtype, and of this shape or one
+    element.
+    """
     own = value._meta.shape
     extra = max(0, len(own) - len(shape))
     if any(d != 1 for d in own[:extra]) or not _broadcasts(own[extra:], shape):
         raise ShapeError(
-            f"a value of shape {tuple(own)} does not broadcast to the indexed part of shape {tuple(shape)}"
+            f"a value of shape {tuple(own)} does not broadcast to the indexed part of shape "
+            f"{tuple(shape)}"
         )
     if value._meta.dtype is not dtype:
         value = cast(value, dtype)
@@ -371,7 +409,8 @@ def _bytes(out: Tensor, plan: _Plan) -> tuple[TensorMeta, int]:
 
 
 def setitem(x: Tensor, key: Any, value: Any) -> None:
-    """`x[key] = value`: a tensor that broadcasts to the indexed part, a number, an array or a list; converted to `x`'s
+    """`x[key] = value`: a tensor that broadcasts to the indexed part, a number, an array or a list;
+    converted to `x`'s
     dtype.  Of several values for one element the last stays.
 
     Gradients flow to `value` and to what `x` was before.
@@ -397,12 +436,14 @@ def _number(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
-        raise ArgumentTypeError(f"cannot assign a {type(value).__name__} ({value!r}) to a tensor's elements")
+        raise ArgumentTypeError(
+            f"cannot assign a {type(value).__name__} ({value!r}) to a tensor's elements"
+        )
     return value
 
 
-setattr(Tensor, "__getitem__", getitem)  # noqa: B010: mypy knows them by their declarations
-setattr(Tensor, "__setitem__", setitem)  # noqa: B010
+method("__getitem__")(getitem)
+method("__setitem__")(setitem)
 
 
 def _index_put(apply: Any, x: Tensor, indices: Any, values: Tensor, accumulate: bool) -> Tensor:
@@ -410,7 +451,8 @@ def _index_put(apply: Any, x: Tensor, indices: Any, values: Tensor, accumulate: 
     need_tensor("index_put", "values", values)
     if values._meta.dtype is not x._meta.dtype:
         raise DTypeError(
-            f"index_put: values are {values.dtype.name} and the tensor {x.dtype.name}; they must be equal"
+            f"index_put: values are {values.dtype.name} and the tensor {x.dtype.name}; they must "
+            "be equal"
         )
     key = tuple(slice(None) if i is None else i for i in indices)
     plan, positions, shown = _planned(x._meta, key)
@@ -423,7 +465,8 @@ def _index_put(apply: Any, x: Tensor, indices: Any, values: Tensor, accumulate: 
 def index_put(
     input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """A copy of `input` with `values` written at `indices`, a tuple of index tensors (None: the whole dimension).
+    """A copy of `input` with `values` written at `indices`, a tuple of index tensors (None: the
+    whole dimension).
 
     accumulate   add the values instead; those for one element add up
     """
@@ -436,3 +479,53 @@ def index_put_(
 ) -> Tensor:
     """`index_put` in place."""
     return _index_put(changed, x, indices, values, accumulate)
+
+
+# --- samples; tests/ops/test_indexing.py has indexing itself ------------------------------------
+
+
+def _numpy_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    out = np.array(x)
+    key = tuple(slice(None) if i is None else i for i in indices)
+    if accumulate:
+        np.add.at(out, key, values)
+    else:
+        out[key] = values
+    return out
+
+
+samples(
+    index_put,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 2)), (np.array([2, 0]),), rng.standard_normal((2, 2)))),
+        Sample(
+            (
+                rng.standard_normal((3, 2)),
+                (np.array([2, 0, 2]), np.array([1, -1, 1])),
+                rng.standard_normal(3),
+                True,
+            )
+        ),
+        Sample(
+            (
+                rng.standard_normal((2, 3)),
+                (None, np.array([1, 1])),
+                rng.standard_normal((2, 1)),
+                True,
+            )
+        ),
+        Sample((rng.standard_normal(3), (np.array([True, False, True]),), np.array(0.5))),
+    ],
+    _numpy_put,
+    errors=(
+        (
+            lambda flow: flow.index_put(flow.ones(2), (flow.tensor([2]),), flow.ones(1)).numpy(),
+            IndexError,
+        ),
+        (
+            lambda flow: flow.index_put(flow.ones(2), (flow.tensor([0]),), flow.ones(3)),
+            RuntimeError,
+        ),
+        (lambda flow: flow.index_put(flow.ones(2), (None,), flow.ones(2)), ValueError),
+    ),
+)

@@ -1,6 +1,7 @@
 """Tensors put together, and one tensor repeated.
 
-`cat` copies each tensor into its slice of one fresh output, converting on the way, and is one node for autograd; the
+`cat` copies each tensor into its slice of one fresh output, converting on the way, and is one node
+for autograd; the
 rest is views around `cat` and around one copy.
 """
 
@@ -13,9 +14,9 @@ import numpy as np
 
 from flowvm.dtype import result_type_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
+from flowvm.interpreter import call_into
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import _copy, cast
-from flowvm.interpreter import call_into
 from flowvm.ops.recording import Recorded, empty_of, need_tensor, record, wrap_dim
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.slicing import _slice, _slice_geometry
@@ -60,7 +61,8 @@ _cat_op = Recorded("cat", _cat_grad)
 def _listed(name: str, tensors: Any) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
         raise ArgumentTypeError(
-            f"{name}: argument 'tensors' is a list or tuple of tensors, got {type(tensors).__name__}"
+            f"{name}: argument 'tensors' is a list or tuple of tensors, got "
+            f"{type(tensors).__name__}"
         )
     if not tensors:
         raise ShapeError(f"{name}: needs at least one tensor, got an empty list")
@@ -70,7 +72,8 @@ def _listed(name: str, tensors: Any) -> list[Tensor]:
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along `dim`; the other dimensions must agree.
 
-    The dtype is the one they promote to.  1-d tensors without elements are skipped, whatever the others' shape.
+    The dtype is the one they promote to.  1-d tensors without elements are skipped, whatever the
+    others' shape.
     ShapeError when shapes do not fit.
 
     >>> flow.cat([flow.zeros(1, 2), flow.ones(2, 2)]).shape
@@ -92,7 +95,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         m = t._meta
         if m.ndim != first.ndim or (m.shape[:at], m.shape[at + 1 :]) != rest:
             raise ShapeError(
-                f"cat: shapes {tuple(first.shape)} and {tuple(m.shape)} (tensor {i}) differ outside dimension {at}"
+                f"cat: shapes {tuple(first.shape)} and {tuple(m.shape)} (tensor {i}) differ "
+                f"outside dimension {at}"
             )
         if m.device != first.device:
             raise DeviceError(f"cat: tensors are on {first.device} and {m.device}")
@@ -118,7 +122,8 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     for i, t in enumerate(listed):
         if t._meta.shape != shape:
             raise ShapeError(
-                f"stack: all tensors must have one shape, got {tuple(shape)} and {tuple(t.shape)} (tensor {i})"
+                f"stack: all tensors must have one shape, got {tuple(shape)} and "
+                f"{tuple(t.shape)} (tensor {i})"
             )
     at = wrap_dim("stack", dim, len(shape) + 1)
     return cat([unsqueeze(t, at) for t in listed], at)
@@ -183,12 +188,13 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     return cat(columns, 1)
 
 
-# --- repetition -----------------------------------------------------------------------------------------
+# --- repetition ---------------------------------------------------------------------------------
 
 
 @method()
 def repeat(x: Tensor, *repeats: Any) -> Tensor:
-    """A copy with the whole tensor `repeats[d]` times along each dimension; more numbers than dimensions add some.
+    """A copy with the whole tensor `repeats[d]` times along each dimension; more numbers than
+    dimensions add some.
 
     >>> flow.tensor([1, 2]).repeat(2, 2).tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]
@@ -197,7 +203,8 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
     lead = len(times) - x._meta.ndim
     if lead < 0:
         raise ShapeError(
-            f"repeat: {times} has fewer numbers than the tensor has dimensions (shape {tuple(x.shape)})"
+            f"repeat: {times} has fewer numbers than the tensor has dimensions (shape "
+            f"{tuple(x.shape)})"
         )
     if any(n < 0 for n in times):
         raise ShapeError(f"repeat: cannot repeat a negative number of times: {times}")
@@ -223,9 +230,11 @@ def repeat_interleave(
     *,
     output_size: int | None = None,
 ) -> Tensor:
-    """Each element (or each slice of `dim`) `repeats` times in place; without `dim` of the flattened tensor.
+    """Each element (or each slice of `dim`) `repeats` times in place; without `dim` of the
+    flattened tensor.
 
-    `repeats` may be a tensor with a number for each slice; then the result's size is known when it has run.
+    `repeats` may be a tensor with a number for each slice; then the result's size is known when it
+    has run.
     """
     x = need_tensor("repeat_interleave", "input", input)
     if dim is None:
@@ -240,7 +249,8 @@ def repeat_interleave(
 
         if repeats._meta.dtype.is_floating_point or repeats._meta.shape not in ((), (1,), (size,)):
             raise ShapeError(
-                f"repeat_interleave: repeats must be integers, one or {size} of them, got {repeats._meta}"
+                f"repeat_interleave: repeats must be integers, one or {size} of them, got "
+                f"{repeats._meta}"
             )
         counts = expand(reshape(repeats, (-1,)), (size,))
         return index_select(x, at, repeated_positions(counts))
@@ -252,13 +262,14 @@ def repeat_interleave(
     return reshape(spread.clone(), (*shape[:at], size * times, *shape[at + 1 :]))
 
 
-# --- samples --------------------------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------
 
 
 def _lists(*calls: tuple[Any, ...]) -> Any:
     """For each (shapes, arguments...) a sample of tensors of these shapes in a list."""
     return lambda rng: [
-        Sample(([rng.standard_normal(s) for s in shapes], *rest)) for shapes, *rest in calls
+        Sample(([np.asarray(rng.standard_normal(s)) for s in shapes], *rest))
+        for shapes, *rest in calls
     ]
 
 
@@ -297,7 +308,9 @@ samples(
     np.stack,
     errors=((lambda flow: flow.stack([flow.ones(2), flow.ones(3)]), RuntimeError),),
 )
-samples(hstack, _lists((((2, 1), (2, 3)),), (((2,), (3,)),), (((), (2,)),)), lambda ts: np.hstack(ts))
+samples(
+    hstack, _lists((((2, 1), (2, 3)),), (((2,), (3,)),), (((), (2,)),)), lambda ts: np.hstack(ts)
+)
 samples(vstack, _lists((((1, 2), (3, 2)),), (((2,), (2,)),)), lambda ts: np.vstack(ts))
 samples(dstack, _lists((((2, 2), (2, 2)),), (((2,), (2,)),), (((1, 2, 1), (1, 2, 3)),)), np.dstack)
 samples(column_stack, _lists((((2, 2), (2,)),), (((3,), (3,)),)), np.column_stack)

@@ -1,12 +1,14 @@
-"""Matrix products: `matmul` and what is written with it.
+"""Matrix products: `matmul` and `linear`.
 
-There is one kernel for each dtype.  It sees flat memory; sizes, strides and batch dimensions are numbers in the layout, so a
-transposed operand is read where it lies and a new shape compiles nothing.  Floats go to SciPy's BLAS, integers and very
-small products to loops.
+There is one kernel for each dtype.  It sees flat memory; sizes, strides and batch dimensions are
+numbers in the layout, so a transposed operand is read where it lies and a new shape compiles
+nothing.  Floats go to SciPy's BLAS, integers and very small products to loops.
 
 Invariants
-- A product is cut into blocks of rows and columns by its shape alone, one BLAS call a block: results do not depend on threads.
-- `matmul`, `_matmul_nt` (a @ b') and `_matmul_tn` (a' @ b) are each other's gradients: nothing is ever transposed in memory.
+- A product is cut into blocks of rows and columns by its shape alone, one BLAS call a block:
+  results do not depend on threads.
+- `matmul`, `_matmul_nt` (a @ b') and `_matmul_tn` (a' @ b) are each other's gradients: nothing is
+  ever transposed in memory.
 """
 
 from __future__ import annotations
@@ -17,29 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.blas import blas, gemm
 from flowvm.ops.core import sum_to
 from flowvm.ops.registry import Launch, Sample, View, broadcast_shapes, op, operator_of, samples
 from flowvm.tensor import Tensor, method
 
-__all__ = [
-    "addmm",
-    "baddbmm",
-    "bmm",
-    "dot",
-    "ger",
-    "inner",
-    "kron",
-    "linear",
-    "matmul",
-    "matrix_power",
-    "mm",
-    "mv",
-    "outer",
-    "tensordot",
-]
+__all__ = ["linear", "matmul"]
 
 Array = Any
 SMALL = 640  # multiplications up to which a loop beats the call of a BLAS routine
@@ -50,7 +37,9 @@ ROUTINES = {"float32": "sgemm", "float64": "dgemm"}
 
 
 class _Side(NamedTuple):
-    """An operand as a stack of matrices: sizes and strides of the batch, then of rows and columns."""
+    """An operand as a stack of matrices: sizes and strides of the batch, then of rows and
+    columns.
+    """
 
     batch: tuple[int, ...]
     batch_stride: tuple[int, ...]
@@ -73,7 +62,9 @@ def _side(meta: TensorMeta, transposed: bool, first: bool) -> _Side:
 
 
 def _leading(side: _Side) -> tuple[int, int] | None:
-    """(transposed?, distance between rows) for BLAS, or None where neither dimension has unit stride."""
+    """(transposed?, distance between rows) for BLAS, or None where neither dimension has unit
+    stride.
+    """
     across, down = side.column_stride, side.row_stride
     if (across == 1 or side.columns == 1) and (down >= side.columns or side.rows == 1):
         return 0, max(down, side.columns, 1)
@@ -148,7 +139,8 @@ def _plan(left: _Side, right: _Side, batch: tuple[int, ...], real: bool) -> _Pla
         wide = min(n, max(64, -(-n // parts) + 63 & ~63))
     down, across = -(-m // max(tall, 1)), -(-n // max(wide, 1))
     numbers = (
-        int(loops), m, n, k, left.row_stride, left.column_stride, right.row_stride, right.column_stride,
+        int(loops), m, n, k, left.row_stride, left.column_stride, right.row_stride,
+        right.column_stride,
         *a, *b, tall, wide, down, across,
         dims[1][0], dims[2][0], *(d[1] for d in dims), *(d[2] for d in dims),
     )  # fmt: skip
@@ -263,7 +255,8 @@ def _check_pair(name: str, a: TensorMeta, b: TensorMeta, ta: bool, tb: bool) -> 
         raise DTypeError(f"{name} is not defined for bool tensors; convert them with .to() first")
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
-            f"{name}: both tensors need a dimension, got shapes {tuple(a.shape)} and {tuple(b.shape)}; "
+            f"{name}: both tensors need a dimension, got shapes {tuple(a.shape)} and "
+            f"{tuple(b.shape)}; "
             f"use * for a product with a number"
         )
     inner_a = a.shape[-2 if ta and a.ndim > 1 else -1]
@@ -292,7 +285,9 @@ def _product(name: str, a: TensorMeta, b: TensorMeta, ta: bool, tb: bool) -> Lau
 
 
 def _with_copies(function: Callable[..., Any], ta: bool, tb: bool) -> None:
-    """Make `function` copy operands first which the kernel cannot walk, and refuse mixed dtypes before anything else."""
+    """Make `function` copy operands first which the kernel cannot walk, and refuse mixed dtypes
+    before anything else.
+    """
     made = operator_of(function)
     upcast = made.fallback
 
@@ -381,10 +376,12 @@ def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     """The matrix product; `a @ b` is the same.
 
-    Two vectors give their dot product, two matrices (m, k) and (k, n) give (m, n).  A vector on the left is a row, on the
-    right a column, and that dimension is left out of the result.  More dimensions are batches of matrices and broadcast.
+    Two vectors give their dot product, two matrices (m, k) and (k, n) give (m, n).  A vector on the
+    left is a row, on the right a column, and that dimension is left out of the result.  More
+    dimensions are batches of matrices and broadcast.
 
-    Both must have one dtype, of floats or integers: DTypeError.  ShapeError where the inner sizes differ.
+    Both must have one dtype, of floats or integers: DTypeError.  ShapeError where the inner sizes
+    differ.
     """
     return _product("matmul", input, other, False, False)
 
@@ -404,7 +401,7 @@ def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
 _with_copies(matmul, False, False)
 _with_copies(_matmul_nt, False, True)
 _with_copies(_matmul_tn, True, False)
-Tensor.__matmul__ = matmul  # type: ignore[method-assign]
+Tensor.__matmul__ = matmul
 method("matmul")(matmul)
 
 
@@ -423,7 +420,8 @@ def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
     _check_linear(input, weight)
     if tuple(bias.shape) != (weight.shape[0],) or bias.dtype is not input.dtype:
         raise ShapeError(
-            f"linear: bias must be {input.dtype.name} of shape ({weight.shape[0]},), one number for each row of "
+            f"linear: bias must be {input.dtype.name} of shape ({weight.shape[0]},), one number "
+            f"for each row of "
             f"weight, got {bias.dtype.name} of shape {tuple(bias.shape)}"
         )
     left, right = _side(input, False, True), _side(weight, True, False)
@@ -440,12 +438,14 @@ def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
 def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
     if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ShapeError(
-            f"linear: input (*, in) and weight (out, in) do not fit: shapes {tuple(input.shape)} and "
+            f"linear: input (*, in) and weight (out, in) do not fit: shapes {tuple(input.shape)} "
+            f"and "
             f"{tuple(weight.shape)}"
         )
     if input.dtype is not weight.dtype or not input.dtype.is_floating_point:
         raise DTypeError(
-            f"linear: input and weight must have one floating point dtype, got {input.dtype.name} and "
+            f"linear: input and weight must have one floating point dtype, got "
+            f"{input.dtype.name} and "
             f"{weight.dtype.name}"
         )
 
@@ -456,11 +456,64 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out: Tensor = _affine(input, weight, bias)
         return out
     if weight.ndim == 1:
-        out = matmul(input, weight)
-        return out
+        return matmul(input, weight)
     _check_linear(input._meta, weight._meta)
     if input._meta.ndim == 1:
-        out = matmul(weight, input)
-        return out
-    out = _matmul_nt(input, weight)
-    return out
+        return matmul(weight, input)
+    return _matmul_nt(input, weight)
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+def _matmul_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal
+    shapes = (
+        ((3, 4), (4, 2)),
+        ((4,), (4,)),
+        ((3, 4), (4,)),
+        ((4,), (4, 3)),
+        ((2, 3, 4), (4, 2)),
+        ((2, 1, 2, 3), (3, 3, 2)),
+        ((12, 9), (9, 8)),
+        ((0, 3), (3, 2)),
+        ((2, 0), (0, 3)),
+    )
+    return [Sample((x(a), x(b))) for a, b in shapes]
+
+
+def _linear_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal
+    return [
+        Sample((x((3, 4)), x((2, 4)), x(2))),
+        Sample((x((2, 3, 4)), x((5, 4)), x(5))),
+        Sample((x(4), x((2, 4)), x(2))),
+        Sample((x((3, 4)), x((2, 4)))),
+        Sample((x((9, 12)), x((8, 12)), x(8))),
+        Sample((x((0, 4)), x((2, 4)), x(2))),
+    ]
+
+
+samples(
+    matmul,
+    _matmul_samples,
+    np.matmul,
+    errors=(
+        (lambda flow: flow.matmul(flow.ones(2, 3), flow.ones(2, 3)), RuntimeError),
+        (
+            lambda flow: flow.matmul(flow.ones(2, 3), flow.ones(3, 2, dtype=flow.float64)),
+            RuntimeError,
+        ),
+        (lambda flow: flow.matmul(flow.ones(2, 3), flow.tensor(1.0)), RuntimeError),
+        (lambda flow: flow.matmul(flow.ones(2, 3), 2.0), TypeError),
+    ),
+)
+samples(
+    linear,
+    _linear_samples,
+    lambda x, w, b=0.0: x @ w.T + b,
+    errors=(
+        (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 4)), RuntimeError),
+        (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 3), flow.ones(3)), RuntimeError),
+    ),
+)

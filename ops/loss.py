@@ -1,7 +1,8 @@
 """Losses of two tensors, element by element, and their reductions.
 
-A loss of x (what was computed) and y (the target) is a row of expressions: the value and its first and second derivatives.
-From them come the op, an op for each gradient, and the ops that those have as gradients; a third derivative raises.
+A loss of x (what was computed) and y (the target) is a row of expressions: the value and its first
+and second derivatives. From them come the op, an op for each gradient, and the ops that those have
+as gradients; a third derivative raises.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ __all__ = [
 def _loss_op(
     name: str, value: str, dx: str, dy: str, dxx: str, dxy: str, dyy: str, params: str = ""
 ) -> Elementwise:
-    """An op for `value` of x, y and `params` with its derivatives; "0" for those that vanish everywhere."""
+    """An op for `value` of x, y and `params` with its derivatives; "0" for those that vanish
+    everywhere.
+    """
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
@@ -141,9 +144,9 @@ _kl_log = _loss_op(
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """The loss of each element as it is, or its mean or sum."""
     if reduction == "mean":
-        return loss.mean()  # type: ignore[no-any-return, attr-defined]
+        return loss.mean()
     if reduction == "sum":
-        return loss.sum()  # type: ignore[no-any-return, attr-defined]
+        return loss.sum()
     check_reduction("a loss", reduction)
     return loss
 
@@ -151,7 +154,8 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 def _warn_shapes(name: str, input: Tensor, target: Tensor) -> None:
     if input._meta.shape is not target._meta.shape and input._meta.shape != target._meta.shape:
         warnings.warn(
-            f"{name}: input has shape {tuple(input.shape)} and target {tuple(target.shape)}; they are broadcast, "
+            f"{name}: input has shape {tuple(input.shape)} and target {tuple(target.shape)}; "
+            f"they are broadcast, "
             f"which is rarely meant.  Give them one shape",
             stacklevel=3,
         )
@@ -207,7 +211,8 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
     if input._meta.shape != target._meta.shape:
         raise ShapeError(
-            f"{name}: target must have the input's shape {tuple(input.shape)}, got {tuple(target.shape)}"
+            f"{name}: target must have the input's shape {tuple(input.shape)}, got "
+            f"{tuple(target.shape)}"
         )
 
 
@@ -228,7 +233,9 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """binary_cross_entropy of sigmoid(x), without its overflow; `pos_weight` multiplies the part of the positive targets."""
+    """binary_cross_entropy of sigmoid(x), without its overflow; `pos_weight` multiplies the part of
+    the positive targets.
+    """
     _same_shape("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
         loss = _bce_logits.call(input, target)
@@ -241,13 +248,14 @@ def binary_cross_entropy_with_logits(
 def kl_div(
     input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
-    """y (log(y) - x): the divergence of log-probabilities x from probabilities y (their logarithm with log_target).
+    """y (log(y) - x): the divergence of log-probabilities x from probabilities y (their logarithm
+    with log_target).
 
     "batchmean" divides the sum by the first dimension, which is what the mathematics means.
     """
     loss = (_kl_log if log_target else _kl).call(input, target)
     if reduction == "batchmean":
-        return loss.sum() / input.shape[0] if input.ndim else loss.sum()  # type: ignore[no-any-return]
+        return loss.sum() / input.shape[0] if input.ndim else loss.sum()
     return reduced(loss, reduction)
 
 
@@ -255,11 +263,12 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """x1 · x2 / (|x1| |x2|) over `dim`, no length counting as less than eps."""
 
     def length(x: Tensor) -> Tensor:
-        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is infinite.
-        squares = (x * x).sum(dim)  # type: ignore[attr-defined]
-        return squares.clamp(min=eps * eps).sqrt()  # type: ignore[no-any-return]
+        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
+        # infinite.
+        squares = (x * x).sum(dim)
+        return squares.clamp(min=eps * eps).sqrt()
 
-    return (x1 * x2).sum(dim) / (length(x1) * length(x2))  # type: ignore[no-any-return, attr-defined]
+    return (x1 * x2).sum(dim) / (length(x1) * length(x2))
 
 
 # --- samples -------------------------------------------------------------------------------------
@@ -277,7 +286,7 @@ def _pairs(
         def pair(*shape: int) -> tuple[Any, Any]:
             if make is not None:
                 return make(rng, shape)
-            return rng.standard_normal(shape), rng.standard_normal(shape)
+            return np.asarray(rng.standard_normal(shape)), np.asarray(rng.standard_normal(shape))
 
         return [
             Sample(pair(3, 4), {"reduction": "mean", **options}),
@@ -290,11 +299,11 @@ def _pairs(
 
 
 def _probabilities(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    return rng.uniform(0.1, 0.9, shape), rng.uniform(0.1, 0.9, shape)
+    return np.asarray(rng.uniform(0.1, 0.9, shape)), np.asarray(rng.uniform(0.1, 0.9, shape))
 
 
 def _logits(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    return rng.standard_normal(shape) * 2, rng.uniform(0.1, 0.9, shape)
+    return np.asarray(rng.standard_normal(shape) * 2), np.asarray(rng.uniform(0.1, 0.9, shape))
 
 
 def _huber_reference(x: Any, y: Any, a: float) -> Any:
@@ -323,7 +332,9 @@ def _register() -> None:
         binary_cross_entropy,
         _pairs(_probabilities),
         lambda x, y, reduction: _reduction(_bce_reference(x, y), reduction),
-        errors=((lambda flow: flow.binary_cross_entropy(flow.ones(2), flow.ones(3)), RuntimeError),),
+        errors=(
+            (lambda flow: flow.binary_cross_entropy(flow.ones(2), flow.ones(3)), RuntimeError),
+        ),
     )
     samples(
         binary_cross_entropy_with_logits,

@@ -1,5 +1,7 @@
-"""Elements chosen by a boolean mask: `masked_fill` keeps the shape, `masked_select` takes them out, `masked_scatter` puts
-them back.  How many there are is known only when the instruction has run: `masked_select` gives a tensor whose shape
+"""Elements chosen by a boolean mask: `masked_fill` keeps the shape, `masked_select` takes them out,
+`masked_scatter` puts
+them back.  How many there are is known only when the instruction has run: `masked_select` gives a
+tensor whose shape
 waits for it.
 """
 
@@ -7,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from flowvm.dtype import bool_
 from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import sum_to
 from flowvm.ops.elementwise import elementwise
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record
-from flowvm.ops.registry import Launch, View, bits, broadcast_shapes, op
+from flowvm.ops.registry import Launch, Sample, View, bits, broadcast_shapes, op, samples
 from flowvm.ops.scattering import apart, changed, fresh
 from flowvm.ops.views import expand, reshape
 from flowvm.tensor import Tensor, method
@@ -22,7 +26,9 @@ __all__ = ["masked_fill", "masked_scatter", "masked_select"]
 
 Array = Any
 TOO_FEW = declare_status(
-    64, InvalidValueError, "masked_scatter: the mask has more than {0} true elements, source only {0}"
+    64,
+    InvalidValueError,
+    "masked_scatter: the mask has more than {0} true elements, source only {0}",
 )
 
 
@@ -30,11 +36,13 @@ def mask_of(name: str, mask: Any) -> Tensor:
     """A mask, or an error unless it is a bool tensor."""
     meta = need_tensor(name, "mask", mask)._meta
     if meta.dtype is not bool_:
-        raise DTypeError(f"{name}: mask must be a bool tensor, got {meta.dtype.name}; write mask != 0")
+        raise DTypeError(
+            f"{name}: mask must be a bool tensor, got {meta.dtype.name}; write mask != 0"
+        )
     return mask  # type: ignore[no-any-return]
 
 
-# --- masked_fill ------------------------------------------------------------------------------------------------
+# --- masked_fill --------------------------------------------------------------------------------
 
 
 def _fill_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -66,7 +74,8 @@ def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
         category = 2 if isinstance(value, float) else 0 if isinstance(value, bool) else 1
     if category > dtype.category and not (dtype.is_bool and not isinstance(value, Tensor)):
         raise DTypeError(
-            f"masked_fill: value {value if not isinstance(value, Tensor) else value.dtype} cannot go into a "
+            f"masked_fill: value {value if not isinstance(value, Tensor) else value.dtype} "
+            "cannot go into a "
             f"{dtype.name} tensor; convert one of them"
         )
     if isinstance(value, Tensor) and value._meta.dtype is not dtype:
@@ -76,8 +85,11 @@ def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
 
 @method()
 def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
-    """`input` with `value` (a number or 0-d tensor) where `mask`, a bool tensor, is true; both broadcast."""
-    return _masked_fill.call(input, mask, _fill_value(input, mask, value))  # type: ignore[no-any-return]
+    """`input` with `value` (a number or 0-d tensor) where `mask`, a bool tensor, is true; both
+    broadcast.
+    """
+    return _masked_fill.call(input, mask, _fill_value(input, mask, value))  # type: ignore[no-any-
+    return]
 
 
 @method()
@@ -86,7 +98,7 @@ def masked_fill_(x: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
     return _masked_fill.into(x, x, mask, _fill_value(x, mask, value))
 
 
-# --- masked_select and masked_scatter ------------------------------------------------------------------------------
+# --- masked_select and masked_scatter -----------------------------------------------------------
 
 
 def _select_body(out: Array, x: Array, mask: Array, lo: int, hi: int, details: Array) -> None:
@@ -117,7 +129,9 @@ def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
 
 @method()
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements of `input` where `mask` is true, 1-d; both broadcast.  Asking for the shape waits for it."""
+    """The elements of `input` where `mask` is true, 1-d; both broadcast.  Asking for the shape
+    waits for it.
+    """
     x = need_tensor("masked_select", "input", input)
     shape = mask_of("masked_select", mask)._meta.shape
     if shape != x._meta.shape:
@@ -189,7 +203,8 @@ def _masked_scatter(apply: Any, x: Tensor, mask: Tensor, source: Tensor) -> Tens
     mask_of("masked_scatter", mask)
     if need_tensor("masked_scatter", "source", source)._meta.dtype is not x._meta.dtype:
         raise DTypeError(
-            f"masked_scatter: source is {source.dtype.name} and the tensor {x.dtype.name}; they must be equal"
+            f"masked_scatter: source is {source.dtype.name} and the tensor {x.dtype.name}; they "
+            "must be equal"
         )
     if apply is fresh and mask._meta.shape != shape:
         shape = broadcast_shapes(shape, mask._meta.shape)  # type: ignore[assignment]
@@ -217,3 +232,77 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def masked_scatter_(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`masked_scatter` in place."""
     return _masked_scatter(changed, x, mask, source)
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _masked(rng: np.random.Generator, *shapes: tuple[Any, Any]) -> list[tuple[Any, Any]]:
+    return [
+        (np.asarray(rng.standard_normal(a)), np.asarray(rng.random(b) < 0.6)) for a, b in shapes
+    ]
+
+
+samples(
+    masked_fill,
+    lambda rng: [
+        *(
+            Sample((x, mask, 1.5))
+            for x, mask in _masked(
+                rng, ((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), ())
+            )
+        ),
+        *(Sample((x, mask, np.array(0.5))) for x, mask in _masked(rng, ((2, 3), (2, 1)))),
+        Sample((np.arange(4), np.array([True, False, True, True]), -1)),
+    ],
+    lambda x, mask, value: np.where(mask, value, x),
+    errors=(
+        (lambda flow: flow.masked_fill(flow.ones(2), flow.ones(2), 0), RuntimeError),
+        (lambda flow: flow.masked_fill(flow.tensor([1]), flow.tensor([True]), 0.5), RuntimeError),
+        (
+            lambda flow: flow.masked_fill(flow.ones(2), flow.tensor([True]), flow.ones(2)),
+            RuntimeError,
+        ),
+        (lambda flow: flow.ones(1).masked_fill_(flow.tensor([True, True]), 0), RuntimeError),
+    ),
+)
+samples(
+    masked_select,
+    lambda rng: [
+        *map(
+            Sample, _masked(rng, ((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 1)), ((0, 2), (0, 2)))
+        ),
+        Sample((np.array(0.5), np.array(True))),
+        Sample((rng.standard_normal(3), np.zeros(3, bool))),
+    ],
+    lambda x, mask: np.broadcast_to(x, np.broadcast_shapes(x.shape, mask.shape))[
+        np.broadcast_to(mask, np.broadcast_shapes(x.shape, mask.shape))
+    ],
+    errors=((lambda flow: flow.masked_select(flow.ones(2), flow.tensor([0, 1])), RuntimeError),),
+)
+
+
+def _numpy_masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    shape = np.broadcast_shapes(x.shape, mask.shape)
+    out = np.array(np.broadcast_to(x, shape))
+    chosen = np.broadcast_to(mask, shape)
+    out[chosen] = source.reshape(-1)[: chosen.sum()]
+    return out
+
+
+samples(
+    masked_scatter,
+    lambda rng: [
+        Sample((x, mask, rng.standard_normal((2, 4))))
+        for x, mask in _masked(rng, ((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 1)))
+    ],
+    _numpy_masked_scatter,
+    errors=(
+        (
+            lambda flow: flow.masked_scatter(
+                flow.ones(2), flow.tensor([True, True]), flow.ones(1)
+            ).numpy(),
+            ValueError,
+        ),
+    ),
+)

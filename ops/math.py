@@ -1,7 +1,8 @@
 """Functions of one tensor, element by element, with their gradients.
 
-Each is one declaration: the scalar expression, and the gradient in terms of the other ops.  Integers go through the
-default dtype where the function's values are not integers.  `METHODS` at the end makes the methods: `x.exp()` and `x.exp_()`.
+Each is one declaration: the scalar expression, and the gradient in terms of the other ops.
+Integers go through the default dtype where the function's values are not integers.  `METHODS` at
+the end makes the methods: `x.exp()` and `x.exp_()`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import int64
-from flowvm.errors import DTypeError
+from flowvm.errors import ArgumentError, DTypeError
 from flowvm.ops.core import cast, sum_to
 from flowvm.ops.create import zeros_like
 from flowvm.ops.elementwise import Elementwise, elementwise
@@ -58,6 +59,7 @@ __all__ = [
     "log10",
     "neg",
     "negative",
+    "polygamma",
     "positive",
     "rad2deg",
     "reciprocal",
@@ -79,7 +81,9 @@ Grad = Callable[[Any, Tensor], tuple[Any, ...]]
 
 
 def back(c: Any, *makers: Callable[[], Tensor] | None) -> tuple[Tensor | None, ...]:
-    """The gradients of the arguments that need one: made, summed back to the argument's shape, in its dtype."""
+    """The gradients of the arguments that need one: made, summed back to the argument's shape, in
+    its dtype.
+    """
     return tuple(
         _fit(make(), c.metas[i]) if make is not None and c.needs[i] else None
         for i, make in enumerate(makers)
@@ -130,7 +134,10 @@ log2 = _unary(
     "log2", "log2(x)", lambda c, g: (g / (c.saved[0] * math.log(2)),), "The logarithm to base 2."
 )
 log10 = _unary(
-    "log10", "log10(x)", lambda c, g: (g / (c.saved[0] * math.log(10)),), "The logarithm to base 10."
+    "log10",
+    "log10(x)",
+    lambda c, g: (g / (c.saved[0] * math.log(10)),),
+    "The logarithm to base 10.",
 )
 log1p = _unary(
     "log1p", "log1p(x)", lambda c, g: (g / (c.saved[0] + 1),), "log(1 + x), exact for small x."
@@ -145,24 +152,25 @@ rsqrt = _unary(
     "rsqrt",
     "rsqrt(x)",
     lambda c, g: (g * -0.5 * c.saved[0] * c.saved[0] * c.saved[0],),
-    "1 / sqrt(x).",
+    "The reciprocal of the square root."
+,
     saves="out",
 )
 reciprocal = _unary(
     "reciprocal",
     "1 / x",
     lambda c, g: (-g * c.saved[0] * c.saved[0],),
-    "1 / x.",
+    "The reciprocal, 1 / x.",
     saves="out",
 )
-_square = _unary(
-    "square", "x * x", lambda c, g: (g * (c.saved[0] * 2),), "x * x.", types="promote"
-)
+_square = _unary("square", "x * x", lambda c, g: (g * (c.saved[0] * 2),), "x * x.", types="promote")
 
 # --- trigonometry -----------------------------------------------------------------------------
 
 sin = _unary("sin", "sin(x)", lambda c, g: (g * cos.call(c.saved[0]),), "The sine, x in radians.")
-cos = _unary("cos", "cos(x)", lambda c, g: (-g * sin.call(c.saved[0]),), "The cosine, x in radians.")
+cos: Elementwise = _unary(
+    "cos", "cos(x)", lambda c, g: (-g * sin.call(c.saved[0]),), "The cosine, x in radians."
+)
 tan = _unary(
     "tan",
     "tan(x)",
@@ -176,7 +184,7 @@ asin = _unary(
     lambda c, g: (g * rsqrt.call(1 - c.saved[0] * c.saved[0]),),
     "The angle in radians whose sine is x; NaN outside [-1, 1].",
 )
-acos = _unary(
+acos: Elementwise = _unary(
     "acos",
     "acos(x)",
     lambda c, g: (-g * rsqrt.call(1 - c.saved[0] * c.saved[0]),),
@@ -189,7 +197,9 @@ atan = _unary(
     "The angle in radians whose tangent is x.",
 )
 sinh = _unary("sinh", "sinh(x)", lambda c, g: (g * cosh.call(c.saved[0]),), "The hyperbolic sine.")
-cosh = _unary("cosh", "cosh(x)", lambda c, g: (g * sinh.call(c.saved[0]),), "The hyperbolic cosine.")
+cosh: Elementwise = _unary(
+    "cosh", "cosh(x)", lambda c, g: (g * sinh.call(c.saved[0]),), "The hyperbolic cosine."
+)
 tanh = _unary(
     "tanh",
     "tanh(x)",
@@ -203,7 +213,7 @@ asinh = _unary(
     lambda c, g: (g * rsqrt.call(c.saved[0] * c.saved[0] + 1),),
     "The inverse of sinh.",
 )
-acosh = _unary(
+acosh: Elementwise = _unary(
     "acosh",
     "acosh(x)",
     lambda c, g: (g * rsqrt.call(c.saved[0] * c.saved[0] - 1),),
@@ -264,34 +274,46 @@ lgamma = _unary(
     lambda c, g: (g * digamma.call(c.saved[0]),),
     "The logarithm of the absolute value of the gamma function.",
 )
-digamma = _unary(
+digamma: Elementwise = _unary(
     "digamma",
     "digamma(x)",
-    None,
+    lambda c, g: (g * _polygamma.call(1, c.saved[0]),),
     "The derivative of lgamma.",
+)
+_polygamma: Elementwise = elementwise(
+    "polygamma",
+    "polygamma(n, x)",
+    args="n, x",
+    types="float",
+    saves="n, x",
+    grad=lambda c, g: (None, g * _polygamma.call(c.saved[0] + 1, c.saved[1])),
 )
 
 # --- signs, rounding --------------------------------------------------------------------------
 
 abs = _unary(
-    "abs", "abs(x)", lambda c, g: (g * sign.call(c.saved[0]),), "The absolute value.", types="number"
+    "abs",
+    "abs(x)",
+    lambda c, g: (g * sign.call(c.saved[0]),),
+    "The absolute value.",
+    types="number",
 )
-neg = _unary(
+neg: Elementwise = _unary(
     "neg", "-x", lambda c, g: (neg.call(g),), "-x.  DTypeError for bools.", saves="", types="number"
 )
-sign = _unary("sign", "sign(x)", _flat, "-1, 0 or 1 by the sign of x.", saves="", types="promote")
+sign: Elementwise = _unary("sign", "sign(x)", _flat, "-1, 0 or 1 by the sign of x.", saves="", types="promote")
 sgn = sign
 floor = _unary(
     "floor", "floor(x)", _flat, "The next integer below or equal.", saves="", types="number"
 )
-ceil = _unary("ceil", "ceil(x)", _flat, "The next integer above or equal.", saves="", types="number")
+ceil = _unary(
+    "ceil", "ceil(x)", _flat, "The next integer above or equal.", saves="", types="number"
+)
 trunc = _unary("trunc", "trunc(x)", _flat, "The integer part.", saves="", types="number")
 _round = _unary(
     "round", "round(x)", _flat, "The nearest integer, halves to even.", saves="", types="number"
 )
-_frac = _unary(
-    "frac", "x - trunc(x)", lambda c, g: (g,), "x - trunc(x).", saves="", types="number"
-)
+_frac = _unary("frac", "x - trunc(x)", lambda c, g: (g,), "x - trunc(x).", saves="", types="number")
 
 absolute, negative, fix = abs, neg, trunc
 arcsin, arccos, arctan = asin, acos, atan
@@ -304,6 +326,14 @@ def positive(input: Tensor) -> Tensor:
     if need_tensor("positive", "input", input)._meta.dtype.is_bool:
         raise DTypeError("positive of a bool tensor is not defined")
     return input
+
+
+def polygamma(n: int, input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The derivative number `n` of digamma."""
+    if not isinstance(n, int) or n < 0:
+        raise ArgumentError(f"polygamma: n is a non-negative int, got {n!r}")
+    value: Tensor = _polygamma(n, need_tensor("polygamma", "input", input), out=out)
+    return value
 
 
 def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -343,13 +373,13 @@ def _into(out: Tensor | None, result: Tensor) -> Tensor:
 
 
 METHODS = (
-    exp, exp2, expm1, log, log2, log10, log1p, sqrt, rsqrt, reciprocal, sin, cos, tan, asin, acos, atan, sinh, cosh,
-    tanh, asinh, acosh, atanh, deg2rad, rad2deg, sigmoid, erf, erfc, erfinv, lgamma, digamma, abs, neg, sign, floor,
-    ceil, trunc,
+    exp, exp2, expm1, log, log2, log10, log1p, sqrt, rsqrt, reciprocal, sin, cos, tan, asin, acos,
+    atan, sinh, cosh, tanh, asinh, acosh, atanh, deg2rad, rad2deg, sigmoid, erf, erfc, erfinv,
+    lgamma, digamma, abs, neg, sign, floor, ceil, trunc,
 )  # fmt: skip
 ALIASES = {
-    "absolute": abs, "negative": neg, "sgn": sign, "fix": trunc, "arcsin": asin, "arccos": acos, "arctan": atan,
-    "arcsinh": asinh, "arccosh": acosh, "arctanh": atanh,
+    "absolute": abs, "negative": neg, "sgn": sign, "fix": trunc, "arcsin": asin, "arccos": acos,
+    "arctan": atan, "arcsinh": asinh, "arccosh": acosh, "arctanh": atanh,
 }  # fmt: skip
 
 
@@ -375,8 +405,118 @@ for _f in METHODS:
 for _name, _f in ALIASES.items():
     attach(_f, _name)
 Tensor.__neg__ = neg.call  # type: ignore[method-assign]
-Tensor.__pos__ = positive  # type: ignore[attr-defined]
+setattr(Tensor, "__pos__", positive)  # noqa: B010 - mypy wants it declared
 Tensor.__abs__ = abs.call  # type: ignore[attr-defined]
-for _name, _g, _h in (("square", square, _square), ("frac", frac, _frac), ("round", round, _round)):
-    setattr(Tensor, _name, _g)
+for _name, _public, _h in (("square", square, _square), ("frac", frac, _frac), ("round", round, _round)):
+    setattr(Tensor, _name, _public)
     setattr(Tensor, _name + "_", in_place(_h, _name + "_"))
+
+
+@method("polygamma")
+def _polygamma_method(x: Tensor, n: int) -> Tensor:
+    """The derivative number `n` of digamma."""
+    return polygamma(n, x)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _special(name: str) -> Callable[..., Any]:
+    """SciPy's function, imported when it is called."""
+
+    def reference(x: Any) -> Any:
+        import scipy.special
+
+        return getattr(scipy.special, name)(x)
+
+    return reference
+
+
+def _within(low: float, high: float) -> Callable[[np.random.Generator], list[Sample]]:
+    return lambda rng: [
+        Sample((rng.uniform(low, high, (3, 4)),)),
+        Sample((rng.uniform(low, high, ()),)),
+        Sample((np.zeros((2, 0)),)),
+    ]
+
+
+def _between_integers(rng: np.random.Generator) -> list[Sample]:
+    x = rng.integers(-3, 3, (3, 4)) + rng.uniform(0.1, 0.4, (3, 4))
+    return [Sample((x,)), Sample((x[0, 0, ...],)), Sample((np.zeros((2, 0)),))]
+
+
+_REFERENCES: tuple[tuple[Any, Callable[..., Any], float, float], ...] = (
+    (exp, np.exp, -2, 2),
+    (exp2, np.exp2, -2, 2),
+    (expm1, np.expm1, -1, 1),
+    (log, np.log, 0.2, 3),
+    (log2, np.log2, 0.2, 3),
+    (log10, np.log10, 0.2, 3),
+    (log1p, np.log1p, -0.7, 2),
+    (sqrt, np.sqrt, 0.2, 3),
+    (rsqrt, lambda x: 1 / np.sqrt(x), 0.2, 3),
+    (reciprocal, lambda x: 1 / x, 0.3, 3),
+    (square, np.square, -2, 2),
+    (sin, np.sin, -3, 3),
+    (cos, np.cos, -3, 3),
+    (tan, np.tan, -1, 1),
+    (asin, np.arcsin, -0.8, 0.8),
+    (acos, np.arccos, -0.8, 0.8),
+    (atan, np.arctan, -2, 2),
+    (sinh, np.sinh, -2, 2),
+    (cosh, np.cosh, -2, 2),
+    (tanh, np.tanh, -2, 2),
+    (asinh, np.arcsinh, -2, 2),
+    (acosh, np.arccosh, 1.3, 3),
+    (atanh, np.arctanh, -0.7, 0.7),
+    (deg2rad, np.deg2rad, -180, 180),
+    (rad2deg, np.rad2deg, -3, 3),
+    (sigmoid, _special("expit"), -3, 3),
+    (erf, _special("erf"), -2, 2),
+    (erfc, _special("erfc"), -2, 2),
+    (erfinv, _special("erfinv"), -0.8, 0.8),
+    (lgamma, _special("gammaln"), 0.5, 3),
+    (digamma, _special("psi"), 0.5, 3),
+    (abs, np.abs, 0.2, 2),
+    (neg, np.negative, -2, 2),
+    (positive, np.positive, -2, 2),
+)
+for _g, _reference, _low, _high in _REFERENCES:
+    samples(_g, _within(_low, _high), _reference)
+_STEPS: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (sign, np.sign),
+    (floor, np.floor),
+    (ceil, np.ceil),
+    (trunc, np.trunc),
+    (frac, lambda x: x - np.trunc(x)),
+)
+for _g, _reference in _STEPS:
+    samples(_g, _between_integers, _reference, grad2=_g is frac)
+samples(
+    round,
+    lambda rng: [*_between_integers(rng), Sample((rng.uniform(-1, 1, 4),), {"decimals": 1})],
+    lambda x, decimals=0: np.round(x, decimals),
+    floats=("float64", "float32"),
+    grad2=False,
+    errors=(
+        (lambda flow: flow.exp([1.0]), TypeError),
+        (lambda flow: flow.neg(flow.tensor([True])), RuntimeError),
+        (lambda flow: flow.frac(flow.tensor([1])), RuntimeError),
+        (lambda flow: flow.tensor([1, 2]).exp_(), RuntimeError),
+        (lambda flow: flow.exp(flow.ones(2), out=flow.ones(3)), RuntimeError),
+        (lambda flow: flow.polygamma(-1, flow.ones(2)), ValueError),
+    ),
+)
+
+
+def _polygamma_reference(n: int, x: Any) -> Any:
+    import scipy.special
+
+    return scipy.special.polygamma(n, x)
+
+
+samples(
+    polygamma,
+    lambda rng: [Sample((n, rng.uniform(0.5, 3, (2, 2)))) for n in (1, 2)],
+    _polygamma_reference,
+)

@@ -1,11 +1,14 @@
 """Normalisation by mean and variance: layer, batch, group, instance and RMS norm are one kernel.
 
-They differ in what is averaged together, a group, and in which weight an element has; a `_Groups` says both in strides.
+They differ in what is averaged together, a group, and in which weight an element has; a `_Groups`
+says both in strides.
 
-    out = (x - mean) * rstd * weight + bias      mean, var: over x's group; rstd = 1 / sqrt(var + eps)
+    out = (x - mean) * rstd * weight + bias      mean, var: over x's group; rstd = 1 / sqrt(var +
+    eps)
 
-The gradient of x is D(g * weight), where D(h) = rstd * (h - M(h) - xhat * M(h * xhat)) and M averages over the group.  D is an op as
-well, symmetric in h and v, and its gradient is again made of D: derivatives of every order are exact.
+The gradient of x is D(g * weight), where D(h) = rstd * (h - M(h) - xhat * M(h * xhat)) and M
+averages over the group.  D is an op as well, symmetric in h and v, and its gradient is again made
+of D: derivatives of every order are exact.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ COLUMNS = 64  # weights of a layer norm that one unit sums gradients for
 
 
 class _Groups(NamedTuple):
-    """`count` groups: group r is `segments` runs of `inner` elements, from r * step on, `jump` apart.
+    """`count` groups: group r is `segments` runs of `inner` elements, from r * step on, `jump`
+    apart.
 
     Element j of a segment has weight r % period * each + j // run.
     """
@@ -55,20 +59,28 @@ class _Groups(NamedTuple):
 
 
 def _groups(x: TensorMeta, kind: str, size: int) -> _Groups:
-    """kind "layer": `size` trailing elements; "batch": each channel; "group": `size` groups of channels in each sample."""
+    """kind "layer": `size` trailing elements; "batch": each channel; "group": `size` groups of
+    channels in each sample.
+    """
     if kind == "layer":
         return _Groups(x.numel // size if size else 0, 1, size, size, 0, 1, 0, 1)
     samples, channels = x.shape[0], x.shape[1]
     space = math.prod(x.shape[2:])
     if kind == "batch":
-        return _Groups(channels, samples, space, space, channels * space, channels, 1, max(space, 1))
+        return _Groups(
+            channels, samples, space, space, channels * space, channels, 1, max(space, 1)
+        )
     each = channels // size
     n = each * space
     return _Groups(samples * size, 1, n, n, 0, size, each, max(space, 1))
 
 
-def _cube(x: TensorMeta, kind: str, size: int) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]:
-    """The shape in which groups are dimensions, the dimensions that are averaged, and the shape of the averages."""
+def _cube(
+    x: TensorMeta, kind: str, size: int
+) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]:
+    """The shape in which groups are dimensions, the dimensions that are averaged, and the shape of
+    the averages.
+    """
     groups = _groups(x, kind, size)
     if kind == "batch":
         return (groups.segments, groups.count, groups.inner), (0, 2), (1, groups.count, 1)
@@ -111,7 +123,10 @@ def _forward(
                     ys[j] = (xs[j] - middle) * scale * ws[j] + bs[j]
             else:
                 for q in range(inner // run):
-                    xs, ys = x[at + q * run : at + (q + 1) * run], out[at + q * run : at + (q + 1) * run]
+                    xs, ys = (
+                        x[at + q * run : at + (q + 1) * run],
+                        out[at + q * run : at + (q + 1) * run],
+                    )
                     factor, shift = scale * weight[first + q], bias[first + q]
                     for j in range(run):
                         ys[j] = (xs[j] - middle) * factor + shift
@@ -123,7 +138,8 @@ def _plain_body(
     eps: float, center: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
     _forward(
-        out, mean, var, x, x, x, False, segments, inner, step, jump, period, each, run, eps, center, lo, hi
+        out, mean, var, x, x, x, False, segments, inner, step, jump, period, each, run, eps, center,
+        lo, hi,
     )  # fmt: skip
 
 
@@ -133,7 +149,8 @@ def _affine_body(
     eps: float, center: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
     _forward(
-        out, mean, var, x, weight, bias, True, segments, inner, step, jump, period, each, run, eps, center,
+        out, mean, var, x, weight, bias, True, segments, inner, step, jump, period, each, run, eps,
+        center,
         lo, hi,
     )  # fmt: skip
 
@@ -184,7 +201,8 @@ def _plain_backward_body(
     eps: float, center: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
     _backward(
-        out, g, x, mean, var, g, False, segments, inner, step, jump, period, each, run, eps, center, lo, hi
+        out, g, x, mean, var, g, False, segments, inner, step, jump, period, each, run, eps, center,
+        lo, hi,
     )  # fmt: skip
 
 
@@ -194,7 +212,8 @@ def _weighted_backward_body(
     eps: float, center: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
     _backward(
-        out, g, x, mean, var, weight, True, segments, inner, step, jump, period, each, run, eps, center,
+        out, g, x, mean, var, weight, True, segments, inner, step, jump, period, each, run, eps,
+        center,
         lo, hi,
     )  # fmt: skip
 
@@ -224,7 +243,9 @@ def _channel_sums_body(
     dw: Array, db: Array, g: Array, x: Array, mean: Array, var: Array, count: int, channels: int,
     space: int, each: int, eps: float, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units are channels.  `each`: the channels of a group, 0 where a channel is a group in all samples together."""
+    """Units are channels.  `each`: the channels of a group, 0 where a channel is a group in all
+    samples together.
+    """
     for c in range(lo, hi):
         w, b = 0.0, 0.0
         for i in range(count):
@@ -237,7 +258,8 @@ def _channel_sums_body(
 
 
 def _update_body(
-    running_mean: Array, running_var: Array, mean: Array, var: Array, unbias: float, momentum: float,
+    running_mean: Array, running_var: Array, mean: Array, var: Array, unbias: float,
+    momentum: float,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
     for c in range(lo, hi):
@@ -262,14 +284,15 @@ def _check_weights(name: str, x: TensorMeta, length: int, **weights: TensorMeta)
     for which, w in weights.items():
         if w.numel != length or w.dtype is not x.dtype:
             raise ShapeError(
-                f"{name}: {which} must be {x.dtype.name} with {length} elements, got {w.dtype.name} of shape "
+                f"{name}: {which} must be {x.dtype.name} with {length} elements, got "
+                f"{w.dtype.name} of shape "
                 f"{tuple(w.shape)}"
             )
 
 
 def _plain_grad(c: Any, g: Any, g_mean: Any, g_var: Any) -> tuple[Any, ...]:
     x, mean, var = c.saved
-    kind, size, eps, center = c.attrs
+    kind, size, _, center = c.attrs
     dx = None if g is None else _spread_back(g, x, mean, var, *c.attrs)
     if g_mean is None and g_var is None:
         return (dx,)
@@ -309,7 +332,7 @@ def _spread_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     shape, dims, small = _cube(c.metas[1], kind, size)
 
     def average(t: Tensor) -> Any:
-        return t.mean(dims, keepdim=True)  # type: ignore[attr-defined]
+        return t.mean(dims, keepdim=True)
 
     v3, h3, xhat = v.reshape(shape), h.reshape(shape), xhat.reshape(shape)
     rstd = (variance + eps).rsqrt().reshape(small)
@@ -525,11 +548,17 @@ _scale_shift = elementwise("scale_shift", "x * y + z", saves="x, y", grad=_scale
 
 
 def _normalized(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str, size: int, eps: float, center: bool
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    kind: str,
+    size: int,
+    eps: float,
+    center: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, mean, var) for any mixture of weight and bias."""
     if weight is not None and bias is not None:
-        return _affine(x, weight, bias, kind, size, eps, center)  # type: ignore[no-any-return]
+        return _affine(x, weight, bias, kind, size, eps, center)
     out, mean, var = _plain(x, kind, size, eps, center)
     length = size if kind == "layer" else x.shape[1]
     if weight is not None:
@@ -541,20 +570,28 @@ def _normalized(
     return out, mean, var
 
 
-# --- functions -------------------------------------------------------------------------------------
+# --- functions
+# -------------------------------------------------------------------------------------
 
 
 def _size_of(
     name: str, x: Tensor, normalized_shape: int | Sequence[int], **weights: Tensor | None
 ) -> int:
-    """The number of elements in `normalized_shape`, which must be x's last dimensions and the weights' shape."""
+    """The number of elements in `normalized_shape`, which must be x's last dimensions and the
+    weights' shape.
+    """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     have = tuple(x._meta.shape)
     if not shape or have[len(have) - len(shape) :] != shape:
-        raise ShapeError(f"{name}: normalized_shape {shape} must be the last dimensions of the input's shape {have}")
+        raise ShapeError(
+            f"{name}: normalized_shape {shape} must be the last dimensions of the input's shape "
+            f"{have}"
+        )
     for which, w in weights.items():
         if w is not None and tuple(w._meta.shape) != shape:
-            raise ShapeError(f"{name}: {which} must have normalized_shape {shape}, got {tuple(w.shape)}")
+            raise ShapeError(
+                f"{name}: {which} must have normalized_shape {shape}, got {tuple(w.shape)}"
+            )
     return math.prod(shape)
 
 
@@ -565,7 +602,8 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
+    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last
+    dimensions.
 
     `normalized_shape` names these dimensions and is the shape of `weight` and `bias`.
     """
@@ -579,7 +617,9 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the dtype's."""
+    """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the
+    dtype's.
+    """
     size = _size_of("rms_norm", input, normalized_shape, weight=weight)
     eps = finfo(input._meta.dtype).eps if eps is None else eps
     return _normalized(input, weight, None, "layer", size, eps, False)[0]
@@ -592,7 +632,8 @@ def _check_channels(name: str, x: Tensor, **per_channel: Tensor | None) -> int:
     for which, t in per_channel.items():
         if t is not None and tuple(t._meta.shape) != (channels,):
             raise ShapeError(
-                f"{name}: {which} has one number for each of {channels} channels, got shape {tuple(t.shape)}"
+                f"{name}: {which} has one number for each of {channels} channels, got shape "
+                f"{tuple(t.shape)}"
             )
     return channels
 
@@ -604,7 +645,9 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise each sample of (N, C, ...) within `num_groups` groups of its channels; weight and bias are per channel."""
+    """Normalise each sample of (N, C, ...) within `num_groups` groups of its channels; weight and
+    bias are per channel.
+    """
     channels = _check_channels("group_norm", input, weight=weight, bias=bias)
     if num_groups <= 0 or channels % num_groups:
         raise ShapeError(f"group_norm: {channels} channels do not divide into {num_groups} groups")
@@ -621,19 +664,27 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise each channel of (N, C, ...), by the batch's mean and variance if `training`, else by the running ones.
+    """Normalise each channel of (N, C, ...), by the batch's mean and variance if `training`, else
+    by the running ones.
 
-    Training moves `running_mean` and `running_var` by `momentum` towards the batch's, in place, the variance unbiased.
+    Training moves `running_mean` and `running_var` by `momentum` towards the batch's, in place, the
+    variance unbiased.
     """
     channels = _check_channels(
-        "batch_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
-    )  # fmt: skip
+        "batch_norm",
+        input,
+        running_mean=running_mean,
+        running_var=running_var,
+        weight=weight,
+        bias=bias,
+    )
     if not training:
         return _with_running(input, running_mean, running_var, weight, bias, eps)
     count = input._meta.numel // max(1, channels)
     if count == 1:
         raise ArgumentError(
-            f"batch_norm: training needs more than one value per channel, got input of shape {tuple(input.shape)}"
+            f"batch_norm: training needs more than one value per channel, got input of shape "
+            f"{tuple(input.shape)}"
         )
     out, mean, var = _normalized(input, weight, bias, "batch", channels, eps, True)
     if running_mean is not None and running_var is not None:
@@ -651,7 +702,7 @@ def _with_running(
 ) -> Tensor:
     if mean is None or var is None:
         raise ArgumentError("batch_norm: without training, running_mean and running_var are needed")
-    scale = (var + eps).rsqrt()  # type: ignore[attr-defined]
+    scale = (var + eps).rsqrt()
     if weight is not None:
         scale = scale * weight
     shift = -(mean * scale) if bias is None else bias - mean * scale
@@ -674,22 +725,28 @@ def instance_norm(
 ) -> Tensor:
     """Normalise each channel of each sample of (N, C, ...) by its own mean and variance.
 
-    With running statistics, these move by `momentum` towards the average over the samples; without `use_input_stats` they
-    are what normalises.
+    With running statistics, these move by `momentum` towards the average over the samples; without
+    `use_input_stats` they are what normalises.
     """
     channels = _check_channels(
-        "instance_norm", input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
-    )  # fmt: skip
+        "instance_norm",
+        input,
+        running_mean=running_mean,
+        running_var=running_var,
+        weight=weight,
+        bias=bias,
+    )
     if not use_input_stats:
         return _with_running(input, running_mean, running_var, weight, bias, eps)
     space = math.prod(input._meta.shape[2:])
     if space == 1:
         raise ArgumentError(
-            f"instance_norm needs more than one element per channel, got input of shape {tuple(input.shape)}"
+            f"instance_norm needs more than one element per channel, got input of shape "
+            f"{tuple(input.shape)}"
         )
     out, mean, var = _normalized(input, weight, bias, "group", channels, eps, True)
     if running_mean is not None and running_var is not None:
-        mean, var = (s.detach().reshape((-1, channels)).mean(0) for s in (mean, var))  # type: ignore[attr-defined]
+        mean, var = (s.detach().reshape((-1, channels)).mean(0) for s in (mean, var))
         _update(running_mean, running_var, mean, var, space, float(momentum))
     return out
 
@@ -697,16 +754,143 @@ def instance_norm(
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm over `dim`, or by eps where that is smaller."""
     if input._meta.dtype is float16:
-        return normalize(input.to(float32), p, dim, eps).to(float16)  # type: ignore[attr-defined, no-any-return]
+        return normalize(input.to(float32), p, dim, eps).to(float16)
     if p == 2:
-        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is infinite.
-        squares = (input * input).sum(dim, keepdim=True)  # type: ignore[attr-defined]
-        return input / squares.clamp(min=eps * eps).sqrt()  # type: ignore[no-any-return]
-    size = input.abs()  # type: ignore[attr-defined]
+        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
+        # infinite.
+        squares = (input * input).sum(dim, keepdim=True)
+        return input / squares.clamp(min=eps * eps).sqrt()
+    size = input.abs()
     if p == math.inf:
         norm = size.amax(dim, keepdim=True)
     elif p == 1:
         norm = size.sum(dim, keepdim=True)
     else:
         norm = (size**p).sum(dim, keepdim=True) ** (1 / p)
-    return input / norm.clamp(min=eps)  # type: ignore[no-any-return]
+    return input / norm.clamp(min=eps)
+
+
+# --- samples
+# -----------------------------------------------------------------------------------------
+
+
+def _reference(
+    x: Any, axes: tuple[int, ...], weight: Any, bias: Any, eps: float, center: bool = True
+) -> Any:
+    middle = x.mean(axes, keepdims=True) if center else 0.0
+    out = (x - middle) / np.sqrt(((x - middle) ** 2).mean(axes, keepdims=True) + eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+def _channels(x: Any, w: Any) -> Any:
+    return None if w is None else w.reshape((-1,) + (1,) * (x.ndim - 2))
+
+
+def _layer_reference(
+    x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    n = 1 if isinstance(shape, int) else len(shape)
+    return _reference(x, tuple(range(x.ndim - n, x.ndim)), weight, bias, eps)
+
+
+def _group_reference(
+    x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    flat = _reference(x.reshape(x.shape[0], groups, -1), (2,), None, None, eps).reshape(x.shape)
+    flat = flat if weight is None else flat * _channels(x, weight)
+    return flat if bias is None else flat + _channels(x, bias)
+
+
+def _batch_reference(x: Any, mean: Any, var: Any, weight: Any, bias: Any, training: bool) -> Any:
+    if training:
+        axes = (0, *range(2, x.ndim))
+        return _reference(x, axes, _channels(x, weight), _channels(x, bias), 1e-5)
+    mean, var, weight, bias = (_channels(x, v) for v in (mean, var, weight, bias))
+    return (x - mean) / np.sqrt(var + 1e-5) * weight + bias
+
+
+def _register() -> None:
+    def layer(rng: np.random.Generator) -> list[Sample]:
+        x = rng.standard_normal
+        return [
+            Sample((x((3, 4)), 4, x(4), x(4))),
+            Sample((x((2, 3, 4)), (3, 4), x((3, 4)), x((3, 4)))),
+            Sample((x((3, 4)), (4,))),
+            Sample((x((3, 4)), (4,), x(4))),
+            Sample((x((0, 4)), (4,), x(4), x(4))),
+        ]
+
+    samples(
+        layer_norm,
+        layer,
+        _layer_reference,
+        errors=((lambda flow: flow.layer_norm(flow.ones(2, 3), (2,)), RuntimeError),),
+    )
+    samples(
+        rms_norm,
+        lambda rng: [
+            Sample((rng.standard_normal((3, 4)), (4,), rng.standard_normal(4), 1e-5)),
+            Sample((rng.standard_normal((2, 3, 4)), (3, 4), None, 1e-5)),
+        ],
+        lambda x, shape, weight, eps: _reference(
+            x, tuple(range(x.ndim - len(shape), x.ndim)), weight, None, eps, False
+        ),
+    )
+    samples(
+        group_norm,
+        lambda rng: [
+            Sample(
+                (rng.standard_normal((2, 4, 3)), 2, rng.standard_normal(4), rng.standard_normal(4))
+            ),
+            Sample(
+                (rng.standard_normal((3, 4)), 2, rng.standard_normal(4), rng.standard_normal(4))
+            ),
+            Sample((rng.standard_normal((2, 4, 2)), 4)),
+        ],
+        _group_reference,
+        errors=((lambda flow: flow.group_norm(flow.ones(2, 3), 2), RuntimeError),),
+    )
+    samples(
+        instance_norm,
+        lambda rng: [
+            Sample(
+                (rng.standard_normal((2, 3, 4)),),
+                {"weight": rng.standard_normal(3), "bias": rng.standard_normal(3)},
+            ),
+            Sample((rng.standard_normal((2, 2, 2, 2)),)),
+        ],
+        lambda x, weight=None, bias=None: _group_reference(x, x.shape[1], weight, bias),
+        errors=((lambda flow: flow.instance_norm(flow.ones(2, 3, 1)), ValueError),),
+    )
+
+    def batch(rng: np.random.Generator) -> list[Sample]:
+        x = rng.standard_normal
+        return [
+            Sample((x((4, 3)), None, None, x(3), x(3), True)),
+            Sample((x((2, 2, 3)), None, None, x(2), x(2), True)),
+            Sample((x((2, 3, 2)), x(3), rng.uniform(1, 2, 3), x(3), x(3), False)),
+        ]
+
+    samples(
+        batch_norm,
+        batch,
+        _batch_reference,
+        errors=(
+            (lambda flow: flow.batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
+            (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None), ValueError),
+            (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None, flow.ones(2)), RuntimeError),
+        ),
+    )
+    samples(
+        normalize,
+        lambda rng: [
+            Sample((rng.standard_normal((3, 4)),)),
+            Sample((rng.standard_normal((3, 4)), 3.0, 0)),
+            Sample((rng.standard_normal((3, 4)), 1.0, -1)),
+        ],
+        lambda x, p=2.0, dim=1: x / np.linalg.norm(x, p, dim, keepdims=True),
+    )
+
+
+_register()

@@ -1,4 +1,6 @@
-"""Elements moved about whole: flipped, rolled, rotated, padded.  Views, `cat` and copies; no kernel of its own."""
+"""Elements moved about whole: flipped, rolled, rotated, padded.  Views, `cat` and copies; no kernel
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
     turned = wrap_dims("flip", dims, meta.ndim)
     if meta.ndim == 0 or meta.numel == 0:
         return input.clone()
-    # the copy reads backwards: negative strides, from the last element; no such view leaves this function
+    # the copy reads backwards: negative strides, from the last element; no such view leaves this
+    # function
     stride = tuple(-s if d in turned else s for d, s in enumerate(meta.stride))
     last = sum((meta.shape[d] - 1) * meta.stride[d] for d in turned)
     backwards = TensorMeta.of(meta.shape, meta.dtype, meta.device, stride)
@@ -104,7 +107,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return x.clone()
 
 
-# --- padding ----------------------------------------------------------------------------------------------
+# --- padding ------------------------------------------------------------------------------------
 
 
 def _constant_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -139,7 +142,8 @@ def _bordered(x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
     most = {"reflect": size - 1, "circular": size, "replicate": before + after if size else 0}[mode]
     if max(before, after) > most:
         raise ShapeError(
-            f"pad: mode {mode!r} can add at most {most} to dimension {d} of size {size}, got ({before}, {after})"
+            f"pad: mode {mode!r} can add at most {most} to dimension {d} of size {size}, got "
+            f"({before}, {after})"
         )
     first, last = x, x
     if mode == "reflect":
@@ -160,10 +164,13 @@ def _bordered(x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    """`input` with a border: `pad` is (before, after) of the last dimension, then of the one before it, and so on.
+    """`input` with a border: `pad` is (before, after) of the last dimension, then of the one before
+    it, and so on.
 
-    mode   "constant" fills with `value` (default 0), "reflect" mirrors without repeating the edge, "replicate" repeats
-           the edge, "circular" wraps around; these three are for 1 to 3 last dimensions of a tensor with at
+    mode   "constant" fills with `value` (default 0), "reflect" mirrors without repeating the edge,
+           "replicate" repeats
+           the edge, "circular" wraps around; these three are for 1 to 3 last dimensions of a tensor
+           with at
            least one more.
     Negative numbers take elements away.
     """
@@ -171,7 +178,8 @@ def pad(
     widths = _given((pad,))
     if len(widths) % 2 or len(widths) > 2 * x._meta.ndim:
         raise ArgumentError(
-            f"pad: {widths} needs two numbers for each padded dimension, at most {2 * x._meta.ndim} for "
+            f"pad: {widths} needs two numbers for each padded dimension, at most "
+            f"{2 * x._meta.ndim} for "
             f"shape {tuple(x.shape)}"
         )
     if mode not in ("constant", "reflect", "replicate", "circular"):
@@ -182,7 +190,10 @@ def pad(
         x._meta.ndim - 1 - i: (widths[2 * i], widths[2 * i + 1]) for i in range(len(widths) // 2)
     }
     for d, (before, after) in sides.items():
-        if x._meta.shape[d] + before + after < 0 or min(before, 0) + min(after, 0) < -x._meta.shape[d]:
+        if (
+            x._meta.shape[d] + before + after < 0
+            or min(before, 0) + min(after, 0) < -x._meta.shape[d]
+        ):
             raise ShapeError(f"pad: ({before}, {after}) leaves less than nothing of dimension {d}")
     if mode == "constant":
         return _constant(x, sides, 0 if value is None else value)
@@ -190,18 +201,21 @@ def pad(
         raise ArgumentError(f"pad: mode {mode!r} takes no value, got {value}")
     if x._meta.ndim - len(sides) not in (1, 2):
         raise ArgumentError(
-            f"pad: mode {mode!r} pads all dimensions but the first one or two, got {widths} for shape {tuple(x.shape)}"
+            f"pad: mode {mode!r} pads all dimensions but the first one or two, got {widths} for "
+            f"shape {tuple(x.shape)}"
         )
     for d, (before, after) in sorted(sides.items(), reverse=True):
         x = _bordered(x, d, before, after, mode)
     return x if x is not input else x.clone()
 
 
-# --- samples --------------------------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------
 
 samples(
     flip,
-    lambda rng: _xs(rng, ((2, 3, 2), (0, 2)), ((3,), (0,)), ((2, 3), (-1,)), ((0, 2), (1,)), ((2,), ())),
+    lambda rng: _xs(
+        rng, ((2, 3, 2), (0, 2)), ((3,), (0,)), ((2, 3), (-1,)), ((0, 2), (1,)), ((2,), ())
+    ),
     np.flip,
     errors=((lambda flow: flow.flip(flow.ones(2), (1,)), IndexError),),
 )
@@ -209,7 +223,9 @@ samples(fliplr, lambda rng: _xs(rng, ((2, 3),)), np.fliplr)
 samples(flipud, lambda rng: _xs(rng, ((3, 2),), ((3,),)), np.flipud)
 samples(
     roll,
-    lambda rng: _xs(rng, ((2, 3), 4), ((2, 3), (1, -1), (0, 1)), ((4,), 2, 0), ((0, 2), 1, 1), ((3,), 3, 0)),
+    lambda rng: _xs(
+        rng, ((2, 3), 4), ((2, 3), (1, -1), (0, 1)), ((4,), 2, 0), ((0, 2), 1, 1), ((3,), 3, 0)
+    ),
     np.roll,
     errors=((lambda flow: flow.roll(flow.ones(2, 2), (1, 1)), ValueError),),
 )
@@ -222,11 +238,17 @@ samples(
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-def _numpy_pad(x: Any, widths: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+def _numpy_pad(
+    x: Any, widths: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Any:
+    if not widths:
+        return x
     pairs = [(0, 0)] * x.ndim
     for i in range(len(widths) // 2):
         pairs[-1 - i] = (widths[2 * i], widths[2 * i + 1])
-    cuts = tuple(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape, pairs, strict=True))
+    cuts = tuple(
+        slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape, pairs, strict=True)
+    )
     pairs = [(max(0, a), max(0, b)) for a, b in pairs]
     options = {"constant_values": value or 0} if mode == "constant" else {}
     return np.pad(x[cuts], pairs, _MODES[mode], **options)  # type: ignore[call-overload]

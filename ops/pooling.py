@@ -1,7 +1,9 @@
-"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly (adaptive).
+"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly
+(adaptive).
 
-Inputs are planes (all leading dimensions together) of height and width; one dimension has height 1.  Max pooling notes where
-each maximum is; its gradient adds to these places, and that one's gradient reads from them.  Average pooling is linear: it and
+Inputs are planes (all leading dimensions together) of height and width; one dimension has height 1.
+ Max pooling notes where each maximum is; its gradient adds to these places, and that one's gradient
+ reads from them.  Average pooling is linear: it and
 its gradient are each other's gradients.
 """
 
@@ -18,6 +20,7 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.conv import _numbers
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.ops.rows import sum_of
 from flowvm.tensor import Tensor
 
 __all__ = [
@@ -35,7 +38,9 @@ Array = Any
 
 
 class _Windows(NamedTuple):
-    """Sizes of input, output, kernel, stride, padding and dilation; a kernel of 0 means adaptive windows."""
+    """Sizes of input, output, kernel, stride, padding and dilation; a kernel of 0 means adaptive
+    windows.
+    """
 
     h: int
     w: int
@@ -121,9 +126,12 @@ def _average_body(
                 if divisor != 0:
                     count = divisor
                 total = real(0)
-                for y in range(y0, y1):
-                    for z in range(z0, z1):
-                        total += xs[y * w + z]
+                if z1 - z0 == w:
+                    total = sum_of(xs[y0 * w : y1 * w])
+                else:
+                    for y in range(y0, y1):
+                        for z in range(z0, z1):
+                            total += xs[y * w + z]
                 out[(plane * oh + i) * ow + j] = total / real(count)
 
 
@@ -174,7 +182,9 @@ def _grain(space: int) -> int:
     name="max_pool",
     saves="indices",
     grad=lambda c, g, _: (
-        _pool_scatter(g, c.saved[0], tuple(c.metas[0].shape[-c.attrs[1] :])) if g is not None else None,
+        _pool_scatter(g, c.saved[0], tuple(c.metas[0].shape[-c.attrs[1] :]))
+        if g is not None
+        else None,
     ),
 )
 def _max(input: TensorMeta, windows: _Windows, n: int) -> Launch:
@@ -256,7 +266,8 @@ def _check(name: str, n: int, input: Tensor) -> tuple[int, ...]:
     """The sizes of a plane."""
     if input._meta.ndim not in (n + 1, n + 2):
         raise ShapeError(
-            f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch), got shape {tuple(input.shape)}"
+            f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch), got shape "
+            f"{tuple(input.shape)}"
         )
     return tuple(input._meta.shape[-n:])
 
@@ -275,7 +286,8 @@ def _windows(
     for i, k, s, p, d in zip(space, kernel, steps, pads, gaps, strict=True):
         if 2 * p > (k - 1) * d + 1:
             raise ArgumentError(
-                f"{name}: padding is at most half of the kernel, got padding {p} for kernel_size {k}"
+                f"{name}: padding is at most half of the kernel, got padding {p} for kernel_size "
+                f"{k}"
             )
         room = i + 2 * p - d * (k - 1) - 1
         count = (-(-room // s) if ceil_mode else room // s) + 1
@@ -283,11 +295,13 @@ def _windows(
             count -= 1  # a window must not start in the padding behind
         if room < 0 or count < 1:
             raise ShapeError(
-                f"{name}: the kernel {kernel} is larger than the padded input of shape {tuple(input.shape)}"
+                f"{name}: the kernel {kernel} is larger than the padded input of shape "
+                f"{tuple(input.shape)}"
             )
         size.append(count)
     return _Windows(
-        *_two(space, 1), *_two(size, 1), *_two(kernel, 1), *_two(steps, 1), *_two(pads, 0), *_two(gaps, 1)
+        *_two(space, 1), *_two(size, 1), *_two(kernel, 1), *_two(steps, 1), *_two(pads, 0),
+        *_two(gaps, 1),
     )  # fmt: skip
 
 
@@ -338,7 +352,8 @@ def max_pool2d(
 ) -> Any:
     """The maximum of each window of (N, C, H, W) or (C, H, W); `stride` None is the kernel's size.
 
-    The padding never wins.  With `return_indices`, also where in the plane, row after row, each maximum is.
+    The padding never wins.  With `return_indices`, also where in the plane, row after row, each
+    maximum is.
     """
     windows = _windows("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode)
     return _pooled(input, windows, 2, return_indices)
@@ -346,12 +361,18 @@ def max_pool2d(
 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` windows that cover (N, C, L) evenly."""
-    return _pooled(input, _adaptive("adaptive_max_pool1d", 1, input, output_size), 1, return_indices)
+    return _pooled(
+        input, _adaptive("adaptive_max_pool1d", 1, input, output_size), 1, return_indices
+    )
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C, H, W) evenly."""
-    return _pooled(input, _adaptive("adaptive_max_pool2d", 2, input, output_size), 2, return_indices)
+    """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
+    H, W) evenly.
+    """
+    return _pooled(
+        input, _adaptive("adaptive_max_pool2d", 2, input, output_size), 2, return_indices
+    )
 
 
 def avg_pool1d(
@@ -362,7 +383,9 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The average of each window of (N, C, L) or (C, L); `count_include_pad` counts the zeros of the padding."""
+    """The average of each window of (N, C, L) or (C, L); `count_include_pad` counts the zeros of
+    the padding.
+    """
     windows = _windows("avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
     out: Tensor = _average(input, windows, 1, bool(count_include_pad), 0)
     return out
@@ -377,7 +400,8 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The average of each window of (N, C, H, W) or (C, H, W); `count_include_pad` counts the zeros of the padding.
+    """The average of each window of (N, C, H, W) or (C, H, W); `count_include_pad` counts the zeros
+    of the padding.
 
     `divisor_override` divides the sums instead of the number of elements.
     """
@@ -396,17 +420,24 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """The average of each of `output_size` (None: as many as the input) windows that cover (N, C, H, W) evenly."""
+    """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
+    H, W) evenly.
+    """
     windows = _adaptive("adaptive_avg_pool2d", 2, input, output_size)
     out: Tensor = _average(input, windows, 2, True, 0)
     return out
 
 
-# --- samples ---------------------------------------------------------------------------------------
+# --- samples
+# ---------------------------------------------------------------------------------------
 
 
 def _reference(
-    fold: Callable[..., Any], x: Any, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+    fold: Callable[..., Any],
+    x: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
 ) -> Any:
     """Windows of a padded array over its last dimensions, folded; the padding is NaN."""
     n = len(kernel)
@@ -459,7 +490,9 @@ def _register() -> None:
             Sample((rng.standard_normal((2, 3, 5)), 2)),
             Sample((rng.standard_normal((2, 6)), 3, 2, 1, False, False)),
         ],
-        lambda x, k, s=None, p=0, _=False, __=True: _reference(np.nanmean, x, (k,), (s or k,), (p,)),
+        lambda x, k, s=None, p=0, _=False, __=True: _reference(
+            np.nanmean, x, (k,), (s or k,), (p,)
+        ),
     )
     samples(
         avg_pool2d,
@@ -480,8 +513,8 @@ def _register() -> None:
         shape, size = ((2, 1, 5, 4), (3, 2)) if n == 2 else ((2, 2, 5), (3,))
         samples(
             function,
-            lambda rng, shape=shape, size=size: [Sample((distinct(rng, *shape), size))],  # type: ignore[misc]
-            lambda x, size, fold=fold: _adaptive_reference(fold, x, size),  # type: ignore[misc]
+            lambda rng, shape=shape, size=size: [Sample((distinct(rng, *shape), size))],
+            lambda x, size, fold=fold: _adaptive_reference(fold, x, size),
         )
 
 

@@ -1,7 +1,9 @@
 """What ops made of several instructions, or of none, are written with.
 
-A view issues nothing and `cat` issues one copy a tensor: no `Operator` stands for them, but backward wants one
-node.  A `Recorded` is that node's operator; `record` gives a finished tensor its node.  Here too are the tensors
+A view issues nothing and `cat` issues one copy a tensor: no `Operator` stands for them, but
+backward wants one
+node.  A `Recorded` is that node's operator; `record` gives a finished tensor its node.  Here too
+are the tensors
 that such ops start from, empty or filled, and the one rule for dimensions.
 """
 
@@ -49,21 +51,21 @@ def record(
     saved: Sequence[Tensor] = (),
 ) -> Tensor:
     """Give `out` the node of `op` on `inputs`, if one of them requires grad; `out`."""
-    if any(t._node is not None for t in inputs) and grad_enabled():
-        if out._meta.dtype.is_floating_point:
-            out._node = Node(
-                op,
-                tuple(t._node for t in inputs),
-                tuple(saved),
-                tuple(t.version for t in saved),
-                tuple(t._meta for t in inputs),
-                attrs,
-                (out._meta,),
-            )
+    wanted = any(t._node is not None for t in inputs) and grad_enabled()
+    if wanted and out._meta.dtype.is_floating_point:
+        out._node = Node(
+            op,
+            tuple(t._node for t in inputs),
+            tuple(saved),
+            tuple(t.version for t in saved),
+            tuple(t._meta for t in inputs),
+            attrs,
+            (out._meta,),
+        )
     return out
 
 
-# --- where they start from ------------------------------------------------------------------------
+# --- where they start from ----------------------------------------------------------------------
 
 
 @functools.cache
@@ -101,11 +103,13 @@ def filled_of(meta: TensorMeta, value: float = 0, dtype: DType | None = None) ->
     return out
 
 
-# --- arguments --------------------------------------------------------------------------------------
+# --- arguments ----------------------------------------------------------------------------------
 
 
 def wrap_dim(name: str, dim: Any, ndim: int) -> int:
-    """`dim` counted from the front; OutOfRangeError unless in [-ndim, ndim) (0-d: -1 and 0 will do)."""
+    """`dim` counted from the front; OutOfRangeError unless in [-ndim, ndim) (0-d: -1 and 0 will
+    do).
+    """
     if type(dim) is not int:
         try:
             dim = dim.__index__()
@@ -116,13 +120,16 @@ def wrap_dim(name: str, dim: Any, ndim: int) -> int:
     most = max(ndim, 1)
     if not -most <= dim < most:
         raise OutOfRangeError(
-            f"{name}: dim {dim} is out of range for a {ndim}-d tensor; expected {-most} to {most - 1}"
+            f"{name}: dim {dim} is out of range for a {ndim}-d tensor; expected {-most} to "
+            f"{most - 1}"
         )
     return int(dim + most if dim < 0 else dim)
 
 
 def wrap_dims(name: str, dims: Any, ndim: int) -> tuple[int, ...]:
-    """Each of `dims` (one, or several in a tuple or list) as `wrap_dim` has it; an error for a repeated one."""
+    """Each of `dims` (one, or several in a tuple or list) as `wrap_dim` has it; an error for a
+    repeated one.
+    """
     given = dims if isinstance(dims, (tuple, list)) else (dims,)
     wrapped = tuple(wrap_dim(name, d, ndim) for d in given)
     if len(set(wrapped)) != len(wrapped):

@@ -5,18 +5,16 @@ Each public function is one autograd node, whatever number of instructions it is
 
 from __future__ import annotations
 
-import builtins
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from flowvm.dtype import DType, as_dtype, bool_, int64
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.compare import where
-from flowvm.ops.core import cast
+from flowvm.ops.compare import ne, where
 from flowvm.ops.folds import add_up, every, largest, multiply_up, shape_without, smallest, some
-from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim, wrap_dims
+from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dims
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor, method
 
@@ -71,7 +69,8 @@ _mean_node = Recorded("mean", _sum_grad, ("x",))
 def sum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """The sum over `dim` (one or several; None: all), which is gone from the shape, or 1 with `keepdim`.
+    """The sum over `dim` (one or several; None: all), which is gone from the shape, or 1 with
+    `keepdim`.
 
     Integers and bools sum to int64.  With `dtype`, `input` is converted first.
 
@@ -90,7 +89,9 @@ def sum(
 def mean(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """The mean over `dim` (one or several; None: all).  DTypeError for integers: pass `dtype`, such as flow.float32."""
+    """The mean over `dim` (one or several; None: all).  DTypeError for integers: pass `dtype`, such
+    as flow.float32.
+    """
     dims = dims_of("mean", input, dim)
     if dtype is not None:
         input = input.to(as_dtype(dtype))
@@ -115,8 +116,200 @@ def nansum(
     need_tensor("nansum", "input", input)
     if not input._meta.dtype.is_floating_point:
         return sum(input, dim, keepdim, dtype=dtype)
-    return sum(where(input != input, 0, input), dim, keepdim, dtype=dtype)
+    return sum(where(ne.call(input, input), 0, input), dim, keepdim, dtype=dtype)
 
 
-for _f in (sum, mean, nansum):
+# --- products ---------------------------------------------------------------------------------
+
+
+def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    from flowvm.ops.scan import others_product
+
+    (x,) = c.saved
+    (dims,) = c.attrs
+    if x._meta.ndim == 0:
+        return (g,)
+    if len(dims) == 1:
+        return (spread(g, x._meta, dims) * others_product(x, dims[0]),)
+    rest = others_product(x.reshape(-1), 0).reshape(x._meta.shape)
+    return (spread(g, x._meta, dims) * rest,)
+
+
+_prod_node = Recorded("prod", _prod_grad, ("x",), "x")
+
+
+def prod(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The product over the dimension `dim` (None: of all elements).
+
+    Integers and bools give int64.  With `dtype`, `input` is converted first.
+    """
+    if isinstance(dim, (tuple, list)):
+        raise ArgumentTypeError(f"prod reduces one dimension or all, got dim={dim}")
+    dims = dims_of("prod", input, dim)
+    if dtype is not None:
+        input = input.to(as_dtype(dtype))
+    out = _or_neutral(multiply_up, input, dims, keepdim, 1)
+    if input._node is not None:
+        record(_prod_node, (input,), out, (dims,), (input,))
+    return out
+
+
+def _or_neutral(
+    fold: Any, input: Tensor, dims: tuple[int, ...], keepdim: bool, neutral: int
+) -> Tensor:
+    """The reduction, or its neutral element where there is nothing to reduce."""
+    meta = input._meta
+    if meta.numel > 0 or 0 not in [meta.shape[d] for d in dims]:
+        out: Tensor = fold(input, dims, keepdim)
+        return out
+    dtype = meta.dtype if fold is multiply_up else bool_
+    if not dtype.is_floating_point and fold is multiply_up:
+        dtype = int64
+    return filled_of(meta.with_shape(shape_without(meta.shape, dims, keepdim), dtype), neutral)
+
+
+# --- extremes ---------------------------------------------------------------------------------
+
+
+def _extreme_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """Shared evenly among the elements that equal the extreme."""
+    x, out = c.saved
+    (dims,) = c.attrs
+    ties = (x == spread(out, x._meta, dims)).to(x._meta.dtype)
+    share = ties / add_up(ties, dims, True)
+    return (spread(g, x._meta, dims) * share,)
+
+
+_amax_node = Recorded("amax", _extreme_grad, ("x",), "x, out")
+_amin_node = Recorded("amin", _extreme_grad, ("x",), "x, out")
+
+
+def _extreme(
+    name: str, fold: Any, node: Recorded, input: Tensor, dim: Any, keepdim: bool
+) -> Tensor:
+    dims = dims_of(name, input, dim)
+    require_elements(name, input, dims)
+    out: Tensor = fold(input, dims, keepdim)
+    if input._node is not None:
+        record(node, (input,), out, (dims,), (input, out.detach()))
+    return out
+
+
+def require_elements(name: str, input: Tensor, dims: tuple[int, ...]) -> None:
+    """OutOfRangeError where a dimension to reduce is empty and the reduction has no neutral
+    element.
+    """
+    for d in dims:
+        if input._meta.shape[d] == 0:
+            raise OutOfRangeError(
+                f"{name}: dimension {d} of shape {tuple(input.shape)} is empty, "
+                f"and {name} of nothing is not defined"
+            )
+
+
+def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The largest element over `dim` (one or several; none: all); NaN if there is one.
+
+    Elements that are equally large share the gradient.
+    """
+    return _extreme("amax", largest, _amax_node, input, dim, keepdim)
+
+
+def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The smallest element over `dim` (one or several; none: all); NaN if there is one.
+
+    Elements that are equally small share the gradient.
+    """
+    return _extreme("amin", smallest, _amin_node, input, dim, keepdim)
+
+
+# --- truth ------------------------------------------------------------------------------------
+
+
+def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether any element over `dim` (one or several; None: all) is not 0."""
+    return _or_neutral(some, input, dims_of("any", input, dim), keepdim, 0)
+
+
+def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none."""
+    return _or_neutral(every, input, dims_of("all", input, dim), keepdim, 1)
+
+
+def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
+    """How many elements over `dim` (one or several; None: all) are not 0, as int64."""
+    dims = dims_of("count_nonzero", input, dim)
+    return add_up(input.detach().to(bool_), dims, False)
+
+
+for _f in (sum, mean, nansum, prod, amax, amin, any, all, count_nonzero):
     method()(_f)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _shapes(rng: np.random.Generator) -> list[Sample]:
+    x = rng.uniform(0.5, 2.0, (3, 4, 2))
+    return [
+        Sample((x,)),
+        Sample((x, 1)),
+        Sample((x, -1, True)),
+        Sample((rng.uniform(0.5, 2.0, ()),)),
+    ]
+
+
+def _several(rng: np.random.Generator) -> list[Sample]:
+    x = rng.uniform(0.5, 2.0, (3, 4, 2))
+    return [*_shapes(rng), Sample((x, (0, 2))), Sample((x, (0, 1), True))]
+
+
+def _over(f: Any) -> Any:
+    def reference(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return f(x, axis=tuple(dim) if isinstance(dim, list) else dim, keepdims=keepdim)
+
+    return reference
+
+
+_bad_dims = (
+    (lambda flow: flow.sum(flow.ones(2), 1), IndexError),
+    (lambda flow: flow.sum(flow.ones(2, 2), (0, 0)), IndexError),
+    (lambda flow: flow.sum(flow.ones(2), "x"), TypeError),
+    (lambda flow: flow.sum([1.0]), TypeError),
+)
+samples(
+    sum,
+    lambda rng: [*_several(rng), Sample((np.zeros((2, 0, 3)), 1)), Sample((np.zeros((2, 0)),))],
+    _over(np.sum),
+    errors=_bad_dims,
+)
+samples(
+    mean,
+    _several,
+    _over(np.mean),
+    errors=((lambda flow: flow.mean(flow.arange(3)), RuntimeError),),
+)
+samples(nansum, lambda rng: _several(rng)[:3], _over(np.nansum))
+samples(
+    prod,
+    lambda rng: [*_shapes(rng), Sample((np.array([[2.0, 0.0, 3.0], [0.0, 1.5, 0.0]]), 1))],
+    _over(np.prod),
+    errors=((lambda flow: flow.prod(flow.ones(2, 2), (0, 1)), TypeError),),
+)
+samples(
+    amax,
+    _several,
+    _over(np.max),
+    errors=((lambda flow: flow.amax(flow.ones(2, 0), 1), IndexError),),
+)
+samples(amin, _several, _over(np.min))
+samples(any, _several, _over(np.any), grad=False)
+samples(all, lambda rng: [*_several(rng), Sample((np.zeros((2, 0)), 1))], _over(np.all), grad=False)
+samples(
+    count_nonzero,
+    lambda rng: [Sample((np.eye(3),)), Sample((np.eye(3), 1))],
+    lambda x, dim=None: np.count_nonzero(x, axis=dim),
+    grad=False,
+)

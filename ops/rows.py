@@ -1,8 +1,9 @@
-"""Loops over one row of memory that kernel bodies share: sums, products and maxima in eight parts side by side.
+"""Loops over one row of memory that kernel bodies share: sums, products and maxima in eight parts
+side by side.
 
-LLVM keeps the order of a sum as written, which leaves one addition at a time; eight accumulators fill the vector unit, round
-less, and always add in the same order.  Bodies pass slices: an index into a slice that starts at 0 vectorizes, where
-`x[at + j]` does not.
+LLVM keeps the order of a sum as written, which leaves one addition at a time; eight accumulators
+fill the vector unit, round less, and always add in the same order.  Bodies pass slices: an index
+into a slice that starts at 0 vectorizes, where `x[at + j]` does not.
 """
 
 from __future__ import annotations

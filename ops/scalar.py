@@ -67,6 +67,7 @@ __all__ = [
     "maximum",
     "minimum",
     "nextafter",
+    "polygamma",
     "pow_",
     "remainder",
     "round_",
@@ -521,6 +522,53 @@ def _digamma32(x: Number) -> Number:
 
 
 digamma = _floats("digamma", _digamma32, _digamma64)
+_pow64 = _libm("pow", 2)
+_ZETA = (
+    12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12,
+    1.1646782814350067249e14, -4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18,
+)  # fmt: skip
+
+
+def _zeta64(s: Number, q: Number) -> Number:
+    """The sum of (q + k)**-s over k >= 0, s > 1, by Euler-Maclaurin (after Cephes)."""
+    if q <= 0.0 and q == _floor(q):
+        return _INF
+    total, a, b = _pow64(q, -s), q, 0.0
+    for i in range(1 << 62):
+        if i >= 9 and a > 9.0:
+            break
+        a += 1.0
+        b = _pow64(a, -s)
+        total += b
+    total += b * a / (s - 1.0) - 0.5 * b
+    factor, k = 1.0, 0.0
+    for divisor in _ZETA:
+        factor *= s + k
+        b /= a
+        term = factor * b / divisor
+        total += term
+        if _fabs(term) < 1e-17 * _fabs(total):
+            break
+        factor *= s + k + 1.0
+        b /= a
+        k += 2.0
+    return total
+
+
+def _polygamma64(n: Number, x: Number) -> Number:
+    if n == 0.0:
+        return _digamma64(x)
+    factor = -1.0
+    for k in range(1, int(n) + 1):
+        factor *= -k
+    return factor * _zeta64(n + 1.0, x)
+
+
+def _polygamma32(n: Number, x: Number) -> Number:
+    return F32(_polygamma64(float(n), float(x)))
+
+
+polygamma = _floats("polygamma", _polygamma32, _polygamma64)
 
 # --- trigonometry and powers --------------------------------------------------------------------
 

@@ -1,14 +1,19 @@
-"""`scatter_reduce`: several elements for one place, reduced to one; with the gradient of each reduction."""
+"""`scatter_reduce`: several elements for one place, reduced to one; with the gradient of each
+reduction.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from flowvm.dtype import iinfo
 from flowvm.errors import ArgumentError
 from flowvm.ops.gathering import ADD, aligned, gather, narrowed_to
 from flowvm.ops.padding import pad
 from flowvm.ops.recording import Recorded, filled_of, need_tensor
+from flowvm.ops.registry import Sample, samples
 from flowvm.ops.scattering import (
     MODES,
     apart,
@@ -116,15 +121,15 @@ def _scatter_reduce(
     same_dtype(name, need_tensor(name, "input", x), need_tensor(name, "src", src), "src")
     at, positions = aligned(name, x, dim, index, src)
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-        raise ArgumentError(f"{name}: reduce is 'sum', 'prod', 'mean', 'amax' or 'amin', not {reduce!r}")
+        raise ArgumentError(
+            f"{name}: reduce is 'sum', 'prod', 'mean', 'amax' or 'amin', not {reduce!r}"
+        )
     plain = apart(x, src)
 
     def write(out: Tensor) -> None:
         _reduce_into(out, at, positions, plain, reduce, include_self)
 
-    out: Tensor = apply(
-        _scatter_reduce_op, x, (positions, src), (at, reduce, include_self), write
-    )
+    out: Tensor = apply(_scatter_reduce_op, x, (positions, src), (at, reduce, include_self), write)
     return out
 
 
@@ -132,7 +137,8 @@ def _scatter_reduce(
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """A copy of `input` in which each place that `index` names is reduced with the elements of `src` for it.
+    """A copy of `input` in which each place that `index` names is reduced with the elements of
+    `src` for it.
 
     reduce         "sum", "prod", "mean", "amax" or "amin"
     include_self   whether what `input` has there takes part
@@ -146,3 +152,62 @@ def scatter_reduce_(
 ) -> Tensor:
     """`scatter_reduce` in place."""
     return _scatter_reduce(changed, x, dim, index, src, reduce, include_self)
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _reference(
+    x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> Any:
+    groups: dict[tuple[int, ...], list[Any]] = {}
+    for at in np.ndindex(*index.shape):
+        to = list(at)
+        to[dim] = int(index[at])
+        groups.setdefault(tuple(to), []).append(src[at])
+    rules = {"sum": np.sum, "prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}
+    out = np.array(x)
+    for place, values in groups.items():
+        out[place] = rules[reduce]([*([x[place]] if include_self else []), *values])
+    return out
+
+
+def _reductions(rng: np.random.Generator) -> list[Sample]:
+    made = []
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        for include_self in (True, False):
+            x, src = rng.standard_normal((3, 2)), rng.standard_normal((4, 2))
+            index = np.array([[0, 2], [0, 0], [1, 2]])
+            made.append(Sample((x, 0, index, src, reduce), {"include_self": include_self}))
+    return made
+
+
+samples(
+    scatter_reduce,
+    _reductions,
+    _reference,
+    errors=(
+        (
+            lambda flow: flow.scatter_reduce(
+                flow.ones(2), 0, flow.tensor([0]), flow.ones(1), "max"
+            ),
+            ValueError,
+        ),
+    ),
+)
+samples(
+    scatter_reduce,
+    lambda rng: [
+        Sample(
+            (
+                np.array([2.0, 0.0, 3.0]),
+                0,
+                np.array([0, 0, 2, 2]),
+                np.array([0.0, 1.5, 0.0, 2.0]),
+                "prod",
+            )
+        )
+    ],
+    _reference,
+    grad2=False,  # with a zero among the factors, only the first derivative takes all the others
+)

@@ -1,7 +1,9 @@
-"""Writing at positions that are data: `index_add`, `index_copy`, `index_fill`, `scatter` and its kin, each in a fresh and an
+"""Writing at positions that are data: `index_add`, `index_copy`, `index_fill`, `scatter` and its
+kin, each in a fresh and an
 in-place form.
 
-A form is one function that writes into a tensor outside the graph; the fresh form gives it a clone, the in-place form the
+A form is one function that writes into a tensor outside the graph; the fresh form gives it a clone,
+the in-place form the
 tensor itself.  Both record the same node.
 """
 
@@ -10,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from flowvm.dtype import bool_
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops.core import sum_to
 from flowvm.ops.elementwise import record_in_place
@@ -28,9 +33,9 @@ from flowvm.ops.gathering import (
     positions_of,
     put_slices,
     scatter_elements,
-    take_slices,
 )
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
+from flowvm.ops.registry import Sample, samples
 from flowvm.ops.views import reshape
 from flowvm.tensor import Tensor, alias, method
 
@@ -58,7 +63,9 @@ def fresh(
 def changed(
     op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: tuple[Any, ...], write: Write
 ) -> Tensor:
-    """`x`, which `write` has changed, recorded likewise; AutogradError where that cannot be recorded."""
+    """`x`, which `write` has changed, recorded likewise; AutogradError where that cannot be
+    recorded.
+    """
     pending = record_in_place(op.name, op, x, (x, *others), attrs)  # type: ignore[arg-type]
     write(alias(x, x._meta))
     if pending is not None:
@@ -75,19 +82,22 @@ def apart(x: Tensor, source: Tensor) -> Tensor:
 def number_tensor(x: Tensor, value: Any) -> Tensor:
     """A Python number as a 0-d tensor of `x`'s dtype, converted as an assignment does."""
     dtype = x._meta.dtype
-    number = float(value) if dtype.is_floating_point else int(bool(value) if dtype.is_bool else value)
+    number = (
+        float(value) if dtype.is_floating_point else int(bool(value) if dtype.is_bool else value)
+    )
     return filled_of(x._meta.with_shape(()), number)
 
 
 def same_dtype(name: str, x: Tensor, source: Tensor, argument: str) -> None:
     if source._meta.dtype is not x._meta.dtype:
         raise DTypeError(
-            f"{name}: {argument} is {source.dtype.name} and the tensor {x.dtype.name}; they must be equal: "
+            f"{name}: {argument} is {source.dtype.name} and the tensor {x.dtype.name}; they must "
+            "be equal: "
             f"convert one with .to(dtype)"
         )
 
 
-# --- with one index for whole slices -------------------------------------------------------------------------
+# --- with one index for whole slices ------------------------------------------------------------
 
 
 def _slices(
@@ -105,7 +115,8 @@ def _slices(
         have = tuple(source._meta.shape)
         if have != wanted and not (len(wanted) <= 1 and source.numel() == positions.numel()):
             raise ShapeError(
-                f"{name}: source has shape {have}; with {count[0]} indices in dimension {at} of shape "
+                f"{name}: source has shape {have}; with {count[0]} indices in dimension {at} of "
+                "shape "
                 f"{tuple(meta.shape)} it must be {wanted}"
             )
     return at, reshape(positions, (-1,))
@@ -128,7 +139,9 @@ def _index_add_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 _index_add_op = Recorded("index_add", _index_add_grad, ("x", "index", "source"), "index")
 
 
-def _index_add(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float) -> Tensor:
+def _index_add(
+    apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float
+) -> Tensor:
     at, positions = _slices("index_add", x, dim, index, source)
     plain = apart(x, source)
     scaled = plain if alpha == 1 else plain * alpha
@@ -141,8 +154,11 @@ def _index_add(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor, a
 
 
 @method()
-def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """A copy of `input` with `alpha` times the slices of `source` added at `index` of dimension `dim`.
+def index_add(
+    input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+) -> Tensor:
+    """A copy of `input` with `alpha` times the slices of `source` added at `index` of dimension
+    `dim`.
 
     Slices with the same index add up, in order.
     """
@@ -179,7 +195,9 @@ def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 
 @method()
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of `source`."""
+    """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of
+    `source`.
+    """
     return _index_copy(fresh, input, dim, index, source)
 
 
@@ -195,8 +213,8 @@ def _index_fill_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     gx = index_fill(g, dim, index, 0) if c.needs[0] else None
     if not c.needs[2]:
         return gx, None, None
-    low = -split_size(g, dim)
-    return gx, None, take_slices(_flat(g), index, dim, low, dim, NONE, NONE).sum()
+    kept = index_fill(filled_of(g._meta, 1, bool_), dim, index, 0)
+    return gx, None, g.masked_fill(kept, 0).sum()
 
 
 _index_fill_op = Recorded("index_fill", _index_fill_grad, ("x", "index", "value"), "index")
@@ -235,7 +253,7 @@ def index_fill_(x: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Te
     return _index_fill(changed, x, dim, index, value)
 
 
-# --- with an index for each element ----------------------------------------------------------------------------
+# --- with an index for each element -------------------------------------------------------------
 
 
 def _back_to_source(g: Tensor, dim: int, index: Tensor, meta: Any) -> Tensor:
@@ -245,7 +263,9 @@ def _back_to_source(g: Tensor, dim: int, index: Tensor, meta: Any) -> Tensor:
         return reshape(picked, meta.shape)
     from flowvm.ops.padding import pad
 
-    widths = [w for d in reversed(range(meta.ndim)) for w in (0, meta.shape[d] - picked._meta.shape[d])]
+    widths = [
+        w for d in reversed(range(meta.ndim)) for w in (0, meta.shape[d] - picked._meta.shape[d])
+    ]
     return pad(picked, widths)
 
 
@@ -255,7 +275,11 @@ def _scatter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     gx = scatter(g, dim, index, 0) if c.needs[0] else None
     if not c.needs[2]:
         return gx, None, None
-    gs = sum_to(gather(g, dim, index), c.metas[2].shape) if single else _back_to_source(g, dim, index, c.metas[2])
+    gs = (
+        sum_to(gather(g, dim, index), c.metas[2].shape)
+        if single
+        else _back_to_source(g, dim, index, c.metas[2])
+    )
     return gx, None, gs
 
 
@@ -294,7 +318,9 @@ def _scatter(
     if reduce not in (None, "add", "multiply"):
         raise ArgumentError(f"{name}: reduce is 'add' or 'multiply', not {reduce!r}")
     if reduce == "multiply" and (x._node is not None or source._node is not None):
-        raise ArgumentError(f"{name}: reduce='multiply' has no gradient; use scatter_reduce with 'prod'")
+        raise ArgumentError(
+            f"{name}: reduce='multiply' has no gradient; use scatter_reduce with 'prod'"
+        )
     plain = apart(x, source)
 
     def write(out: Tensor) -> None:
@@ -321,9 +347,11 @@ def scatter(
     value: float | None = None,
     reduce: str | None = None,
 ) -> Tensor:
-    """A copy of `input` with the elements of `src` (or a number) written at the positions `index` of `dim`.
+    """A copy of `input` with the elements of `src` (or a number) written at the positions `index`
+    of `dim`.
 
-    reduce   None replaces (of several for one place the last stays), "add" adds, "multiply" multiplies
+    reduce   None replaces (of several for one place the last stays), "add" adds, "multiply"
+             multiplies
     """
     return _scatter(fresh, "scatter", input, dim, index, _source("scatter", src, value), reduce)
 
@@ -344,11 +372,154 @@ def scatter_(
 
 @method()
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """A copy of `input` with the elements of `src` added at the positions `index` of `dim`; `gather` backwards."""
-    return _scatter(fresh, "scatter_add", input, dim, index, need_tensor("scatter_add", "src", src), "add")
+    """A copy of `input` with the elements of `src` added at the positions `index` of `dim`;
+    `gather` backwards.
+    """
+    return _scatter(
+        fresh, "scatter_add", input, dim, index, need_tensor("scatter_add", "src", src), "add"
+    )
 
 
 @method()
 def scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`scatter_add` in place."""
-    return _scatter(changed, "scatter_add_", x, dim, index, need_tensor("scatter_add_", "src", src), "add")
+    return _scatter(
+        changed, "scatter_add_", x, dim, index, need_tensor("scatter_add_", "src", src), "add"
+    )
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _normal(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+    return np.asarray(rng.standard_normal(shape))
+
+
+def _with_source(*calls: tuple[Any, ...]) -> Any:
+    """For each (shape, dim, indices, shape of the source) a sample."""
+    return lambda rng: [
+        Sample((_normal(rng, shape), dim, np.array(index, np.int64), _normal(rng, source)))
+        for shape, dim, index, source in calls
+    ]
+
+
+_SLICES: tuple[tuple[Any, ...], ...] = (
+    ((3, 2), 0, [2, 0], (2, 2)),
+    ((2, 3, 2), 1, [1], (2, 1, 2)),
+    ((4,), -1, [3, 1, 0], (3,)),
+    ((2, 2), 0, [], (0, 2)),
+)
+
+
+def _numpy_index(change: Callable[..., Any]) -> Callable[..., Any]:
+    def reference(x: Any, dim: int, index: Any, source: Any, **options: Any) -> Any:
+        out = np.moveaxis(np.array(x), dim, 0)
+        change(out, index, np.moveaxis(source, dim, 0) if np.ndim(source) else source, **options)
+        return np.moveaxis(out, 0, dim)
+
+    return reference
+
+
+def _numpy_add(out: Any, index: Any, source: Any, alpha: float = 1) -> None:
+    np.add.at(out, index, alpha * source)
+
+
+samples(
+    index_add,
+    lambda rng: [
+        *_with_source(*_SLICES, ((3, 2), 0, [1, 1, 0, 1], (4, 2)))(rng),
+        Sample(
+            (rng.standard_normal(3), 0, np.array([2, 2]), rng.standard_normal(2)), {"alpha": -0.5}
+        ),
+    ],
+    _numpy_index(_numpy_add),
+    errors=(
+        (
+            lambda flow: flow.index_add(flow.ones(2), 0, flow.tensor([0]), flow.ones(2)),
+            RuntimeError,
+        ),
+        (
+            lambda flow: flow.index_add(flow.ones(2), 0, flow.tensor([0]), flow.tensor([1])),
+            RuntimeError,
+        ),
+        (
+            lambda flow: flow.index_add(flow.ones(2), 0, flow.tensor([2]), flow.ones(1)).numpy(),
+            IndexError,
+        ),
+    ),
+)
+samples(
+    index_copy,
+    _with_source(*_SLICES),
+    _numpy_index(lambda out, index, source: out.__setitem__(index, source)),
+    errors=(
+        (lambda flow: flow.index_copy(flow.ones(2), 1, flow.tensor([0]), flow.ones(1)), IndexError),
+    ),
+)
+samples(
+    index_fill,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 2)), 0, np.array([2, 0]), 1.5)),
+        Sample((rng.standard_normal((2, 3)), 1, np.array([-1, -1]), np.array(0.5))),
+    ],
+    _numpy_index(lambda out, index, source: out.__setitem__(index, source)),
+    errors=(
+        (
+            lambda flow: flow.index_fill(flow.ones(2), 0, flow.tensor([0]), flow.ones(2)),
+            RuntimeError,
+        ),
+    ),
+)
+_ELEMENTS: tuple[tuple[Any, ...], ...] = (
+    ((3, 2), 0, [[2, 0], [0, 1]], (2, 2)),
+    ((2, 3, 2), 1, [[[1, 0]], [[2, 2]]], (2, 2, 2)),
+    ((3, 4), -1, [[3], [0]], (3, 1)),
+    ((3,), 0, [], (2,)),
+)
+
+
+def _numpy_scatter(out: Any, dim: int, index: Any, source: Any, change: Callable[..., Any]) -> Any:
+    """`change(place, value)` for each element of the index, in C order."""
+    out = np.array(out)
+    for at in np.ndindex(*index.shape):
+        to = list(at)
+        to[dim] = index[at]
+        place = tuple(to)
+        out[place] = change(out[place], source if np.ndim(source) == 0 else source[at])
+    return out
+
+
+def _scatter_reference(x: Any, dim: int, index: Any, src: Any, reduce: str | None = None) -> Any:
+    changes = {None: lambda a, b: b, "add": lambda a, b: a + b, "multiply": lambda a, b: a * b}
+    return _numpy_scatter(x, dim, index, src, changes[reduce])
+
+
+samples(
+    scatter,
+    lambda rng: [
+        *_with_source(*_ELEMENTS)(rng),
+        Sample((rng.standard_normal((3, 2)), 0, np.array([[2, 0]]), 1.5)),
+        Sample((rng.standard_normal((3, 2)), 0, np.array([[1, 1]]), 1.5), {"reduce": "add"}),
+    ],
+    _scatter_reference,
+    errors=(
+        (lambda flow: flow.scatter(flow.ones(2), 0, flow.tensor([2]), 1.0).numpy(), IndexError),
+        (
+            lambda flow: flow.scatter(flow.ones(2), 0, flow.tensor([0, 1]), flow.ones(1)),
+            RuntimeError,
+        ),
+        (
+            lambda flow: flow.scatter(flow.ones(2), 0, flow.tensor([0]), 1.0, reduce="max"),
+            ValueError,
+        ),
+        (lambda flow: flow.scatter(flow.ones(2), 0, flow.tensor([0])), ValueError),
+    ),
+)
+samples(
+    scatter_add,
+    _with_source(*_ELEMENTS, ((3,), 0, [1, 1, 1], (3,)), ((), 0, 0, ())),
+    lambda x, dim, index, src: (
+        x + src if x.ndim == 0 else _scatter_reference(x, dim, index, src, "add")
+    ),
+    errors=((lambda flow: flow.scatter_add(flow.ones(2), 0, flow.tensor([0]), 1.0), TypeError),),
+)

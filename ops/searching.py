@@ -1,4 +1,6 @@
-"""Looking values up: in sorted boundaries, in sets, in tables (`embedding`), and counting them in bins."""
+"""Looking values up: in sorted boundaries, in sets, in tables (`embedding`), and counting them in
+bins.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from flowvm.interpreter import set_grad_enabled
 from flowvm.meta import TensorMeta
 from flowvm.ops.gathering import NONE, positions_of, spread, take_slices
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record
-from flowvm.ops.registry import GRAIN, Launch, View, op
+from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
 from flowvm.ops.views import reshape, unsqueeze
 from flowvm.tensor import Tensor, alias, method
 
@@ -22,11 +24,13 @@ __all__ = ["bucketize", "embedding", "histc", "isin", "one_hot", "searchsorted"]
 Array = Any
 
 
-# --- sorted boundaries -------------------------------------------------------------------------------------------
+# --- sorted boundaries --------------------------------------------------------------------------
 
 
 def _place_of(row: Array, value: Any, right: bool) -> int:
-    """How many of the sorted `row` come before `value` (`right`: or are equal); NaN is larger than any number."""
+    """How many of the sorted `row` come before `value` (`right`: or are equal); NaN is larger than
+    any number.
+    """
     lo, hi = 0, len(row)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -39,9 +43,7 @@ def _place_of(row: Array, value: Any, right: bool) -> int:
     return lo
 
 
-def _search_body(
-    out: Array, boundaries: Array, x: Array, right: bool, lo: int, hi: int
-) -> None:
+def _search_body(out: Array, boundaries: Array, x: Array, right: bool, lo: int, hi: int) -> None:
     rows, m = boundaries.shape[0], x.shape[1]
     for i in range(lo, hi):
         r, j = i // m, i % m
@@ -83,14 +85,18 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each value would go in the sorted last dimension of `sorted_sequence`, keeping it sorted.
+    """Where each value would go in the sorted last dimension of `sorted_sequence`, keeping it
+    sorted.
 
-    The sequence is 1-d, or has the leading dimensions of `input`.  `side` "left" (the default) is the first such place,
+    The sequence is 1-d, or has the leading dimensions of `input`.  `side` "left" (the default) is
+    the first such place,
     "right" (or `right=True`) the last.  `sorter` is the argsort of a sequence that is not sorted.
     """
     sequence = need_tensor("searchsorted", "sorted_sequence", sorted_sequence)
     if side not in (None, "left", "right") or (side == "left" and right):
-        raise ArgumentError(f"searchsorted: side is 'left' or 'right' and agrees with right, got {side!r}")
+        raise ArgumentError(
+            f"searchsorted: side is 'left' or 'right' and agrees with right, got {side!r}"
+        )
     if sequence._meta.ndim == 0:
         raise ShapeError("searchsorted: sorted_sequence must have a dimension, got a 0-d tensor")
     if sorter is not None:
@@ -101,7 +107,8 @@ def searchsorted(
     shape = values._meta.shape
     if sequence._meta.ndim > 1 and shape[:-1] != sequence._meta.shape[:-1]:
         raise ShapeError(
-            f"searchsorted: the dimensions before the last must agree, got {tuple(sequence.shape)} and {tuple(shape)}"
+            "searchsorted: the dimensions before the last must agree, got "
+            f"{tuple(sequence.shape)} and {tuple(shape)}"
         )
     found: Tensor = _search(*_alike(sequence, values), bool(right or side == "right"))
     return found.to(int32) if out_int32 else found
@@ -112,7 +119,8 @@ def bucketize(
 ) -> Tensor:
     """The bucket between 1-d sorted `boundaries` that each value falls into: 0 before the first.
 
-    A value equal to a boundary belongs to the bucket that ends there, with `right` to the one that begins there.
+    A value equal to a boundary belongs to the bucket that ends there, with `right` to the one that
+    begins there.
     """
     if need_tensor("bucketize", "boundaries", boundaries)._meta.ndim != 1:
         raise ShapeError(f"bucketize: boundaries must be 1-d, got shape {tuple(boundaries.shape)}")
@@ -139,7 +147,9 @@ def isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Whether each element is among `test_elements` (`invert`: is not); one of the two may be a number."""
+    """Whether each element is among `test_elements` (`invert`: is not); one of the two may be a
+    number.
+    """
     if not isinstance(elements, Tensor) and not isinstance(test_elements, Tensor):
         need_tensor("isin", "elements", elements)
     like = elements if isinstance(elements, Tensor) else test_elements
@@ -152,7 +162,7 @@ def isin(
     return out
 
 
-# --- bins ------------------------------------------------------------------------------------------------------------
+# --- bins ---------------------------------------------------------------------------------------
 
 
 def _histc_body(out: Array, x: Array, low: float, high: float, lo: int, hi: int) -> None:
@@ -180,7 +190,8 @@ def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
 
 @method()
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the input's dtype.
+    """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
+    input's dtype.
 
     Elements outside are left out.  With `min` equal to `max` the data's own range is taken.
     """
@@ -190,17 +201,17 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     if bins <= 0:
         raise ArgumentError(f"histc: bins must be positive, got {bins}")
     if max < min or not (math.isfinite(min) and math.isfinite(max)):
-        raise ArgumentError(f"histc: max must not be less than min, both finite, got {min} and {max}")
+        raise ArgumentError(
+            f"histc: max must not be less than min, both finite, got {min} and {max}"
+        )
     out: Tensor = _histc(input.detach(), int(bins), float(min), float(max))
     return out
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------
 
 
-def _one_hot_body(
-    out: Array, index: Array, lo: int, hi: int, details: Array
-) -> int:
+def _one_hot_body(out: Array, index: Array, lo: int, hi: int, details: Array) -> int:
     n = out.shape[1]
     for i in range(lo, hi):
         j = index[i]
@@ -231,7 +242,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise DTypeError(f"one_hot: tensor must hold int64 indices, got {meta.dtype.name}")
     if num_classes == -1:
         if meta.numel == 0:
-            raise ArgumentError("one_hot: num_classes cannot be worked out from a tensor without elements")
+            raise ArgumentError(
+                "one_hot: num_classes cannot be worked out from a tensor without elements"
+            )
         num_classes = int(np.max(tensor.numpy())) + 1
         if num_classes < 1:
             raise ArgumentError("one_hot: class indices cannot be negative")
@@ -261,10 +274,12 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """The rows of `weight` (2-d) that the integers in `input` name: shape (*input.shape, weight.shape[1]).
+    """The rows of `weight` (2-d) that the integers in `input` name: shape (*input.shape,
+    weight.shape[1]).
 
     padding_idx          this row gets no gradient
-    max_norm             rows that are looked up and have a larger `norm_type` norm are scaled down to it, in place
+    max_norm             rows that are looked up and have a larger `norm_type` norm are scaled down
+                         to it, in place
     scale_grad_by_freq   divide a row's gradient by how often it was looked up
     sparse               accepted; gradients are always dense
 
@@ -278,7 +293,9 @@ def embedding(
     skip = NONE
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
-            raise ArgumentError(f"embedding: padding_idx {padding_idx} is outside the {rows} rows of weight")
+            raise ArgumentError(
+                f"embedding: padding_idx {padding_idx} is outside the {rows} rows of weight"
+            )
         skip = padding_idx % rows
     if max_norm is not None:
         _renormalize(weight, index, max_norm, norm_type)
@@ -303,3 +320,110 @@ def _renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> No
         set_grad_enabled(before)
 
 
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _numpy_search(
+    sequence: Any, x: Any, right: bool = False, side: str | None = None, sorter: Any = None
+) -> Any:
+    way = "right" if right or side == "right" else "left"
+    if sorter is not None:
+        sequence = np.take_along_axis(sequence, sorter, -1)
+    if sequence.ndim == 1:
+        return np.searchsorted(sequence, x, way)
+    return np.stack([np.searchsorted(s, v, way) for s, v in zip(sequence, x, strict=True)])
+
+
+samples(
+    searchsorted,
+    lambda rng: [
+        Sample(
+            (np.sort(rng.integers(0, 5, 6)).astype(np.float64), rng.integers(0, 5, (2, 3)) / 1.0)
+        ),
+        Sample(
+            (np.sort(rng.integers(0, 5, (2, 4)), -1), rng.integers(0, 5, (2, 3))), {"right": True}
+        ),
+        Sample((np.array([1, 1, 3]), 1), {"side": "right"}),
+        Sample((np.array([3, 1, 2]), np.array([2, 5])), {"sorter": np.array([1, 2, 0])}),
+        Sample((np.zeros(0), np.array([1.0]))),
+    ],
+    _numpy_search,
+    grad=False,
+    errors=(
+        (lambda flow: flow.searchsorted(flow.ones(2), 1.0, side="up"), ValueError),
+        (lambda flow: flow.searchsorted(flow.ones(2, 3), flow.ones(3, 2)), RuntimeError),
+    ),
+)
+samples(
+    bucketize,
+    lambda rng: [
+        Sample((rng.standard_normal((2, 3)), np.array([-1.0, 0.0, 1.0]))),
+        Sample((np.array([1, 2, 3]), np.array([1, 3])), {"right": True}),
+        Sample((2, np.array([1, 3]))),
+    ],
+    lambda x, boundaries, right=False: np.searchsorted(boundaries, x, "right" if right else "left"),
+    grad=False,
+    errors=((lambda flow: flow.bucketize(flow.ones(2), flow.ones(2, 2)), RuntimeError),),
+)
+samples(
+    isin,
+    lambda rng: [
+        Sample((rng.integers(0, 5, (2, 3)), np.array([1, 4]))),
+        Sample((np.array([1.0, 2.0]), np.array([[2.0, 3.0]])), {"invert": True}),
+        Sample((np.array([1, 2]), 2)),
+        Sample((2, np.array([1, 2]))),
+        Sample((np.array([1, 2]), np.zeros(0, np.int64))),
+    ],
+    np.isin,
+    grad=False,
+    errors=((lambda flow: flow.isin(1, 2), TypeError),),
+)
+samples(
+    histc,
+    lambda rng: [
+        Sample((rng.uniform(0, 4, (3, 4)), 5, 0, 4)),
+        Sample((np.array([1.0, 2.0, 2.5, 4.0]), 3)),
+        Sample((np.zeros(0), 2, 0, 1)),
+    ],
+    lambda x, bins=100, low=0, high=0: np.histogram(x, bins, (low, high) if high > low else None)[
+        0
+    ].astype(x.dtype),
+    grad=False,
+    floats=("float64", "float32"),
+    errors=(
+        (lambda flow: flow.histc(flow.ones(2), 0), ValueError),
+        (lambda flow: flow.histc(flow.ones(2), 2, 1, 0), ValueError),
+        (lambda flow: flow.histc(flow.tensor([1])), RuntimeError),
+    ),
+)
+samples(
+    one_hot,
+    lambda rng: [
+        Sample((rng.integers(0, 4, (2, 3)), 4)),
+        Sample((np.array([0, 2]),)),
+        Sample((np.array(1), 3)),
+    ],
+    lambda x, n=-1: np.eye(n if n > 0 else x.max() + 1, dtype=np.int64)[x],
+    grad=False,
+    errors=(
+        (lambda flow: flow.one_hot(flow.tensor([3]), 2).numpy(), IndexError),
+        (lambda flow: flow.one_hot(flow.ones(2)), RuntimeError),
+        (lambda flow: flow.one_hot(flow.tensor([0]), 0), ValueError),
+    ),
+)
+samples(
+    embedding,
+    lambda rng: [
+        Sample((rng.integers(0, 4, (2, 3)), rng.standard_normal((4, 2)))),
+        Sample((np.array(1), rng.standard_normal((2, 3)))),
+        Sample((np.zeros((0,), np.int64), rng.standard_normal((2, 3)))),
+    ],
+    lambda index, weight: weight[index],
+    errors=(
+        (lambda flow: flow.embedding(flow.tensor([2]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: flow.embedding(flow.tensor([-1]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: flow.embedding(flow.ones(2), flow.ones(2, 2)), RuntimeError),
+        (lambda flow: flow.embedding(flow.tensor([0]), flow.ones(2)), RuntimeError),
+        (lambda flow: flow.embedding(flow.tensor([0]), flow.ones(2, 2), 5), ValueError),
+    ),
+)

@@ -1,6 +1,7 @@
 """Views of some of the elements: slices, diagonals, and the basic half of indexing.
 
-Each is a geometry, (meta, attributes) -> (meta, offset), that shows no element twice.  The same geometry makes its
+Each is a geometry, (meta, attributes) -> (meta, offset), that shows no element twice.  The same
+geometry makes its
 gradient: zeros of the whole shape, and the gradient copied through the view.
 """
 
@@ -16,7 +17,7 @@ from flowvm.errors import OutOfRangeError, ShapeError
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.core import copy_, view_of
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
-from flowvm.ops.registry import Sample, samples
+from flowvm.ops.registry import samples
 from flowvm.ops.views import _xs
 from flowvm.tensor import Tensor, alias, method
 
@@ -101,7 +102,9 @@ def _diagonal_geometry(
 ) -> tuple[TensorMeta, int]:
     a, b = wrap_dim("diagonal", dim1, meta.ndim), wrap_dim("diagonal", dim2, meta.ndim)
     if a == b:
-        raise ShapeError(f"diagonal: dim1 and dim2 are both dimension {a} of shape {tuple(meta.shape)}")
+        raise ShapeError(
+            f"diagonal: dim1 and dim2 are both dimension {a} of shape {tuple(meta.shape)}"
+        )
     rows, columns = meta.shape[a], meta.shape[b]
     length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     start = offset * meta.stride[b] if offset >= 0 else -offset * meta.stride[a]
@@ -116,13 +119,16 @@ _diagonal = _strided_view("diagonal", _diagonal_geometry)
 
 @method()
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A view of the diagonals of `dim1` and `dim2`, as the last dimension; `offset` > 0 is above the main one."""
+    """A view of the diagonals of `dim1` and `dim2`, as the last dimension; `offset` > 0 is above
+    the main one.
+    """
     return _diagonal(need_tensor("diagonal", "input", input), offset, dim1, dim2)
 
 
-# --- basic indexing -------------------------------------------------------------------------------------
+# --- basic indexing -----------------------------------------------------------------------------
 
-# A basic index is one item for each dimension: an int, (start, length, step), or None for a new dimension.
+# A basic index is one item for each dimension: an int, (start, length, step), or None for a new
+# dimension.
 
 
 def _basic_geometry(meta: TensorMeta, items: tuple[Any, ...]) -> tuple[TensorMeta, int]:
@@ -169,7 +175,13 @@ samples(
 samples(
     diagonal,
     lambda rng: _xs(
-        rng, ((3, 4),), ((3, 4), 1), ((4, 3), -2), ((2, 3, 3), 0, 1, 2), ((2, 3, 2), 1, -1, 0), ((3, 3), 5)
+        rng,
+        ((3, 4),),
+        ((3, 4), 1),
+        ((4, 3), -2),
+        ((2, 3, 3), 0, 1, 2),
+        ((2, 3, 2), 1, -1, 0),
+        ((3, 3), 5),
     ),
     np.diagonal,
     errors=(

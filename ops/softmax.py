@@ -1,7 +1,8 @@
 """softmax, log_softmax and softmin: each row in one visit, in the stable form.
 
-A row is what is normalised together: the tensor is seen as (outer, n, inner), and row (o, i) has its n elements `inner` apart.
-The gradient is an op of its own, whose gradient is written in differentiable ops.
+A row is what is normalised together: the tensor is seen as (outer, n, inner), and row (o, i) has
+its n elements `inner` apart. The gradient is an op of its own, whose gradient is written in
+differentiable ops.
 """
 
 from __future__ import annotations
@@ -237,7 +238,8 @@ def _log_softmax(x: TensorMeta, dim: int) -> Launch:
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """exp(x) / sum(exp(x)) over `dim`: positive numbers that sum to 1.
 
-    `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a `dim` there is not.
+    `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a
+    `dim` there is not.
     """
     out: Tensor = _softmax(input if dtype is None else input.to(dtype), dim)
     return out
@@ -247,7 +249,8 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """log(softmax(x)) over `dim`, computed so that neither large nor small values overflow.
 
-    `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a `dim` there is not.
+    `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a
+    `dim` there is not.
     """
     out: Tensor = _log_softmax(input if dtype is None else input.to(dtype), dim)
     return out

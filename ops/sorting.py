@@ -1,6 +1,7 @@
 """Sorting and selecting by order: `sort`, `argsort`, `topk`, `kthvalue`, `msort`.
 
-Rows are sorted by merging, which is stable; a NaN is larger than any number.  The kernels give the positions with the
+Rows are sorted by merging, which is stable; a NaN is larger than any number.  The kernels give the
+positions with the
 values, and backward is `gather`'s: the gradient goes where the value came from.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flowvm.dtype import bool_, int64, uint8
 from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.gathering import gather_elements
 from flowvm.ops.recording import need_tensor, record, wrap_dim
-from flowvm.ops.registry import Launch, View, op, operator_of
+from flowvm.ops.registry import Launch, Sample, View, op, operator_of, samples
 from flowvm.ops.slicing import _select, _slice
 from flowvm.ops.views import movedim, unsqueeze
 from flowvm.tensor import Tensor, method
@@ -32,7 +35,7 @@ class Sorted(NamedTuple):
     indices: Tensor
 
 
-# --- sorting rows -----------------------------------------------------------------------------------------------
+# --- sorting rows -------------------------------------------------------------------------------
 
 
 def _before(a: Any, b: Any, descending: bool) -> bool:
@@ -141,12 +144,11 @@ def _placed(parts: tuple[Tensor, Tensor], at: int) -> Sorted:
 
 
 @method()
-def sort(
-    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
-) -> Sorted:
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Sorted:
     """The elements of dimension `dim` in order: (values, indices).
 
-    NaN counts as the largest number.  Equal elements keep their order, whether `stable` asks for it or not.
+    NaN counts as the largest number.  Equal elements keep their order, whether `stable` asks for it
+    or not.
 
     >>> flow.sort(flow.tensor([3, 1, 2])).indices.tolist()
     [1, 2, 0]
@@ -157,9 +159,7 @@ def sort(
 
 
 @method()
-def argsort(
-    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
-) -> Tensor:
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The positions that sort dimension `dim`: `sort(...).indices`."""
     return sort(need_tensor("argsort", "input", input).detach(), dim, descending, stable).indices
 
@@ -170,7 +170,7 @@ def msort(input: Tensor) -> Tensor:
     return sort(input, 0).values
 
 
-# --- the order of rows -----------------------------------------------------------------------------------------
+# --- the order of rows --------------------------------------------------------------------------
 
 
 def _row_before(x: Array, a: int, b: int) -> bool:
@@ -226,7 +226,7 @@ def row_order(x: Tensor) -> Tensor:
     return order
 
 
-# --- the first k ---------------------------------------------------------------------------------------------------
+# --- the first k --------------------------------------------------------------------------------
 
 
 def _worse(values: Array, indices: Array, r: int, a: int, b: int, largest: bool) -> bool:
@@ -256,9 +256,7 @@ def _exchange(values: Array, indices: Array, r: int, i: int, j: int) -> None:
     values[r, j], indices[r, j] = v, p
 
 
-def _topk_body(
-    values: Array, indices: Array, x: Array, largest: bool, lo: int, hi: int
-) -> None:
+def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, hi: int) -> None:
     n, k = x.shape[1], values.shape[1]
     for r in range(lo, hi):
         for i in range(k):
@@ -286,9 +284,7 @@ def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
 
 
 @method()
-def topk(
-    input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Sorted:
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sorted:
     """The `k` largest (or smallest) elements of dimension `dim`, best first: (values, indices).
 
     Of equal elements the earlier one comes first.  NaN counts as the largest number.
@@ -296,12 +292,16 @@ def topk(
     x, at = _last("topk", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
     if not 0 <= k <= n:
-        raise OutOfRangeError(f"topk: k = {k} is not between 0 and {n}, the size of dimension {dim}")
+        raise OutOfRangeError(
+            f"topk: k = {k} is not between 0 and {n}, the size of dimension {dim}"
+        )
     if x._meta.ndim == 0 and k == 0:
         raise ArgumentError("topk: k must be 1 for a 0-d tensor")
     if k > 64 and k > n // 8:
         values, indices, _, _ = _sort_rows(x.detach(), bool(largest))
-        values, indices = (_slice(t, x._meta.ndim - 1, 0, k, 1).contiguous() for t in (values, indices))
+        values, indices = (
+            _slice(t, x._meta.ndim - 1, 0, k, 1).contiguous() for t in (values, indices)
+        )
     else:
         values, indices = _topk_rows(x.detach(), int(k), bool(largest))
     return _placed((_linked(x, values, indices), indices), at)
@@ -323,3 +323,69 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sor
     if keepdim:
         values, indices = unsqueeze(values, at), unsqueeze(indices, at)
     return Sorted(values, indices)
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _distinct(rng: np.random.Generator, *calls: tuple[Any, ...]) -> list[Sample]:
+    """For each (shape, arguments...) a tensor whose elements are far apart."""
+    made = []
+    for shape, *rest in calls:
+        numbers = rng.permutation(math.prod(shape)) / 4.0 - 1.0
+        made.append(Sample((numbers.reshape(shape), *rest)))
+    return made
+
+
+def _numpy_sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+    if x.ndim == 0:
+        return x, np.array(0)
+    order = np.argsort(-x if descending else x, dim, kind="stable")
+    return np.take_along_axis(x, order, dim), order
+
+
+def _numpy_topk(x: Any, k: int, dim: int = -1, largest: bool = True) -> Any:
+    values, order = _numpy_sort(x, dim, largest)
+    return np.take(values, range(k), dim), np.take(order, range(k), dim)
+
+
+def _numpy_kth(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    values, order = _numpy_sort(x, dim)
+    at = [k - 1] if keepdim else k - 1
+    return np.take(values, at, dim), np.take(order, at, dim)
+
+
+_CALLS: tuple[tuple[Any, ...], ...] = (
+    ((2, 5),),
+    ((4, 3), 0),
+    ((2, 3, 2), 1, True),
+    ((),),
+    ((0, 3),),
+    ((60,), 0, True),
+)
+samples(
+    sort,
+    lambda rng: [
+        *_distinct(rng, *_CALLS),
+        Sample((np.array([2, 1, 2, 0, 1]),), {"stable": True}),
+        Sample((np.array([[True, False, True]]), 1, True), {"stable": True}),
+    ],
+    lambda x, *a, stable=False: _numpy_sort(x.astype(np.int64) if x.dtype == bool else x, *a),
+    errors=((lambda flow: flow.sort(flow.ones(2), 1), IndexError),),
+)
+samples(argsort, lambda rng: _distinct(rng, *_CALLS), lambda *a: _numpy_sort(*a)[1], grad=False)
+samples(msort, lambda rng: _distinct(rng, ((3, 2),), ((4,),)), lambda x: np.sort(x, 0))
+samples(
+    topk,
+    lambda rng: _distinct(
+        rng, ((2, 5), 2), ((4, 3), 2, 0), ((2, 4), 3, 1, False), ((4,), 0), ((3,), 3), ((1, 80), 70)
+    ),
+    _numpy_topk,
+    errors=((lambda flow: flow.topk(flow.ones(2), 3), IndexError),),
+)
+samples(
+    kthvalue,
+    lambda rng: _distinct(rng, ((2, 5), 2), ((4, 3), 1, 0), ((2, 4), 4, 1, True)),
+    _numpy_kth,
+    errors=((lambda flow: flow.kthvalue(flow.ones(2), 0), IndexError),),
+)

@@ -1,6 +1,8 @@
-"""A tensor taken apart along one dimension: `split`, `chunk`, `tensor_split`, `unbind` and their kin.
+"""A tensor taken apart along one dimension: `split`, `chunk`, `tensor_split`, `unbind` and their
+kin.
 
-The pieces are views.  They are one node with an edge for each piece, so that their gradient is one `cat`.
+The pieces are views.  They are one node with an edge for each piece, so that their gradient is one
+`cat`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.interpreter import Node, OutputEdge, grad_enabled
+from flowvm.ops.rebase import remember_view
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, wrap_dim
-from flowvm.ops.slicing import _select, _slice
 from flowvm.ops.registry import samples
+from flowvm.ops.slicing import _select, _slice
 from flowvm.ops.views import _given, _xs
 from flowvm.tensor import Tensor, method
 
@@ -47,7 +50,9 @@ _split_op = Recorded("split", _pieces_grad, ("x",))
 
 
 def _pieces(x: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """Views of consecutive pieces that cover dimension `at`; each piece of size 0 in `sizes` selects."""
+    """Views of consecutive pieces that cover dimension `at`; each piece of size 0 in `sizes`
+    selects.
+    """
     plain = x.detach() if x._node is not None else x
     out, start = [], 0
     for size in sizes:
@@ -61,6 +66,8 @@ def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tens
     if x._node is not None:
         for piece in out:
             piece._extra["base"] = base
+            if grad_enabled() and not (base._node is not None and base._node.is_leaf):
+                remember_view(base, piece)
         if out and grad_enabled():
             metas = tuple(piece._meta for piece in out)
             node = Node(_split_op, (x._node,), (), (), (x._meta,), attrs, metas)
@@ -73,7 +80,9 @@ def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tens
 def split(
     tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
-    """Views of consecutive pieces of dimension `dim`: of this size (the last may be smaller), or of these sizes."""
+    """Views of consecutive pieces of dimension `dim`: of this size (the last may be smaller), or of
+    these sizes.
+    """
     x = need_tensor("split", "tensor", tensor)
     if x._meta.ndim == 0:
         raise ShapeError("split: a 0-d tensor has no dimension to split")
@@ -82,7 +91,9 @@ def split(
     if isinstance(split_size_or_sections, (tuple, list)):
         sizes = _given((split_size_or_sections,))
         if sum(sizes) != size or any(s < 0 for s in sizes):
-            raise ShapeError(f"split: sizes {sizes} do not add up to dimension {dim} of size {size}")
+            raise ShapeError(
+                f"split: sizes {sizes} do not add up to dimension {dim} of size {size}"
+            )
         return _pieces(x, at, sizes)
     (step,) = _given((split_size_or_sections,))
     if step < 0 or (step == 0 and size > 0):
@@ -117,7 +128,9 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def tensor_split(
     input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
-    """Pieces cut at these indices, or this many whose sizes differ by at most one (NumPy's array_split)."""
+    """Pieces cut at these indices, or this many whose sizes differ by at most one (NumPy's
+    array_split).
+    """
     x = need_tensor("tensor_split", "input", input)
     if x._meta.ndim == 0:
         raise ShapeError("tensor_split: a 0-d tensor has no dimension to split")
@@ -181,12 +194,16 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return _joined(x, out, (at, True))
 
 
-# --- samples --------------------------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------
 
 
 def _cut(x: Any, size: int | Sequence[int], dim: int = 0) -> list[Any]:
     sizes = [size] * (x.shape[dim] // size) if isinstance(size, int) else size
-    return np.split(x, list(np.cumsum(sizes))[: None if isinstance(size, int) and x.shape[dim] % size else -1], dim)
+    return np.split(
+        x,
+        list(np.cumsum(sizes))[: None if isinstance(size, int) and x.shape[dim] % size else -1],
+        dim,
+    )
 
 
 samples(

@@ -1,4 +1,5 @@
-"""Functions of two and three tensors beyond arithmetic: extremes, angles, clamping, interpolation."""
+"""Functions of two and three tensors beyond arithmetic: extremes, angles, clamping, interpolation.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError, DTypeError
+from flowvm.ops.binary import pairs
 from flowvm.ops.compare import isfinite, logical_and, where
 from flowvm.ops.create import zeros_like
-from flowvm.ops.elementwise import elementwise
-from flowvm.ops.math import attach, back, in_place, log, sigmoid
+from flowvm.ops.elementwise import Elementwise, elementwise
+from flowvm.ops.math import attach, back, in_place, sigmoid
 from flowvm.ops.recording import need_tensor
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor, method
@@ -41,14 +43,14 @@ __all__ = [
 # --- extremes ---------------------------------------------------------------------------------
 
 # the part of a gradient z that the larger (smaller) of x and y gets; half of it at a tie
-_to_larger = elementwise(
+_to_larger: Elementwise = elementwise(
     "maximum_backward",
     "z if x > y else (z / 2 if x == y else z * 0)",
     args="x, y, z",
     saves="x, y",
     grad=lambda c, g: back(c, None, None, lambda: _to_larger.call(*c.saved, g)),
 )
-_to_smaller = elementwise(
+_to_smaller: Elementwise = elementwise(
     "minimum_backward",
     "z if x < y else (z / 2 if x == y else z * 0)",
     args="x, y, z",
@@ -123,7 +125,7 @@ def _clamp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 def _less(a: Any, b: Any, like: Tensor) -> Any:
     """a < b, where both may be numbers."""
-    less = a < b
+    less: Any = a < b
     return less if isinstance(less, Tensor) else (zeros_like(like) == int(not less))
 
 
@@ -158,7 +160,8 @@ _clamp_max = elementwise(
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
-    """`input` limited to at least `min` and at most `max`: numbers, tensors that broadcast, or None for no limit.
+    """`input` limited to at least `min` and at most `max`: numbers, tensors that broadcast, or None
+    for no limit.
 
     Where `min` is above `max` the result is `max`.
     """
@@ -215,7 +218,7 @@ atan2 = elementwise(
     types="float",
     saves="x, y",
     grad=_atan2_grad,
-    doc="The angle in radians of the point whose ordinate is x and whose abscissa is y, from -pi to pi.",
+    doc="The angle, from -pi to pi, of the point with ordinate x and abscissa y.",
 )
 arctan2 = atan2
 
@@ -316,9 +319,7 @@ _addcmul = elementwise(
 
 def _addcdiv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     value, y, z = c.saved
-    return back(
-        c, lambda: g, None, lambda: g * (value / z), lambda: -g * (value * y / z / z)
-    )
+    return back(c, lambda: g, None, lambda: g * (value / z), lambda: -g * (value * y / z / z))
 
 
 _addcdiv = elementwise(
@@ -371,7 +372,9 @@ def nan_to_num(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`input` with NaN, inf and -inf replaced; None is the dtype's largest (smallest) finite number."""
+    """`input` with NaN, inf and -inf replaced; None is the dtype's largest (smallest) finite
+    number.
+    """
     dtype = need_tensor("nan_to_num", "input", input)._meta.dtype
     if not dtype.is_floating_point:
         same: Tensor = input.clone() if out is None else out.copy_(input)
@@ -407,3 +410,75 @@ Tensor.clip = clamp  # type: ignore[attr-defined]
 Tensor.clip_ = clamp_  # type: ignore[attr-defined]
 Tensor.clamp_min_ = in_place(_clamp_min, "clamp_min_")  # type: ignore[attr-defined]
 Tensor.clamp_max_ = in_place(_clamp_max, "clamp_max_")  # type: ignore[attr-defined]
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _three(rng: np.random.Generator) -> list[Sample]:
+    x, y, z = (rng.uniform(0.5, 2.0, (3, 4)) for _ in range(3))
+    return [Sample((x, y, z)), Sample((x, y[:1], z[:, :1])), Sample((x[0, 0, ...], y[0], z))]
+
+
+def _apart(rng: np.random.Generator) -> list[Sample]:
+    """Pairs that differ by more than a small change."""
+    x = rng.uniform(-2, 2, (3, 4))
+    y = x + rng.uniform(0.2, 1, (3, 4)) * rng.choice([-1, 1], (3, 4))
+    scalars = Sample((x[0, 0, ...], y[0, 0, ...]))
+    return [Sample((x, y)), Sample((x[0], y)), scalars, Sample((x, 2.5))]
+
+
+samples(
+    maximum,
+    _apart,
+    np.maximum,
+    errors=((lambda flow: flow.maximum(flow.ones(2), flow.ones(3)), RuntimeError),),
+)
+samples(minimum, _apart, np.minimum)
+samples(fmax, _apart, np.fmax)
+samples(fmin, _apart, np.fmin)
+samples(
+    clamp,
+    lambda rng: [
+        Sample((np.array([-2.0, -0.3, 0.4, 1.7]), -1.0, 1.0)),
+        Sample((np.array([[-2.0, -0.3], [0.4, 1.7]]),), {"min": 0.0}),
+        Sample((np.array(1.5),), {"max": 1}),
+        Sample((np.array([-2.0, 0.4]), np.array([-1.0, 0.0]), np.array([[1.0], [0.2]]))),
+    ],
+    lambda x, min=None, max=None: np.clip(x, min, max),
+    errors=((lambda flow: flow.clamp(flow.ones(2)), ValueError),),
+)
+samples(clamp_min, _apart, np.maximum)
+samples(clamp_max, _apart, np.minimum)
+samples(atan2, pairs(0.5, 2), np.arctan2)
+samples(hypot, pairs(0.5, 2), np.hypot)
+samples(logaddexp, pairs(-2, 2), np.logaddexp)
+samples(xlogy, pairs(0.5, 2), lambda x, y: x * np.log(y))
+samples(copysign, pairs(0.5, 2, -2, -0.5), np.copysign, grad2=False)
+samples(heaviside, pairs(-2, 2), lambda x, y: np.heaviside(x, y), grad=False)
+samples(
+    lerp,
+    lambda rng: [*_three(rng), Sample((*(rng.uniform(-1, 1, 3) for _ in range(2)), 0.25))],
+    lambda x, y, z: x + z * (y - x),
+)
+samples(
+    addcmul,
+    lambda rng: [*_three(rng), Sample(_three(rng)[0].args, {"value": 0.5})],
+    lambda x, y, z, value=1: x + value * y * z,
+)
+samples(
+    addcdiv,
+    lambda rng: [*_three(rng), Sample(_three(rng)[0].args, {"value": 0.5})],
+    lambda x, y, z, value=1: x + value * y / z,
+    errors=((lambda flow: flow.addcdiv(*[flow.arange(1, 3)] * 3), RuntimeError),),
+)
+samples(
+    nan_to_num,
+    lambda rng: [
+        Sample(
+            (np.array([1.0, np.nan, np.inf, -np.inf]),), {"nan": 2.0, "posinf": 3.0, "neginf": 4.0}
+        )
+    ],
+    lambda x, **replaced: np.nan_to_num(x, **replaced),
+    grad=False,
+)

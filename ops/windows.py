@@ -15,8 +15,8 @@ from flowvm.interpreter import grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.core import view_of
 from flowvm.ops.recording import filled_of, need_tensor, wrap_dim
-from flowvm.ops.scattering import index_add
 from flowvm.ops.registry import samples
+from flowvm.ops.scattering import index_add
 from flowvm.ops.views import _given, _xs, movedim
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, method
@@ -51,7 +51,9 @@ def _unfold_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 @method()
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """A view of all windows of `size` elements of a dimension, `step` apart; a window is the new last dimension."""
+    """A view of all windows of `size` elements of a dimension, `step` apart; a window is the new
+    last dimension.
+    """
     at = wrap_dim("unfold", dimension, x._meta.ndim)
     meta = _windows_geometry(x._meta, at, size, step)
     return view_of(x, "unfold", meta, 0, _unfold_grad, (at, size, step))
@@ -71,16 +73,19 @@ def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 def as_strided(
     input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    """A view with these sizes and strides, `storage_offset` elements into the storage (default: the tensor's own).
+    """A view with these sizes and strides, `storage_offset` elements into the storage (default: the
+    tensor's own).
 
-    Every element must lie in the tensor that `input` is a view of, or in `input` itself if that is no view;
+    Every element must lie in the tensor that `input` is a view of, or in `input` itself if that is
+    no view;
     OutOfRangeError otherwise.
     """
     x = need_tensor("as_strided", "input", input)
     size, stride = _given((size,)), _given((stride,))
     if len(size) != len(stride) or any(v < 0 for v in (*size, *stride)):
         raise ArgumentError(
-            f"as_strided: needs one size and one stride, not negative, for each dimension, got {size} and {stride}"
+            "as_strided: needs one size and one stride, not negative, for each dimension, got "
+            f"{size} and {stride}"
         )
     own = x.storage_offset()
     start = own if storage_offset is None else storage_offset
@@ -91,7 +96,8 @@ def as_strided(
     last = start + meta.span // meta.dtype.itemsize
     if meta.numel and (start < first or last > end):
         raise OutOfRangeError(
-            f"as_strided: size {size}, stride {stride} and offset {start} reach elements {start} to "
+            f"as_strided: size {size}, stride {stride} and offset {start} reach elements {start} "
+            "to "
             f"{last - 1}; the tensor has {first} to {end - 1}"
         )
     offset = start - own
@@ -99,14 +105,17 @@ def as_strided(
         inside = offset >= 0 and offset + last - start <= x._meta.numel
         if not x._meta.contiguous or not inside:
             raise AutogradError(
-                "as_strided: has a gradient only for a contiguous tensor and within it; use contiguous() first"
+                "as_strided: has a gradient only for a contiguous tensor and within it; use "
+                "contiguous() first"
             )
     return view_of(x, "as_strided", meta, offset, _as_strided_grad, (size, stride, offset))
 
 
 samples(
     as_strided,
-    lambda rng: _xs(rng, ((3, 4), (2, 2), (4, 1)), ((6,), (3, 3), (1, 1), 1), ((4,), (2, 3), (0, 1))),
+    lambda rng: _xs(
+        rng, ((3, 4), (2, 2), (4, 1)), ((6,), (3, 3), (1, 1), 1), ((4,), (2, 3), (0, 1))
+    ),
     lambda x, size, stride, offset=0: np.lib.stride_tricks.as_strided(
         np.ascontiguousarray(x).reshape(-1)[offset:], size, [x.itemsize * s for s in stride]
     ),

@@ -1,4 +1,4 @@
-"""DLPack, NumPy, pickle and copy: the values are right, and memory lives as long as somebody uses it."""
+"""DLPack, NumPy, pickle and copy: values are right, and memory lives as long as it is used."""
 
 import copy
 import gc
@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvm import autograd, dtype, vm  # noqa: F401 - autograd attaches requires_grad_
+from flowvm import from_dlpack, ones, tensor, vm, zeros
+from flowvm.dtype import ALL_DTYPES, DType
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.interop import from_dlpack
-from flowvm.ops import binary, views  # noqa: F401 - attach + and view_as
-from flowvm.ops.create import ones, tensor, zeros
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, alias
 from flowvm.vm import layout as w
@@ -56,8 +54,8 @@ def address(array: np.ndarray[Any, Any]) -> int:
 # --- out ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", dtype.ALL_DTYPES, ids=lambda d: d.name)
-def test_numpy_shares_an_exported_tensor(kind: dtype.DType) -> None:
+@pytest.mark.parametrize("kind", ALL_DTYPES, ids=lambda d: d.name)
+def test_numpy_shares_an_exported_tensor(kind: DType) -> None:
     t = tensor([[0, 1, 2], [3, 4, 5]], dtype=kind)
     shared = np.from_dlpack(t)
     assert shared.dtype == kind.numpy
@@ -267,8 +265,7 @@ def test_sharing_does_not_trouble_the_exit() -> None:
     pytest.importorskip("torch")
     program = """
 import numpy, torch
-from flowvm.interop import from_dlpack
-from flowvm.ops.create import ones
+from flowvm import from_dlpack, ones
 a = ones(1000)
 b, c, d = torch.from_dlpack(a), numpy.from_dlpack(a), a.__dlpack__()
 e = from_dlpack(torch.ones(1000))
@@ -383,7 +380,7 @@ def test_a_tensor_inside_the_graph_is_not_deepcopied() -> None:
 
 
 def test_dtypes_and_empty_shapes_survive_pickle() -> None:
-    for kind in dtype.ALL_DTYPES:
+    for kind in ALL_DTYPES:
         t = adopt_array(np.zeros((2, 0, 3), kind.numpy))
         again = pickle.loads(pickle.dumps(t))
         assert (again.shape, again.dtype) == (t.shape, kind)

@@ -1,5 +1,6 @@
 """How tensors print: values as PyTorch prints them, and something true in every other state."""
 
+import contextlib
 import re
 import threading
 import tracemalloc
@@ -9,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvm import autograd, dtype, printing  # noqa: F401 - autograd attaches requires_grad_
-from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.ops import binary  # noqa: F401 - attaches + and *
-from flowvm.ops.create import empty, ones, tensor
-from flowvm.printing import get_printoptions, printoptions, set_printoptions
+import flowvm as flow
+from flowvm import empty, get_printoptions, ones, printoptions, set_printoptions, tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor
 from flowvm.vm import layout as w
@@ -147,12 +146,12 @@ def test_gradient_and_dtype_are_shown_where_they_say_something() -> None:
     x = tensor([1.0, 2.0], requires_grad=True)
     assert repr(x) == str(x) == "tensor([1., 2.], requires_grad=True)"
     assert re.fullmatch(r"tensor\(\[2., 4.\], grad_fn=<Mul\w*>\)", repr(x * 2))
-    before = dtype.get_default_dtype()
-    dtype.set_default_dtype(dtype.float64)
+    before = flow.get_default_dtype()
+    flow.set_default_dtype(flow.float64)
     try:
         assert repr(x.detach()) == "tensor([1., 2.], dtype=float32)"
     finally:
-        dtype.set_default_dtype(before)
+        flow.set_default_dtype(before)
     with printoptions(linewidth=30):
         assert repr(x) == "tensor([1., 2.],\n       requires_grad=True)"
 
@@ -213,7 +212,7 @@ def test_a_failed_tensor_shows_its_error_and_leaves_it_unseen(failed: Tensor) ->
     assert "&lt;failed" in failed._repr_html_()
     assert not engine.failures.all()[-1].seen
     with pytest.raises(ValueError, match="way"):
-        failed.item() if failed.numel() == 1 else failed.tolist()
+        failed.tolist()
 
 
 def test_tensors_that_are_not_whole() -> None:
@@ -239,7 +238,8 @@ def test_no_property_waits(hold: Any) -> None:
 
     def read() -> None:
         for name in names:
-            getattr(t, name)
+            with contextlib.suppress(FlowError):  # some are for matrices only, or the like
+                getattr(t, name)
         done.set()
 
     threading.Thread(target=read, daemon=True).start()
@@ -258,8 +258,8 @@ def test_options_are_set_checked_and_restored() -> None:
     set_printoptions(**default)
     assert get_printoptions() == default
     with pytest.raises(KeyError), printoptions(sci_mode=True) as inside:
-        assert inside["sci_mode"]
-        raise KeyError
+        inside["no such option"]
+    assert inside["sci_mode"]
     assert get_printoptions() == default
     set_printoptions(profile="full")
     assert "..." not in repr(tensor(list(range(2000))))
@@ -295,9 +295,9 @@ def test_numbers() -> None:
 
 def test_a_misspelt_attribute_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match="did you mean 'requires_grad'"):
-        ones(2).require_grad
+        getattr(ones(2), "require_grad")  # noqa: B009
     with pytest.raises(AttributeError, match="no attribute '_shape'"):
-        ones(2)._shape
+        getattr(ones(2), "_shape")  # noqa: B009
     assert not hasattr(ones(2), "qqqq")
 
 

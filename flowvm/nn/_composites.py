@@ -74,7 +74,8 @@ def pairwise_distance(
     """The p-norm of x1 - x2 + eps over the last dimension."""
     difference = ops.abs(x1 - x2 + eps)
     if p == math.inf:
-        return ops.amax(difference, -1, keepdim)
+        largest: Tensor = ops.amax(difference, -1, keepdim)
+        return largest
     return ops.sum(difference**p, -1, keepdim) ** (1.0 / p)
 
 

@@ -127,7 +127,8 @@ class Flatten(Module):
         self.end_dim = end_dim
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.flatten(input, self.start_dim, self.end_dim)
+        out: Tensor = ops.flatten(input, self.start_dim, self.end_dim)
+        return out
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"

@@ -179,11 +179,13 @@ class AdaptiveMaxPool1d(_Adaptive):
     """The largest elements of `output_size` windows over (N, C, L) or (C, L)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_max_pool1d(input, self.output_size)
+        out: Tensor = F.adaptive_max_pool1d(input, self.output_size)
+        return out
 
 
 class AdaptiveMaxPool2d(_Adaptive):
     """The largest elements of `output_size` windows over (N, C, H, W) or (C, H, W)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_max_pool2d(input, self.output_size)
+        out: Tensor = F.adaptive_max_pool2d(input, self.output_size)
+        return out

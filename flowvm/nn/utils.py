@@ -52,12 +52,15 @@ def clip_grad_norm_(
 
 
 def _total_norm(grads: list[Tensor], order: float) -> Tensor:
+    total: Tensor
     if order == math.inf:
-        return ops.amax(ops.stack([ops.amax(ops.abs(grad)) for grad in grads]))
-    if order == 2.0:
-        return ops.sqrt(ops.sum(ops.stack([ops.sum(grad * grad) for grad in grads])))
-    powers = ops.stack([ops.sum(ops.abs(grad) ** order) for grad in grads])
-    return ops.sum(powers) ** (1.0 / order)
+        total = ops.amax(ops.stack([ops.amax(ops.abs(grad)) for grad in grads]))
+    elif order == 2.0:
+        total = ops.sqrt(ops.sum(ops.stack([ops.sum(grad * grad) for grad in grads])))
+    else:
+        powers = ops.stack([ops.sum(ops.abs(grad) ** order) for grad in grads])
+        total = ops.sum(powers) ** (1.0 / order)
+    return total
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:

@@ -72,6 +72,7 @@ _SIGNATURES = {
 }
 
 
+STRUCT_ERRORS = (struct.error, OverflowError, TypeError)
 _RECORDS = [struct.Struct(f"{n}q") for n in range(w.RECORD_WORDS + 1)]
 
 
@@ -146,6 +147,8 @@ class Engine:
             lasts=[0] * FRAMES,
             after=self.after_issue,
             make_room=self.make_room,
+            fill_hole=self.fill_hole,
+            struct_errors=STRUCT_ERRORS,
             refill=self.refill,
             release_dead=self.release_dead,
             getframe=sys._getframe,
@@ -331,7 +334,7 @@ class Engine:
         lasts[seq & (FRAMES - 1)] = last
         try:
             pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, seq + 1)
-        except BaseException:
+        except STRUCT_ERRORS:  # and not a Ctrl-C that came after the record was published
             self.fill_hole(seq)
             raise
         if self.control[w.SCHEDULER_SLEEPS]:

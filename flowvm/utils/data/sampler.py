@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from flowvm import ops
-from flowvm.dtype import float64
 from flowvm.errors import ArgumentError
 from flowvm.tensor import Tensor
 
@@ -131,26 +130,13 @@ class WeightedRandomSampler(Sampler[int]):
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        drawn = self._with_replacement() if self.replacement else self._without()
-        indices: list[int] = drawn.tolist()
-        return iter(indices)
-
-    def _with_replacement(self) -> np.ndarray[Any, Any]:
-        ends = np.cumsum(self.weights)
-        at = self._uniform(self.num_samples) * ends[-1]
-        last = np.flatnonzero(self.weights)[-1]  # where a draw that rounds up to the end belongs
-        return np.minimum(np.searchsorted(ends, at, side="right"), last)
-
-    def _without(self) -> np.ndarray[Any, Any]:
-        # The order of exponential arrival times at rates `weights` is that of successive draws.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            arrivals = -np.log1p(-self._uniform(len(self.weights))) / self.weights
-        arrivals[self.weights == 0] = np.inf
-        return np.argsort(arrivals, kind="stable")[: self.num_samples]
-
-    def _uniform(self, n: int) -> np.ndarray[Any, Any]:
-        drawn = ops.rand(n, generator=self.generator, dtype=float64)
-        return np.asarray(drawn.numpy())
+        drawn: list[int] = ops.multinomial(
+            ops.tensor(self.weights),
+            self.num_samples,
+            self.replacement,
+            generator=self.generator,
+        ).tolist()
+        return iter(drawn)
 
     def __len__(self) -> int:
         return self.num_samples

@@ -60,8 +60,8 @@ flow = _Flow()
 
 def mapped(value: Any, f: Callable[[Array], Any]) -> Any:
     """`value` with `f` of every array in it."""
-    if isinstance(value, np.ndarray):
-        return f(value)
+    if isinstance(value, (np.ndarray, np.floating)):  # NumPy's arithmetic makes numbers of 0-d arrays
+        return f(np.asarray(value))
     if isinstance(value, (list, tuple)):
         items = [mapped(v, f) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -1,0 +1,126 @@
+"""Tensor methods that convert or ask: `float()`, `cpu()`, `type_as()`, `data`, `data_ptr()` and their kin."""
+
+from __future__ import annotations
+
+from flowvm import dtype as _dtype
+from flowvm.device import cpu as _cpu
+from flowvm.dtype import DType
+from flowvm.errors import ArgumentTypeError
+from flowvm.ops.core import detach
+from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import engine
+
+__all__: list[str] = []
+
+
+def _converter(name: str, dtype: DType) -> None:
+    def convert(x: Tensor) -> Tensor:
+        out: Tensor = x.to(dtype)
+        return out
+
+    convert.__name__ = convert.__qualname__ = name
+    convert.__doc__ = f"`x.to(flow.{dtype.name})`."
+    method(name)(convert)
+
+
+for _name, _to in (
+    ("bool", _dtype.bool_),
+    ("byte", _dtype.uint8),
+    ("char", _dtype.int8),
+    ("short", _dtype.int16),
+    ("int", _dtype.int32),
+    ("long", _dtype.int64),
+    ("half", _dtype.float16),
+    ("float", _dtype.float32),
+    ("double", _dtype.float64),
+):
+    _converter(_name, _to)
+
+
+@method()
+def cpu(x: Tensor) -> Tensor:
+    """`x.to("cpu")`: `x` itself when it is there."""
+    out: Tensor = x.to(_cpu)
+    return out
+
+
+@method()
+def cuda(x: Tensor, device: object = None) -> Tensor:
+    """`x.to("cuda")`; DeviceError where there is none."""
+    out: Tensor = x.to("cuda" if device is None else device)
+    return out
+
+
+@method()
+def type_as(x: Tensor, other: Tensor) -> Tensor:
+    """`x.to(other.dtype)`."""
+    if not isinstance(other, Tensor):
+        raise ArgumentTypeError(f"type_as: other must be a Tensor, got {type(other).__name__}")
+    out: Tensor = x.to(other.dtype)
+    return out
+
+
+@method()
+def data_ptr(x: Tensor) -> int:
+    """The address of the first element.  Waits for the tensor; 0 when it is empty."""
+    engine.wait_for([x._ref])
+    return engine.pointer(x._ref) if x._meta.numel else 0
+
+
+@method()
+def ndimension(x: Tensor) -> int:
+    """The number of dimensions."""
+    return x._meta.ndim
+
+
+@method()
+def is_signed(x: Tensor) -> bool:
+    """Whether the dtype has negative values."""
+    return x._meta.dtype.is_signed
+
+
+@method()
+def is_complex(x: Tensor) -> bool:
+    """False: there are no complex dtypes."""
+    return False
+
+
+@method()
+def is_nonzero(x: Tensor) -> bool:
+    """Whether the value of a one-element tensor is not zero.  Waits for the tensor."""
+    return bool(x.item())
+
+
+def _data(x: Tensor) -> Tensor:
+    """The same memory outside the autograd graph, as `detach()`; assigning copies into it."""
+    return detach(x)  # type: ignore[no-any-return]
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        raise ArgumentTypeError(f"data must be a Tensor, got {type(value).__name__}")
+    detach(x).copy_(value)
+
+
+Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
+Tensor.is_cpu = property(lambda x: x._meta.device is _cpu)  # type: ignore[attr-defined]
+
+
+@method()
+def __contains__(x: Tensor, element: object) -> bool:
+    """Whether any element equals `element`.  Waits for the tensor."""
+    found: Tensor = (x == element).any()
+    return bool(found.item())
+
+
+@method()
+def __reversed__(x: Tensor) -> Tensor:
+    """The tensor flipped along its first dimension."""
+    out: Tensor = x.flip(0) if x._meta.ndim else x
+    return out
+
+
+@method()
+def __rmatmul__(x: Tensor, other: object) -> Tensor:
+    """`other @ x` where `other` is no Tensor."""
+    raise ArgumentTypeError(f"@ needs two Tensors, got {type(other).__name__}")

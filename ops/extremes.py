@@ -1,0 +1,329 @@
+"""Extremes and where they are: max, min, argmax, argmin, aminmax, median.
+
+The first of equal elements wins, and a NaN beats every number, as in PyTorch.  The gradient of a
+value with an index goes to the element at that index; that of `max(x)` without one is shared by
+equal elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.dtype import bool_, float16, float32, int64, uint8
+from flowvm.errors import ArgumentTypeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.compare import where
+from flowvm.ops.create import zeros_like
+from flowvm.ops.folds import shape_without
+from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
+from flowvm.ops.reduce import amax, amin, require_elements
+from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.ops.sorting import kthvalue
+from flowvm.ops.ternary import maximum, minimum
+from flowvm.tensor import Tensor, method
+
+__all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
+
+Array = Any
+
+
+class Extremes(NamedTuple):
+    """What max, min and median give along a dimension: the values, and where they are (int64)."""
+
+    values: Tensor
+    indices: Tensor
+
+
+class MinMax(NamedTuple):
+    """What aminmax gives."""
+
+    min: Tensor
+    max: Tensor
+
+
+def _larger(a: Any, b: Any) -> bool:
+    return bool(a > b or (a != a and b == b))
+
+
+def _smaller(a: Any, b: Any) -> bool:
+    return bool(a < b or (a != a and b == b))
+
+
+def _searching(beats: Callable[[Any, Any], bool]) -> Callable[..., None]:
+    """A body that finds, for each unit of [outer, inner], the element that none of the n before or
+    after beats.
+    """
+
+    def body(values: Array, indices: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
+        if inner == 1:
+            for unit in range(lo, hi):
+                row = x[unit * n : unit * n + n]
+                best, place = row[0], 0
+                for j in range(1, n):
+                    if beats(row[j], best):
+                        best, place = row[j], j
+                values[unit], indices[unit] = best, place
+            return
+        unit = lo
+        while unit < hi:
+            outer = unit // inner
+            column = unit - outer * inner
+            width = min_of(inner - column, hi - unit)
+            start = outer * n * inner + column
+            best_here, place_here = values[unit : unit + width], indices[unit : unit + width]
+            for i in range(width):
+                best_here[i], place_here[i] = x[start + i], 0
+            for j in range(1, n):
+                start += inner
+                for i in range(width):
+                    if beats(x[start + i], best_here[i]):
+                        best_here[i], place_here[i] = x[start + i], j
+            unit += width
+
+    return body
+
+
+def min_of(a: int, b: int) -> int:
+    """`min` of two numbers: this module's own is for tensors."""
+    return a if a < b else b
+
+
+_largest_body = _searching(_larger)
+_smallest_body = _searching(_smaller)
+
+
+def _launch(body: Callable[..., None], x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    n = x.shape[dim]
+    inner = math.prod(x.shape[dim + 1 :])
+    values = x.with_shape(shape_without(x.shape, (dim,), keepdim))
+    seen = uint8 if x.dtype is bool_ else x.dtype
+    return Launch(
+        (values, values.dense(int64)),
+        body,
+        (View(seen, (values.numel,)), View(int64, (values.numel,)), View(seen, (x.numel,))),
+        consts=(n, inner),
+        units=values.numel,
+        grain=GRAIN // n + 1,
+    )
+
+
+@op("x -> values, indices", name="max")
+def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    return _launch(_largest_body, x, dim, keepdim)
+
+
+@op("x -> values, indices", name="min")
+def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    return _launch(_smallest_body, x, dim, keepdim)
+
+
+def _selected_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (indices,) = c.saved
+    dim, keepdim = c.attrs
+    meta = c.metas[0]
+    if not keepdim:
+        g, indices = g.unsqueeze(dim), indices.unsqueeze(dim)
+    start = zeros_like(g).expand(meta.shape)
+    return (start.scatter(dim, indices, g),)
+
+
+_max_node = Recorded("max", _selected_grad, ("x",), "indices")
+_min_node = Recorded("min", _selected_grad, ("x",), "indices")
+
+
+def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Values and indices, outside the graph.  A 0-d tensor is a vector of one."""
+    x = x.detach()
+    if x._meta.ndim == 0:
+        values, indices = _search(search, x.reshape(1), 0, False)
+    elif x._meta.dtype is float16:
+        values, indices = search(x.to(float32), dim, keepdim)
+    else:
+        values, indices = search(x, dim, keepdim)
+    return values.to(x._meta.dtype), indices
+
+
+def _along(name: str, search: Any, node: Recorded, x: Tensor, dim: Any, keepdim: bool) -> Extremes:
+    d = wrap_dim(name, dim, x._meta.ndim)
+    if x._meta.ndim:
+        require_elements(name, x, (d,))
+    values, indices = _search(search, x, d, keepdim)
+    if x._node is not None:
+        record(node if x._meta.ndim else _same_node, (x,), values, (d, keepdim), (indices,))
+    return Extremes(values, indices)
+
+
+_same_node = Recorded("max", lambda c, g: (g,), ("x",), "indices")
+
+
+def _dim_or_other(name: str, dim: Any, keepdim: Any, given: dict[str, Any]) -> tuple[Any, Any]:
+    """PyTorch's three forms in one: (dim, other)."""
+    other = given.pop("other", None)
+    if given:
+        raise ArgumentTypeError(f"{name}() got an unknown argument {next(iter(given))!r}")
+    if isinstance(dim, Tensor):
+        dim, other = None, dim
+    if other is not None and (dim is not None or keepdim):
+        raise ArgumentTypeError(f"{name} takes dim, or a second tensor, not both")
+    return dim, other
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+    """Three forms: `max(x)`, the largest element; `max(x, dim)`, (values, indices) along `dim`;
+    `max(x, other)`, `maximum`.
+
+    >>> flow.max(flow.tensor([[1.0, 5.0], [7.0, 2.0]]), 1)
+    Extremes(values=tensor([5., 7.]), indices=tensor([1, 0]))
+    """
+    need_tensor("max", "input", input)
+    dim, other = _dim_or_other("max", dim, keepdim, given)
+    if other is not None:
+        return maximum(input, other)
+    if dim is None:
+        return amax(input)
+    return _along("max", _largest, _max_node, input, dim, keepdim)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+    """Three forms: `min(x)`, the smallest element; `min(x, dim)`, (values, indices) along `dim`;
+    `min(x, other)`, `minimum`.
+    """
+    need_tensor("min", "input", input)
+    dim, other = _dim_or_other("min", dim, keepdim, given)
+    if other is not None:
+        return minimum(input, other)
+    if dim is None:
+        return amin(input)
+    return _along("min", _smallest, _min_node, input, dim, keepdim)
+
+
+def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    need_tensor(name, "input", input)
+    if dim is None:
+        flat = input.detach().reshape(-1)
+        require_elements(name, flat, (0,))
+        place = _search(search, flat, 0, False)[1]
+        kept: Tensor = place.reshape((1,) * input._meta.ndim) if keepdim else place
+        return kept
+    d = wrap_dim(name, dim, input._meta.ndim)
+    if input._meta.ndim:
+        require_elements(name, input, (d,))
+    return _search(search, input, d, keepdim)[1]
+
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the largest element is along `dim` (None: in the flattened tensor), as int64; the first
+    of equals.
+    """
+    return _place("argmax", _largest, input, dim, keepdim)
+
+
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the smallest element is along `dim` (None: in the flattened tensor), as int64; the
+    first of equals.
+    """
+    return _place("argmin", _smallest, input, dim, keepdim)
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest element over `dim` (None: all): a pair (min, max)."""
+    dims: Any = () if dim is None else dim
+    return MinMax(amin(input, dims, keepdim), amax(input, dims, keepdim))
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median: `median(x)` of all elements, `median(x, dim)` as (values, indices).  The lower
+    one of two; NaN if there is one.
+    """
+    need_tensor("median", "input", input)
+    if dim is None:
+        if input._meta.numel == 0 and input._meta.dtype.is_floating_point:
+            return filled_of(input._meta.with_shape(()), math.nan)
+        return _median(input.reshape(-1), 0, False).values
+    d = wrap_dim("median", dim, input._meta.ndim)
+    if input._meta.ndim == 0:
+        return Extremes(*(t.reshape(()) for t in _median(input.reshape(1), 0, False)))
+    return _median(input, d, keepdim)
+
+
+def _median(x: Tensor, d: int, keepdim: bool) -> Extremes:
+    require_elements("median", x, (d,))
+    values, indices = kthvalue(x, (x._meta.shape[d] + 1) // 2, d, keepdim)
+    if not x._meta.dtype.is_floating_point:
+        return Extremes(values, indices)
+    top, place = max(x, d, keepdim)  # NaN if there is one
+    missing = top != top
+    return Extremes(where(missing, top, values), where(missing, place, indices))
+
+
+for _f in (max, min, argmax, argmin, aminmax, median):
+    method()(_f)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Numbers that no small change makes equal."""
+    return rng.permutation(math.prod(shape)).reshape(shape) * 0.5 - 2.0
+
+
+def _along_samples(rng: np.random.Generator) -> list[Sample]:
+    x = _distinct(rng, (3, 4, 2))
+    return [Sample((x,)), Sample((x, 1)), Sample((x, -1, True)), Sample((_distinct(rng, (5,)), 0))]
+
+
+def _with_index(value: Any, place: Any) -> Any:
+    def reference(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            return value(x)
+        return value(x, axis=dim, keepdims=keepdim), place(x, axis=dim, keepdims=keepdim)
+
+    return reference
+
+
+def _median_reference(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        return np.sort(x, axis=None)[(x.size - 1) // 2]
+    k = [(x.shape[dim] - 1) // 2]
+    order = np.argsort(x, axis=dim, kind="stable").take(k, axis=dim)
+    values = np.take_along_axis(x, order, dim)
+    return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
+
+
+_errors = (
+    (lambda flow: flow.max(flow.ones(2), 1), IndexError),
+    (lambda flow: flow.max(flow.ones(0)), IndexError),
+    (lambda flow: flow.max(flow.ones(2, 0), 1), IndexError),
+    (lambda flow: flow.max(flow.ones(2), nonsense=1), TypeError),
+)
+samples(max, _along_samples, _with_index(np.max, np.argmax), errors=_errors)
+samples(min, _along_samples, _with_index(np.min, np.argmin))
+samples(
+    argmax,
+    _along_samples,
+    lambda x, dim=None, keepdim=False: np.argmax(x, axis=dim, keepdims=keepdim),
+    grad=False,
+)
+samples(
+    argmin,
+    _along_samples,
+    lambda x, dim=None, keepdim=False: np.argmin(x, axis=dim, keepdims=keepdim),
+    grad=False,
+)
+samples(
+    aminmax,
+    lambda rng: [
+        Sample((_distinct(rng, (3, 4)),)),
+        Sample((_distinct(rng, (3, 4)),), {"dim": 1, "keepdim": True}),
+    ],
+    lambda x, dim=None, keepdim=False: (
+        np.min(x, axis=dim, keepdims=keepdim),
+        np.max(x, axis=dim, keepdims=keepdim),
+    ),
+)
+samples(median, _along_samples, _median_reference)

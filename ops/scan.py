@@ -1,0 +1,405 @@
+"""Running results along a dimension: sums, products, extremes, and first-order recurrences.
+
+The recurrence y[k] = a[k] + b[k] * y[k-1] is what the gradients of products and of logcumsumexp
+come down to, without a division; it is the transpose of A[k] = g[k] + b[k+1] * A[k+1], so the two
+are each other's gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType, as_dtype, bool_, float16, float32, int64, uint8
+from flowvm.errors import DTypeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.create import ones_like, zeros_like
+from flowvm.ops.extremes import Extremes, _larger, _smaller
+from flowvm.ops.joining import cat
+from flowvm.ops.math import exp
+from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dim
+from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.tensor import Tensor, method
+
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
+
+Array = Any
+
+
+def _split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
+    return math.prod(x.shape[:dim]), x.shape[dim], math.prod(x.shape[dim + 1 :])
+
+
+def _launch(
+    body: Callable[..., None],
+    x: TensorMeta,
+    dim: int,
+    seen: tuple[DType, ...],
+    outputs: tuple[TensorMeta, ...],
+    *flags: bool,
+) -> Launch:
+    """A unit is one line through the [outer, n, inner] elements."""
+    outer, n, inner = _split(x, dim)
+    views = tuple(View(dtype, (x.numel,)) for dtype in seen)
+    grain = GRAIN // (n + 1) + 1
+    return Launch(outputs, body, views, (n, inner, *flags), units=outer * inner, grain=grain)
+
+
+def _line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
+    """Where the line of `unit` starts, and its step."""
+    outer = unit // inner
+    start = outer * n * inner + unit - outer * inner
+    return (start + (n - 1) * inner, -inner) if reverse else (start, inner)
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
+def _cumsum_body(out: Array, x: Array, n: int, inner: int, reverse: bool, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = _line(unit, n, inner, reverse)
+        total = out.dtype.type(0) * 1  # float64 or int64
+        for _ in range(n):
+            total += x[at]
+            out[at] = total
+            at += step
+
+
+def _summed(dtype: DType) -> DType:
+    return dtype if dtype.is_floating_point else int64
+
+
+@op("x -> out", name="cumsum", grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),))
+def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
+    kind = _summed(x.dtype)
+    return _launch(_cumsum_body, x, dim, (kind, x.dtype), (x.dense(kind),), reverse)
+
+
+def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
+    need_tensor(name, "input", input)
+    d = wrap_dim(name, dim, input._meta.ndim)
+    return (input if dtype is None else input.to(as_dtype(dtype))), d
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
+    x, d = _ready("cumsum", input, dim, dtype)
+    if x._meta.ndim == 0:
+        out: Tensor = cumsum(x.reshape(1), 0).reshape(())
+        return out
+    out = _cumsum(x, d, False)
+    return out
+
+
+# --- recurrences ------------------------------------------------------------------------------
+
+
+def _forward_body(out: Array, a: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = _line(unit, n, inner, False)
+        y = out.dtype.type(0)
+        for _ in range(n):
+            y = a[at] + b[at] * y
+            out[at] = y
+            at += step
+
+
+def _backward_body(out: Array, g: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = _line(unit, n, inner, True)
+        y = out.dtype.type(0)
+        for k in range(n):
+            y = g[at] + (b[at - step] * y if k > 0 else y)
+            out[at] = y
+            at += step
+
+
+def _later(x: Tensor, dim: int, first: float) -> Tensor:
+    """`x` one place further along `dim`, with `first` in the place that is free."""
+    n = x._meta.shape[dim]
+    if n == 0:
+        return x
+    head = x.narrow(dim, 0, 1)
+    edge = ones_like(head) if first else zeros_like(head)
+    later: Tensor = cat([edge, x.narrow(dim, 0, n - 1)], dim)
+    return later
+
+
+def _forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    b, out = c.saved
+    (dim,) = c.attrs
+    to_a = _recur_back(g, b, dim)
+    return to_a, (to_a * _later(out, dim, 0) if c.needs[1] else None)
+
+
+def _backward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    b, out = c.saved
+    (dim,) = c.attrs
+    to_g = _recur(g, b, dim)
+    return to_g, (_later(to_g, dim, 0) * out if c.needs[1] else None)
+
+
+@op("a, b -> out", name="recurrence", saves="b, out", grad=_forward_grad)
+def _recur(a: TensorMeta, b: TensorMeta, dim: int) -> Launch:
+    return _launch(_forward_body, a, dim, (a.dtype,) * 3, (a.dense(),))
+
+
+@op("g, b -> out", name="recurrence_back", saves="b, out", grad=_backward_grad)
+def _recur_back(g: TensorMeta, b: TensorMeta, dim: int) -> Launch:
+    return _launch(_backward_body, g, dim, (g.dtype,) * 3, (g.dense(),))
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+def _cumprod_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = _line(unit, n, inner, False)
+        total = out.dtype.type(1) * 1
+        for _ in range(n):
+            total *= x[at]
+            out[at] = total
+            at += step
+
+
+def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    x, out = c.saved
+    (dim,) = c.attrs
+    return (_later(out, dim, 1) * _recur_back(g, x, dim),)
+
+
+@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad)
+def _cumprod(x: TensorMeta, dim: int) -> Launch:
+    kind = _summed(x.dtype)
+    return _launch(_cumprod_body, x, dim, (kind, x.dtype), (x.dense(kind),))
+
+
+def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
+    x, d = _ready("cumprod", input, dim, dtype)
+    if x._meta.ndim == 0:
+        out: Tensor = cumprod(x.reshape(1), 0).reshape(())
+        return out
+    out = _cumprod(x, d)
+    return out
+
+
+def others_product(x: Tensor, dim: int) -> Tensor:
+    """For each element the product of all others along `dim`."""
+    before = _later(_cumprod(x, dim), dim, 1)
+    after = _later(_cumprod(x.flip(dim), dim), dim, 1).flip(dim)
+    return before * after
+
+
+# --- extremes ---------------------------------------------------------------------------------
+
+
+def _running(beats: Callable[[Any, Any], bool]) -> Callable[..., None]:
+    def body(values: Array, indices: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
+        for unit in range(lo, hi):
+            at, step = _line(unit, n, inner, False)
+            best, place = x[at], 0
+            for k in range(n):
+                if beats(x[at], best) or not beats(best, x[at]):  # the last of equals
+                    best, place = x[at], k
+                values[at], indices[at] = best, place
+                at += step
+
+    return body
+
+
+_cummax_body = _running(_larger)
+_cummin_body = _running(_smaller)
+
+
+def _running_launch(body: Callable[..., None], x: TensorMeta, dim: int) -> Launch:
+    seen = uint8 if x.dtype is bool_ else x.dtype
+    outputs = (x.dense(), x.dense(int64))
+    return _launch(body, x, dim, (seen, int64, seen), outputs)
+
+
+@op("x -> values, indices", name="cummax")
+def _cummax(x: TensorMeta, dim: int) -> Launch:
+    return _running_launch(_cummax_body, x, dim)
+
+
+@op("x -> values, indices", name="cummin")
+def _cummin(x: TensorMeta, dim: int) -> Launch:
+    return _running_launch(_cummin_body, x, dim)
+
+
+def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (indices,) = c.saved
+    return (zeros_like(g).scatter_add(c.attrs[0], indices, g),)
+
+
+_cummax_node = Recorded("cummax", _running_grad, ("x",), "indices")
+_cummin_node = Recorded("cummin", _running_grad, ("x",), "indices")
+
+
+def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> Extremes:
+    x, d = _ready(name, input, dim, None)
+    if x._meta.ndim == 0:
+        vector = _run(name, call, node, x.reshape(1), 0)
+        return Extremes(vector.values.reshape(()), vector.indices.reshape(()))
+    bare = x.detach()
+    if x._meta.dtype is float16:
+        values, indices = call(bare.to(float32), d)
+        values = values.to(float16)
+    else:
+        values, indices = call(bare, d)
+    if x._node is not None:
+        record(node, (x,), values, (d,), (indices,))
+    return Extremes(values, indices)
+
+
+def cummax(input: Tensor, dim: int) -> Extremes:
+    """The largest element so far along `dim`, and where it is (the last of equals): (values,
+    indices).
+    """
+    return _run("cummax", _cummax, _cummax_node, input, dim)
+
+
+def cummin(input: Tensor, dim: int) -> Extremes:
+    """The smallest element so far along `dim`, and where it is (the last of equals): (values,
+    indices).
+    """
+    return _run("cummin", _cummin, _cummin_node, input, dim)
+
+
+# --- logcumsumexp -----------------------------------------------------------------------------
+
+
+def _logcumsumexp_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = _line(unit, n, inner, False)
+        top, total = -np.inf, 0.0  # of exp(x - top)
+        for _ in range(n):
+            v = np.float64(x[at])
+            if v > top:
+                total = total * np.exp(top - v) + 1.0
+                top = v
+            elif v != v or top == np.inf:
+                total = total + (v if v != v else 0.0)
+            elif v > -np.inf:
+                total += np.exp(v - top)
+            out[at] = top + np.log(total) if total != 0.0 else -np.inf
+            at += step
+
+
+def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    x, out = c.saved
+    (dim,) = c.attrs
+    # A[k] = sum over i >= k of g[i] * exp(out[k] - out[i]), whose every factor is at most 1
+    decay = exp.call(_later(out, dim, 0) - out)
+    return (exp.call(x - out) * _recur_back(g, decay, dim),)
+
+
+@op("x -> out", name="logcumsumexp", saves="x, out", grad=_logcumsumexp_grad)
+def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
+    return _launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """log(cumsum(exp(input), dim)) without overflow.  DTypeError for integers."""
+    x, d = _ready("logcumsumexp", input, dim, None)
+    if not x._meta.dtype.is_floating_point:
+        raise DTypeError(f"logcumsumexp is for floats, got {x.dtype.name}")
+    if x._meta.ndim == 0:
+        out: Tensor = logcumsumexp(x.reshape(1), 0).reshape(())
+        return out
+    out = _logcumsumexp(x, d)
+    return out
+
+
+# --- differences ------------------------------------------------------------------------------
+
+
+def diff(
+    input: Tensor,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """The `n`-th differences of neighbours along `dim`; bools: whether neighbours differ."""
+    x, d = _ready("diff", input, dim, None)
+    parts = [t for t in (prepend, x, append) if t is not None]
+    x = cat(parts, d) if len(parts) > 1 else x
+    for _ in range(n):
+        size = x._meta.shape[d]
+        if size == 0:
+            break
+        later, earlier = x.narrow(d, 1, size - 1), x.narrow(d, 0, size - 1)
+        x = later != earlier if x._meta.dtype is bool_ else later - earlier
+    return x
+
+
+for _f in (cumsum, cumprod, cummax, cummin, logcumsumexp, diff):
+    method()(_f)
+for _f in (cumsum, cumprod):
+
+    def _in_place(x: Tensor, dim: int, *, dtype: DType | None = None, f: Any = _f) -> Tensor:
+        """The in-place form: the result replaces the values of `x`."""
+        changed: Tensor = x.copy_(f(x, dim, dtype=dtype))
+        return changed
+
+    setattr(Tensor, f"{_f.__name__}_", _in_place)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _lines(rng: np.random.Generator) -> list[Sample]:
+    x = rng.uniform(0.5, 2.0, (3, 4, 2))
+    return [Sample((x, 1)), Sample((x, -1)), Sample((rng.uniform(0.5, 2.0, (5,)), 0))]
+
+
+def _running_reference(better: Any) -> Any:
+    def reference(x: Any, dim: int) -> Any:
+        x = np.moveaxis(x, dim, 0)
+        values, places = x.copy(), np.zeros(x.shape, np.int64)
+        for k in range(1, len(x)):
+            won = better(x[k], values[k - 1])
+            values[k] = np.where(won, x[k], values[k - 1])
+            places[k] = np.where(won, k, places[k - 1])
+        return np.moveaxis(values, 0, dim), np.moveaxis(places, 0, dim)
+
+    return reference
+
+
+_lines_errors = (
+    (lambda flow: flow.cumsum(flow.ones(2), 1), IndexError),
+    (lambda flow: flow.cumsum([1.0], 0), TypeError),
+)
+samples(
+    cumsum,
+    lambda rng: [*_lines(rng), Sample((np.zeros((2, 0)), 1)), Sample((np.array(2.0), 0))],
+    lambda x, dim: np.cumsum(x, dim).reshape(x.shape),
+    errors=_lines_errors,
+)
+samples(
+    cumprod,
+    lambda rng: [*_lines(rng), Sample((np.array([2.0, 0.0, 3.0, 0.0, 1.0]), 0))],
+    np.cumprod,
+)
+samples(cummax, _lines, _running_reference(np.greater_equal))
+samples(cummin, _lines, _running_reference(np.less_equal))
+samples(
+    logcumsumexp,
+    _lines,
+    lambda x, dim: np.log(np.cumsum(np.exp(x), dim)),
+    errors=((lambda flow: flow.logcumsumexp(flow.arange(3), 0), RuntimeError),),
+)
+samples(
+    diff,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 4)),)),
+        Sample((rng.standard_normal((4, 2)),), {"dim": 0, "n": 2}),
+        Sample((rng.standard_normal((1,)),)),
+    ],
+    lambda x, n=1, dim=-1: np.diff(x, n, dim),
+)

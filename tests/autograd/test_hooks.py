@@ -1,0 +1,138 @@
+"""Hooks on tensors, leaves and nodes."""
+
+import numpy as np
+import pytest
+
+X = np.array([0.5, 1.5, 2.0])
+
+
+def test_a_hook_sees_the_gradient(lib, check):
+    x = lib.leaf(X)
+    y = x * x
+    seen = []
+    y.register_hook(lambda g: seen.append(g))
+    (y * 3).sum().backward()
+    check(seen[0], np.full(3, 3.0))
+    check(x.grad, 6 * X)
+
+
+def test_a_hook_replaces_the_gradient(lib, check):
+    x = lib.leaf(X)
+    y = x * x
+    y.register_hook(lambda g: g * 10)
+    x.register_hook(lambda g: g + 1)
+    y.sum().backward()
+    check(x.grad, 20 * X + 1)
+
+
+def test_hooks_run_in_order_until_removed(lib, check):
+    x = lib.leaf(X)
+    first = x.register_hook(lambda g: g * 2)
+    x.register_hook(lambda g: g + 1)
+    (x * 1).sum().backward()
+    first.remove()
+    first.remove()
+    (x * 1).sum().backward()
+    check(x.grad, np.full(3, 5.0))
+
+
+def test_a_leaf_s_hook_sees_the_sum(lib, check):
+    x = lib.leaf(X)
+    seen = []
+    x.register_hook(lambda g: seen.append(g))
+    (x + x * 2 + x * x).sum().backward()
+    assert len(seen) == 1
+    check(seen[0], 3 + 2 * X)
+
+
+def test_a_hook_s_gradient_must_fit(lib):
+    x = lib.leaf(X)
+    x.register_hook(lambda g: g[:1])
+    with pytest.raises(RuntimeError):
+        x.sum().backward()
+
+
+def test_hooks_need_a_gradient(lib):
+    with pytest.raises(RuntimeError, match="doesn't require gradient"):
+        lib.leaf(X, requires_grad=False).register_hook(lambda g: g)
+
+
+def test_hooks_are_differentiated(lib, check):
+    x = lib.leaf(X)
+    y = x * x
+    y.register_hook(lambda g: g * x)
+    (g,) = lib.autograd.grad(y.sum(), x, create_graph=True)  # x * 2 x
+    check(lib.autograd.grad(g.sum(), x)[0], 4 * X)
+
+
+def test_grad_runs_hooks_too(lib, check):
+    x = lib.leaf(X)
+    x.register_hook(lambda g: g * 7)
+    check(lib.autograd.grad((x * 1).sum(), x)[0], np.full(3, 7.0))
+
+
+def test_post_accumulate_hooks(lib, check):
+    x = lib.leaf(X)
+    seen = []
+
+    def step(t):
+        seen.append(lib.value(t.grad).copy())
+        t.grad = None
+
+    x.register_post_accumulate_grad_hook(step)
+    for _ in range(2):
+        (x * x + x).sum().backward()
+    assert x.grad is None
+    assert len(seen) == 2
+    np.testing.assert_allclose(seen[1], 2 * X + 1)
+    with pytest.raises(RuntimeError, match="non-leaf"):
+        (x * 2).register_post_accumulate_grad_hook(step)
+
+
+def test_retain_grad(lib, check):
+    x = lib.leaf(X)
+    y = x * x
+    assert not y.retains_grad
+    y.retain_grad()
+    y.retain_grad()
+    assert y.retains_grad
+    (y * 3).sum().backward(retain_graph=True)
+    check(y.grad, np.full(3, 3.0))
+    x.retain_grad()
+    assert not x.retains_grad
+
+
+def test_retain_grad_is_after_the_hooks(lib, check):
+    y = lib.leaf(X) * 2
+    y.retain_grad()
+    y.register_hook(lambda g: g * 5)
+    y.sum().backward()
+    check(y.grad, np.full(3, 5.0))
+
+
+def test_node_hooks(lib, check):
+    x = lib.leaf(X)
+    y = x * 4
+    seen = []
+    y.grad_fn.register_prehook(lambda out: (out[0] * 2,))
+    y.grad_fn.register_hook(lambda into, out: seen.append((into, out)))
+    y.sum().backward()
+    check(x.grad, np.full(3, 8.0))
+    check(seen[0][0][0], np.full(3, 8.0))
+    check(seen[0][1][0], np.full(3, 2.0))
+
+
+def test_a_node_hook_replaces_what_goes_on(lib, check):
+    x = lib.leaf(X)
+    y = x.exp()
+    y.grad_fn.register_hook(lambda into, out: (into[0] * 0 + 1,))
+    y.sum().backward()
+    check(x.grad, np.ones(3))
+
+
+def test_hooks_on_one_of_several_outputs(lib, check):
+    x = lib.leaf(X)
+    a, b, _ = x.unbind(0)
+    b.register_hook(lambda g: g * 3)
+    (a + b).backward()
+    check(x.grad, [1.0, 3, 0])
