@@ -1,7 +1,8 @@
 """Looking for where a NaN came from.
 
-Inside `detect_anomaly` every node keeps the line of the program that made it, and backward looks at each gradient before it
-goes on: it waits for each, so this is slow, and for finding faults only.  Outside, nothing of this costs anything.
+Inside `detect_anomaly` every node keeps the line of the program that made it, and backward looks at
+each gradient before it goes on: it waits for each, so this is slow, and for finding faults only.
+Outside, nothing of this costs anything.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _check(node: Any, gradients: Any, results: Any) -> None:
                 + (
                     f".  The forward call was\n{trace}"
                     if trace
-                    else ".  The forward call was made outside detect_anomaly, so its line is not known"
+                    else ".  The forward call was outside detect_anomaly: its line is not known"
                 )
             )
 
@@ -69,7 +70,7 @@ def is_anomaly_enabled() -> bool:
     return anomaly.check is not None
 
 
-class set_detect_anomaly:
+class set_detect_anomaly:  # noqa: N801 - PyTorch's name
     """Switch the search on or off: at once, and back at the end of a with block."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
@@ -82,7 +83,7 @@ class set_detect_anomaly:
         _set(*self.before)
 
 
-class detect_anomaly(set_detect_anomaly):
+class detect_anomaly(set_detect_anomaly):  # noqa: N801 - PyTorch's name
     """Inside, a NaN in a gradient raises, naming the operation and the line that called it.
 
     check_nan=False only keeps the lines, for errors inside gradient functions.
@@ -103,5 +104,5 @@ def _state() -> tuple[bool, bool]:
 
 def _set(mode: bool, check_nan: bool) -> None:
     with _lock:
-        Node.__init__ = _traced_init if mode else _plain_init  # type: ignore[method-assign]
+        setattr(Node, "__init__", _traced_init if mode else _plain_init)  # noqa: B010 - mypy minds an assignment
         anomaly.check = _check if mode and check_nan else None

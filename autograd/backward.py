@@ -25,8 +25,10 @@ def backward(
 ) -> None:
     """Add the gradients of `tensors` to the `.grad` of every leaf that they were computed from.
 
-    grad_tensors   the gradient of some value with respect to each tensor; may be left out for those of one element
-    retain_graph   keep what was saved for the gradients, so that backward can run again (default: `create_graph`)
+    grad_tensors   the gradient of some value with respect to each tensor; may be left out for those
+                   of one element
+    retain_graph   keep what was saved for the gradients, so that backward can run again (default:
+                   `create_graph`)
     create_graph   record the gradients' own computation, for derivatives of them
     inputs         only these tensors get gradients, and nothing is computed that they do not need
     """
@@ -76,7 +78,8 @@ def grad(
     for i, t in enumerate(wanted):
         if t._node is None:
             raise AutogradError(
-                f"One of the differentiated Tensors does not require grad: inputs[{i}] of shape {tuple(t.shape)}"
+                f"One of the differentiated Tensors does not require grad: inputs[{i}] of shape "
+                f"{tuple(t.shape)}"
             )
     roots = _roots(sources, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
@@ -90,7 +93,8 @@ def grad(
             found[i] = filled_of(t._meta, 0)
         elif not allow_unused:
             raise AutogradError(
-                f"One of the differentiated Tensors appears to not have been used in the graph: inputs[{i}] of shape "
+                "One of the differentiated Tensors appears to not have been used in the graph: "
+                f"inputs[{i}] of shape "
                 f"{tuple(t.shape)}.  Set allow_unused=True if this is the desired behavior"
             )
     return tuple(found)
@@ -106,8 +110,8 @@ def _tensor_backward(
 ) -> None:
     """Add the gradients of this tensor to the `.grad` of the leaves it was computed from.
 
-    `gradient` is the gradient of some value with respect to this tensor; it may be left out if the tensor has one
-    element.  For the others see `flow.autograd.backward`.
+    `gradient` is the gradient of some value with respect to this tensor; it may be left out if the
+    tensor has one element.  For the others see `flow.autograd.backward`.
     """
     if inputs is None and gradient is None and t._node is not None and t._meta.numel == 1:
         keep = create_graph if retain_graph is None else retain_graph
@@ -122,7 +126,9 @@ _ones: dict[Any, Tensor] = {}
 
 
 def _one(meta: Any) -> Tensor:
-    """The gradient of a number with respect to itself; kept, since every training step starts with it."""
+    """The gradient of a number with respect to itself; kept, since every training step starts with
+    it.
+    """
     found = _ones.get(meta)
     if found is None or found.version:  # a hook may have written to it
         found = _ones[meta] = filled_of(meta, 1)
@@ -155,7 +161,8 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
         if g is None:
             if t._meta.numel != 1:
                 raise AutogradError(
-                    f"grad can be implicitly created only for scalar outputs, tensor {i} has shape {tuple(t.shape)}; "
+                    f"grad can be implicitly created only for scalar outputs, tensor {i} has "
+                    f"shape {tuple(t.shape)}; "
                     f"give its gradient, or reduce it with sum() or mean() first"
                 )
             g = filled_of(t._meta, 1)
@@ -163,7 +170,8 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
             raise ArgumentTypeError(f"a gradient is a Tensor or None, got {type(g).__name__}")
         elif g._meta.shape != t._meta.shape:
             raise AutogradError(
-                f"Mismatch in shape: grad_output[{i}] has a shape of {tuple(g.shape)} and output[{i}] has a shape of "
+                f"Mismatch in shape: grad_output[{i}] has a shape of {tuple(g.shape)} and "
+                f"output[{i}] has a shape of "
                 f"{tuple(t.shape)}"
             )
         elif g._meta.dtype is not t._meta.dtype:

@@ -1,12 +1,14 @@
-"""Activation checkpointing: what a function computed is forgotten after forward, and computed again in backward.
+"""Activation checkpointing: what a function computed is forgotten after forward, and computed again
+in backward.
 
-Forward is recorded once, to learn which leaves (parameters, mostly) the function uses, and the record is dropped.  One node
-stands for it, with an edge to each argument and each of those leaves; its gradient function computes forward again, on
-arguments that end in the node, and asks the engine for the gradients of exactly those edges.  So checkpoints work with
-`grad`, with `inputs=` and inside one another, and gradients of gradients go through them.
+Forward is recorded once, to learn which leaves (parameters, mostly) the function uses, and the
+record is dropped.  One node stands for it, with an edge to each argument and each of those leaves;
+its gradient function computes forward again, on arguments that end in the node, and asks the engine
+for the gradients of exactly those edges.  So checkpoints work with `grad`, with `inputs=` and
+inside one another, and gradients of gradients go through them.
 
-The second computation sees the random numbers of the first: the default generator is put back to where it was, for the time
-of it.
+The second computation sees the random numbers of the first: the default generator is put back to
+where it was, for the time of it.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ class _Checkpoint(Function):
             outputs = _listed(recipe.compute_again(ends))
         if len(outputs) != len(gradients):
             raise AutogradError(
-                f"checkpoint: the function returned {len(gradients)} outputs in forward and {len(outputs)} when it was "
+                f"checkpoint: the function returned {len(gradients)} outputs in forward and "
+                f"{len(outputs)} when it was "
                 f"computed again"
             )
         roots = [
@@ -113,11 +116,12 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """`function(*args, **kwargs)`, a tensor or a tuple, of which backward keeps the arguments and computes the rest again.
+    """`function(*args, **kwargs)`, a tensor or a tuple, of which backward keeps the arguments and
+    computes the rest again.
 
-    Gradients go to the arguments, to the parameters that `function` uses, and to whatever else it reaches.
-    preserve_rng_state=False saves a little time where nothing is random.  use_reentrant is there for PyTorch's sake and
-    changes nothing.
+    Gradients go to the arguments, to the parameters that `function` uses, and to whatever else it
+    reaches. preserve_rng_state=False saves a little time where nothing is random.  use_reentrant is
+    there for PyTorch's sake and changes nothing.
     """
     if not grad_enabled():
         return function(*args, **kwargs)
@@ -144,7 +148,9 @@ def checkpoint_sequential(
     use_reentrant: bool | None = None,
     preserve_rng_state: bool = True,
 ) -> Any:
-    """Each of `functions` on the result of the one before, in `segments` checkpoints; the last segment is not one."""
+    """Each of `functions` on the result of the one before, in `segments` checkpoints; the last
+    segment is not one.
+    """
     chain = list(functions)
     if not 1 <= segments <= len(chain):
         raise ArgumentError(f"segments must be between 1 and {len(chain)}, got {segments}")

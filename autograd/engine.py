@@ -1,17 +1,19 @@
 """Backward: gradients from the outputs of a graph to its leaves.
 
-A node runs when every gradient that can reach it has: `counts` has how many are still to come.  Nodes that are ready are on
-a stack, so a branch is followed to its end before the next, in an order that depends on the graph alone.  Nothing recurses:
-a graph may be as deep as memory allows.
+A node runs when every gradient that can reach it has: `counts` has how many are still to come.
+Nodes that are ready are on a stack, so a branch is followed to its end before the next, in an order
+that depends on the graph alone.  Nothing recurses: a graph may be as deep as memory allows.
 
 Invariants
-- a node's gradients arrive in the shape and dtype of its outputs: `_fitted` sees to it edge by edge;
-- a node whose outputs got no gradient at all does not run.  Where only some outputs did, its gradient function sees zeros
-  for the others (a custom Function may ask for None instead);
+- a node's gradients arrive in the shape and dtype of its outputs: `_fitted` sees to it edge by
+  edge;
+- a node whose outputs got no gradient at all does not run.  Where only some outputs did, its
+  gradient function sees zeros for the others (a custom Function may ask for None instead);
 - what a node saved is released when it has run, unless the graph is kept;
-- a gradient is changed in place only if this engine holds the one reference to it and to its memory, and the gradient's
-  own graph is not wanted;
-- an error in a gradient function or hook leaves the thread's modes as they were, and every `.grad` as complete as it was.
+- a gradient is changed in place only if this engine holds the one reference to it and to its
+  memory, and the gradient's own graph is not wanted;
+- an error in a gradient function or hook leaves the thread's modes as they were, and every `.grad`
+  as complete as it was.
 """
 
 from __future__ import annotations
@@ -169,13 +171,13 @@ def _run(
             results = (None,) * len(edges)
         elif len(results) != len(edges):
             raise AutogradError(
-                f"the gradient function of {node.operator.name} returned {len(results)} gradients for "
+                f"the gradient function of {node.operator.name} returned {len(results)} gradients "
+                f"for "
                 f"{len(edges)} inputs"
             )
         if not keep_graph and node._saved:
             node._saved = None
-        place = 0
-        for edge in edges:
+        for place, edge in enumerate(edges):
             if edge is not None:
                 target = edge.node if edge.__class__ is OutputEdge else edge
                 left = waiting(target)
@@ -192,17 +194,16 @@ def _run(
                         push(target)
                     else:
                         counts[target] = left - 1
-            place += 1
         g = results = r = None
 
 
 def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:
     """Add `g` to what the edge has got so far."""
     node: Any = edge
-    among = grads
+    among: Any = grads
     if edge.__class__ is OutputEdge:
         node = edge.index
-        among = grads.get(edge.node)  # type: ignore[assignment]
+        among = grads.get(edge.node)
         if among is None:
             among = grads[edge.node] = dict.fromkeys(range(len(edge.node.out_metas)))
     old = among.get(node)
@@ -220,7 +221,7 @@ def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> 
 
 
 def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> Any:
-    """Run a node that has hooks or several outputs, or of which more than its gradients is wanted."""
+    """Run a node that has hooks or several outputs, or that more is wanted of."""
     hooks: NodeHooks | None = getattr(node, "extra", None)
     if g is not None and hooks is not None:
         g = _tensor_hooks(hooks, g)
@@ -259,7 +260,9 @@ def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> 
 
 
 class _Pruned:
-    """A node of whose gradients some are not wanted this time: `needs` says so to the gradient function."""
+    """A node of whose gradients some are not wanted this time: `needs` says so to the gradient
+    function.
+    """
 
     def __init__(self, node: Any, needs: tuple[bool, ...]) -> None:
         self._node = node
@@ -358,7 +361,9 @@ def _add_in_place(t: Tensor, g: Tensor) -> None:
 
 
 def _own_memory(t: Tensor) -> bool:
-    """Whether `t` is dense and no other tensor is on its memory (one reference to its Storage: its own)."""
+    """Whether `t` is dense and no other tensor is on its memory (one reference to its Storage: its
+    own).
+    """
     storage = t._storage
     if storage is None:
         return True
@@ -366,7 +371,7 @@ def _own_memory(t: Tensor) -> bool:
 
 
 def _sole() -> int:
-    """What getrefcount says of an object that one local variable holds: it differs between Pythons."""
+    """What getrefcount says of an object that one local variable holds: Pythons differ."""
     g = object()
     return getrefcount(g)
 
@@ -374,21 +379,24 @@ def _sole() -> int:
 _SOLE = _sole()
 
 
-# --- gradients that do not fit, and errors ----------------------------------------------------------
+# --- gradients that do not fit, and errors
+# ----------------------------------------------------------
 
 
-def _fitted(node: Any, g: Any, meta: Any) -> Tensor:
+def _fitted(node: Any, g: Any, meta: Any) -> Any:
     """`g` in the shape and dtype of the input it belongs to; summed if the input was broadcast."""
     if not isinstance(g, Tensor):
         raise AutogradError(
-            f"the gradient function of {node.operator.name} returned a {type(g).__name__} where a Tensor or None is due"
+            f"the gradient function of {node.operator.name} returned a {type(g).__name__} where a "
+            f"Tensor or None is due"
         )
     if g._meta.shape != meta.shape:
         lead = g._meta.ndim - len(meta.shape)
         tail = g._meta.shape[max(lead, 0) :]
         if lead < 0 or any(d not in (1, n) for d, n in zip(meta.shape, tail, strict=True)):
             raise AutogradError(
-                f"the gradient function of {node.operator.name} returned a gradient of shape {tuple(g.shape)} for an "
+                f"the gradient function of {node.operator.name} returned a gradient of shape "
+                f"{tuple(g.shape)} for an "
                 f"input of shape {tuple(meta.shape)}"
             )
         g = sum_to(g, meta.shape)

@@ -1,11 +1,12 @@
-"""Custom operations with a gradient of their own: subclass `Function`, give it `forward` and `backward`, call `apply`.
+"""Custom operations with a gradient of their own: subclass `Function`, give it `forward` and
+`backward`, call `apply`.
 
-`ctx` *is* the node that the outputs get, as in PyTorch: what forward keeps on it is there in backward, and a program can see
-it as `output.grad_fn`.  Gradients are ordinary operations, so under `create_graph` they are recorded and can be
-differentiated again.
+`ctx` *is* the node that the outputs get, as in PyTorch: what forward keeps on it is there in
+backward, and a program can see it as `output.grad_fn`.  Gradients are ordinary operations, so under
+`create_graph` they are recorded and can be differentiated again.
 
-Invariant: a node holds no tensor that holds the node.  Outputs that forward saved are kept without their place in the graph
-and get it back when they are read.
+Invariant: a node holds no tensor that holds the node.  Outputs that forward saved are kept without
+their place in the graph and get it back when they are read.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 class FunctionCtx(Node):
     """The `ctx` of a Function: what forward leaves for backward, and a node of the graph.
 
-    Any attribute may be set on it; tensors that backward needs belong into `save_for_backward`, which notices in-place
-    changes to them and frees them in time.
+    Any attribute may be set on it; tensors that backward needs belong into `save_for_backward`,
+    which notices in-place changes to them and frees them in time.
     """
 
     needs_input_grad: tuple[bool, ...]
@@ -52,14 +53,17 @@ class FunctionCtx(Node):
         for t in tensors:
             if t is not None and not isinstance(t, Tensor):
                 raise ArgumentTypeError(
-                    f"save_for_backward can only save Tensors, got {type(t).__name__}; set other things as attributes "
+                    f"save_for_backward can only save Tensors, got {type(t).__name__}; set other "
+                    f"things as attributes "
                     f"of ctx"
                 )
         self._saving = tensors
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What was given to `save_for_backward`; AutogradError if it was freed, or changed in place since."""
+        """What was given to `save_for_backward`; AutogradError if it was freed, or changed in place
+        since.
+        """
         if self._saving:  # forward has not returned yet
             return self._saving
         kept = self.saved
@@ -98,7 +102,8 @@ class FunctionCtx(Node):
         missing = dirty - {id(o) for o in outputs}
         if missing:
             raise AutogradError(
-                f"{self.name()}: every tensor given to mark_dirty must be returned by forward as well"
+                f"{self.name()}: every tensor given to mark_dirty must be returned by forward as "
+                f"well"
             )
         recording = any(self.needs_input_grad)
         for place, out in enumerate(outputs):
@@ -107,7 +112,8 @@ class FunctionCtx(Node):
             if id(out) in dirty:
                 if recording and out._node is not None and out._node.is_leaf:
                     raise AutogradError(
-                        f"{self.name()}: a leaf tensor that requires grad cannot be changed in place; give apply() a "
+                        f"{self.name()}: a leaf tensor that requires grad cannot be changed in "
+                        f"place; give apply() a "
                         f"clone()"
                     )
                 out.bump()
@@ -155,7 +161,8 @@ class _Operator:
         expected = len(ctx.edges)
         if len(results) < expected or any(r is not None for r in results[expected:]):
             raise AutogradError(
-                f"function {self.name}Backward returned an incorrect number of gradients (expected {expected}, got "
+                f"function {self.name}Backward returned an incorrect number of gradients "
+                f"(expected {expected}, got "
                 f"{len(results)}): one for each argument of forward, None where there is none"
             )
         return results[:expected]
@@ -164,8 +171,9 @@ class _Operator:
 class Function:
     """The base of custom operations.
 
-    forward(ctx, *args) and backward(ctx, *grads) are static methods.  Or, for the other style, forward(*args) and
-    setup_context(ctx, inputs, output).  backward returns one gradient, or None, for each argument of forward.
+    forward(ctx, *args) and backward(ctx, *grads) are static methods.  Or, for the other style,
+    forward(*args) and setup_context(ctx, inputs, output).  backward returns one gradient, or None,
+    for each argument of forward.
 
     >>> class Exp(flow.autograd.Function):
     ...     @staticmethod
@@ -239,7 +247,9 @@ class _Refuse(Function):
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a Function's backward as one that cannot be differentiated: it runs unrecorded, and a second derivative raises."""
+    """Mark a Function's backward as one that cannot be differentiated: it runs unrecorded, and a
+    second derivative raises.
+    """
 
     @functools.wraps(backward)
     def once(ctx: Any, *gradients: Any) -> Any:

@@ -1,7 +1,7 @@
 """Derivatives of functions: products with a Jacobian or Hessian, and the matrices themselves.
 
-PyTorch's `torch.autograd.functional`: each takes a function of tensors and the point, as a tensor or a tuple of them, and what
-it returns has the same structure.
+PyTorch's `torch.autograd.functional`: each takes a function of tensors and the point, as a tensor
+or a tuple of them, and what it returns has the same structure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def vjp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """(func(*inputs), v times the Jacobian); `v` has the outputs' structure and may be left out for one number."""
+    """(func(*inputs), v times the Jacobian); `v` has the outputs' structure and may be left out for
+    one number.
+    """
     with enable_grad():
         point = _point(inputs, create_graph)
         outputs = _evaluate(func, point, strict)
@@ -73,14 +75,17 @@ def jacobian(
 ) -> Any:
     """The Jacobian, of shape [*output's, *input's], for each pair of output and input.
 
-    `vectorize` and `strategy` are there for PyTorch's sake: a row is computed at a time, by backward.
+    `vectorize` and `strategy` are there for PyTorch's sake: a row is computed at a time, by
+    backward.
     """
     with enable_grad():
         point = _point(inputs, create_graph)
         outputs = _evaluate(func, point, strict)
         rows = []
         for out in _listed(outputs):
-            basis = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1 if out.numel() else 0, *out.shape)
+            basis = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(
+                -1 if out.numel() else 0, *out.shape
+            )
             grads = [
                 _grad(out, point, [adopt_array(np.array(b, order="C"))], create_graph, strict)
                 for b in basis
@@ -100,7 +105,9 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
-    """The Hessian of a function that returns one number: [*input's shape, *input's shape] for each pair of inputs."""
+    """The Hessian of a function that returns one number: [*input's shape, *input's shape] for each
+    pair of inputs.
+    """
 
     def gradient(*point: Tensor) -> Any:
         out = _one_number(func(*point))
@@ -134,7 +141,9 @@ def hvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """(func(*inputs), the Hessian times v) for a function that returns one number; `vhp`, since the Hessian is symmetric."""
+    """(func(*inputs), the Hessian times v) for a function that returns one number; `vhp`, since the
+    Hessian is symmetric.
+    """
     return vhp(func, inputs, v, create_graph, strict)
 
 
@@ -150,7 +159,9 @@ def _listed(tensors: Any) -> list[Tensor]:
 
 
 def _point(inputs: Tensors, create_graph: bool) -> list[Tensor]:
-    """The inputs as tensors of our own that require grad: in the caller's graph only if that is wanted."""
+    """The inputs as tensors of our own that require grad: in the caller's graph only if that is
+    wanted.
+    """
     point = []
     for t in _listed(inputs):
         if create_graph and t.requires_grad:
@@ -165,7 +176,8 @@ def _evaluate(func: Function, point: list[Tensor], strict: bool) -> Any:
     for i, out in enumerate(_listed(outputs)):
         if strict and not out.requires_grad:
             raise AutogradError(
-                f"output {i} of the function does not depend on the inputs, and strict=True allows none"
+                f"output {i} of the function does not depend on the inputs, and strict=True "
+                f"allows none"
             )
     return outputs
 
@@ -188,7 +200,8 @@ def _vector(v: Tensors | None, like: Any, name: str) -> list[Tensor]:
         g.shape != t.shape for g, t in zip(given, tensors, strict=True)
     ):
         raise AutogradError(
-            f"{name} has shapes {[tuple(g.shape) for g in given]}, and must have {[tuple(t.shape) for t in tensors]}"
+            f"{name} has shapes {[tuple(g.shape) for g in given]}, and must have "
+            f"{[tuple(t.shape) for t in tensors]}"
         )
     return given
 

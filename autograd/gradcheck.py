@@ -1,7 +1,9 @@
-"""Gradients against finite differences: `gradcheck` for first derivatives, `gradgradcheck` for second.
+"""Gradients against finite differences: `gradcheck` for first derivatives, `gradgradcheck` for
+second.
 
-A Jacobian is computed twice, a row at a time by backward and a column at a time by central differences, and both are in
-the error when they differ.  The function is called on its own copies for the differences, so the inputs never change.
+A Jacobian is computed twice, a row at a time by backward and a column at a time by central
+differences, and both are in the error when they differ.  The function is called on its own copies
+for the differences, so the inputs never change.
 """
 
 from __future__ import annotations
@@ -43,10 +45,11 @@ def gradcheck(
 ) -> bool:
     """True if the gradients of `func` at `inputs` are those that finite differences give.
 
-    Inputs that require grad are checked; they should be float64, or `eps` drowns in rounding.  `func` returns a tensor or
-    a tuple.  On a difference GradcheckError, or False with raise_exception=False.  nondet_tol is how far a second
-    backward may be from the first.  check_undefined_grad, check_grad_dtypes and fast_mode are there for PyTorch's sake:
-    backward always gives every gradient its input's dtype, and each output's gradient is always tried alone.
+    Inputs that require grad are checked; they should be float64, or `eps` drowns in rounding.
+    `func` returns a tensor or a tuple.  On a difference GradcheckError, or False with
+    raise_exception=False.  nondet_tol is how far a second backward may be from the first.
+    check_undefined_grad, check_grad_dtypes and fast_mode are there for PyTorch's sake: backward
+    always gives every gradient its input's dtype, and each output's gradient is always tried alone.
     """
     if check_batched_grad:
         raise ArgumentError("check_batched_grad=True is not supported")
@@ -75,7 +78,8 @@ def gradgradcheck(
     check_batched_grad: bool = False,
     fast_mode: bool = False,
 ) -> bool:
-    """True if the gradients of the gradients of `func` are those that finite differences give; see `gradcheck`.
+    """True if the gradients of the gradients of `func` are those that finite differences give; see
+    `gradcheck`.
 
     grad_outputs are the gradients that the first backward starts from; random ones if left out.
     """
@@ -116,7 +120,9 @@ def _tuple(values: Any) -> tuple[Any, ...]:
 def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
     if spread and values.ndim:
         values = np.repeat(values, 2, axis=-1)[..., ::2]
-    return adopt_array(values.astype(like.dtype.numpy, copy=False)).requires_grad_()
+    made = adopt_array(values.astype(like.dtype.numpy, copy=False))
+    made.requires_grad = True
+    return made
 
 
 def _outputs(
@@ -144,7 +150,8 @@ def _check(
     low = [i for i in places if inputs[i].dtype is not float64]
     if low:
         raise ArgumentError(
-            f"gradcheck needs float64 inputs, input {low[0]} is {inputs[low[0]].dtype.name}; convert it with .double()"
+            f"gradcheck needs float64 inputs, input {low[0]} is {inputs[low[0]].dtype.name}; "
+            f"convert it with .double()"
         )
     wanted = [inputs[i] for i in places]
     outputs = _outputs(func, inputs)
@@ -172,7 +179,8 @@ def _check_constant(
         for j, number in enumerate(_numerical(func, inputs, place, eps, recorded=False)):
             if number.size and not np.abs(number).max() <= atol:
                 raise GradcheckError(
-                    f"no output of the function requires grad, but output {j} changes with input {place}; is an "
+                    f"no output of the function requires grad, but output {j} changes with input "
+                    f"{place}; is an "
                     f"operation not differentiable, or under no_grad?  numerical:\n{number}"
                 )
 
@@ -181,7 +189,9 @@ def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]
     """For each output and input: d output / d input, as [elements of the output, of the input]."""
     jacobians = []
     for out in outputs:
-        rows = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(-1 if out.numel() else 0, *out.shape)
+        rows = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(
+            -1 if out.numel() else 0, *out.shape
+        )
         blocks = [np.zeros((out.numel(), t.numel())) for t in inputs]
         for r in range(out.numel()):
             start = adopt_array(np.array(rows[r], order="C"))
@@ -194,7 +204,8 @@ def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]
                     continue
                 if g.shape != t.shape or g.dtype is not t.dtype:
                     raise GradcheckError(
-                        f"a gradient is {g.dtype.name} {tuple(g.shape)} for an input {t.dtype.name} {tuple(t.shape)}"
+                        f"a gradient is {g.dtype.name} {tuple(g.shape)} for an input "
+                        f"{t.dtype.name} {tuple(t.shape)}"
                     )
                 block[r] = g.numpy().reshape(-1)
         jacobians.append(blocks)
@@ -242,7 +253,10 @@ def _compare(
     if numerical.shape == analytical.shape:
         far = np.abs(numerical - analytical)
         worst = np.unravel_index(np.argmax(np.nan_to_num(far, nan=np.inf)), far.shape)
-        text += f"\nfarthest apart, by {far[worst]:.3g}: output element {worst[0]}, input element {worst[1]}"
+        text += (
+            f"\nfarthest apart, by {far[worst]:.3g}: output element {worst[0]}, input element "
+            f"{worst[1]}"
+        )
     raise GradcheckError(text)
 
 
@@ -251,6 +265,7 @@ def _same(first: list[list[Array]], second: list[list[Array]], tolerance: float)
         for k, (a, b) in enumerate(zip(row, again, strict=True)):
             if not np.allclose(a, b, 0, tolerance, equal_nan=True):
                 raise GradcheckError(
-                    f"backward is not deterministic: output {j}, input {k} differ by {np.abs(a - b).max():.3g} "
+                    f"backward is not deterministic: output {j}, input {k} differ by "
+                    f"{np.abs(a - b).max():.3g} "
                     f"between two runs (nondet_tol={tolerance})"
                 )

@@ -1,11 +1,11 @@
 """Hooks on tensors and nodes, and where they are kept.
 
-A node without hooks is a plain `Node`, and the engine asks nothing more of it.  The first hook turns the node into a
-`HookedNode`, by its class, and puts a `NodeHooks` into its `extra`; a leaf's hooks are on its accumulator.  So hooks cost
-nothing where there are none.
+A node without hooks is a plain `Node`, and the engine asks nothing more of it.  The first hook
+turns the node into a `HookedNode`, by its class, and puts a `NodeHooks` into its `extra`; a leaf's
+hooks are on its accumulator.  So hooks cost nothing where there are none.
 
-The order, as in PyTorch: hooks of the tensor (which may replace the gradient), `retain_grad`, hooks before the node, the
-node's gradient function, hooks after it.
+The order, as in PyTorch: hooks of the tensor (which may replace the gradient), `retain_grad`, hooks
+before the node, the node's gradient function, hooks after it.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ def run_hooks(hooks: Hooks, g: Tensor) -> Tensor:
             continue
         if not isinstance(seen, Tensor):
             raise ArgumentTypeError(
-                f"a tensor's hook returns a Tensor or None, {_name(hook)} returned {type(seen).__name__}"
+                f"a tensor's hook returns a Tensor or None, {_name(hook)} returned "
+                f"{type(seen).__name__}"
             )
         if seen._meta.shape != g._meta.shape:
             raise AutogradError(
-                f"the hook {_name(hook)} returned a gradient of shape {tuple(seen.shape)} in place of one of "
+                f"the hook {_name(hook)} returned a gradient of shape {tuple(seen.shape)} in "
+                f"place of one of "
                 f"shape {tuple(g.shape)}"
             )
         g = seen.to(g._meta.dtype) if seen._meta.dtype is not g._meta.dtype else seen
@@ -101,7 +103,8 @@ def _needs_grad(t: Tensor, what: str) -> Any:
     node = t._node
     if node is None:
         raise AutogradError(
-            f"cannot {what} a tensor that doesn't require gradient; call requires_grad_() on it, or compute it from "
+            f"cannot {what} a tensor that doesn't require gradient; call requires_grad_() on it, "
+            f"or compute it from "
             f"one that does"
         )
     return node
@@ -109,7 +112,8 @@ def _needs_grad(t: Tensor, what: str) -> Any:
 
 @method()
 def register_hook(t: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-    """Call `hook(grad)` whenever the gradient of this tensor is known; what it returns, if not None, takes its place.
+    """Call `hook(grad)` whenever the gradient of this tensor is known; what it returns, if not
+    None, takes its place.
 
     Returns a handle with `remove()`.
     """
@@ -165,7 +169,9 @@ def _node(edge: Any) -> Node:
 
 
 def _register_after(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
-    """Call `hook(grad_inputs, grad_outputs)` after the node; what it returns replaces `grad_inputs`."""
+    """Call `hook(grad_inputs, grad_outputs)` after the node; what it returns replaces
+    `grad_inputs`.
+    """
     return RemovableHandle(hooks_of(node).after, hook)
 
 

@@ -1,7 +1,8 @@
 """Leaves: the tensors that backward leaves gradients in.
 
-`Tensor._node` of a leaf that requires grad is its `AccumulateGrad`.  The graph holds the accumulator and the accumulator
-holds its tensor weakly: a graph keeps no parameter alive, and a gradient for a tensor that is gone goes nowhere.
+`Tensor._node` of a leaf that requires grad is its `AccumulateGrad`.  The graph holds the
+accumulator and the accumulator holds its tensor weakly: a graph keeps no parameter alive, and a
+gradient for a tensor that is gone goes nowhere.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class AccumulateGrad:
 def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
     """Have gradients of this leaf computed, or no longer; the tensor itself.
 
-    DTypeError unless the dtype is a floating point one; AutogradError for False on a tensor that an operation made.
+    DTypeError unless the dtype is a floating point one; AutogradError for False on a tensor that an
+    operation made.
     """
     node = t._node
     if not requires_grad:
@@ -58,7 +60,8 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
             return t
         if not node.is_leaf:
             raise AutogradError(
-                "you can only change requires_grad flags of leaf variables; use detach() for a tensor that is outside "
+                "you can only change requires_grad flags of leaf variables; use detach() for a "
+                "tensor that is outside "
                 "the graph"
             )
         t.extra()["accumulator"] = node  # with its hooks, should gradients be wanted again
@@ -66,7 +69,8 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
     elif node is None:
         if not t._meta.dtype.is_floating_point:
             raise DTypeError(
-                f"only Tensors of floating point dtype can require gradients, this one is {t._meta.dtype.name}; "
+                "only Tensors of floating point dtype can require gradients, this one is "
+                f"{t._meta.dtype.name}; "
                 f"convert it with .float()"
             )
         try:

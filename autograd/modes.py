@@ -1,9 +1,11 @@
 """Whether this thread records: `no_grad` and its kin, each a context manager and a decorator.
 
-The mode itself is `flowvm.interpreter`'s and belongs to a thread, so a thread that is started inside `no_grad` records as
-any other.  Entering is counted per object, so one `no_grad()` may be entered again before it was left.
+The mode itself is `flowvm.interpreter`'s and belongs to a thread, so a thread that is started
+inside `no_grad` records as any other.  Entering is counted per object, so one `no_grad()` may be
+entered again before it was left.
 
-A decorated generator function runs in the mode only while its own code runs: between two items its caller has its own.
+A decorated generator function runs in the mode only while its own code runs: between two items its
+caller has its own.
 """
 
 from __future__ import annotations
@@ -113,13 +115,13 @@ def _around_generator(
     return in_mode
 
 
-class no_grad(_Mode):
-    """Operations inside are not recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function."""
+class no_grad(_Mode):  # noqa: N801 - PyTorch's name
+    """Nothing inside is recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function."""
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
-        made = super().__new__(cls)
-        made.__init__()
-        return made if function is None else made(function)  # @flow.no_grad without parentheses
+        if function is None:
+            return super().__new__(cls)
+        return cls()(function)  # @flow.no_grad, without parentheses
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         super().__init__()
@@ -128,13 +130,13 @@ class no_grad(_Mode):
         return interpreter.set_grad_enabled(False)
 
 
-class enable_grad(_Mode):
-    """Operations inside are recorded again, within a `no_grad`; without effect inside `inference_mode`."""
+class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
+    """Operations inside are recorded again, within a `no_grad`; without effect inside
+    `inference_mode`.
+    """
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
-        made = super().__new__(cls)
-        made.__init__()
-        return made if function is None else made(function)
+        return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         super().__init__()
@@ -143,7 +145,7 @@ class enable_grad(_Mode):
         return interpreter.set_grad_enabled(not _inference.on)
 
 
-class set_grad_enabled(_Mode):
+class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
     """Switch recording on or off: at once, and back at the end of a with block."""
 
     def __init__(self, mode: bool) -> None:
@@ -172,18 +174,14 @@ class set_grad_enabled(_Mode):
         return super().__call__(function)
 
 
-class inference_mode(_Mode):
+class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
     """`no_grad` for code that will never need a gradient: `enable_grad` inside has no effect.
 
     inference_mode(False) is the ordinary mode inside an inference_mode.
     """
 
     def __new__(cls, mode: Any = True) -> Any:
-        made = super().__new__(cls)
-        if callable(mode):
-            made.__init__()
-            return made(mode)
-        return made
+        return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
         super().__init__()

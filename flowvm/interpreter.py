@@ -116,6 +116,7 @@ class Node:
     __slots__ = ("_saved", "attrs", "edges", "extra", "metas", "operator", "out_metas", "versions")
     is_leaf = False
     index = 0
+    extra: Any  # hooks and the like; unset where there are none
 
     def __init__(
         self,

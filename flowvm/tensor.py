@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.device import Device
 from flowvm.dtype import DType
@@ -170,8 +170,7 @@ class Tensor:
             raise ArgumentTypeError("iteration over a 0-d tensor; use .item() for its value")
         return iter(self.unbind(0))
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__  # by identity; `==` compares elements
 
     # --- its place in the autograd graph ------------------------------------------------------
 
@@ -294,10 +293,13 @@ def alias(
     return new_tensor(base._ref + (offset_bytes << w.STORAGE_BITS), meta, base.storage(), cls)
 
 
-def method(name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def method(name: str | None = None) -> Callable[[Function], Function]:
     """Attach the decorated function to Tensor as a method, under its own name or `name`."""
 
-    def attach(function: Callable[..., Any]) -> Callable[..., Any]:
+    def attach(function: Function) -> Function:
         setattr(Tensor, name or function.__name__, function)
         return function
 

@@ -16,7 +16,8 @@ __all__ = ["accumulate_"]
 
 
 def _body(total: Any, g: Any, lo: int, hi: int) -> None:
-    # cut first, then count from 0: an index that may be negative would keep it from being vectorized
+    # cut first, then count from 0: an index that may be negative would keep it from being
+    # vectorized
     total, g = total[lo:hi], g[lo:hi]
     for i in range(len(total)):
         total[i] += g[i]

@@ -95,7 +95,7 @@ def _with(op: Elementwise, x: Tensor, inplace: bool, *params: Number) -> Tensor:
 # --- made of lines ---------------------------------------------------------------------------
 
 # relu keeps its output, which the next op keeps anyway, and not its input.
-_relu_backward = elementwise(
+_relu_backward: Elementwise = elementwise(
     "relu_backward",
     "0 if y <= 0 else x",
     args="x, y",
@@ -157,7 +157,7 @@ def relu_(input: Tensor) -> Tensor:
     return _relu.into(input, input)
 
 
-Tensor.relu = _relu.call
+method("relu")(_relu.call)
 method()(relu_)
 
 
@@ -386,7 +386,11 @@ def _each(*params: float) -> Callable[[np.random.Generator], list[Sample]]:
 
 
 def _register() -> None:
-    clip, gate = np.clip, lambda x: np.clip(x + 3, 0, 6) / 6
+    clip = np.clip
+
+    def gate(x: Any) -> Any:
+        return np.clip(x + 3, 0, 6) / 6
+
     expm1, log1p, tanh = np.expm1, np.log1p, np.tanh
     table: tuple[tuple[Callable[..., Any], tuple[float, ...], Callable[..., Any]], ...] = (
         (relu, (), lambda x: np.maximum(x, 0)),

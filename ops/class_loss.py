@@ -16,6 +16,7 @@ import numpy as np
 from flowvm.dtype import float16, float32, int64
 from flowvm.errors import ArgumentError, DTypeError, ShapeError, Status
 from flowvm.meta import TensorMeta
+from flowvm.ops.compare import ne
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
 from flowvm.ops.rows import sum_of, top_of
 from flowvm.ops.scalar import exp, log
@@ -137,7 +138,7 @@ def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
         unit = _entropy_backward((g * 0 + 1).detach(), x, target, rows, *c.attrs)
         dg = (v * unit).sum(-1) if reduction == "none" else (v * unit).sum()
     if c.needs[1]:
-        scale = g * (target != ignored).to(x.dtype)
+        scale = g * ne(target, ignored).to(x.dtype)
         if reduction == "mean":
             scale = scale / rows[-1]
         dx = _softmax_backward(v * scale.unsqueeze(-1), softmax(x, -1), -1)
@@ -392,7 +393,8 @@ def _indices(name: str, target: Tensor) -> Tensor:
         raise DTypeError(
             f"{name}: class indices are integers, got {dtype.name}; use target.to(flow.int64)"
         )
-    return target.to(int64)
+    out: Tensor = target.to(int64)
+    return out
 
 
 def nll_loss(
@@ -413,7 +415,8 @@ def nll_loss(
     if input._meta.dtype is float16:  # sums and counts are beyond its range
         wide = None if weight is None else weight.to(float32)
         options: Any = {"ignore_index": ignore_index, "reduction": reduction}
-        return nll_loss(input.to(float32), target, wide, **options).to(float16)
+        found: Tensor = nll_loss(input.to(float32), target, wide, **options).to(float16)
+        return found
     target = _indices("nll_loss", target)
     if weight is None or weight._node is not None:
         loss = _nll(input, target, ignore_index)
@@ -427,13 +430,15 @@ def nll_loss(
     total = loss.sum()
     if reduction == "mean":
         total = total / _divisor(input, target, weight, ignore_index)
-    return total
+    result: Tensor = total
+    return result
 
 
 def _weights(input: Tensor, target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
     """The weight of each target, differentiable."""
     wide = _by_class(weight, input._meta.ndim).expand(input._meta.shape)
-    return -_nll(wide, target, ignore_index)
+    out: Tensor = -_nll(wide, target, ignore_index)
+    return out
 
 
 def _divisor(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
@@ -471,23 +476,20 @@ def cross_entropy(
         soft = target.to(float32) if target._meta.dtype.is_floating_point else target
         wide = None if weight is None else weight.to(float32)
         options: Any = {"ignore_index": ignore_index, "reduction": reduction}
-        loss = cross_entropy(
-            input.to(float32), soft, wide, label_smoothing=label_smoothing, **options
-        )
-        return loss.to(float16)
+        options["label_smoothing"] = label_smoothing
+        out: Tensor = cross_entropy(input.to(float32), soft, wide, **options).to(float16)
+        return out
     if target._meta.dtype.is_floating_point:
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     target = _indices("cross_entropy", target)
     simple = weight is None and meta.ndim <= 2
     if simple and (reduction == "none" or meta.numel <= ONE_UNIT):
-        out: Tensor = _entropy(input, target, reduction, ignore_index, label_smoothing)[0]
-        return out
+        loss: Tensor = _entropy(input, target, reduction, ignore_index, label_smoothing)[0]
+        return loss
     check_reduction("cross_entropy", reduction)
     if simple:
-        loss = _entropy(input, target, "none", ignore_index, label_smoothing)[0].sum()
-        if reduction == "sum":
-            return loss
-        return loss / _divisor(input, target, None, ignore_index)
+        out = _entropy(input, target, "none", ignore_index, label_smoothing)[0].sum()
+        return out if reduction == "sum" else out / _divisor(input, target, None, ignore_index)
     likely = log_softmax(input, 0 if meta.ndim == 1 else 1)
     options = {"ignore_index": ignore_index, "reduction": reduction}
     hard = nll_loss(likely, target, weight, **options)
@@ -509,14 +511,13 @@ def _spread(
     """The loss against all classes alike, divided by their number: label smoothing's part."""
     axis = 0 if likely.ndim == 1 else 1
     each = likely if weight is None else likely * _by_class(weight, likely.ndim)
-    valid = (target != ignore_index).to(likely.dtype)
-    loss = -(each.sum(axis) * valid) / likely.shape[axis]
-    if reduction == "none":
-        return loss
-    total = loss.sum()
+    valid = ne(target, ignore_index).to(likely.dtype)
+    out: Tensor = -(each.sum(axis) * valid) / likely.shape[axis]
+    if reduction != "none":
+        out = out.sum()
     if reduction == "mean":
-        total = total / _divisor(likely, target, weight, ignore_index)
-    return total
+        out = out / _divisor(likely, target, weight, ignore_index)
+    return out
 
 
 def _with_probabilities(
@@ -536,9 +537,11 @@ def _with_probabilities(
     if weight is not None:
         terms = terms * _by_class(weight, input._meta.ndim)
     if reduction == "none":
-        return -terms.sum(axis)
+        result: Tensor = -terms.sum(axis)
+        return result
     total = -terms.sum()
-    return total if reduction == "sum" else total / max(1, input._meta.numel // classes)
+    out: Tensor = total if reduction == "sum" else total / max(1, input._meta.numel // classes)
+    return out
 
 
 # --- samples
@@ -565,11 +568,9 @@ def _nll_reference(
     weight = np.ones(likely.shape[axis]) if weight is None else weight
     weights = np.where(counted, weight[np.where(counted, target, 0)], 0.0)
     loss = -np.take_along_axis(likely, places, axis).squeeze(axis) * weights
-    return {
-        "none": lambda: loss,
-        "sum": loss.sum,
-        "mean": lambda: loss.sum() / weights.sum(),
-    }[reduction]()
+    if reduction == "none":
+        return loss
+    return loss.sum() / (weights.sum() if reduction == "mean" else 1)
 
 
 def _entropy_reference(

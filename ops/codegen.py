@@ -450,12 +450,15 @@ def body_kernel(
     scratch: bool = False,
     *,
     reassociate: bool = False,
+    counts: bool = False,
 ) -> int:
     """The address of a kernel that calls `body` on arrays over the operands.
 
     `operands` are (dtype name, ndim, contiguous), outputs first; `const_kinds` and `scalar_kinds`
     say "i", "f" or "b" of each const in the layout and each dynamic scalar.  `body_layout` makes
     the layout.  `reassociate` lets LLVM reorder sums in `body` itself, which vectorizes them.
+    `counts`: the body is also called with the range [-1, -1) (of mut2 outputs); all others promise
+    LLVM lo >= 0, or Numba's care for negative indices would keep loops over x[lo:hi] scalar.
     """
     return _body(
         body,
@@ -464,6 +467,7 @@ def body_kernel(
         tuple(scalar_kinds),
         bool(scratch),
         bool(reassociate),
+        bool(counts),
     )
 
 
@@ -475,9 +479,10 @@ def _body(
     scalar_kinds: tuple[str, ...],
     scratch: bool,
     reassociate: bool,
+    counts: bool,
 ) -> int:
     details = _check_body(body, operands, const_kinds, scalar_kinds, scratch)
-    parts = ("body", operands, const_kinds, scalar_kinds, scratch, reassociate)
+    parts = ("body", operands, const_kinds, scalar_kinds, scratch, reassociate, counts)
 
     def make() -> jit.Lowered:
         from numba import types
@@ -495,9 +500,16 @@ def _body(
         signature += [array("int64", 1, "C")] if details else []
         inner = lower(body, tuple(signature), reassociate=reassociate)
         text = _body_text(inner, operands, const_kinds, scalar_kinds, scratch, details)
+        if not counts:
+            text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1) + "declare void @llvm.assume(i1)\n"
         return jit.linked(inner, text)
 
     return jit.load("\n".join(map(str, (*parts, jit.source_key(body), _sources()))), make)
+
+
+_ASSUME = """  %forward = icmp sge i64 %lo, 0
+  call void @llvm.assume(i1 %forward)
+"""
 
 
 def _check_body(

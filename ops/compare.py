@@ -8,12 +8,12 @@ import numpy as np
 
 from flowvm.dtype import bool_, float64
 from flowvm.errors import ArgumentTypeError, DTypeError
-from flowvm.ops.binary import _reversed
+from flowvm.ops.binary import reversed_operator
 from flowvm.ops.core import cast
 from flowvm.ops.elementwise import Elementwise, elementwise
-from flowvm.ops.math import attach, back, in_place
 from flowvm.ops.recording import need_tensor
 from flowvm.ops.registry import Sample, samples
+from flowvm.ops.unary import attach, back, in_place
 from flowvm.tensor import Tensor, method
 
 __all__ = [
@@ -147,8 +147,7 @@ def allclose(
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether the two have one shape and equal elements, as a Python bool.  Waits for the tensors.
-    """
+    """Whether the two have one shape and equal elements, as a Python bool; waits for them."""
     x, y = need_tensor("equal", "input", input), need_tensor("equal", "other", other)
     return x._meta.shape == y._meta.shape and bool(eq.call(x, y).all().item())
 
@@ -237,7 +236,7 @@ for _name, _f in (
     ("rshift", bitwise_right_shift),
 ):  # fmt: skip
     setattr(Tensor, f"__{_name}__", _f.call)
-    setattr(Tensor, f"__r{_name}__", _reversed(_f.call, f"__r{_name}__"))
+    setattr(Tensor, f"__r{_name}__", reversed_operator(_f.call, f"__r{_name}__"))
     setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
 Tensor.__invert__ = bitwise_not  # type: ignore[method-assign]
 

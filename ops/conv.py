@@ -110,18 +110,21 @@ def _gather(
     for tap in range(channels * kd * kh * kw):
         e, b, a, c = tap % kw, tap // kw % kh, tap // (kw * kh) % kd, tap // (kw * kh * kd)
         line = columns[tap * width : (tap + 1) * width]
-        p = p0
+        shift = e * dw - pw
+        whole_first, whole_last = _segment(0, ow, shift, sw, w)
+        p, z0, y, z = p0, p0 % ow, p0 // ow % oh, p0 // (ow * oh)
         while p < p1:
-            z0, y, z = p % ow, p // ow % oh, p // (ow * oh)
             n = min(ow - z0, p1 - p)
             into = line[p - p0 : p - p0 + n]
             i, j = z * sd - pd + a * dd, y * sh - ph + b * dh
-            first, last = _segment(z0, n, e * dw - pw, sw, w)
+            first, last = whole_first, whole_last
+            if n < ow:
+                first, last = _segment(z0, n, shift, sw, w)
             if i < 0 or i >= d or j < 0 or j >= h:
                 first, last = 0, 0
             for k in range(first):
                 into[k] = 0
-            start = x_at + ((c * d + i) * h + j) * w + (z0 + first) * sw - pw + e * dw
+            start = x_at + ((c * d + i) * h + j) * w + (z0 + first) * sw + shift
             middle = into[first:last]
             if sw == 1:
                 source = x[start : start + last - first]
@@ -132,7 +135,9 @@ def _gather(
                     middle[k] = x[start + k * sw]
             for k in range(last, n):
                 into[k] = 0
-            p += n
+            p, z0, y = p + n, 0, y + 1
+            if y == oh:
+                y, z = 0, z + 1
 
 
 def _scatter(
@@ -144,14 +149,17 @@ def _scatter(
     for tap in range(channels * kd * kh * kw):
         e, b, a, c = tap % kw, tap // kw % kh, tap // (kw * kh) % kd, tap // (kw * kh * kd)
         line = columns[tap * width : (tap + 1) * width]
-        p = p0
+        shift = e * dw - pw
+        whole_first, whole_last = _segment(0, ow, shift, sw, w)
+        p, z0, y, z = p0, p0 % ow, p0 // ow % oh, p0 // (ow * oh)
         while p < p1:
-            z0, y, z = p % ow, p // ow % oh, p // (ow * oh)
             n = min(ow - z0, p1 - p)
             i, j = z * sd - pd + a * dd, y * sh - ph + b * dh
             if i >= 0 and i < d and j >= 0 and j < h:
-                first, last = _segment(z0, n, e * dw - pw, sw, w)
-                start = x_at + ((c * d + i) * h + j) * w + (z0 + first) * sw - pw + e * dw
+                first, last = whole_first, whole_last
+                if n < ow:
+                    first, last = _segment(z0, n, shift, sw, w)
+                start = x_at + ((c * d + i) * h + j) * w + (z0 + first) * sw + shift
                 middle = line[p - p0 + first : p - p0 + last]
                 if sw == 1:
                     target = x[start : start + last - first]
@@ -160,7 +168,9 @@ def _scatter(
                 else:
                     for k in range(len(middle)):
                         x[start + k * sw] += middle[k]
-            p += n
+            p, z0, y = p + n, 0, y + 1
+            if y == oh:
+                y, z = 0, z + 1
 
 
 def _forward(

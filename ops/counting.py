@@ -1,8 +1,7 @@
 """Where, how often and how many: results whose size depends on the data.
 
 Each is a mut2 op: its kernel is called once to count and once to write.  The tensors can be passed
-on at once; asking for
-a shape waits.
+on at once; asking for a shape waits.
 """
 
 from __future__ import annotations
@@ -267,8 +266,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     `weights` of each.
 
     int64, or the weights' dtype (float64 unless they are float32).  The result has at least
-    `minlength` elements.
-    InvalidValueError, when it is read, for a negative element.
+    `minlength` elements. InvalidValueError, when it is read, for a negative element.
     """
     meta = need_tensor("bincount", "input", input)._meta
     if meta.dtype.category != 1:
@@ -288,8 +286,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         )
     plain = weights.detach()
     plain = plain if plain._meta.dtype is float32 else plain.to(float64)
-    out = _bincount(x, plain, True, minlength)
-    return out
+    sums: Tensor = _bincount(x, plain, True, minlength)
+    return sums
 
 
 def _repeats_body(out: Array, repeats: Array, lo: int, hi: int, details: Array) -> int:

@@ -93,7 +93,7 @@ def _summed(t: Tensor, labels: str, needed: str) -> tuple[Tensor, str]:
 
 def _contracted(a: Tensor, la: str, b: Tensor, lb: str, needed: str) -> tuple[Tensor, str]:
     """The product of a pair, summed over the labels of both that are not needed further on."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for labels, t in ((la, a), (lb, b)):
         for c, d in zip(labels, t._meta.shape, strict=True):
             sizes[c] = d if sizes.get(c, 1) == 1 else sizes[c]

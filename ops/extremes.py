@@ -17,13 +17,13 @@ from flowvm.dtype import bool_, float16, float32, int64, uint8
 from flowvm.errors import ArgumentTypeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.compare import where
-from flowvm.ops.create import zeros_like
+from flowvm.ops.filled import zeros_like
 from flowvm.ops.folds import shape_without
+from flowvm.ops.limits import maximum, minimum
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.reduce import amax, amin, require_elements
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
 from flowvm.ops.sorting import kthvalue
-from flowvm.ops.ternary import maximum, minimum
 from flowvm.tensor import Tensor, method
 
 __all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]

@@ -1,12 +1,10 @@
 """Elements at positions that are data: read with one index for whole slices (`index_select`) or one
-for each
-element (`gather`), and the kernels that write at such positions.
+for each element (`gather`), and the kernels that write at such positions.
 
 A tensor is seen as [outer, n, inner] around the indexed dimension, so four kernels serve all
-shapes.  Reads check
-each index and stop with INDEX_OUT_OF_RANGE.  Writes are split over `outer` and over blocks of
-`inner`, never over the
-indices: whatever the number of threads, the writes to one element come in the order of the indices.
+shapes.  Reads check each index and stop with INDEX_OUT_OF_RANGE.  Writes are split over `outer` and
+over blocks of `inner`, never over the indices: whatever the number of threads, the writes to one
+element come in the order of the indices.
 """
 
 from __future__ import annotations
@@ -204,8 +202,8 @@ def take_slices(
     """`x` with dimension `dim` replaced by those of `index`, which picks slices of it.
 
     Indices from `low` on are valid, negative ones count from the end; `shown` is the dimension that
-    an error
-    names.  Slices for the index `zero` are zeros; the gradient leaves out the index `skip`.
+    an error names.  Slices for the index `zero` are zeros; the gradient leaves out the index
+    `skip`.
     """
     outer, n, inner = split_at(x, dim)
     m = index.numel
@@ -402,7 +400,7 @@ def narrowed_to(x: Tensor, shape: Sequence[int], dim: int | None) -> Tensor:
 def aligned(
     name: str, x: Tensor, dim: int, index: Any, source: Tensor | None = None
 ) -> tuple[int, Tensor]:
-    """`dim` and `index` checked against `x` for gather and the scatters: (dimension, int64 index)."""
+    """`dim` and `index` checked against `x` for gather and scatter: (dimension, int64 index)."""
     meta = need_tensor(name, "input", x)._meta
     at = wrap_dim(name, dim, meta.ndim)
     positions = positions_of(name, "index", index)

@@ -1,12 +1,10 @@
 """`x[index]` and `x[index] = value`, for every index that NumPy and PyTorch take.
 
 An index is first written out: one item for each dimension, which makes a view, and the tensors that
-index dimensions of
-that view.  These count as one list of positions in the indexed dimensions taken together; what they
-pick stands
-where those dimensions stood if they are neighbours, else in front.  A boolean tensor is the list of
-its true
-positions in the dimensions that it covers.  An int next to tensors is a selection, as in PyTorch.
+index dimensions of that view.  These count as one list of positions in the indexed dimensions taken
+together; what they pick stands where those dimensions stood if they are neighbours, else in front.
+A boolean tensor is the list of its true positions in the dimensions that it covers.  An int next to
+tensors is a selection, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -399,8 +397,8 @@ def _assigned(
             target.copy_(reshape(merged, target._meta.shape))
 
     attrs = (plan, shown, accumulate)
-    result = apply(_assign_at_op, x, (value, positions), attrs, write_at)
-    return result
+    changed_at: Tensor = apply(_assign_at_op, x, (value, positions), attrs, write_at)
+    return changed_at
 
 
 def _bytes(out: Tensor, plan: _Plan) -> tuple[TensorMeta, int]:
@@ -410,24 +408,21 @@ def _bytes(out: Tensor, plan: _Plan) -> tuple[TensorMeta, int]:
 
 def setitem(x: Tensor, key: Any, value: Any) -> None:
     """`x[key] = value`: a tensor that broadcasts to the indexed part, a number, an array or a list;
-    converted to `x`'s
-    dtype.  Of several values for one element the last stays.
+    converted to `x`'s dtype.  Of several values for one element the last stays.
 
     Gradients flow to `value` and to what `x` was before.
     """
     if isinstance(key, np.ndarray) and key.dtype == np.bool_:
         key = adopt_array(key.copy())
     masks = isinstance(key, Tensor) and key._meta.dtype is bool_ and 0 < key.ndim <= x.ndim
-    single = not isinstance(value, (Tensor, np.ndarray, list, tuple))
-    if masks and key._meta.shape == x._meta.shape[: key.ndim]:
-        if single or (isinstance(value, Tensor) and value._meta.ndim == 0):
-            fill = number_tensor(x, value) if single else value.to(x._meta.dtype)
-            masked_fill_(x, reshape(key, (*key.shape, *([1] * (x.ndim - key.ndim)))), fill)
-            return
-    if single:
-        value = number_tensor(x, _number(value))
-    elif not isinstance(value, Tensor):
+    if isinstance(value, (np.ndarray, list, tuple)):
         value = adopt_array(np.array(value, dtype=x._meta.dtype.numpy))
+    elif not isinstance(value, Tensor):
+        value = number_tensor(x, _number(value))
+    if masks and value._meta.ndim == 0 and key._meta.shape == x._meta.shape[: key.ndim]:
+        mask = reshape(key, (*key.shape, *([1] * (x.ndim - key.ndim))))
+        masked_fill_(x, mask, value.to(x._meta.dtype))
+        return
     plan, positions, shown = _planned(x._meta, key)
     _assigned(changed, x, plan, positions, shown, value, False)
 

@@ -1,8 +1,7 @@
 """Tensors put together, and one tensor repeated.
 
 `cat` copies each tensor into its slice of one fresh output, converting on the way, and is one node
-for autograd; the
-rest is views around `cat` and around one copy.
+for autograd; the rest is views around `cat` and around one copy.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along `dim`; the other dimensions must agree.
 
     The dtype is the one they promote to.  1-d tensors without elements are skipped, whatever the
-    others' shape.
-    ShapeError when shapes do not fit.
+    others' shape. ShapeError when shapes do not fit.
 
     >>> flow.cat([flow.zeros(1, 2), flow.ones(2, 2)]).shape
     flow.Size([3, 2])

@@ -1,7 +1,9 @@
-"""Linear systems: solve, inverse, determinant and Cholesky's factor, by LAPACK, called by address inside kernels.
+"""Linear systems: solve, inverse, determinant and Cholesky's factor, by LAPACK, called by address
+inside kernels.
 
-Each matrix of a batch is factored in a unit's own scratch memory.  A matrix that cannot be factored is found there: the error is
-raised where the result is read, LinAlgError with its place in the batch.
+Each matrix of a batch is factored in a unit's own scratch memory.  A matrix that cannot be factored
+is found there: the error is raised where the result is read, LinAlgError with its place in the
+batch.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def _call_define() -> Any:
     return typing
 
 
-# Up to eight pointers; in C's calling convention a routine does not see those it has no parameter for.
+# Up to eight pointers; in C's calling convention a routine does not see those it has no parameter
+# for.
 _call = Intrinsic(_call_python, _call_define)
 
 
@@ -76,7 +79,9 @@ def _solve_body(
     out: Array, a: Array, b: Array, address: int, n: int, k: int, count: int, units: int,
     a0: int, b0: int, each: int, identity: bool, scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
-    """out = a⁻¹ b; LAPACK's columns are our rows, so both are transposed on the way.  Strides of 0 broadcast."""
+    """out = a⁻¹ b; LAPACK's columns are our rows, so both are transposed on the way.  Strides of 0
+    broadcast.
+    """
     for unit in range(lo, hi):
         own = scratch[unit * each : (unit + 1) * each]
         ints = own[: 4 * (HEAD + n)].view(np.int32)
@@ -97,7 +102,8 @@ def _solve_body(
             ints[0], ints[1], ints[2] = n, k, 0
             if n > 0 and k > 0:
                 _call(
-                    address, at, at + 4, data, at, at + 4 * HEAD, data + n * n * out.itemsize, at, at + 8
+                    address, at, at + 4, data, at, at + 4 * HEAD,
+                    data + n * n * out.itemsize, at, at + 8,
                 )  # fmt: skip
             if ints[2] != 0:
                 details[0], details[1] = item, ints[2] - 1
@@ -109,7 +115,8 @@ def _solve_body(
 
 
 def _determinant_body(
-    sign: Array, logarithm: Array, a: Array, address: int, n: int, count: int, units: int, each: int,
+    sign: Array, logarithm: Array, a: Array, address: int, n: int, count: int, units: int,
+    each: int,
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     for unit in range(lo, hi):
@@ -188,7 +195,8 @@ def _system(a: TensorMeta, b: TensorMeta | None) -> Launch:
     if b is not None:
         if b.ndim < 2 or b.shape[-2] != n or b.dtype is not a.dtype:
             raise ShapeError(
-                f"solve: the right side must be {a.dtype.name} of shape (*, {n}, k), got {b.dtype.name} of shape "
+                f"solve: the right side must be {a.dtype.name} of shape (*, {n}, k), got "
+                f"{b.dtype.name} of shape "
                 f"{tuple(b.shape)}"
             )
         k, batch = b.shape[-1], broadcast_shapes(batch, b.shape[:-2])
@@ -275,16 +283,21 @@ def _cholesky(a: TensorMeta) -> Launch:
     return Launch((a.dense(),), _cholesky_body, views, consts, units, 1, max(64, 64 * units))
 
 
-# --- functions -------------------------------------------------------------------------------------
+# --- functions
+# -------------------------------------------------------------------------------------
 
 
 def solve(A: Tensor, B: Tensor) -> Tensor:
-    """X with A @ X = B, for matrices (*, n, n) and B (*, n, k), or (n) with one matrix; batches broadcast.
+    """X with A @ X = B, for matrices (*, n, n) and B (*, n, k), or (n) with one matrix; batches
+    broadcast.
 
     LinAlgError where the result is read, if a matrix is singular.
     """
-    if B._meta.ndim == 1 or (B._meta.ndim == A._meta.ndim - 1 and B._meta.shape == A._meta.shape[:-1]):
-        return solve(A, B.unsqueeze(-1)).squeeze(-1)
+    if B._meta.ndim == 1 or (
+        B._meta.ndim == A._meta.ndim - 1 and B._meta.shape == A._meta.shape[:-1]
+    ):
+        found: Tensor = solve(A, B.unsqueeze(-1)).squeeze(-1)
+        return found
     batch = broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if math.prod(A.shape[:-2]) not in (1, math.prod(batch)):
         A = A.expand((*batch, *A.shape[-2:]))
@@ -309,7 +322,9 @@ inv = inverse
 
 @method()
 def slogdet(input: Tensor) -> tuple[Tensor, Tensor]:
-    """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute value."""
+    """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute
+    value.
+    """
     sign, logabsdet = _slogdet(input)
     return sign, logabsdet
 
@@ -324,7 +339,9 @@ def logdet(input: Tensor) -> Tensor:
 
 @method()
 def det(input: Tensor) -> Tensor:
-    """The determinant of square matrices (*, n, n).  Its gradient needs the inverse, so none for a singular matrix."""
+    """The determinant of square matrices (*, n, n).  Its gradient needs the inverse, so none for a
+    singular matrix.
+    """
     sign, logabsdet = slogdet(input)
     out: Tensor = sign.detach() * logabsdet.exp()
     return out
@@ -332,15 +349,18 @@ def det(input: Tensor) -> Tensor:
 
 @method()
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
-    """The lower triangular L with L @ L.T = input, symmetric and positive definite, or with `upper` L.T.
+    """The lower triangular L with L @ L.T = input, symmetric and positive definite, or with `upper`
+    L.T.
 
-    Only the lower half of the input is read.  LinAlgError where the result is read, if it is not positive definite.
+    Only the lower half of the input is read.  LinAlgError where the result is read, if it is not
+    positive definite.
     """
     out: Tensor = _cholesky(input)
     return out.transpose(-2, -1) if upper else out
 
 
-# --- samples -----------------------------------------------------------------------------------------
+# --- samples
+# -----------------------------------------------------------------------------------------
 
 
 def _regular(rng: np.random.Generator, *shape: int) -> Any:
@@ -381,7 +401,9 @@ samples(
         Sample((np.eye(3) * 2 + 0.1 * np.ones((3, 3)),)),
         Sample((np.eye(2) * rng.uniform(1, 2, (2, 1, 1)),), {"upper": True}),
     ],
-    lambda a, upper=False: np.swapaxes(np.linalg.cholesky(a), -1, -2) if upper else np.linalg.cholesky(a),
+    lambda a, upper=False: (
+        np.swapaxes(np.linalg.cholesky(a), -1, -2) if upper else np.linalg.cholesky(a)
+    ),
     grad=False,
     errors=((lambda flow: flow.cholesky(-flow.ones(1, 1)).numpy(), RuntimeError),),
 )

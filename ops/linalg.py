@@ -125,10 +125,10 @@ def _plan(left: _Side, right: _Side, batch: tuple[int, ...], real: bool) -> _Pla
     loops = not real or work <= SMALL
     a, b = (0, 1), (0, 1)
     if not loops:
-        sides = _leading(left), _leading(right)
-        if sides[0] is None or sides[1] is None:
+        of_left, of_right = _leading(left), _leading(right)
+        if of_left is None or of_right is None:
             return None
-        a, b = sides
+        a, b = of_left, of_right
     if len(dims) > BATCH_DIMS:
         return None
     dims = [(1, 0, 0)] * (BATCH_DIMS - len(dims)) + dims
@@ -401,8 +401,8 @@ def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
 _with_copies(matmul, False, False)
 _with_copies(_matmul_nt, False, True)
 _with_copies(_matmul_tn, True, False)
-Tensor.__matmul__ = matmul
 method("matmul")(matmul)
+method("__matmul__")(matmul)
 
 
 def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -452,15 +452,16 @@ def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out)."""
+    out: Tensor
     if bias is not None:
-        out: Tensor = _affine(input, weight, bias)
-        return out
-    if weight.ndim == 1:
-        return matmul(input, weight)
-    _check_linear(input._meta, weight._meta)
-    if input._meta.ndim == 1:
-        return matmul(weight, input)
-    return _matmul_nt(input, weight)
+        out = _affine(input, weight, bias)
+    elif weight._meta.ndim == 1:
+        out = matmul(input, weight)
+    else:
+        _check_linear(input._meta, weight._meta)
+        one = input._meta.ndim == 1
+        out = matmul(weight, input) if one else _matmul_nt(input, weight)
+    return out
 
 
 # --- samples -----------------------------------------------------------------------------------

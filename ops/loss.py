@@ -144,9 +144,11 @@ _kl_log = _loss_op(
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """The loss of each element as it is, or its mean or sum."""
     if reduction == "mean":
-        return loss.mean()
+        result: Tensor = loss.mean()
+        return result
     if reduction == "sum":
-        return loss.sum()
+        out: Tensor = loss.sum()
+        return out
     check_reduction("a loss", reduction)
     return loss
 
@@ -255,7 +257,8 @@ def kl_div(
     """
     loss = (_kl_log if log_target else _kl).call(input, target)
     if reduction == "batchmean":
-        return loss.sum() / input.shape[0] if input.ndim else loss.sum()
+        out: Tensor = loss.sum() / input.shape[0] if input.ndim else loss.sum()
+        return out
     return reduced(loss, reduction)
 
 
@@ -266,16 +269,19 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
         # infinite.
         squares = (x * x).sum(dim)
-        return squares.clamp(min=eps * eps).sqrt()
+        out: Tensor = squares.clamp(min=eps * eps).sqrt()
+        return out
 
-    return (x1 * x2).sum(dim) / (length(x1) * length(x2))
+    out: Tensor = (x1 * x2).sum(dim) / (length(x1) * length(x2))
+    return out
 
 
 # --- samples -------------------------------------------------------------------------------------
 
 
 def _reduction(loss: Any, reduction: str) -> Any:
-    return {"none": np.asarray, "mean": np.mean, "sum": np.sum}[reduction](loss)
+    loss = np.asarray(loss)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
 def _pairs(

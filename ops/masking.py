@@ -1,8 +1,6 @@
 """Elements chosen by a boolean mask: `masked_fill` keeps the shape, `masked_select` takes them out,
-`masked_scatter` puts
-them back.  How many there are is known only when the instruction has run: `masked_select` gives a
-tensor whose shape
-waits for it.
+`masked_scatter` puts them back.  How many there are is known only when the instruction has run:
+`masked_select` gives a tensor whose shape waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_sta
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import sum_to
 from flowvm.ops.elementwise import elementwise
-from flowvm.ops.recording import Recorded, filled_of, need_tensor, record
+from flowvm.ops.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.registry import Launch, Sample, View, bits, broadcast_shapes, op, samples
 from flowvm.ops.scattering import apart, changed, fresh
 from flowvm.ops.views import expand, reshape
@@ -88,8 +86,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
     """`input` with `value` (a number or 0-d tensor) where `mask`, a bool tensor, is true; both
     broadcast.
     """
-    return _masked_fill.call(input, mask, _fill_value(input, mask, value))  # type: ignore[no-any-
-    return]
+    out: Tensor = _masked_fill.call(input, mask, _fill_value(input, mask, value))
+    return out
 
 
 @method()

@@ -10,7 +10,8 @@ from flowvm.device import as_device
 from flowvm.dtype import as_dtype, get_default_dtype, int64
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta import TensorMeta, as_shape
-from flowvm.ops.create import _finished, tensor
+from flowvm.ops.create import tensor
+from flowvm.ops.filled import finished
 from flowvm.ops.recording import filled_of, need_tensor, wrap_dim
 from flowvm.ops.registry import GRAIN, Launch, Sample, bits, op, samples
 from flowvm.tensor import Tensor, method
@@ -196,7 +197,7 @@ def eye(
     out = filled_of(meta, 0)
     if meta.numel:
         out.diagonal().copy_(filled_of(meta.with_shape((min(shape),)), 1))
-    return _finished(out, requires_grad)
+    return finished(out, requires_grad)
 
 
 # --- grids ------------------------------------------------------------------------------------

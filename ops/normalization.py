@@ -42,13 +42,13 @@ COLUMNS = 64  # weights of a layer norm that one unit sums gradients for
 
 
 class _Groups(NamedTuple):
-    """`count` groups: group r is `segments` runs of `inner` elements, from r * step on, `jump`
+    """`groups` groups: group r is `segments` runs of `inner` elements, from r * step on, `jump`
     apart.
 
     Element j of a segment has weight r % period * each + j // run.
     """
 
-    count: int
+    groups: int
     segments: int
     inner: int
     step: int
@@ -83,8 +83,8 @@ def _cube(
     """
     groups = _groups(x, kind, size)
     if kind == "batch":
-        return (groups.segments, groups.count, groups.inner), (0, 2), (1, groups.count, 1)
-    return (groups.count, 1, groups.inner), (2,), (groups.count, 1, 1)
+        return (groups.segments, groups.groups, groups.inner), (0, 2), (1, groups.groups, 1)
+    return (groups.groups, 1, groups.inner), (2,), (groups.groups, 1, 1)
 
 
 # --- kernels -----------------------------------------------------------------------------------
@@ -315,10 +315,10 @@ def _plain_grad(c: Any, g: Any, g_mean: Any, g_var: Any) -> tuple[Any, ...]:
 def _plain(input: TensorMeta, kind: str, size: int, eps: float, center: bool) -> Launch:
     _check_weights(f"{kind} norm", input, 0)
     groups = _groups(input, kind, size)
-    out, stat = input.dense(), input.with_shape((groups.count,))
+    out, stat = input.dense(), input.with_shape((groups.groups,))
     consts = (*groups[1:], float(eps), bool(center))
     views = _flat(out, stat, stat, input)
-    return Launch((out, stat, stat), _plain_body, views, consts, groups.count, _grain(groups))
+    return Launch((out, stat, stat), _plain_body, views, consts, groups.groups, _grain(groups))
 
 
 def _spread_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
@@ -364,7 +364,7 @@ def _spread_back(
     groups = _groups(x, kind, size)
     consts = (*groups[1:], float(eps), bool(center))
     views = _flat(x, h, x, mean, var)
-    return Launch((x.dense(),), _plain_backward_body, views, consts, groups.count, _grain(groups))
+    return Launch((x.dense(),), _plain_backward_body, views, consts, groups.groups, _grain(groups))
 
 
 def _weight_shape(x: TensorMeta, kind: str, weight: TensorMeta) -> tuple[int, ...]:
@@ -419,7 +419,7 @@ def _weighted_back(
     consts = (*groups[1:], float(eps), bool(center))
     views = _flat(x, g, x, mean, var, weight)
     return Launch(
-        (x.dense(),), _weighted_backward_body, views, consts, groups.count, _grain(groups)
+        (x.dense(),), _weighted_backward_body, views, consts, groups.groups, _grain(groups)
     )
 
 
@@ -512,10 +512,10 @@ def _affine(
     length = size if kind == "layer" else input.shape[1]
     _check_weights(f"{kind} norm", input, length, weight=weight, bias=bias)
     groups = _groups(input, kind, size)
-    out, stat = input.dense(), input.with_shape((groups.count,))
+    out, stat = input.dense(), input.with_shape((groups.groups,))
     consts = (*groups[1:], float(eps), bool(center))
     views = _flat(out, stat, stat, input, weight, bias)
-    return Launch((out, stat, stat), _affine_body, views, consts, groups.count, _grain(groups))
+    return Launch((out, stat, stat), _affine_body, views, consts, groups.groups, _grain(groups))
 
 
 @op(
@@ -558,7 +558,8 @@ def _normalized(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, mean, var) for any mixture of weight and bias."""
     if weight is not None and bias is not None:
-        return _affine(x, weight, bias, kind, size, eps, center)
+        result: tuple[Tensor, Tensor, Tensor] = _affine(x, weight, bias, kind, size, eps, center)
+        return result
     out, mean, var = _plain(x, kind, size, eps, center)
     length = size if kind == "layer" else x.shape[1]
     if weight is not None:
@@ -754,12 +755,14 @@ def instance_norm(
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm over `dim`, or by eps where that is smaller."""
     if input._meta.dtype is float16:
-        return normalize(input.to(float32), p, dim, eps).to(float16)
+        found: Tensor = normalize(input.to(float32), p, dim, eps).to(float16)
+        return found
     if p == 2:
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
         # infinite.
         squares = (input * input).sum(dim, keepdim=True)
-        return input / squares.clamp(min=eps * eps).sqrt()
+        result: Tensor = input / squares.clamp(min=eps * eps).sqrt()
+        return result
     size = input.abs()
     if p == math.inf:
         norm = size.amax(dim, keepdim=True)
@@ -767,7 +770,8 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
         norm = size.sum(dim, keepdim=True)
     else:
         norm = (size**p).sum(dim, keepdim=True) ** (1 / p)
-    return input / norm.clamp(min=eps)
+    out: Tensor = input / norm.clamp(min=eps)
+    return out
 
 
 # --- samples

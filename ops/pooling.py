@@ -504,18 +504,22 @@ def _register() -> None:
             np.nanmean, x, k if isinstance(k, tuple) else (k, k), s or (k, k), p
         ),
     )
+
+    def adaptive(function: Callable[..., Any], fold: Callable[..., Any], n: int) -> None:
+        shape, size = (2, 1, 5, 4)[-n - 2 :], (3, 2)[:n]
+        samples(
+            function,
+            lambda rng: [Sample((distinct(rng, *shape), size))],
+            lambda x, size: _adaptive_reference(fold, x, size),
+        )
+
     for function, fold, n in (
         (adaptive_avg_pool1d, np.mean, 1),
         (adaptive_avg_pool2d, np.mean, 2),
         (adaptive_max_pool1d, np.max, 1),
         (adaptive_max_pool2d, np.max, 2),
     ):
-        shape, size = ((2, 1, 5, 4), (3, 2)) if n == 2 else ((2, 2, 5), (3,))
-        samples(
-            function,
-            lambda rng, shape=shape, size=size: [Sample((distinct(rng, *shape), size))],
-            lambda x, size, fold=fold: _adaptive_reference(fold, x, size),
-        )
+        adaptive(function, fold, n)
 
 
 _register()

@@ -96,7 +96,8 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """The products of each element of one vector with each of another: (m) and (n) to (m, n)."""
     _need("outer", input, 1)
     _need("outer", vec2, 1)
-    return input.unsqueeze(1) * vec2
+    out: Tensor = input.unsqueeze(1) * vec2
+    return out
 
 
 ger = outer
@@ -160,7 +161,8 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
     rows, columns = math.prod(shape[: len(free_a)]), math.prod(shape[len(free_a) :])
     matrix_a = a.permute([*free_a, *left]).reshape((rows, shared))
     matrix_b = b.permute([*right, *free_b]).reshape((shared, columns))
-    return matmul(matrix_a, matrix_b).reshape(shape)
+    out: Tensor = matmul(matrix_a, matrix_b).reshape(shape)
+    return out
 
 
 @method()
@@ -171,7 +173,8 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     b = (1,) * (n - other.ndim) + tuple(other.shape)
     wide = input.reshape([d for size in a for d in (size, 1)])
     narrow = other.reshape([d for size in b for d in (1, size)])
-    return (wide * narrow).reshape([p * q for p, q in zip(a, b, strict=True)])
+    out: Tensor = (wide * narrow).reshape([p * q for p, q in zip(a, b, strict=True)])
+    return out
 
 
 @method()
@@ -189,7 +192,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         from flowvm.ops.create import tensor
 
         eye = tensor(np.eye(input.shape[-1])).to(input.dtype)
-        return eye.expand(input.shape).clone()
+        out: Tensor = eye.expand(input.shape).clone()
+        return out
     result: Tensor | None = None
     square = input
     while n:

@@ -35,20 +35,26 @@ def remember_view(base: Tensor, view: Tensor) -> None:
 
 
 def check_base(name: str, out: Tensor) -> None:
-    """AutogradError unless a change of `out` in place can be recorded in all that share its memory."""
+    """AutogradError unless a change of `out` in place can be recorded for all on its memory."""
     base: Tensor = out.extra().get("base", out)
     if base is not out:
         if base._node is not None and base._node.is_leaf:
             raise AutogradError(
-                f"{name}: a view of a leaf tensor that requires grad cannot be changed in place; do "
+                f"{name}: a view of a leaf tensor that requires grad cannot be changed in place; "
+                f"do "
                 f"it under flow.no_grad(), or on a clone()"
             )
         if out._node is None and base._node is not None:
             raise AutogradError(
-                f"{name}: this view was made under no_grad, its base requires grad, and it is to be "
+                f"{name}: this view was made under no_grad, its base requires grad, and it is to "
+                f"be "
                 f"changed in place outside; make the view where gradients are recorded, or detach()"
             )
-    if not base._meta.contiguous and base._node is not None and (base is not out or _living(base, out)):
+    if (
+        not base._meta.contiguous
+        and base._node is not None
+        and (base is not out or _living(base, out))
+    ):
         raise AutogradError(
             f"{name}: a change in place of memory that views share is recorded for contiguous "
             f"tensors only, and the base has strides {base._meta.stride}; work on a clone()"
@@ -56,7 +62,7 @@ def check_base(name: str, out: Tensor) -> None:
 
 
 def rebase(out: Tensor, node: Any) -> None:
-    """Give `out`, which was changed in place, its new node, and all that share its memory theirs."""
+    """Give `out`, which was changed in place, its new node, and all on its memory theirs."""
     base: Tensor = out.extra().get("base", out)
     if base is out:
         out._node = node
@@ -114,7 +120,7 @@ def _copy_slices_grad(c: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     if c.needs[0]:
         mask = np.zeros(meta.numel, np.bool_)
         mask[at] = True
-        kept = g.masked_fill(adopt_array(mask.reshape(meta.shape)), 0)  # type: ignore[attr-defined]
+        kept = g.masked_fill(adopt_array(mask.reshape(meta.shape)), 0)
     if c.needs[1]:
         taken = g.reshape(-1).index_select(0, adopt_array(np.array(at)))
         taken = taken.reshape(part.shape)

@@ -1,10 +1,9 @@
 """What ops made of several instructions, or of none, are written with.
 
 A view issues nothing and `cat` issues one copy a tensor: no `Operator` stands for them, but
-backward wants one
-node.  A `Recorded` is that node's operator; `record` gives a finished tensor its node.  Here too
-are the tensors
-that such ops start from, empty or filled, and the one rule for dimensions.
+backward wants one node.  A `Recorded` is that node's operator; `record` gives a finished tensor its
+node.  Here too are the tensors that such ops start from, empty or filled, and the one rule for
+dimensions.
 """
 
 from __future__ import annotations

@@ -81,6 +81,8 @@ class Launch:
     outputs, then the inputs, as `views` says (default: as they are).  It returns None or a Status.  A mut2 op's body is called
     with lo = hi = -1 first and leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
     `reassociate` lets LLVM reorder the sums that are written in `body` itself, which vectorizes them.
+
+    A loop over elements vectorizes when it counts from zero: `for k in range(hi - lo): i = lo + k`.
     """
 
     outputs: tuple[TensorMeta, ...]
@@ -98,7 +100,7 @@ def _kind(value: float) -> str:
 
 
 def _lower(
-    infer: Callable[..., Launch], scalar_kinds: str
+    infer: Callable[..., Launch], scalar_kinds: str, counts: bool
 ) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         launch = infer(*metas, *attrs)
@@ -111,6 +113,7 @@ def _lower(
             scalar_kinds.replace("d", "f").replace("q", "i"),
             launch.scratch > 0,
             reassociate=launch.reassociate,
+            counts=counts,
         )
         layout = codegen.body_layout(
             [(v.shape, v.strides) for v in views], launch.consts, launch.scratch
@@ -167,7 +170,7 @@ def op(
             name=name or infer.__name__,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            lower=_lower(infer, kinds),
+            lower=_lower(infer, kinds, bool(unsized)),
             attrs=attrs,
             scalars=tuple(n.strip() for n, _ in pairs),
             scalar_kinds=kinds,

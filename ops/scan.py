@@ -1,13 +1,7 @@
-"""Running results along a dimension: sums, products, extremes, and first-order recurrences.
-
-The recurrence y[k] = a[k] + b[k] * y[k-1] is what the gradients of products and of logcumsumexp
-come down to, without a division; it is the transpose of A[k] = g[k] + b[k+1] * A[k+1], so the two
-are each other's gradients.
-"""
+"""Running results along a dimension: sums, products, extremes, and differences."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +10,13 @@ import numpy as np
 from flowvm.dtype import DType, as_dtype, bool_, float16, float32, int64, uint8
 from flowvm.errors import DTypeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.create import ones_like, zeros_like
 from flowvm.ops.extremes import Extremes, _larger, _smaller
+from flowvm.ops.filled import zeros_like
 from flowvm.ops.joining import cat
 from flowvm.ops.math import exp
 from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dim
-from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.ops.recurrence import later, line, recurrence_back, scan_launch
+from flowvm.ops.registry import Launch, Sample, op, samples
 from flowvm.tensor import Tensor, method
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
@@ -29,38 +24,12 @@ __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
 Array = Any
 
 
-def _split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
-    return math.prod(x.shape[:dim]), x.shape[dim], math.prod(x.shape[dim + 1 :])
-
-
-def _launch(
-    body: Callable[..., None],
-    x: TensorMeta,
-    dim: int,
-    seen: tuple[DType, ...],
-    outputs: tuple[TensorMeta, ...],
-    *flags: bool,
-) -> Launch:
-    """A unit is one line through the [outer, n, inner] elements."""
-    outer, n, inner = _split(x, dim)
-    views = tuple(View(dtype, (x.numel,)) for dtype in seen)
-    grain = GRAIN // (n + 1) + 1
-    return Launch(outputs, body, views, (n, inner, *flags), units=outer * inner, grain=grain)
-
-
-def _line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
-    """Where the line of `unit` starts, and its step."""
-    outer = unit // inner
-    start = outer * n * inner + unit - outer * inner
-    return (start + (n - 1) * inner, -inner) if reverse else (start, inner)
-
-
 # --- sums -------------------------------------------------------------------------------------
 
 
 def _cumsum_body(out: Array, x: Array, n: int, inner: int, reverse: bool, lo: int, hi: int) -> None:
     for unit in range(lo, hi):
-        at, step = _line(unit, n, inner, reverse)
+        at, step = line(unit, n, inner, reverse)
         total = out.dtype.type(0) * 1  # float64 or int64
         for _ in range(n):
             total += x[at]
@@ -75,7 +44,7 @@ def _summed(dtype: DType) -> DType:
 @op("x -> out", name="cumsum", grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),))
 def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
     kind = _summed(x.dtype)
-    return _launch(_cumsum_body, x, dim, (kind, x.dtype), (x.dense(kind),), reverse)
+    return scan_launch(_cumsum_body, x, dim, (kind, x.dtype), (x.dense(kind),), reverse)
 
 
 def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
@@ -90,66 +59,7 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     if x._meta.ndim == 0:
         out: Tensor = cumsum(x.reshape(1), 0).reshape(())
         return out
-    out = _cumsum(x, d, False)
-    return out
-
-
-# --- recurrences ------------------------------------------------------------------------------
-
-
-def _forward_body(out: Array, a: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
-    for unit in range(lo, hi):
-        at, step = _line(unit, n, inner, False)
-        y = out.dtype.type(0)
-        for _ in range(n):
-            y = a[at] + b[at] * y
-            out[at] = y
-            at += step
-
-
-def _backward_body(out: Array, g: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
-    for unit in range(lo, hi):
-        at, step = _line(unit, n, inner, True)
-        y = out.dtype.type(0)
-        for k in range(n):
-            y = g[at] + (b[at - step] * y if k > 0 else y)
-            out[at] = y
-            at += step
-
-
-def _later(x: Tensor, dim: int, first: float) -> Tensor:
-    """`x` one place further along `dim`, with `first` in the place that is free."""
-    n = x._meta.shape[dim]
-    if n == 0:
-        return x
-    head = x.narrow(dim, 0, 1)
-    edge = ones_like(head) if first else zeros_like(head)
-    later: Tensor = cat([edge, x.narrow(dim, 0, n - 1)], dim)
-    return later
-
-
-def _forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    b, out = c.saved
-    (dim,) = c.attrs
-    to_a = _recur_back(g, b, dim)
-    return to_a, (to_a * _later(out, dim, 0) if c.needs[1] else None)
-
-
-def _backward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    b, out = c.saved
-    (dim,) = c.attrs
-    to_g = _recur(g, b, dim)
-    return to_g, (_later(to_g, dim, 0) * out if c.needs[1] else None)
-
-
-@op("a, b -> out", name="recurrence", saves="b, out", grad=_forward_grad)
-def _recur(a: TensorMeta, b: TensorMeta, dim: int) -> Launch:
-    return _launch(_forward_body, a, dim, (a.dtype,) * 3, (a.dense(),))
-
-
-@op("g, b -> out", name="recurrence_back", saves="b, out", grad=_backward_grad)
-def _recur_back(g: TensorMeta, b: TensorMeta, dim: int) -> Launch:
-    return _launch(_backward_body, g, dim, (g.dtype,) * 3, (g.dense(),))
+    return _cumsum(x, d, False)  # type: ignore[no-any-return]
 
 
 # --- products ---------------------------------------------------------------------------------
@@ -157,7 +67,7 @@ def _recur_back(g: TensorMeta, b: TensorMeta, dim: int) -> Launch:
 
 def _cumprod_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
     for unit in range(lo, hi):
-        at, step = _line(unit, n, inner, False)
+        at, step = line(unit, n, inner, False)
         total = out.dtype.type(1) * 1
         for _ in range(n):
             total *= x[at]
@@ -168,13 +78,13 @@ def _cumprod_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) ->
 def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     x, out = c.saved
     (dim,) = c.attrs
-    return (_later(out, dim, 1) * _recur_back(g, x, dim),)
+    return (later(out, dim, 1) * recurrence_back(g, x, dim),)
 
 
 @op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad)
 def _cumprod(x: TensorMeta, dim: int) -> Launch:
     kind = _summed(x.dtype)
-    return _launch(_cumprod_body, x, dim, (kind, x.dtype), (x.dense(kind),))
+    return scan_launch(_cumprod_body, x, dim, (kind, x.dtype), (x.dense(kind),))
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
@@ -183,14 +93,13 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     if x._meta.ndim == 0:
         out: Tensor = cumprod(x.reshape(1), 0).reshape(())
         return out
-    out = _cumprod(x, d)
-    return out
+    return _cumprod(x, d)  # type: ignore[no-any-return]
 
 
 def others_product(x: Tensor, dim: int) -> Tensor:
     """For each element the product of all others along `dim`."""
-    before = _later(_cumprod(x, dim), dim, 1)
-    after = _later(_cumprod(x.flip(dim), dim), dim, 1).flip(dim)
+    before = later(_cumprod(x, dim), dim, 1)
+    after: Tensor = later(_cumprod(x.flip(dim), dim), dim, 1).flip(dim)
     return before * after
 
 
@@ -200,7 +109,7 @@ def others_product(x: Tensor, dim: int) -> Tensor:
 def _running(beats: Callable[[Any, Any], bool]) -> Callable[..., None]:
     def body(values: Array, indices: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
         for unit in range(lo, hi):
-            at, step = _line(unit, n, inner, False)
+            at, step = line(unit, n, inner, False)
             best, place = x[at], 0
             for k in range(n):
                 if beats(x[at], best) or not beats(best, x[at]):  # the last of equals
@@ -215,20 +124,20 @@ _cummax_body = _running(_larger)
 _cummin_body = _running(_smaller)
 
 
-def _running_launch(body: Callable[..., None], x: TensorMeta, dim: int) -> Launch:
+def _running_scan_launch(body: Callable[..., None], x: TensorMeta, dim: int) -> Launch:
     seen = uint8 if x.dtype is bool_ else x.dtype
     outputs = (x.dense(), x.dense(int64))
-    return _launch(body, x, dim, (seen, int64, seen), outputs)
+    return scan_launch(body, x, dim, (seen, int64, seen), outputs)
 
 
 @op("x -> values, indices", name="cummax")
 def _cummax(x: TensorMeta, dim: int) -> Launch:
-    return _running_launch(_cummax_body, x, dim)
+    return _running_scan_launch(_cummax_body, x, dim)
 
 
 @op("x -> values, indices", name="cummin")
 def _cummin(x: TensorMeta, dim: int) -> Launch:
-    return _running_launch(_cummin_body, x, dim)
+    return _running_scan_launch(_cummin_body, x, dim)
 
 
 def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -275,7 +184,7 @@ def cummin(input: Tensor, dim: int) -> Extremes:
 
 def _logcumsumexp_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
     for unit in range(lo, hi):
-        at, step = _line(unit, n, inner, False)
+        at, step = line(unit, n, inner, False)
         top, total = -np.inf, 0.0  # of exp(x - top)
         for _ in range(n):
             v = np.float64(x[at])
@@ -294,13 +203,13 @@ def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     x, out = c.saved
     (dim,) = c.attrs
     # A[k] = sum over i >= k of g[i] * exp(out[k] - out[i]), whose every factor is at most 1
-    decay = exp.call(_later(out, dim, 0) - out)
-    return (exp.call(x - out) * _recur_back(g, decay, dim),)
+    decay = exp.call(later(out, dim, 0) - out)
+    return (exp.call(x - out) * recurrence_back(g, decay, dim),)
 
 
 @op("x -> out", name="logcumsumexp", saves="x, out", grad=_logcumsumexp_grad)
 def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
-    return _launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
+    return scan_launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
@@ -311,8 +220,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     if x._meta.ndim == 0:
         out: Tensor = logcumsumexp(x.reshape(1), 0).reshape(())
         return out
-    out = _logcumsumexp(x, d)
-    return out
+    return _logcumsumexp(x, d)  # type: ignore[no-any-return]
 
 
 # --- differences ------------------------------------------------------------------------------

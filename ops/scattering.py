@@ -1,10 +1,8 @@
 """Writing at positions that are data: `index_add`, `index_copy`, `index_fill`, `scatter` and its
-kin, each in a fresh and an
-in-place form.
+kin, each in a fresh and an in-place form.
 
 A form is one function that writes into a tensor outside the graph; the fresh form gives it a clone,
-the in-place form the
-tensor itself.  Both record the same node.
+the in-place form the tensor itself.  Both record the same node.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def searchsorted(
     sorted.
 
     The sequence is 1-d, or has the leading dimensions of `input`.  `side` "left" (the default) is
-    the first such place,
-    "right" (or `right=True`) the last.  `sorter` is the argsort of a sequence that is not sorted.
+    the first such place, "right" (or `right=True`) the last.  `sorter` is the argsort of a sequence
+    that is not sorted.
     """
     sequence = need_tensor("searchsorted", "sorted_sequence", sorted_sequence)
     if side not in (None, "left", "right") or (side == "left" and right):

@@ -1,8 +1,7 @@
 """Views of some of the elements: slices, diagonals, and the basic half of indexing.
 
 Each is a geometry, (meta, attributes) -> (meta, offset), that shows no element twice.  The same
-geometry makes its
-gradient: zeros of the whole shape, and the gradient copied through the view.
+geometry makes its gradient: zeros of the whole shape, and the gradient copied through the view.
 """
 
 from __future__ import annotations

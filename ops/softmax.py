@@ -24,6 +24,7 @@ __all__ = ["log_softmax", "softmax", "softmin"]
 
 Array = Any
 RUN = 4096  # elements summed before their sum joins the row's
+SHORT = 64  # the same where rows are summed side by side, one addition at a time
 WIDTH = 64  # rows that lie side by side and are done together
 
 
@@ -76,11 +77,12 @@ def _columns_body(
     for unit in range(lo, hi):
         first = unit % blocks * WIDTH
         width, at = min(WIDTH, inner - first), unit // blocks * n * inner + first
-        top = stats[2 * unit * WIDTH : 2 * unit * WIDTH + width]
-        total = stats[(2 * unit + 1) * WIDTH : (2 * unit + 1) * WIDTH + width]
+        own = stats[3 * unit * WIDTH : 3 * (unit + 1) * WIDTH]
+        top, total, part = own[:width], own[WIDTH : WIDTH + width], own[2 * WIDTH :]
         for i in range(width):
             top[i] = x[at + i]
             total[i] = 0
+            part[i] = 0
         for j in range(1, n):
             xs = x[at + j * inner : at + j * inner + width]
             for i in range(width):
@@ -91,7 +93,11 @@ def _columns_body(
             for i in range(width):
                 ys[i] = exp(xs[i] - top[i])
             for i in range(width):
-                total[i] += ys[i]
+                part[i] += ys[i]
+            if j % SHORT == SHORT - 1 or j == n - 1:
+                for i in range(width):
+                    total[i] += part[i]
+                    part[i] = 0
         for i in range(width):
             total[i] = log(total[i]) if logarithm else out.dtype.type(1) / total[i]
         for j in range(n):
@@ -139,14 +145,20 @@ def _columns_backward(
     for unit in range(lo, hi):
         first = unit % blocks * WIDTH
         width, at = min(WIDTH, inner - first), unit // blocks * n * inner + first
-        total = stats[2 * unit * WIDTH : 2 * unit * WIDTH + width]
+        own = stats[3 * unit * WIDTH : 3 * (unit + 1) * WIDTH]
+        total, part = own[:width], own[WIDTH : WIDTH + width]
         for i in range(width):
             total[i] = 0
+            part[i] = 0
         for j in range(n):
             row = at + j * inner
             gs, ys = g[row : row + width], y[row : row + width]
             for i in range(width):
-                total[i] += gs[i] if logarithm else gs[i] * ys[i]
+                part[i] += gs[i] if logarithm else gs[i] * ys[i]
+            if j % SHORT == SHORT - 1 or j == n - 1:
+                for i in range(width):
+                    total[i] += part[i]
+                    part[i] = 0
         for j in range(n):
             row = at + j * inner
             gs, ys, os = g[row : row + width], y[row : row + width], out[row : row + width]
@@ -173,7 +185,7 @@ def _launch(name: str, x: TensorMeta, dim: int, operands: int) -> Launch:
             (x.dense(),), body, views, (n, logarithm), outer if n else 0, grain, reassociate=True
         )
     units = outer * -(-inner // WIDTH) if n else 0
-    scratch = 2 * units * WIDTH * x.dtype.itemsize
+    scratch = 3 * units * WIDTH * x.dtype.itemsize
     return Launch(
         outputs=(x.dense(),),
         body=_columns_body if forward else _columns_backward,

@@ -1,8 +1,7 @@
 """Sorting and selecting by order: `sort`, `argsort`, `topk`, `kthvalue`, `msort`.
 
 Rows are sorted by merging, which is stable; a NaN is larger than any number.  The kernels give the
-positions with the
-values, and backward is `gather`'s: the gradient goes where the value came from.
+positions with the values, and backward is `gather`'s: the gradient goes where the value came from.
 """
 
 from __future__ import annotations

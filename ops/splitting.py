@@ -7,6 +7,7 @@ The pieces are views.  They are one node with an edge for each piece, so that th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,8 +142,8 @@ def tensor_split(
     if isinstance(indices_or_sections, (tuple, list)):
         cuts = [slice(None, i).indices(size)[1] for i in _given((indices_or_sections,))]
         edges = [0, *cuts, size]
-        spans = [(a, max(0, b - a)) for a, b in zip(edges, edges[1:], strict=False)]
-        if all(a <= b for a, b in zip(edges, edges[1:], strict=False)):
+        spans = [(a, max(0, b - a)) for a, b in itertools.pairwise(edges)]
+        if all(a <= b for a, b in itertools.pairwise(edges)):
             return _pieces(x, at, [n for _, n in spans])
         return tuple(_slice(x, at, a, n, 1) for a, n in spans)
     (sections,) = _given((indices_or_sections,))

@@ -13,10 +13,11 @@ from flowvm.ops.compare import isinf, ne, where
 from flowvm.ops.core import cast
 from flowvm.ops.elementwise import elementwise
 from flowvm.ops.math import abs as abs_of
-from flowvm.ops.math import back, exp, log, square
+from flowvm.ops.math import exp, log, square
 from flowvm.ops.recording import need_tensor
 from flowvm.ops.reduce import amax, amin, dims_of, mean, sum
 from flowvm.ops.registry import Sample, samples
+from flowvm.ops.unary import back
 from flowvm.tensor import Tensor, method
 
 __all__ = [
@@ -34,8 +35,7 @@ Dims = int | tuple[int, ...] | list[int] | None
 
 
 def _root_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """PyTorch's choice: no gradient where the root is 0, so that the norm of zeros has gradient 0.
-    """
+    """As in PyTorch, no gradient where the root is 0: the norm of zeros has gradient 0."""
     x, degree, out = c.saved
     slope = where(out == 0, 0, out / (where(x == 0, 1, x) * degree))
     return back(c, lambda: g * slope, None)

@@ -2,10 +2,8 @@
 repeated.
 
 A view is a meta and an offset on the same memory; no instruction is issued.  Writing through it
-changes the
-tensor it was made of, and both count the same version.  The gradient of a view is the opposite
-view, or a sum
-where elements were repeated, so it is differentiable again.
+changes the tensor it was made of, and both count the same version.  The gradient of a view is the
+opposite view, or a sum where elements were repeated, so it is differentiable again.
 """
 
 from __future__ import annotations

@@ -77,8 +77,7 @@ def as_strided(
     tensor's own).
 
     Every element must lie in the tensor that `input` is a view of, or in `input` itself if that is
-    no view;
-    OutOfRangeError otherwise.
+    no view; OutOfRangeError otherwise.
     """
     x = need_tensor("as_strided", "input", input)
     size, stride = _given((size,)), _given((stride,))

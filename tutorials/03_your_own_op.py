@@ -58,9 +58,10 @@ from flowvm.errors import Status
 INVALID = int(Status.INVALID_VALUE)
 
 
-def checked_log_body(out, x, lo, hi):  # type: ignore[no-untyped-def]
+def checked_log_body(out, x, lo, hi, details):  # type: ignore[no-untyped-def]
     for i in range(lo, hi):
         if x[i] <= 0:
+            details[0] = i
             return INVALID
         out[i] = math.log(x[i])
     return 0

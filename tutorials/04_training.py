@@ -6,12 +6,12 @@ A small network on the 8x8 digits, eager.  `python -m flowvm demo` is the same w
 # %% Data: 1,797 images of handwritten digits, shipped with flowvm.
 import flowvm as flow
 from flowvm import nn
-from flowvm.datasets import load_digits, train_test_split
+from flowvm.datasets import load_digits
 from flowvm.utils.data import DataLoader, TensorDataset
 
 flow.manual_seed(0)
-images, labels = load_digits()
-(train_x, train_y), (test_x, test_y) = train_test_split(images, labels)
+train_x, train_y = load_digits("train")
+test_x, test_y = load_digits("test")
 print("train", tuple(train_x.shape), "test", tuple(test_x.shape))
 
 # %% A model, a loss, an optimizer: PyTorch's names.

@@ -27,6 +27,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -745,25 +746,33 @@ def user_frame(depth: int) -> tuple[CodeType | None, int]:
 
 # --- Ctrl-C ----------------------------------------------------------------------------------
 
-PROTECTED: set[str] = {"publish", "__del__", "refill", "release_dead", "reclaim", "_run_callback"}
+PROTECTED: set[str] = {
+    "publish", "__del__", "refill", "release_dead", "reclaim", "_run_callback", "start", "stop"
+}  # fmt: skip
 WAITING: set[str] = {"make_room", "_wait"}  # called by those, but after their record was published
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole in the ring or be swallowed."""
     at = frame
-    for _ in range(4):
-        if at is None:
-            break
+    while at is not None:
         code = at.f_code
-        if _internal_files[code.co_filename]:
-            if code.co_name in WAITING:
-                break
-            if code.co_name in PROTECTED:
-                _thread.interrupt_main(signum)  # trips again where signals are looked at next
-                return
+        internal = _internal_files[code.co_filename]
+        if internal and code.co_name in WAITING:
+            break
+        if (internal and code.co_name in PROTECTED) or code.co_filename == weakref.__file__:
+            _thread.start_new_thread(_interrupt_again, (signum,))
+            return
+        if not internal and code.co_filename != threading.__file__:
+            break  # a user's function, called by those
         at = at.f_back
     signal.default_int_handler(signum, frame)
+
+
+def _interrupt_again(signum: int) -> None:
+    """Send a Ctrl-C that was put off once more.  From another thread: here it would come in its own handler."""
+    time.sleep(0.001)
+    _thread.interrupt_main(signum)
 
 
 engine = Engine()

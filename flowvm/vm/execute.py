@@ -59,6 +59,7 @@ from flowvm.vm.layout import (
     R_DETAILS,
     R_ENTRY,
     R_MARK,
+    R_POISONED,
     R_SEQ,
     R_STATUS,
     RECORD_WORDS,
@@ -117,6 +118,7 @@ def execute(m: Words, stream: int, slot: int) -> int:
         if cause != 0:
             poison(m, slot, entry, cause)
             fetch_add(m, N_POISONED, 1)
+            fetch_add(m, ERR + (cause - 1) % ERRORS * ERR_WORDS + R_POISONED, 1)
             status = NO_STATUS_POISONED
         else:
             status = run_kernel(m, stream, slot, entry)
@@ -153,6 +155,7 @@ def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
     seq = seq_of(m, slot)
     poison(m, slot, entry, seq + 1)
     fetch_add(m, N_FAILED, 1)
+    m[ERR + seq % ERRORS * ERR_WORDS + R_POISONED] = 0
     number = fetch_add(m, ERROR_COUNT, 1)
     at = ERR + number % ERRORS * ERR_WORDS
     m[at + R_SEQ], m[at + R_STATUS] = seq, status

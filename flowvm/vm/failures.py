@@ -37,7 +37,6 @@ class Failure:
     last: int
     seen: bool = False
     operands: str = ""
-    poisoned_before: int = 0
     notes: list[str] = field(default_factory=list)
 
     def where(self) -> str:
@@ -120,13 +119,14 @@ class Failures:
         error = failure.exception
         if not failure.seen:
             failure.seen = True
-            poisoned = int(self.vm.words[w.N_POISONED])
+            poisoned = int(self.vm.words[w.ERR + seq % w.ERRORS * w.ERR_WORDS + w.R_POISONED])
             note = f"flowvm: raised by instruction #{seq} {failure.name}, which was issued at\n"
             note += failure.where()
             if failure.operands:
                 note += f"\n    operands  {failure.operands}"
             if poisoned:
-                note += f"\n    {poisoned} later instructions were skipped because they needed a failed result"
+                were = "instruction was" if poisoned == 1 else "instructions were"
+                note += f"\n    {poisoned} later {were} skipped for need of a failed result"
             note += "\n    The VM is usable."
             error.add_note(note)
         return error.with_traceback(None)

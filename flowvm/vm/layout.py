@@ -193,6 +193,7 @@ DETAILS = 6
 # --- ERR: an error that a kernel reported ------------------------------------------------------
 ERR_WORDS = 12
 R_SEQ, R_STATUS, R_DETAILS, R_ENTRY, R_MARK = 0, 1, 2, 8, 9
+R_POISONED = 10  # in row (seq % ERRORS): instructions skipped because of failed instruction `seq`
 
 # --- REC: a recorded instruction -----------------------------------------------------------------
 REC_WORDS = 48

@@ -21,7 +21,9 @@ from flowvm.vm.engine import FRAMES, engine, hot
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Edge", "Traced", "TracedOperand", "Trace", "record", "trace"]
+__all__ = ["Edge", "Trace", "Traced", "TracedOperand", "record", "trace"]
+
+MOST_WAITS = 4  # instructions named in a row's "waits for"
 
 
 @dataclass(frozen=True)
@@ -89,54 +91,61 @@ class Trace:
         return f"<Trace: {len(self.instructions)} instructions, {len(self.edges)} edges>"
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row an instruction: id, op, reads, writes, waits for, stream, microseconds, user line."""
-        rows = []
+        """A row an instruction, under the titles of `heads`.
+
+        A tensor's dtype and shape stand where it is written (or first read); `waits for` names the instructions in front.
+        """
         waits: dict[int, list[str]] = {}
         for e in self.edges:
-            source = self.instructions[e.source]
-            waits.setdefault(e.target, []).append(f"#{source.seq} {e.hazard} t{e.tensor}")
+            waits.setdefault(e.target, []).append(f"#{self.instructions[e.source].seq} {e.hazard}")
+        lanes = len({ins.stream for ins in self.instructions}) > 1
+        known: set[int] = set()
+        rows = []
         for i, ins in enumerate(self.instructions):
-            reads = [_operand(o) for o in ins.operands if o.access == w.Access.CONST]
-            writes = [_operand(o) for o in ins.operands if o.access != w.Access.CONST]
+            reads = [_operand(o, known) for o in ins.operands if o.access == w.Access.CONST]
+            writes = [_operand(o, known) for o in ins.operands if o.access != w.Access.CONST]
             if ins.kind == w.Kind.RELEASE_TENSOR:
-                writes = ["free " + " ".join(f"t{o.tensor}" for o in ins.operands)]
-            rows.append(
-                (
-                    f"#{ins.seq}",
-                    ins.name,
-                    "  ".join(reads),
-                    "  ".join(writes),
-                    ", ".join(waits.get(i, [])),
-                    f"{ins.stream}",
-                    f"{ins.microseconds:.1f}",
-                    ins.where,
-                )
-            )
+                writes = ["free", *(f"t{o.tensor}" for o in ins.operands)]
+            front = waits.get(i, [])
+            if len(front) > MOST_WAITS:
+                front = [*front[: MOST_WAITS - 1], f"{len(front) - MOST_WAITS + 1} more"]
+            row = [f"#{ins.seq}", ins.name, " ".join(reads), " ".join(writes), ", ".join(front)]
+            row += [str(ins.stream)] if lanes else []
+            rows.append((*row, f"{ins.microseconds:.1f}", ins.where))
         return rows
 
+    def heads(self) -> tuple[str, ...]:
+        """Titles of the columns of `rows`; the stream only where there are several."""
+        lanes = len({ins.stream for ins in self.instructions}) > 1
+        stream = ("stream",) if lanes else ()
+        return ("id", "op", "reads", "writes", "waits for", *stream, "us", "line")
+
     def __str__(self) -> str:
-        heads = ("id", "op", "reads", "writes", "waits for", "stream", "us", "line")
-        rows = [heads, *self.rows()]
-        widths = [max(len(r[c]) for r in rows) for c in range(len(heads))]
+        rows = [self.heads(), *self.rows()]
+        widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
         lines = ["  ".join(c.ljust(n) for c, n in zip(r, widths, strict=True)).rstrip() for r in rows]
         return "\n".join(lines)
 
     def __rich__(self) -> Table:
         from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        styles = ("bold", "", "cyan", "yellow", "dim", "dim", "", "dim")
-        heads = ("id", "op", "reads (const)", "writes (mut)", "waits for", "stream", "us", "line")
-        for head, style in zip(heads, styles, strict=True):
-            table.add_column(head, style=style, justify="right" if head == "us" else "left")
+        styles = {"id": "bold", "reads": "cyan", "writes": "yellow", "waits for": "dim", "line": "dim"}
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for head in self.heads():
+            title = {"reads": "reads (const)", "writes": "writes (━ mut ═ mut2)"}.get(head, head)
+            whole = head in ("id", "op", "us", "stream", "line")
+            justify: Any = "right" if head == "us" else "left"
+            table.add_column(title, style=styles.get(head, ""), justify=justify, no_wrap=whole)
         for row in self.rows():
             table.add_row(*row)
         return table
 
 
-def _operand(o: TracedOperand) -> str:
+def _operand(o: TracedOperand, known: set[int]) -> str:
     mark = {w.Access.CONST: "", w.Access.MUT: "━", w.Access.MUT2: "═"}[o.access]
-    return f"{mark}t{o.tensor}" + (f" {o.what}" if o.what else "")
+    what = "" if o.tensor in known or not o.what else f":{o.what.replace(' ', '')}"
+    known.add(o.tensor)
+    return f"{mark}t{o.tensor}{what}"
 
 
 @contextmanager

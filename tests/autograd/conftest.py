@@ -29,7 +29,8 @@ def value(t):
 
 def _flow():
     return types.SimpleNamespace(
-        leaf=leaf, value=value, autograd=flowvm.autograd, no_grad=flowvm.autograd.no_grad, name="flow",
+        leaf=leaf, value=value, autograd=flowvm.autograd, name="flow",
+        no_grad=flowvm.autograd.no_grad,
         Function=flowvm.autograd.Function, once_differentiable=flowvm.autograd.once_differentiable,
         functional=flowvm.autograd.functional, enable_grad=flowvm.autograd.enable_grad,
         inference_mode=flowvm.autograd.inference_mode, checkpoint=flowvm.autograd.checkpoint,

@@ -238,8 +238,8 @@ def test_a_multi_output_op_with_one_output_used(lib, check):
 def test_leaves_and_nodes(lib):
     x = lib.leaf(X)
     y = x * 2
-    assert x.is_leaf and x.grad_fn is None and x.requires_grad
-    assert not y.is_leaf and y.requires_grad
+    assert (x.is_leaf, x.grad_fn, x.requires_grad) == (True, None, True)
+    assert (y.is_leaf, y.requires_grad) == (False, True)
     assert y.grad_fn.name().startswith("MulBackward")
     assert y.detach().is_leaf
     assert y.grad_fn.next_functions[0][0].name().endswith("AccumulateGrad")

@@ -8,7 +8,7 @@ X = np.array([0.5, 1.5, 2.0])
 
 def test_a_leaf_cannot_be_changed(lib):
     x = lib.leaf(X)
-    with pytest.raises(RuntimeError, match="in.place"):
+    with pytest.raises(RuntimeError, match=r"in.place"):
         x.mul_(2)
     with lib.no_grad():
         x.mul_(2)

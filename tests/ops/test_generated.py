@@ -1,7 +1,7 @@
 """Tests that come from the ops' declarations: each op, each check, by name.
 
-    pytest tests/ops/test_generated.py -k softmax          all checks of the ops called so
-    pytest "tests/ops/test_generated.py::test_gradcheck"   one check of all ops
+pytest tests/ops/test_generated.py -k softmax          all checks of the ops called so
+pytest "tests/ops/test_generated.py::test_gradcheck"   one check of all ops
 """
 
 import op_calls
@@ -9,6 +9,33 @@ import pytest
 from op_checks import Checks
 
 NAMED = op_calls.all_samples()
+
+# modules of flowvm.ops that other modules are written with: they offer a user nothing
+INTERNAL = {
+    "accumulate", "blas", "codegen", "core", "elementwise", "folds", "optimizer", "rebase",
+    "recording", "registry", "rows", "scalar", "walk",
+}  # fmt: skip
+
+# public functions without samples, and why
+NO_SAMPLES = {
+    "allclose": "gives a Python bool",
+    "equal": "gives a Python bool",
+    "as_tensor": "takes what is no tensor",
+    "from_numpy": "takes what is no tensor",
+    "scalar_tensor": "takes what is no tensor",
+    "tensor": "takes what is no tensor",
+    "empty": "its values are any",
+    "empty_like": "its values are any",
+    **dict.fromkeys(
+        ("arange", "eye", "full", "linspace", "logspace", "ones", "tril_indices", "triu_indices",
+         "zeros"), "takes no tensor, so there is nothing to stride or differentiate",
+    ),
+    **dict.fromkeys(
+        ("bernoulli", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal",
+         "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed",
+         "set_rng_state"), "random, or about random numbers",
+    ),
+}  # fmt: skip
 
 # ops whose result depends on how the argument lies in memory
 READS_MEMORY = {"as_strided"}
@@ -64,3 +91,22 @@ def test_errors(op, seed):
 @each_op()
 def test_docstring(op):
     Checks(op, 0).docstring()
+
+
+def test_every_public_function_has_samples():
+    named = {op.name for _, op in NAMED}
+    known = {id(op.function) for _, op in NAMED}
+    missing = [
+        f"{module}.{name}"
+        for module, name, function in op_calls.public_functions()
+        if module not in INTERNAL and name not in NO_SAMPLES and id(function) not in known
+        if name not in named and name.rstrip("_") not in named
+    ]
+    assert not missing, f"give these samples(...), or a reason here: {', '.join(missing)}"
+
+
+def test_no_exemption_outlives_its_reason():
+    public = {name for _, name, _ in op_calls.public_functions()}
+    named = {op.name for _, op in NAMED}
+    assert not set(NO_SAMPLES) - public, "these are no public functions"
+    assert not set(NO_SAMPLES) & named, "these have samples now"

@@ -98,14 +98,18 @@ def test_results_do_not_depend_on_threads(rng):
     np.testing.assert_array_equal(shared, alone)
 
 
-@pytest.mark.parametrize("shapes", [((9, 40), (40, 30)), ((3, 9, 40), (40, 30)), ((3, 9, 40), (3, 40, 30))], ids=str)
+@pytest.mark.parametrize(
+    "shapes", [((9, 40), (40, 30)), ((3, 9, 40), (40, 30)), ((3, 9, 40), (3, 40, 30))], ids=str
+)
 def test_gradients_through_blas(rng, shapes):
     a, b = (tensor(rng.standard_normal(s)).requires_grad_() for s in shapes)
-    g = rng.standard_normal(np.broadcast_shapes(shapes[0][:-2], shapes[1][:-2]) + (9, 30))
+    g = rng.standard_normal((*np.broadcast_shapes(shapes[0][:-2], shapes[1][:-2]), 9, 30))
     (a @ b).backward(tensor(g))
     np.testing.assert_allclose(a.grad.numpy(), g @ np.swapaxes(b.numpy(), -1, -2), rtol=1e-10)
     want = np.swapaxes(a.numpy(), -1, -2) @ g
-    np.testing.assert_allclose(b.grad.numpy(), want if b.ndim == a.ndim else want.sum(0), rtol=1e-10)
+    np.testing.assert_allclose(
+        b.grad.numpy(), want if b.ndim == a.ndim else want.sum(0), rtol=1e-10
+    )
 
 
 def test_matmul_refuses():
@@ -132,9 +136,18 @@ def test_linear_takes_any_strides(rng):
 
 def test_einsum_labels(rng):
     a, b = rng.standard_normal((2, 3, 4)), rng.standard_normal((4, 3))
-    for equation in ("abc,cb->ab", "abc,cb->", "abc,cd->dab", "abc,cd", "...c,cd->d...", "abc,ef->fea"):
+    for equation in (
+        "abc,cb->ab",
+        "abc,cb->",
+        "abc,cd->dab",
+        "abc,cd",
+        "...c,cd->d...",
+        "abc,ef->fea",
+    ):
         np.testing.assert_allclose(
-            flow.einsum(equation, tensor(a), tensor(b)).numpy(), np.einsum(equation, a, b), rtol=1e-10
+            flow.einsum(equation, tensor(a), tensor(b)).numpy(),
+            np.einsum(equation, a, b),
+            rtol=1e-10,
         )
     np.testing.assert_allclose(
         flow.einsum("iij->j", tensor(np.ones((3, 3, 2)))).numpy(), np.full(2, 3.0)
@@ -169,7 +182,9 @@ def test_addmm_without_beta_ignores_input():
 def test_solve_many(rng):
     a = rng.standard_normal((40, 7, 7)) + 4 * np.eye(7)
     b = rng.standard_normal((40, 7, 3))
-    np.testing.assert_allclose(flow.solve(tensor(a), tensor(b)).numpy(), np.linalg.solve(a, b), rtol=1e-8)
+    np.testing.assert_allclose(
+        flow.solve(tensor(a), tensor(b)).numpy(), np.linalg.solve(a, b), rtol=1e-8
+    )
     np.testing.assert_allclose(flow.inverse(tensor(a)).numpy(), np.linalg.inv(a), rtol=1e-8)
     np.testing.assert_allclose(flow.det(tensor(a)).numpy(), np.linalg.det(a), rtol=1e-8)
 

@@ -1,4 +1,4 @@
-"""What views share with their base: memory, version, gradients; and what they cost: no instruction."""
+"""What views share with their base: memory, version, gradients; and that they issue nothing."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """Samples made into calls: the same arguments as NumPy arrays, flowvm tensors or PyTorch tensors.
 
-A sample's arrays stand for its tensors, wherever they are in its arguments (lists included). `mapped`
-is the one place that knows where.
+A sample's arrays stand for its tensors, wherever they are in its arguments (lists included).
+`mapped` is the one place that knows where.
 """
 
 import importlib
@@ -60,7 +60,9 @@ flow = _Flow()
 
 def mapped(value: Any, f: Callable[[Array], Any]) -> Any:
     """`value` with `f` of every array in it."""
-    if isinstance(value, (np.ndarray, np.floating)):  # NumPy's arithmetic makes numbers of 0-d arrays
+    if isinstance(
+        value, (np.ndarray, np.floating)
+    ):  # NumPy's arithmetic makes numbers of 0-d arrays
         return f(np.asarray(value))
     if isinstance(value, (list, tuple)):
         items = [mapped(v, f) for v in value]

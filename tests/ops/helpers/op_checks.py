@@ -1,4 +1,6 @@
-"""What is checked of every sample of every op. Each check prints the call, the seed and both values."""
+"""What is checked of every sample of every op. Each check prints the call, the seed and both
+values.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +45,9 @@ class Checks:
         if not floating and dtype != self.op.floats[0]:
             pytest.skip("no floating arguments")
 
-    def same(self, sample: Sample, got: list[Any], want: list[Any], dtype: str, exact: bool = False) -> None:
+    def same(
+        self, sample: Sample, got: list[Any], want: list[Any], dtype: str, exact: bool = False
+    ) -> None:
         where = calls.shown(self.op, sample, self.seed)
         assert len(got) == len(want), f"{where}\n{len(got)} results, expected {len(want)}"
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
@@ -60,7 +64,9 @@ class Checks:
         coarser = min((a.dtype.name, dtype), key=lambda n: np.finfo(n).precision)
         rtol, atol = calls.tolerances(self.op, coarser)
         with np.errstate(all="ignore"):
-            b = b.astype(a.dtype).astype(np.float64)  # so that what overflows, overflows on both sides
+            b = b.astype(a.dtype).astype(
+                np.float64
+            )  # so that what overflows, overflows on both sides
             return bool(np.allclose(a.astype(np.float64), b, rtol, atol, equal_nan=True))
 
     def meta(self, sample: Sample, result: Any) -> None:
@@ -87,9 +93,13 @@ class Checks:
         """The threaded VM and the plain loop agree in every bit."""
         dtype = self.op.floats[-1 if len(self.op.floats) == 1 else 1]
         made = [calls.in_dtype(s, dtype) for s in self.samples()]
-        threaded = [[values(r) for r in results(call(self.op.function, s, as_tensor))] for s in made]
+        threaded = [
+            [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in made
+        ]
         with engine.run_sequentially():
-            plain = [[values(r) for r in results(call(self.op.function, s, as_tensor))] for s in made]
+            plain = [
+                [values(r) for r in results(call(self.op.function, s, as_tensor))] for s in made
+            ]
         for sample, t, p in zip(made, threaded, plain, strict=True):
             self.same(sample, t, p, dtype, exact=True)
 
@@ -141,7 +151,9 @@ class Checks:
             if isinstance(o, Tensor) and o.requires_grad:
                 o.backward(as_tensor(np.ones(o.shape)), retain_graph=True)
         for t in inputs:
-            assert t.grad is None or t.grad.shape == t.shape, calls.shown(self.op, sample, self.seed)
+            assert t.grad is None or t.grad.shape == t.shape, calls.shown(
+                self.op, sample, self.seed
+            )
 
     def gradcheck(self) -> None:
         self.gradients(gradcheck)
@@ -161,7 +173,9 @@ class Checks:
         refused: list[Exception] = []
         compared = 0
         for original in self.samples():
-            sample = calls.in_dtype(original, "float32" if "float32" in self.op.floats else "float64")
+            sample = calls.in_dtype(
+                original, "float32" if "float32" in self.op.floats else "float64"
+            )
             try:
                 with np.errstate(all="ignore"):
                     want = results(self._torch_call(torch, twin, sample))
@@ -175,7 +189,9 @@ class Checks:
             for g, w in zip(got, want, strict=False):
                 if isinstance(g, Tensor) and isinstance(w, torch.Tensor):
                     name = str(w.dtype).removeprefix("torch.")
-                    assert g.dtype.name == name, f"dtype {g.dtype.name}, PyTorch has {name}\n{where}"
+                    assert g.dtype.name == name, (
+                        f"dtype {g.dtype.name}, PyTorch has {name}\n{where}"
+                    )
             self.same(sample, got, want, "float32")
         if not compared:
             pytest.skip(f"PyTorch takes none of the samples: {refused[0]}")
