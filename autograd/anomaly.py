@@ -20,7 +20,7 @@ from flowvm.errors import AutogradError
 from flowvm.interpreter import Node
 from flowvm.reading import memory_of
 from flowvm.tensor import Tensor
-from flowvm.vm.engine import is_internal
+from flowvm.vm.lines import is_internal
 
 __all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
 

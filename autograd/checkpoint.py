@@ -193,6 +193,6 @@ def _leaves(edges: list[Any]) -> list[AccumulateGrad]:
 
 
 def _generator() -> Any:
-    from flowvm.ops.random import default_generator
+    from flowvm.ops.generator import default_generator
 
     return default_generator

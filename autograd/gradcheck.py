@@ -16,17 +16,13 @@ import numpy as np
 from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
 from flowvm.dtype import float64
-from flowvm.errors import ArgumentError, AutogradError, FlowError
+from flowvm.errors import ArgumentError, FlowError, GradcheckError
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 
 Array = np.ndarray[Any, Any]
-
-
-class GradcheckError(AutogradError):
-    """The two Jacobians differ, or one of them could not be had."""
 
 
 def gradcheck(

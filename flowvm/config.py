@@ -6,19 +6,28 @@ the process, not of a thread.  Settings marked *start* are taken when the VM sta
 turns a later change, which would do nothing, into an error.
 
 `print(flow.config)` shows the table: each setting, its value, what it takes and what it means.
+
+`debug` is the one dial of what flowvm says on stderr, a line an event:
+
+    1   threads that start, kernels that are compiled
+    2   every instruction, as it is issued, with the user's line
+    3   and what the instruction waits for
+    4   and the LLVM code of kernels that are compiled
+
+From level 2 on, issuing is some ten times slower.
 """
 
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm.errors import ConfigError
 
-__all__ = ["VARIABLES", "Config", "Variable", "config"]
+__all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 
 PREFIX = "FLOWVM_"
 
@@ -132,7 +141,7 @@ VARIABLES: tuple[Variable, ...] = (
         lambda: 0,
         _integer(0, 4),
         "0 to 4",
-        "1 devices, 2 one line per instruction, 3 and its edges and waits, 4 and kernel sources",
+        "1 threads, compilations; 2 a line per instruction; 3 and its edges; 4 and kernels' code",
     ),
     Variable(
         "workers",
@@ -166,26 +175,12 @@ VARIABLES: tuple[Variable, ...] = (
         "a wait with no progress for this long prints what is lively and what it waits for",
     ),
     Variable(
-        "profile",
-        lambda: 0,
-        _integer(0, 3),
-        "0 to 3",
-        "what the engine records: 0 counters, 1 times, 2 and edges and operands, 3 and full stacks",
-        start=True,
-    ),
-    Variable(
-        "tb",
-        lambda: "short",
-        _choice("short", "full"),
-        "short or full",
-        "full keeps flowvm's own frames in tracebacks",
-    ),
-    Variable(
         "sync",
         lambda: False,
         _flag,
         "0 or 1",
         "run each instruction at once, on the thread that issues it, as engine=sequential does",
+        start=True,
     ),
 )
 
@@ -202,12 +197,11 @@ class Config:
     run_ahead: int
     run_ahead_bytes: int
     watchdog: float
-    profile: int
-    tb: str
     sync: bool
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         object.__setattr__(self, "_locked", "")
+        object.__setattr__(self, "_listeners", [])
         for variable in VARIABLES:
             text = environ.get(variable.env, "")
             value = _parsed(variable, variable.env, text) if text else variable.default()
@@ -218,7 +212,11 @@ class Config:
                 warnings.warn(f"flowvm knows no variable {name}{hint}", stacklevel=3)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, self._checked(name, value))
+        checked = self._checked(name, value)
+        object.__setattr__(self, name, checked)
+        for listened, function in self._listeners:
+            if listened == name:
+                function(checked)
 
     def _checked(self, name: str, value: Any) -> Any:
         if name not in _BY_NAME:
@@ -254,7 +252,12 @@ class Config:
         """Refuse to change *start* settings from now on, because of `reason`; "" unlocks them."""
         object.__setattr__(self, "_locked", reason)
 
+    def on_change(self, name: str, function: Callable[[Any], None]) -> None:
+        """Call `function(value)` whenever setting `name` was set."""
+        self._listeners.append((name, function))
+
     _locked: str
+    _listeners: list[tuple[str, Callable[[Any], None]]]
 
     def as_dict(self) -> dict[str, Any]:
         """Every setting by name."""
@@ -288,4 +291,27 @@ def _did_you_mean(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
-config = Config(os.environ)
+def _is_command() -> bool:
+    """Whether flowvm is imported by `python -m flowvm` or by the `flowvm` script."""
+    program = getattr(sys, "argv", [""])[0]
+    # while Python looks for the module of -m, which imports its package, it is not argv[0] yet
+    return Path(program).stem == "flowvm" or (program == "-m" and "flowvm" in sys.orig_argv)
+
+
+def _of_this_process() -> Config:
+    try:
+        return Config(os.environ)
+    except ConfigError as error:
+        if _is_command():
+            raise SystemExit(f"flowvm: {error}") from None
+        raise
+
+
+config = _of_this_process()
+
+
+def say(level: int, text: str) -> None:
+    """Print a line to stderr if `config.debug` is at least `level`."""
+    if config.debug >= level and sys.stderr:
+        with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
+            sys.stderr.write(f"flowvm: {text}\n")

@@ -107,7 +107,8 @@ def train_step(
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    return loss.detach()
+    detached: Tensor = loss.detach()
+    return detached
 
 
 def train_epoch(
@@ -119,7 +120,8 @@ def train_epoch(
     for images, labels in loader:
         losses.append(train_step(model, optimizer, images, labels))
         advance()
-    return sum(loss.item() for loss in losses) / len(losses)
+    total: float = sum(loss.item() for loss in losses)
+    return total / len(losses)
 
 
 def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:

@@ -1,12 +1,13 @@
 """From a call to an instruction: the eager interpreter.
 
-An `Operator` says what its calls mean; `call_function` writes the Python function that makes them, in full, for that operator's number of
-operands: look the metas up in the operator's cache, make the outputs, write the record, note the autograd node.  On a
-miss `Operator.lower` infers (wrong arguments raise here, on the caller's line), compiles or loads the kernel and describes the
-call; that becomes an entry of the VM, and the next call with such metas finds it.
+An `Operator` says what its calls mean; `call_function` writes the Python function that makes them,
+in full, for that operator's number of operands: look the metas up in the operator's cache, make the
+outputs, write the record, note the autograd node.  On a miss `Operator.lower` infers (wrong
+arguments raise here, on the caller's line), compiles or loads the kernel and describes the call;
+that becomes an entry of the VM, and the next call with such metas finds it.
 
-The generated function is one piece because it runs once an op: what would be a call elsewhere is a line in it.  Its source is
-in `linecache`, so tracebacks and pdb show it.
+The generated function is one piece because it runs once an op: what would be a call elsewhere is a
+line in it.  Its source is in `linecache`, so tracebacks and pdb show it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.errors import ArgumentTypeError, DeviceError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.meta import TensorMeta
 from flowvm.tensor import Storage, Tensor, alias
 from flowvm.vm import layout as w
-from flowvm.vm.engine import CALL_STREAM, _internal_files, engine, hot
+from flowvm.vm.engine import CALL_STREAM, engine, hot
+from flowvm.vm.lines import INTERNAL
 
 __all__ = [
     "Invocation",
@@ -48,7 +50,8 @@ __all__ = [
 ]
 
 
-KEEP_DEAD = 15  # calls (a power of two, less one) after which dead tensors are released, if none allocates LARGE
+# calls (a power of two, less one) after which dead tensors are released, if none allocates LARGE
+KEEP_DEAD = 15
 LARGE = 1 << 16  # bytes
 
 
@@ -56,7 +59,7 @@ LARGE = 1 << 16  # bytes
 class Invocation:
     """What one (operator, metas, attributes) comes down to."""
 
-    outputs: tuple[TensorMeta, ...]  # for a mut2 output: its meta with shape[0] as the most it can be
+    outputs: tuple[TensorMeta, ...]  # a mut2 output's meta has in shape[0] the most it can be
     kernel: int
     layout: np.ndarray[Any, Any]
     units: int = 1
@@ -80,8 +83,8 @@ class Operator:
     unsized: frozenset[str] = frozenset()  # mut2 outputs
     saves: tuple[str, ...] = ()  # operands that the gradient needs
     grad: Callable[..., Any] | None = None
-    # called on a miss with the call's arguments: a result if the call must be made some other way (numbers among
-    # the tensors, float16, strides that the kernel does not take), else None
+    # called on a miss with the call's arguments: a result if the call must be made some other way
+    # (numbers among the tensors, float16, strides that the kernel does not take), else None
     fallback: Callable[..., Any] = lambda *args: None
     cache: dict[Any, Any] = field(default_factory=dict)
     call: Callable[..., Any] = field(init=False)
@@ -130,7 +133,7 @@ class Node:
     ) -> None:
         self.operator = operator
         self.edges = edges
-        self._saved = saved
+        self._saved: tuple[Tensor, ...] | None = saved
         self.versions = versions
         self.metas = metas
         self.attrs = attrs
@@ -153,27 +156,29 @@ class Node:
             from flowvm.errors import AutogradError
 
             raise AutogradError(
-                f"backward through {self.operator.name} a second time: what it saved was freed by the first.  "
-                f"Give the first backward retain_graph=True"
+                f"backward through {self.operator.name} a second time: what it saved was freed by "
+                f"the first.  Give the first backward retain_graph=True"
             )
         for tensor, version in zip(saved, self.versions, strict=True):
             if tensor._storage is not None and tensor._storage.version != version:
                 from flowvm.errors import AutogradError
 
                 raise AutogradError(
-                    f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its gradient, and it was "
-                    f"changed in place since (version {tensor.version}, saved at {version}).  Work on a clone()"
+                    f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its "
+                    f"gradient, and it was changed in place since (version {tensor.version}, saved "
+                    f"at {version}).  Work on a clone()"
                 )
         return self._recorded_outputs(saved) if saved and _modes.grad else saved
 
     def release(self) -> None:
         """Drop what was saved: after a backward that need not be repeated."""
-        self._saved = None  # type: ignore[assignment]
+        self._saved = None
 
     def _recorded_outputs(self, saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """`saved` with the outputs among them in the graph again, for gradients of gradients.
 
-        A node saves its outputs without their place in the graph: holding it would be a reference cycle.
+        A node saves its outputs without their place in the graph: holding it would be a reference
+        cycle.
         """
         outputs = getattr(self.operator, "outputs", ())
         again = list(saved)
@@ -206,18 +211,24 @@ class OutputEdge:
         return repr(self.node)
 
 
-# --- per-thread modes: `hot["unrecorded"]` and `hot["streams"]` count threads' departures from the default, so the
-# common case is one test of each -----
+# --- per-thread modes ---------------------------------------------------------------------------
+# `hot["unrecorded"]` and `hot["streams"]` count threads' departures from the default, so the common
+# case is one test of each.
 
 
 class _Modes(threading.local):
     grad = True
-    user: tuple[Any, int] | None = None  # the line that everything is attributed to, while one is pinned
+    user: tuple[Any, int] | None = None  # while a line is pinned: what everything is attributed to
     stream = CALL_STREAM
 
 
 _modes = _Modes()
-hot.update(unrecorded=0, streams=0, grad_enabled=lambda: _modes.grad, stream_word=lambda: _modes.stream << w.ENTRY_BITS)
+hot.update(
+    unrecorded=0,
+    streams=0,
+    grad_enabled=lambda: _modes.grad,
+    stream_word=lambda: _modes.stream << w.ENTRY_BITS,
+)
 _count_lock = threading.Lock()
 
 
@@ -265,8 +276,8 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
     for name, t in zip(op.inputs, tensors, strict=True):
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(
-                f"{op.name}: argument {name!r} must be a Tensor, got {type(t).__name__} ({_short(t)}); "
-                f"make one with flow.tensor(...)"
+                f"{op.name}: argument {name!r} must be a Tensor, got {type(t).__name__} "
+                f"({_short(t)}); make one with flow.tensor(...)"
             )
     metas = tuple(t._meta for t in tensors)
     if len({m.device for m in metas}) > 1:
@@ -340,8 +351,8 @@ def call_into(
 ) -> None:
     """Issue `op` with its outputs written into existing tensors.
 
-    `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and counts no version: the
-    caller does.
+    `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and
+    counts no version: the caller does.
     """
     metas = _checked(op, tensors)
     into = tuple(o._meta for o in outs)
@@ -374,18 +385,28 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
 
 
 def call_function(op: Operator) -> Callable[..., Any]:
-    """The function `call(*inputs, *attrs, *scalars)` that issues `op`: its outputs, or the input it writes.
+    """The function `call(*inputs, *attrs, *scalars)` that issues `op`.
 
-    Its globals are `hot` itself, which is how it sees `limit`, `streams` and `counter` change; what belongs to the operator is
-    in its closure.
+    It gives the op's outputs, or the input that the op writes.
+
+    Its globals are `hot` itself, which is how it sees `limit`, `streams` and `counter` change; what
+    belongs to the operator is in its closure.
     """
+    names = {*op.inputs, *op.attrs, *op.scalars}
+    taken = {n for n in names if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n}
+    if taken:
+        raise ArgumentError(
+            f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function that "
+            f"issues calls uses that name itself; choose another"
+        )
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
+    n_rest = n_words - len(op.scalar_kinds)
     kinds = ["".join(k) for k in itertools.product("qd", repeat=len(op.scalars))]
     own = {
         "op": op,
         "cache": op.cache,
         "packs": {k: struct.Struct(k + "q" * (n_words - len(k))).pack_into for k in kinds},
-        "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * (n_words - len(op.scalar_kinds))).pack_into,
+        "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
     body = textwrap.indent(_source(op), "    ")
     source = f"def make({', '.join(own)}):\n{body}    return call\n"
@@ -411,7 +432,10 @@ def _from_file(code: CodeType, filename: str) -> CodeType:
 
 
 def _find_user(frame: Any) -> tuple[Any, int]:
-    """Code and instruction offset of the first frame, from `frame` up, that is not flowvm's; or the pinned one."""
+    """Code and instruction offset of the first frame from `frame` up that is not flowvm's.
+
+    While a line is pinned (`pin_user_line`): that one.
+    """
     pinned: tuple[Any, int] | None = _modes.user
     if pinned is not None:
         return pinned
@@ -419,7 +443,7 @@ def _find_user(frame: Any) -> tuple[Any, int]:
         name = frame.f_code.co_filename
         if name in _user_files:
             return frame.f_code, frame.f_lasti
-        if not _internal_files[name]:
+        if not INTERNAL[name]:
             _user_files.add(name)
             return frame.f_code, frame.f_lasti
         frame = frame.f_back
@@ -427,10 +451,10 @@ def _find_user(frame: Any) -> tuple[Any, int]:
 
 
 def pin_user_line() -> Any:
-    """Attribute what this thread issues from now on to the user's present line; give the result to `unpin_user_line`.
+    """Attribute what this thread issues from now on to the user's present line.
 
-    For code that issues a lot from far below the user's frame (backward), where finding it each time would cost more than
-    issuing.
+    `unpin_user_line` takes the result and undoes it.  For code that issues a lot from far below the
+    user's frame (backward), where finding it each time would cost more than issuing.
     """
     before = _modes.user
     if before is None:
@@ -444,7 +468,7 @@ def unpin_user_line(before: Any) -> None:
 
 
 def _own_outputs(*storages: int) -> None:
-    """Remember that outputs live on a stream other than the default: their ReleaseTensor must run there."""
+    """Remember outputs that are on another stream: their ReleaseTensor must run there."""
     stream = current_stream()
     if stream != CALL_STREAM:
         for storage in storages:
@@ -483,51 +507,52 @@ def _source(op: Operator) -> str:
     lines = [
         f"def call({', '.join(params)}):",
         "    try:",
-        f"        e = cache[({key})]",
+        f"        _e = cache[({key})]",
         "    except (KeyError, AttributeError, TypeError):",
-        f"        result = op.fallback({', '.join(params)})",
-        "        if result is not None: return result",
-        f"        e = miss(op, ({tensors}), ({attrs}))",
-        "    if e[-2] and dead: release_dead()",
+        f"        _result = op.fallback({', '.join(params)})",
+        "        if _result is not None: return _result",
+        f"        _e = miss(op, ({tensors}), ({attrs}))",
+        "    if _e[-2] and dead: release_dead()",
     ]
     for i, _ in enumerate(op.outputs):
         lines += [
-            f"    try: s{i} = pop()",
-            f"    except IndexError: s{i} = refill()",
-            f"    o{i} = new(Tensor); o{i}._storage = None; o{i}._ref = s{i}; o{i}._meta = e[{i + 1}]",
-            f"    o{i}._node = None",
+            f"    try: _s{i} = pop()",
+            f"    except IndexError: _s{i} = refill()",
+            f"    _o{i} = new(Tensor); _o{i}._storage = None; _o{i}._ref = _s{i}",
+            f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
         ]
-    ids = ", ".join(f"s{i}" for i in range(len(op.outputs)))
+    ids = ", ".join(f"_s{i}" for i in range(len(op.outputs)))
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
-    operands = [f"s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
-    values = [*reversed(op.scalars), *reversed(operands), "word", "seq + 1"]
+    operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
+    values = [*reversed(op.scalars), *reversed(operands), "_word", "_seq + 1"]
     back = (w.RECORD_WORDS - n_words) * 8
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
         f"    if {n}.__class__ is not float and {n}.__class__ is not int: {n} = as_number({n})"
         for n in op.scalars
     ]
     lines += [
-        "    word = e[0]",
-        f"    if streams: word |= stream_word(); own_outputs({ids})",
-        "    f = getframe(1); c = f.f_code",
-        "    if c.co_filename in user_files: last = f.f_lasti",
-        "    else: c, last = find_user(f)",
-        "    write = packs[e[-1]]" if op.scalars and not op.scalar_kinds else "    write = pack",
-        "    for seq in counter: break",
-        f"    i = seq & {w.SLOT_MASK}; codes[i] = c; lasts[i] = last",
-        f"    try: write(ring, (i << 8) + {back}, {', '.join(values)})",
-        "    except struct_errors: fill_hole(seq); raise",  # a scalar that no word holds
-        f"    if not i & {KEEP_DEAD} and dead: release_dead()",
+        "    _word = _e[0]",
+        f"    if streams: _word |= stream_word(); own_outputs({ids})",
+        "    _f = getframe(1); _c = _f.f_code",
+        "    if _c.co_filename in user_files: _last = _f.f_lasti",
+        "    else: _c, _last = find_user(_f)",
+        "    _write = packs[_e[-1]]" if op.scalars and not op.scalar_kinds else "    _write = pack",
+        "    for _seq in counter: break",
+        f"    _i = _seq & {w.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
+        f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)})",
+        "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
+        f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
-        "    if seq >= limit: make_room(seq)",
+        "    if _seq >= limit: make_room(_seq)",
     ]
     lines += [f"    {n}.bump()" for n in op.inputs if n in op.writes]
     for i, name in enumerate(op.outputs):
         if name in op.unsized:
-            lines.append(f"    unsized(op, o{i}, e[{i + 1}])")
+            lines.append(f"    unsized(op, _o{i}, _e[{i + 1}])")
     if op.grad is not None and op.inputs:
         lines += _node_lines(op)
-    results = [f"o{i}" for i in range(len(op.outputs))] or [n for n in op.inputs if n in op.writes][:1]
+    written = [n for n in op.inputs if n in op.writes]
+    results = [f"_o{i}" for i in range(len(op.outputs))] or written[:1]
     lines.append(f"    return {', '.join(results)}")
     return "\n".join(lines) + "\n"
 
@@ -536,7 +561,7 @@ def _node_lines(op: Operator) -> list[str]:
     needed = " or ".join(f"{n}._node is not None" for n in op.inputs)
     edges = "".join(f"{n}._node, " for n in op.inputs)
     metas = "".join(f"{n}._meta, " for n in op.inputs)
-    out_metas = "".join(f"e[{i + 1}], " for i in range(len(op.outputs)))
+    out_metas = "".join(f"_e[{i + 1}], " for i in range(len(op.outputs)))
     attrs = "".join(f"{n}, " for n in (*op.attrs, *op.scalars))
     lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
     saved, versions = [], []
@@ -544,24 +569,23 @@ def _node_lines(op: Operator) -> list[str]:
         if name in op.outputs:
             i = op.outputs.index(name)
             lines.append(
-                f"        st = o{i}._storage = Storage(s{i}, 0); a{i} = new(Tensor); a{i}._storage = st; "
-                f"a{i}._ref = s{i}; a{i}._meta = e[{i + 1}]; a{i}._node = None"
+                f"        _st = _o{i}._storage = Storage(_s{i}, 0); _a{i} = new(Tensor); "
+                f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e[{i + 1}]; _a{i}._node = None"
             )
-            saved.append(f"a{i}")
+            saved.append(f"_a{i}")
             versions.append("0")
         else:
             saved.append(name)
             versions.append(f"0 if {name}._storage is None else {name}._storage.version")
     lines.append(
-        f"        node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
+        f"        _node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
         f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}))"
     )
     if len(op.outputs) == 1:
-        lines.append("        o0._node = node")
+        lines.append("        _o0._node = _node")
     else:
         lines += [
-            f"        if e[{i + 1}].dtype.is_floating_point: o{i}._node = OutputEdge(node, {i})"
+            f"        if _e[{i + 1}].dtype.is_floating_point: _o{i}._node = OutputEdge(_node, {i})"
             for i in range(len(op.outputs))
         ]
     return lines
-

@@ -44,10 +44,11 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 import numpy as np
 
-from flowvm.native import CompileError, LoweredFunction, lower
+from flowvm.config import config, say
+from flowvm.errors import CompileError
+from flowvm.native import LoweredFunction, lower
 
 __all__ = [
-    "CompileError",
     "Lowered",
     "Stats",
     "c_function",
@@ -114,17 +115,21 @@ def native(
         args, result = normalize_signature(signature)
         return c_function(lower(body, args, result, reassociate=reassociate))
 
-    return load(f"native\n{signature}\n{reassociate}\n{key}", make)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return load(f"native\n{signature}\n{reassociate}\n{key}", make, name)
 
 
-def load(key: str, make: Callable[[], Lowered]) -> int:
-    """The address of the C function of `key`; `make()` is called if the cache does not have it."""
+def load(key: str, make: Callable[[], Lowered], name: str) -> int:
+    """The address of the C function of `key`; `make()` is called if the cache does not have it.
+
+    `name` is what FLOWVM_DEBUG=1 calls it.
+    """
     with _lock:
         if (address := _addresses.get(key)) is None:
             digest = hashlib.sha256(f"{_host_key()}\n{key}".encode()).hexdigest()[:40]
             address = _from_cache(digest)
             if address is None:
-                address = _compile(digest, make)
+                address = _compile(digest, make, name)
             _addresses[key] = address
         return address
 
@@ -143,19 +148,13 @@ _folder: Path | None = None
 def cache_dir() -> Path:
     """The folder of cached code.
 
-    What `set_cache_dir` said, else FLOWVM_CACHE_DIR, XDG_CACHE_HOME/flowvm or ~/.cache/flowvm.
+    What `set_cache_dir` said, else `config.cache_dir`.
     """
-    if _folder is not None:
-        return _folder
-    if path := os.environ.get("FLOWVM_CACHE_DIR"):
-        return Path(path).expanduser()
-    if path := os.environ.get("XDG_CACHE_HOME"):
-        return Path(path) / "flowvm"
-    return Path("~/.cache/flowvm").expanduser()
+    return config.cache_dir if _folder is None else _folder
 
 
 def set_cache_dir(path: str | os.PathLike[str] | None) -> None:
-    """Use `path` for cached code from now on; None goes back to the environment."""
+    """Use `path` for cached code from now on; None goes back to `config.cache_dir`."""
     global _folder
     _folder = None if path is None else Path(path)
 
@@ -379,7 +378,7 @@ def _symbol_exists(name: str) -> bool:
     return name in _provided or any(hasattr(library, name) for library in _process())
 
 
-def _compile(digest: str, make: Callable[[], Lowered]) -> int:
+def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     start = time.perf_counter()
     with _progress.compiling():
         lowered = make()
@@ -390,7 +389,11 @@ def _compile(digest: str, make: Callable[[], Lowered]) -> int:
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)
     _counts["compiled"] += 1
-    _counts["compile_seconds"] += time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    _counts["compile_seconds"] += seconds
+    say(1, f"compiled {name} in {seconds * 1e3:.0f} ms")
+    if config.debug >= 4:
+        say(4, f"LLVM code of {name}:\n{module}")
     return address
 
 

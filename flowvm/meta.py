@@ -1,7 +1,8 @@
 """What is known of a tensor without its values: shape, stride, dtype, device; interned.
 
-Two tensors that look alike share one `TensorMeta`, so "have I seen this call before" is a dict lookup on identities, and
-everything derived (byte counts, contiguity) is computed once.  Storage offset is not part of it: it changes no kernel.
+Two tensors that look alike share one `TensorMeta`, so "have I seen this call before" is a dict
+lookup on identities, and everything derived (byte counts, contiguity) is computed once.  Storage
+offset is not part of it: it changes no kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Size(tuple[int, ...]):
 
 
 def as_shape(shape: Any) -> Size:
-    """`shape` (an int, or ints in a tuple or list) as a Size; ArgumentError for a negative dimension."""
+    """`shape`, an int or ints in a tuple or list, as a Size; ArgumentError for a negative one."""
     if not isinstance(shape, Iterable):
         shape = (shape,)
     try:
@@ -89,7 +90,10 @@ class TensorMeta:
         device: Device = cpu,
         stride: tuple[int, ...] | None = None,
     ) -> TensorMeta:
-        """The meta of these; `stride` None is C order.  OutOfMemoryError when no machine of this size can hold it."""
+        """The meta of these; `stride` None is C order.
+
+        OutOfMemoryError when no machine could hold that many bytes.
+        """
         size = shape if type(shape) is Size else as_shape(shape)
         key = (size, dtype, device, stride)
         found = _interned.get(key)
@@ -140,11 +144,13 @@ def _make(
     meta.contiguous = contiguous
     if meta.span > _MEMORY:
         raise OutOfMemoryError(
-            f"a tensor of shape {tuple(size)} and dtype {dtype.name} takes {meta.span / 2**30:.4g} GiB; "
+            f"a tensor of shape {tuple(size)} and dtype {dtype.name} takes "
+            f"{meta.span / 2**30:.4g} GiB; "
             f"this machine has {_MEMORY / 2**30:.4g} GiB"
         )
     if len(_interned) > 1 << 18:
-        _interned.clear()  # metas in use stay alive; a second object for one of them only misses a cache
+        # metas in use stay alive; a second object for one of them only misses a cache
+        _interned.clear()
     if contiguous:
         meta = _interned.setdefault((size, dtype, device, None), meta)
     return _interned.setdefault(key, meta)

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from flowvm.errors import CompileError
+
 __all__ = [
-    "CompileError",
     "Intrinsic",
     "LoweredFunction",
     "Overloaded",
@@ -31,10 +32,6 @@ __all__ = [
     "intrinsic",
     "lower",
 ]
-
-
-class CompileError(RuntimeError):
-    """A function that cannot become native code; the message says which part of it."""
 
 
 class Intrinsic:

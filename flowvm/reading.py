@@ -1,8 +1,9 @@
 """Reading values: the places where Python waits for the VM.
 
-Each waits for the tensor's own writer and nothing else, then looks at memory directly.  `numpy()` copies: the VM runs behind
-Python's back, so an array that shared memory would change under the reader's eyes.  Sharing is there under the names that
-promise it: `from_numpy`, DLPack, `__array__(copy=False)`.
+Each waits for the tensor's own writer and nothing else, then looks at memory directly.  `numpy()`
+copies: the VM runs behind Python's back, so an array that shared memory would change under the
+reader's eyes.  Sharing is there under the names that promise it: `from_numpy`, DLPack,
+`__array__(copy=False)`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from flowvm.vm.engine import engine
 
 __all__ = ["adopt_array", "memory_now", "memory_of"]
 
-_SCALARS = {
+_SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "uint8": ctypes.c_uint8,
     "int8": ctypes.c_int8,
@@ -66,7 +67,10 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
 
 @method()
 def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
-    """The values, as a NumPy array of its own.  Waits for the tensor; a tensor that requires grad gives its values too."""
+    """The values, as a NumPy array of its own, once they are there.
+
+    A tensor that requires grad gives its values too.
+    """
     return memory_of(t).copy()
 
 
@@ -75,7 +79,9 @@ def item(t: Tensor) -> Any:
     """The value of a one-element tensor as a Python number.  Waits for the tensor."""
     meta = t._meta
     if meta.numel != 1:
-        raise ArgumentError(f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}")
+        raise ArgumentError(
+            f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}"
+        )
     engine.wait_for([t._ref])
     address = engine.pointer(t._ref)
     if meta.dtype is float16:
@@ -125,11 +131,12 @@ def _index(t: Tensor) -> int:
 
 
 def adopt_array(array: np.ndarray[Any, Any], owner: Any = None) -> Tensor:
-    """A tensor on `array`'s memory, which stays alive with it.  Strides must be multiples of the element size, not negative."""
+    """A tensor on `array`'s memory, which stays alive with it.
+
+    Strides must be multiples of the element size, and not negative.
+    """
     dtype: DType = dtype_from_numpy(array.dtype)
     stride = tuple(s // array.itemsize for s in array.strides)
     meta = TensorMeta.of(array.shape, dtype, stride=stride)
     storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
     return new_tensor(storage, meta)
-
-

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from flowvm import interpreter
 from flowvm.errors import ArgumentTypeError, VMError
 from flowvm.vm import layout as w
-from flowvm.vm.engine import CALL_STREAM, FIRST_USER_STREAM, Watchdog, engine
+from flowvm.vm.engine import CALL_STREAM, FIRST_USER_STREAM, engine
 from flowvm.vm.peek import POLL, issued, lively_on
+from flowvm.vm.watchdog import Watchdog
 
 __all__ = ["Stream", "current_stream", "stream"]
 

@@ -1,12 +1,13 @@
 """The Tensor: a meta, a place in a storage, and a place in the autograd graph.
 
-A tensor names its storage by an id in the VM and never holds an address: memory appears when the instruction that writes it runs.
-Most tensors are the only one on their storage and own it directly; the first view, alias or detach makes a `Storage`
-that all of them share; so does the first in-place change, which it counts.  When the last owner goes, `__del__` leaves the id in a list that the next issue turns into a
-ReleaseTensor (it may run anywhere, so it must not issue).
+A tensor names its storage by an id in the VM and never holds an address: memory appears when the
+instruction that writes it runs. Most tensors are the only one on their storage and own it directly;
+the first view, alias or detach makes a `Storage` that all of them share; so does the first in-place
+change, which it counts.  When the last owner goes, `__del__` leaves the id in a list that the next
+issue turns into a ReleaseTensor (it may run anywhere, so it must not issue).
 
-This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by `flowvm.ops`, and `backward` by
-`flowvm.autograd`; reading values is `flowvm.reading`.
+This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by
+`flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.reading`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Tensor:
     # _ref      storage id | byte offset << STORAGE_BITS: the operand word of instructions
     # _meta     TensorMeta; unset while a mut2 op has not run: reading it waits (see __getattr__)
     # _node     None, or where its gradient goes: the Node that made it, or a leaf's accumulator
-    # _storage  the Storage, or None: the tensor itself owns storage `_ref` (offset 0), unshared and never changed
+    # _storage  the Storage, or None: the tensor itself owns storage `_ref` (offset 0), unshared and
+    #           never changed
     __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
 
     _ref: int
@@ -63,7 +65,7 @@ class Tensor:
     _extra: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        raise ArgumentTypeError("tensors are made by flow.tensor(data), flow.zeros(shape) and the like")
+        raise ArgumentTypeError("make tensors with flow.tensor(data), flow.zeros(shape) and so on")
 
     def __del__(self) -> None:
         try:
@@ -205,13 +207,15 @@ class Tensor:
         return value
 
     @grad.setter
-    def grad(self, value: Tensor | None) -> None:
+    def grad(self, value: Any) -> None:
         if value is not None:
             if not isinstance(value, Tensor):
-                raise ArgumentTypeError(f"a gradient is a Tensor or None, got {type(value).__name__}")
+                got = type(value).__name__
+                raise ArgumentTypeError(f"a gradient is a Tensor or None, got {got}")
             if value._meta.shape != self._meta.shape:
                 raise AutogradError(
-                    f"a gradient has its tensor's shape {tuple(self.shape)}, got {tuple(value.shape)}"
+                    f"a gradient has its tensor's shape {tuple(self.shape)}, "
+                    f"got {tuple(value.shape)}"
                 )
         self.extra()["grad"] = value
 
@@ -304,5 +308,3 @@ def method(name: str | None = None) -> Callable[[Function], Function]:
         return function
 
     return attach
-
-

@@ -233,8 +233,9 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # so that array 
 
 
 def pairs(low: float, high: float, *more: float) -> Callable[[np.random.Generator], list[Sample]]:
-    """Samples of two arguments: equal shapes, broadcast ones, 0-d, empty, numbers; the second from the
-    range `more`, if given.
+    """Samples of two arguments: equal shapes, broadcast ones, 0-d, empty, numbers.
+
+    The first is from `low` to `high`, the second from the range `more` if that is given.
     """
     second_low, second_high = more or (low, high)
 

@@ -235,7 +235,8 @@ def _elementwise(
         text = _elementwise_text(inner, args, in_dtypes, out_dtypes, compute, scalar_args, raises)
         return jit.linked(inner, text, loops_only=True)
 
-    return jit.load("\n".join(map(str, (*parts, _sources()))), make)
+    name = f"{expr}, {' '.join(in_dtypes)} -> {' '.join(out_dtypes)}"
+    return jit.load("\n".join(map(str, (*parts, _sources()))), make, name)
 
 
 @functools.cache
@@ -501,10 +502,13 @@ def _body(
         inner = lower(body, tuple(signature), reassociate=reassociate)
         text = _body_text(inner, operands, const_kinds, scalar_kinds, scratch, details)
         if not counts:
-            text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1) + "declare void @llvm.assume(i1)\n"
+            text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
+            text += "declare void @llvm.assume(i1)\n"
         return jit.linked(inner, text)
 
-    return jit.load("\n".join(map(str, (*parts, jit.source_key(body), _sources()))), make)
+    name = f"{body.__qualname__}, {' '.join(dtype for dtype, _, _ in operands)}"
+    key = "\n".join(map(str, (*parts, jit.source_key(body), _sources())))
+    return jit.load(key, make, name)
 
 
 _ASSUME = """  %forward = icmp sge i64 %lo, 0

@@ -238,6 +238,14 @@ for _name, _f in (
     setattr(Tensor, f"__{_name}__", _f.call)
     setattr(Tensor, f"__r{_name}__", reversed_operator(_f.call, f"__r{_name}__"))
     setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
+
+
+@method()
+def bitwise_not_(x: Tensor) -> Tensor:
+    """In-place `bitwise_not`."""
+    return (logical_not if x._meta.dtype is bool_ else _invert).into(x, x)
+
+
 Tensor.__invert__ = bitwise_not  # type: ignore[method-assign]
 
 

@@ -1,4 +1,7 @@
-"""The ops that the others are written with: copying, converting, and summing a gradient back to a broadcast operand's shape."""
+"""The ops that the others are written with.
+
+Copying, converting, and summing a gradient back to a broadcast operand's shape.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ __all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
 
 
 def _copy_kernel(out: TensorMeta, x: TensorMeta) -> Invocation:
-    kernel = codegen.elementwise_kernel("x", ["x"], [x.dtype.name], [out.dtype.name], [out.dtype.name])
+    to = [out.dtype.name]
+    kernel = codegen.elementwise_kernel("x", ["x"], [x.dtype.name], to, to)
     layout = codegen.elementwise_layout(out.shape, [out.stride, _broadcast_stride(x, out.shape)])
     return Invocation((out,), kernel, layout, out.numel, GRAIN)
 
@@ -93,7 +97,9 @@ def copy_(x: Tensor, source: Tensor) -> Tensor:
 
 @method()
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`x` in another dtype and/or on another device: `x.to(flow.float64)`, `x.to("cpu")`, `x.to(other)`.
+    """`x` in another dtype, on another device, or both.
+
+    `x.to(flow.float64)`, `x.to("cpu")`, `x.to(other)`.
 
     `x` itself if nothing changes and `copy` is not True.
     """
@@ -136,7 +142,8 @@ def view_of(
 ) -> Tensor:
     """A view of `x`: `meta` on the same memory, `offset` elements further on.
 
-    `grad(c, g)` gives the gradient of `x`, with `c.metas` (x's meta) and `c.attrs`; always the same function for a `name`.
+    `grad(c, g)` gives the gradient of `x`, with `c.metas` (x's meta) and `c.attrs`; always the same
+    function for a `name`.
     """
     out = alias(x, meta, offset * meta.dtype.itemsize)
     base = x
@@ -158,7 +165,10 @@ def view_of(
 
 
 def sum_to(g: Tensor, shape: Size) -> Tensor:
-    """`g` summed over the dimensions in which an operand of `shape` was broadcast; `g` itself if there are none."""
+    """`g` summed over the dimensions in which an operand of `shape` was broadcast.
+
+    `g` itself if there are none.
+    """
     if g._meta.shape == shape:
         return g
     lead = g._meta.ndim - len(shape)

@@ -2,9 +2,9 @@
 
     add = elementwise("add", "x + y", types="promote", grad=lambda c, g: (sum_to(g, ...), ...))
 
-gives a function on tensors and Python numbers with broadcasting and type promotion, its `out=` form, the in-place form
-`add.into`, the kernel for every mixture of dtypes and strides, and the gradient's node.  A Python number is a dynamic
-scalar: another value is not another kernel.
+gives a function on tensors and Python numbers with broadcasting and type promotion, its `out=`
+form, the in-place form `add.into`, the kernel for every mixture of dtypes and strides, and the
+gradient's node.  A Python number is a dynamic scalar: another value is not another kernel.
 
 `types` says in what the expression computes and what it gives:
 
@@ -47,7 +47,10 @@ TYPES = ("promote", "number", "float", "bool", "logical", "int")
 
 
 class Elementwise:
-    """An elementwise op; calling it is the op.  Attributes: `name`, `call` (fast, tensors only), `into`."""
+    """An elementwise op; calling it is the op.
+
+    Attributes: `name`, `call` (fast, tensors only), `into`.
+    """
 
     def __init__(
         self,
@@ -73,17 +76,19 @@ class Elementwise:
         if out is None:
             return self.call(*args)
         if len(args) != len(self.args):
-            raise ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
+            raise self._wrong_count(args)
         if any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out)) and grad_enabled():
             raise AutogradError(
-                f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use flow.no_grad()"
+                f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use "
+                f"flow.no_grad()"
             )
         return self.into(out, *args)
 
     def into(self, out: Tensor, *args: Any) -> Tensor:
-        """Write the result into `out`, which may be one of the arguments (the in-place form); `out`.
+        """Write the result into `out`, which may be one of the arguments: the in-place form.
 
-        ShapeError unless `out` has the result's shape, DTypeError if the result's category does not fit it.
+        ShapeError unless `out` has the result's shape, DTypeError if the result's category does not
+        fit it.
         """
         if not isinstance(out, Tensor):
             raise ArgumentTypeError(f"{self.name}: out must be a Tensor, got {type(out).__name__}")
@@ -99,10 +104,13 @@ class Elementwise:
             node.finish(out)
         return out
 
+    def _wrong_count(self, args: Sequence[Any]) -> ArgumentTypeError:
+        return ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
+
     def _sorted(self, args: Sequence[Any]) -> tuple[str, tuple[Tensor, ...], Any, tuple[type, ...]]:
         pattern = "".join("t" if isinstance(a, Tensor) else "s" for a in args)
         if len(args) != len(self.args):
-            raise ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
+            raise self._wrong_count(args)
         if "t" not in pattern:
             raise ArgumentTypeError(
                 f"{self.name} needs a Tensor among its arguments, got "
@@ -113,20 +121,21 @@ class Elementwise:
             if isinstance(a, Tensor):
                 continue
             if not isinstance(a, NUMBERS):
+                hint = "; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else ""
                 raise ArgumentTypeError(
-                    f"{self.name}: argument {name!r} must be a Tensor or a number, got {type(a).__name__}"
-                    + ("; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else "")
+                    f"{self.name}: argument {name!r} must be a Tensor or a number, "
+                    f"got {type(a).__name__}{hint}"
                 )
             numbers.append(a.item() if isinstance(a, np.generic) else a)
         kinds = tuple(type(n) for n in numbers)
         return pattern, tuple(a for a in args if isinstance(a, Tensor)), tuple(numbers), kinds
 
     def _with_numbers(self, *args: Any) -> Any:
-        """The fallback of a call: None if all arguments are tensors, else the call with numbers as scalars."""
+        """A call's fallback: None if all are tensors, else the call with numbers as scalars."""
         kind = type(args[-1])  # first what is most common, x + 1.5: it is on the path of every call
-        if kind is float or (kind is int and 0 <= args[-1] <= 127):
-            if len(args) == 2 and isinstance(args[0], Tensor):
-                return self._variant("ts").call(args[0], kind, args[1])
+        simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
+        if simple and len(args) == 2 and isinstance(args[0], Tensor):
+            return self._variant("ts").call(args[0], kind, args[1])
         if all(isinstance(a, Tensor) for a in args):
             return None
         pattern, tensors, numbers, kinds = self._sorted(args)
@@ -141,7 +150,10 @@ class Elementwise:
         numbers: Sequence[Any],
         kinds: tuple[type, ...],
     ) -> tuple[Tensor, ...]:
-        """The tensors in a dtype that holds the numbers: comparisons widen to int64, other ops raise ArgumentError."""
+        """The tensors in a dtype that holds the numbers.
+
+        Comparisons widen to int64, other ops raise ArgumentError.
+        """
         compute, _ = self._types(pattern, [t._meta for t in tensors], kinds)
         compares = self.types == "bool"
         number = iter(numbers)
@@ -155,8 +167,8 @@ class Elementwise:
                 continue
             if not compares or not -(1 << 63) <= value < 1 << 63:
                 raise ArgumentError(
-                    f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that these arguments "
-                    f"compute in; convert a tensor to a wider one"
+                    f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that "
+                    f"these arguments compute in; convert a tensor to a wider one"
                 )
             tensors = tuple(t.to(int64) for t in tensors)
         return tensors
@@ -190,7 +202,7 @@ class Elementwise:
         return made
 
     def _partial_grad(self, pattern: str, grad: Callable[..., Any]) -> Callable[..., Any]:
-        """The gradient when some arguments are numbers: the same function sees them where tensors would be."""
+        """The gradient when some arguments are numbers: they stand where tensors would."""
 
         def partial(c: Any, *gradients: Any) -> tuple[Any, ...]:
             results = grad(_Numbered(self, pattern, c), *gradients)
@@ -218,7 +230,8 @@ class Elementwise:
             common = get_default_dtype()
         if self.types == "number" and any(m.dtype is bool_ for m in metas):
             raise DTypeError(
-                f"{self.name} of a bool tensor is not defined; logical_not, logical_xor or .to(flow.int64) may be meant"
+                f"{self.name} of a bool tensor is not defined; logical_not, logical_xor or "
+                f".to(flow.int64) may be meant"
             )
         if self.types == "int" and common.is_floating_point:
             raise DTypeError(f"{self.name} is for integers and bools, got {common.name}")
@@ -263,11 +276,13 @@ class Elementwise:
     def _fits(self, out: TensorMeta, shape: Size, result: DType) -> None:
         if out.shape != shape:
             raise ShapeError(
-                f"{self.name}: the result has shape {tuple(shape)}, and is to go into a tensor of shape {tuple(out.shape)}"
+                f"{self.name}: the result has shape {tuple(shape)}, and is to go into a tensor of "
+                f"shape {tuple(out.shape)}"
             )
         if not can_cast(result, out.dtype):
             raise DTypeError(
-                f"{self.name}: the result is {result.name} and cannot go into a {out.dtype.name} tensor"
+                f"{self.name}: the result is {result.name} and cannot go into a {out.dtype.name} "
+                f"tensor"
             )
 
 
@@ -302,7 +317,7 @@ def _broadcast_stride(meta: TensorMeta, shape: Size) -> tuple[int, ...]:
 
 
 def _kept_stride(shape: Size, inputs: Sequence[TensorMeta]) -> tuple[int, ...] | None:
-    """PyTorch's memory format of a result: that of the inputs, if they are permuted without gaps and agree."""
+    """PyTorch's memory format of a result: the inputs', if they have no gaps and agree."""
     full = [m for m in inputs if m.shape == shape]
     if not full or full[0].contiguous or any(m.stride != full[0].stride for m in full):
         return None
@@ -318,7 +333,8 @@ def _apart(out: Tensor, t: Tensor) -> Tensor:
     """`t`, or a copy of it if it shares memory with `out` in some other arrangement."""
     if t._storage is None or t._storage is not out._storage or t is out:
         return t
-    if t._ref == out._ref and t._meta.stride == out._meta.stride and t._meta.shape == out._meta.shape:
+    same = t._meta.stride == out._meta.stride and t._meta.shape == out._meta.shape
+    if t._ref == out._ref and same:
         return t
     copy: Tensor = t.clone()
     return copy
@@ -333,7 +349,7 @@ class _InPlace:
 
     def finish(self, out: Tensor) -> None:
         if self.saves_out is not None:
-            saved = list(self.node._saved)
+            saved = list(self.node._saved or ())
             saved.insert(self.saves_out, alias(out, out._meta))
             versions = list(self.node.versions)
             versions.insert(self.saves_out, out.version)
@@ -346,7 +362,8 @@ def record_in_place(
 ) -> _InPlace | None:
     """Before an in-place change of `out`: the node it will have, or None when nothing is recorded.
 
-    AutogradError for a leaf that requires grad and for views of one, and where views could not learn of the change.
+    AutogradError for a leaf that requires grad and for views of one, and where views could not
+    learn of the change.
     """
     if not grad_enabled():
         return None
@@ -356,14 +373,16 @@ def record_in_place(
         return None
     if out._node is not None and out._node.is_leaf:
         raise AutogradError(
-            f"{name}: a leaf tensor that requires grad cannot be changed in place; do it under flow.no_grad(), "
-            f"or on a clone()"
+            f"{name}: a leaf tensor that requires grad cannot be changed in place; do it under "
+            f"flow.no_grad(), or on a clone()"
         )
     if not out._meta.dtype.is_floating_point:
         return None
     check_base(name, out)
     if op.grad is None:
-        raise AutogradError(f"{name} has no gradient, so it cannot change a tensor that requires grad")
+        raise AutogradError(
+            f"{name} has no gradient, so it cannot change a tensor that requires grad"
+        )
     saved, versions, saves_out = [], [], None
     by_name = dict(zip(op.inputs, tensors, strict=True))
     for i, s in enumerate(op.saves):
@@ -403,12 +422,13 @@ def elementwise(
 
     name    its name in messages and traces
     expr    Python expression over the arguments and the functions of `flowvm.ops.scalar`
-    args    "x, y" (default: as many of x, y, z as `expr` mentions); "c: bool" is taken as true or false and has no say in
-            the result type
+    args    "x, y" (default: as many of x, y, z as `expr` mentions); "mask: bool" is taken as true
+            or false and has no say in the result type
     types   see the module
-    saves   names among the arguments and "out" that `grad` gets as `c.saved` (a number stands where one was given)
-    grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast arguments: pass the gradient
-            through `sum_to`.
+    saves   names among the arguments and "out" that `grad` gets as `c.saved` (a number stands where
+            one was given)
+    grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast
+            arguments: pass the gradient through `sum_to`.
     """
     if types not in TYPES:
         raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
@@ -424,5 +444,3 @@ def elementwise(
     )
     made.__doc__ = doc
     return made
-
-

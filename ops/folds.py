@@ -21,7 +21,18 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.registry import GRAIN, Launch, View, op
 from flowvm.tensor import Tensor, alias
 
-__all__ = ["Fold", "add_up", "every", "largest", "multiply_up", "shape_without", "smallest", "some"]
+__all__ = [
+    "ROW_LIMIT",
+    "Fold",
+    "add_up",
+    "every",
+    "largest",
+    "multiply_up",
+    "shape_without",
+    "smallest",
+    "some",
+    "whole_sum",
+]
 
 Array = Any
 ROW_LIMIT, ROW_BLOCK = 1 << 16, 1 << 15  # n is cut beyond the limit; where it is the last dimension
@@ -57,7 +68,10 @@ def _add_body(
                     few += part[i]
                 total += few
                 start += SUB_BLOCK
-            out[unit] = total if divisor == 1.0 else total / divisor
+            if divisor == 1.0:  # not a conditional expression: it would make integers floats
+                out[unit] = total
+            else:
+                out[unit] = out.dtype.type(total / divisor)
         return
     unit = lo
     while unit < hi:
@@ -139,11 +153,11 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _larger(a: Any, b: Any) -> Any:
-    return b if (b > a or b != b) else a  # a NaN, once in, stays: nothing is larger
+    return b if (b > a) | (b != b) else a  # a NaN, once in, stays: nothing is larger
 
 
 def _smaller(a: Any, b: Any) -> Any:
-    return b if (b < a or b != b) else a
+    return b if (b < a) | (b != b) else a
 
 
 _multiply_body = _folding(_product)
@@ -206,6 +220,13 @@ def _summed(dtype: DType) -> DType:
 def _add(x: TensorMeta, first: int, last: int, keepdim: bool, divisor: float) -> Launch:
     kind = _summed(x.dtype)
     return _launch(_add_body, x, first, last, keepdim, kind, (kind, x.dtype), divisor)
+
+
+def whole_sum(x: TensorMeta) -> Launch:
+    """The sum of all elements of a float tensor that is one block."""
+    return _launch(
+        _add_body, x.with_shape((x.numel,)), 0, 0, False, x.dtype, (x.dtype, x.dtype), 1.0
+    )
 
 
 @op("x -> out", name="prod")

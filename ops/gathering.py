@@ -5,6 +5,8 @@ A tensor is seen as [outer, n, inner] around the indexed dimension, so four kern
 shapes.  Reads check each index and stop with INDEX_OUT_OF_RANGE.  Writes are split over `outer` and
 over blocks of `inner`, never over the indices: whatever the number of threads, the writes to one
 element come in the order of the indices.
+
+Long because the four kernels, their ops and the samples belong together.
 """
 
 from __future__ import annotations
@@ -66,7 +68,19 @@ def _take_body(
 ) -> int:
     n, inner, m = x.shape[1], x.shape[2], len(index)
     o, r = lo // max(m, 1), lo % max(m, 1)
-    for _ in range(lo, hi):
+    left = hi - lo
+    while inner == 1 and left > 0:  # elements: a tight loop for each o
+        count = min(left, m - r)
+        for i in range(r, r + count):
+            j = index[i]
+            if j < low or j >= n:
+                details[0], details[1], details[2] = j, n, dim
+                return 1  # Status.INDEX_OUT_OF_RANGE
+            value = x[o, j + n if j < 0 else j, 0]
+            out[o, i, 0] = out.dtype.type(0) if j == zero else value
+        left -= count
+        o, r = o + 1, 0
+    for _ in range(left):
         j = index[r]
         if j < low or j >= n:
             details[0], details[1], details[2] = j, n, dim

@@ -5,6 +5,8 @@ index dimensions of that view.  These count as one list of positions in the inde
 together; what they pick stands where those dimensions stood if they are neighbours, else in front.
 A boolean tensor is the list of its true positions in the dimensions that it covers.  An int next to
 tensors is a selection, as in PyTorch.
+
+Long because reading and writing share the plan of an index, and nothing else uses it.
 """
 
 from __future__ import annotations
@@ -483,7 +485,7 @@ def _numpy_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
     out = np.array(x)
     key = tuple(slice(None) if i is None else i for i in indices)
     if accumulate:
-        np.add.at(out, key, values)
+        np.add.at(out, key, values)  # type: ignore[arg-type]
     else:
         out[key] = values
     return out

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.ops.activation import logsigmoid
-from flowvm.ops.class_loss import check_reduction
+from flowvm.ops.class_loss_ops import check_reduction
 from flowvm.ops.core import sum_to
 from flowvm.ops.elementwise import Elementwise, elementwise
 from flowvm.ops.registry import Sample, samples

@@ -12,7 +12,7 @@ import numpy as np
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.interpreter import call_into
 from flowvm.meta import TensorMeta
-from flowvm.ops.core import _copy, cast
+from flowvm.ops.core import _copy, cast, clone
 from flowvm.ops.joining import cat
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim, wrap_dims
 from flowvm.ops.registry import samples
@@ -36,7 +36,7 @@ def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
     meta = need_tensor("flip", "input", input)._meta
     turned = wrap_dims("flip", dims, meta.ndim)
     if meta.ndim == 0 or meta.numel == 0:
-        return input.clone()
+        return clone(input)
     # the copy reads backwards: negative strides, from the last element; no such view leaves this
     # function
     stride = tuple(-s if d in turned else s for d, s in enumerate(meta.stride))
@@ -80,14 +80,14 @@ def roll(
     if len(along) != len(by):
         raise ArgumentError(f"roll: shifts {by} and dims {tuple(along)} have different lengths")
     if x._meta.numel == 0 or x._meta.ndim == 0:
-        return x.clone()
+        return clone(x)
     out = x
     for shift, d in zip(by, along, strict=True):
         size = x._meta.shape[d]
         cut = -shift % size
         if cut:
             out = cat([_slice(out, d, cut, size - cut, 1), _slice(out, d, 0, cut, 1)], d)
-    return out.clone() if out is x else out
+    return clone(out) if out is x else out
 
 
 @method()
@@ -99,12 +99,12 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         raise ArgumentError(f"rot90: needs two dimensions to turn, got {tuple(dims)}")
     a, b = turned
     if k % 4 == 1:
-        return transpose(flip(x, (b,)), a, b).clone()
+        return clone(transpose(flip(x, (b,)), a, b))
     if k % 4 == 2:
         return flip(x, turned)
     if k % 4 == 3:
-        return transpose(flip(x, (a,)), a, b).clone()
-    return x.clone()
+        return clone(transpose(flip(x, (a,)), a, b))
+    return clone(x)
 
 
 # --- padding ------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def pad(
         )
     for d, (before, after) in sorted(sides.items(), reverse=True):
         x = _bordered(x, d, before, after, mode)
-    return x if x is not input else x.clone()
+    return x if x is not input else clone(x)
 
 
 # --- samples ------------------------------------------------------------------------------------

@@ -92,6 +92,7 @@ def pow_(x: Tensor, exponent: Any) -> Tensor:
     return _pow.into(x, x, exponent)
 
 
+Tensor.pow = pow  # type: ignore[attr-defined]
 Tensor.__pow__ = pow  # type: ignore[method-assign]
 Tensor.__rpow__ = reversed_operator(pow, "__rpow__")  # type: ignore[method-assign]
 Tensor.__ipow__ = pow_  # type: ignore[attr-defined]

@@ -9,14 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype, bool_, int64
+from flowvm.dtype import DType, as_dtype, bool_, float32, float64, int64
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.compare import ne, where
-from flowvm.ops.folds import add_up, every, largest, multiply_up, shape_without, smallest, some
+from flowvm.ops.folds import (
+    ROW_LIMIT,
+    add_up,
+    every,
+    largest,
+    multiply_up,
+    shape_without,
+    smallest,
+    some,
+    whole_sum,
+)
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dims
-from flowvm.ops.registry import Sample, samples
-from flowvm.tensor import Tensor, method
+from flowvm.ops.registry import Launch, Sample, op, samples
+from flowvm.tensor import Tensor, alias, method
 
 __all__ = [
     "all",
@@ -62,6 +72,27 @@ def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (spread(g, c.metas[0], dims),)
 
 
+def _sum_whole_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    meta = c.metas[0]
+    if g._node is None:
+        return (alias(g, _spread_metas.get(meta) or _spread_meta(meta)),)
+    return (spread(g, meta, tuple(range(meta.ndim))),)
+
+
+_spread_metas: dict[TensorMeta, TensorMeta] = {}
+
+
+def _spread_meta(meta: TensorMeta) -> TensorMeta:
+    wide = TensorMeta.of(meta.shape, meta.dtype, meta.device, (0,) * meta.ndim)
+    _spread_metas[meta] = wide
+    return wide
+
+
+@op("x -> out", name="sum", grad=_sum_whole_grad)
+def _sum_whole(x: TensorMeta) -> Launch:
+    return whole_sum(x)
+
+
 _sum_node = Recorded("sum", _sum_grad, ("x",))
 _mean_node = Recorded("mean", _sum_grad, ("x",))
 
@@ -77,6 +108,13 @@ def sum(
     >>> flow.sum(flow.ones(2, 3), 1)
     tensor([3., 3.])
     """
+    if dim is None and dtype is None and not keepdim and type(input) is Tensor:
+        meta = input._meta
+        if meta.contiguous and meta.numel <= ROW_LIMIT and meta.dtype in (float32, float64):
+            whole: Tensor = _sum_whole(
+                input
+            )  # one call: what a loss ends with, so it must be quick
+            return whole
     dims = dims_of("sum", input, dim)
     if dtype is not None:
         input = input.to(as_dtype(dtype))

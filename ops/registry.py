@@ -1,12 +1,13 @@
 """How an op is declared: once, in one place, with everything that is made from it.
 
-    @op("x -> out", saves="out", grad=...)        an op with a kernel body; the decorated function is its infer
-    elementwise("exp", "exp(x)", ...)             an op of scalars; the expression is its kernel
-    @composite                                    a function of other ops
-    samples(function, generate, reference)        what the generated tests call it with, and what must come out
+    @op("x -> out", saves="out", grad=...)    an op with a kernel body; the decorated function is
+                                              its infer
+    elementwise("exp", "exp(x)", ...)         an op of scalars; the expression is its kernel
+    samples(function, generate, reference)    what the generated tests call it with, and what must
+                                              come out
 
-From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node, in-place and `out=` forms
-(elementwise), float16 through float32, and the tests in `tests/ops`.
+From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node,
+in-place and `out=` forms (elementwise), float16 through float32, and the tests in `tests/ops`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ __all__ = [
     "samples",
 ]
 
-GRAIN = 1 << 15  # elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
+# elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
+GRAIN = 1 << 15
 
 
 @dataclass(frozen=True)
 class View:
-    """An operand as the kernel body sees it: `shape`, `stride` in elements (None: C order), `dtype`."""
+    """An operand as the kernel body sees it; `stride` is in elements, None is C order."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -66,7 +68,7 @@ class View:
 
 
 def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
-    """A view of the elements as integers of their size: for kernels that only move them, one for all dtypes."""
+    """A view of the elements as integers of their size, for kernels that only move them."""
     name = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[meta.dtype.itemsize]
     if shape is not None:
         return View(dtype_named(name), tuple(shape))
@@ -77,10 +79,11 @@ def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
 class Launch:
     """What an infer function answers.
 
-    `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` works on units [lo, hi) of `units`; arrays are the
-    outputs, then the inputs, as `views` says (default: as they are).  It returns None or a Status.  A mut2 op's body is called
-    with lo = hi = -1 first and leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
-    `reassociate` lets LLVM reorder the sums that are written in `body` itself, which vectorizes them.
+    `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` works on units [lo, hi)
+    of `units`; arrays are the outputs, then the inputs, as `views` says (default: as they are).  It
+    returns None or a Status.  A mut2 op's body is called with lo = hi = -1 first and leaves the
+    rows of output k in details[k]; then with the range, and leaves the rows again. `reassociate`
+    lets LLVM reorder the sums that are written in `body` itself, which vectorizes them.
 
     A loop over elements vectorizes when it counts from zero: `for k in range(hi - lo): i = lo + k`.
     """
@@ -145,14 +148,20 @@ def op(
 ) -> Callable[[Callable[..., Launch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
 
-    signature   "x, y! -> out, rows?": inputs left, those written in place with !; fresh outputs right, mut2 ones with ?
+    signature   "x, y! -> out, rows?": inputs left, those written in place with !; fresh outputs
+                right, mut2 ones with ?
     saves       names of the operands that `grad` gets as `c.saved`
-    grad        `grad(c, *gradients of the outputs)` -> one gradient or None for each input; written in flowvm ops
-    scalars     "lr: float, step: int": numbers that change from call to call and are no part of the cache key
-    dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any strides
-    half        "upcast": float16 inputs go through float32; "native": infer takes float16 (as `bits`)
+    grad        `grad(c, *gradients of the outputs)` -> one gradient or None for each input; written
+                in flowvm ops
+    scalars     "lr: float, step: int": numbers that change from call to call and are no part of the
+                cache key
+    dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any
+                strides
+    half        "upcast": float16 inputs go through float32; "native": infer takes float16 (as
+                `bits`)
 
-    The infer function takes the inputs' metas and the attributes (hashable), checks them, and returns a Launch.
+    The infer function takes the inputs' metas and the attributes (hashable), checks them, and
+    returns a Launch.
     """
     left, right = signature.split("->")
     inputs = [n.strip() for n in left.split(",") if n.strip()]
@@ -189,7 +198,7 @@ def op(
 
 
 def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
-    """The fallback of a body op: float16 inputs upcast, strided ones copied, then the call again."""
+    """The fallback of a body op: upcast float16 inputs, copy strided ones, then call again."""
 
     def fallback(*args: Any) -> Any:
         tensors = args[: len(made.inputs)]
@@ -198,9 +207,7 @@ def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
         low = half == "upcast" and any(t._meta.dtype is float16 for t in tensors)
         if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
             return None
-        ready = [
-            (t.to(float32) if low and t._meta.dtype is float16 else t) for t in tensors
-        ]
+        ready = [(t.to(float32) if low and t._meta.dtype is float16 else t) for t in tensors]
         if dense:
             ready = [t.contiguous() for t in ready]
         result = made.call(*ready, *args[len(tensors) :])
@@ -222,7 +229,7 @@ def _narrowed(t: Tensor) -> Tensor:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that tensors of these shapes have together, NumPy's rules; ShapeError when they do not fit."""
+    """The shape that tensors of these shapes have together, by NumPy's rules; else ShapeError."""
     rank = max(map(len, shapes), default=0)
     out = [1] * rank
     for shape in shapes:
@@ -242,7 +249,10 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: NumPy arrays stand for tensors (float ones are also tried in other dtypes and strides)."""
+    """One call: NumPy arrays stand for tensors.
+
+    Float ones are also tried in other dtypes and strides.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -258,10 +268,12 @@ class OpSamples:
     reference: Callable[..., Any]  # on NumPy arrays (float64): arrays or numbers
     grad: bool = True  # gradcheck and gradgradcheck the float arguments
     grad2: bool = True
-    floats: tuple[str, ...] = ("float64", "float32", "float16")  # dtypes that float arrays are tried in
+    # dtypes that float arrays are tried in
+    floats: tuple[str, ...] = ("float64", "float32", "float16")
     rtol: float = 0.0  # 0: by dtype
     atol: float = 0.0
-    errors: tuple[tuple[Callable[..., Any], type[Exception]], ...] = ()  # (call on flow, what it must raise)
+    # (call on flow, what it must raise)
+    errors: tuple[tuple[Callable[..., Any], type[Exception]], ...] = ()
 
 
 SAMPLES: list[OpSamples] = []

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowvm.dtype import iinfo
 from flowvm.errors import ArgumentError
+from flowvm.ops.compare import eq, ne
 from flowvm.ops.gathering import ADD, aligned, gather, narrowed_to
 from flowvm.ops.padding import pad
 from flowvm.ops.recording import Recorded, filled_of, need_tensor
@@ -78,10 +79,10 @@ def _scatter_reduce_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         gx, gs = _prod_grads(g, x, dim, index, src, include_self)
     else:
         result = scatter_reduce(x, dim, index, src, reduce, include_self=include_self).detach()
-        mine = (x == result).to(g._meta.dtype)
+        mine: Tensor = eq(x, result).to(g._meta.dtype)
         if not include_self:
             mine = scatter(mine, dim, index, 0)
-        theirs = (src == gather(result, dim, index)).to(g._meta.dtype)
+        theirs: Tensor = eq(src, gather(result, dim, index)).to(g._meta.dtype)
         share = g / scatter_add(mine, dim, index, theirs)
         gx, gs = share * mine, gather(share, dim, index) * theirs
     if not include_self:
@@ -96,16 +97,17 @@ def _prod_grads(
     g: Tensor, x: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool
 ) -> tuple[Tensor, Tensor]:
     """Of each factor: the product of the others, through the product of those that are not zero."""
-    own_zero, src_zero = (x == 0), (src == 0)
+    own_zero, src_zero = eq(x, 0), eq(src, 0)
     if not include_self:
         own_zero = scatter(own_zero, dim, index, 0)
     base = x.masked_fill(own_zero, 1)
     factors = src.masked_fill(src_zero, 1)
     product = scatter_reduce(base, dim, index, factors, "prod", include_self=include_self)
-    zeros = scatter_add(own_zero.to(g._meta.dtype), dim, index, src_zero.to(g._meta.dtype))
-    others_x = product * (zeros - own_zero.to(g._meta.dtype) == 0).to(g._meta.dtype) / base
-    left = gather(zeros, dim, index) - src_zero.to(g._meta.dtype)
-    others_src = gather(product, dim, index) * (left == 0).to(g._meta.dtype) / factors
+    own, theirs = own_zero.to(g._meta.dtype), src_zero.to(g._meta.dtype)
+    zeros = scatter_add(own, dim, index, theirs)  # of each place; a factor's own does not count
+    others_x = (product / base).masked_fill(ne(zeros, own), 0)
+    others_src = gather(product, dim, index) / factors
+    others_src = others_src.masked_fill(ne(gather(zeros, dim, index), theirs), 0)
     return g * others_x, gather(g, dim, index) * others_src
 
 
@@ -165,7 +167,13 @@ def _reference(
         to = list(at)
         to[dim] = int(index[at])
         groups.setdefault(tuple(to), []).append(src[at])
-    rules = {"sum": np.sum, "prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}
+    rules: dict[str, Any] = {
+        "sum": np.sum,
+        "prod": np.prod,
+        "mean": np.mean,
+        "amax": np.max,
+        "amin": np.min,
+    }
     out = np.array(x)
     for place, values in groups.items():
         out[place] = rules[reduce]([*([x[place]] if include_self else []), *values])

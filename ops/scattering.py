@@ -3,6 +3,8 @@ kin, each in a fresh and an in-place form.
 
 A form is one function that writes into a tensor outside the graph; the fresh form gives it a clone,
 the in-place form the tensor itself.  Both record the same node.
+
+Long because each op has a fresh and an in-place form, a gradient and samples.
 """
 
 from __future__ import annotations
@@ -73,8 +75,10 @@ def changed(
 
 def apart(x: Tensor, source: Tensor) -> Tensor:
     """`source`, or a copy if it shares memory with `x`, which is about to change."""
-    plain = source.detach()
-    return plain.clone() if source.storage() is x.storage() else plain
+    plain: Tensor = source.detach()
+    if source.storage() is x.storage():
+        plain = plain.clone()
+    return plain
 
 
 def number_tensor(x: Tensor, value: Any) -> Tensor:

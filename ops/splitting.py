@@ -127,7 +127,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 @method()
 def tensor_split(
-    input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0
+    input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0
 ) -> tuple[Tensor, ...]:
     """Pieces cut at these indices, or this many whose sizes differ by at most one (NumPy's
     array_split).

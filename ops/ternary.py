@@ -219,6 +219,14 @@ def nan_to_num(
 
 
 @method()
+def nan_to_num_(
+    x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """In-place `nan_to_num`."""
+    return nan_to_num(x, nan, posinf, neginf, out=x)
+
+
+@method()
 def addcmul_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place `addcmul`."""
     return _addcmul.into(x, x, value, tensor1, tensor2)

@@ -4,6 +4,8 @@ repeated.
 A view is a meta and an offset on the same memory; no instruction is issued.  Writing through it
 changes the tensor it was made of, and both count the same version.  The gradient of a view is the
 opposite view, or a sum where elements were repeated, so it is differentiable again.
+
+Long because every view is here with its gradient and its samples.
 """
 
 from __future__ import annotations
@@ -374,7 +376,7 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
     return expand(x, other._meta.shape)
 
 
-def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     """The tensors expanded to the shape that they have together."""
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tuple(tensors[0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from flowvm.native import CompileError
+from flowvm.errors import CompileError
 from flowvm.ops import codegen, scalar
 from flowvm.ops.blas import blas, gemm
 from flowvm.ops.walk import walk

@@ -37,7 +37,7 @@ def test_defaults_need_no_environment() -> None:
         ("watchdog", "0.5", 0.5),
         ("sync", "true", True),
         ("sync", "0", False),
-        ("tb", "full", "full"),
+        ("engine", "threaded", "threaded"),
         ("debug", "", 0),
     ],
 )
@@ -86,22 +86,31 @@ def test_an_attribute_is_checked_and_a_wrong_name_suggests() -> None:
 
 def test_a_block_puts_back_what_was_there() -> None:
     settings = config(debug="1")
-    with settings(debug=2, tb="full") as inside:
-        assert (inside.debug, inside.tb) == (2, "full")
+    with settings(debug=2, watchdog=0) as inside:
+        assert (inside.debug, inside.watchdog) == (2, 0)
         with settings(debug=4):
             assert settings.debug == 4
         assert settings.debug == 2
-    assert (settings.debug, settings.tb) == (1, "short")
+    assert (settings.debug, settings.watchdog) == (1, 10)
     with pytest.raises(ZeroDivisionError), settings(debug=3):
         raise ZeroDivisionError
     assert settings.debug == 1
 
 
+def test_who_listens_hears_of_each_change() -> None:
+    settings, heard = config(), []
+    settings.on_change("debug", heard.append)
+    settings.watchdog = 1
+    with settings(debug=2):
+        assert heard == [2]
+    assert heard == [2, 0]
+
+
 def test_a_bad_block_changes_nothing() -> None:
     settings = config()
     with pytest.raises(ConfigError):
-        settings(tb="full", debug=99)
-    assert settings.tb == "short"
+        settings(watchdog=1, debug=99)
+    assert settings.watchdog == 10
 
 
 def test_a_start_setting_is_locked_by_the_vm() -> None:

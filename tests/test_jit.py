@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from flowvm import jit
-from flowvm.native import CompileError, Intrinsic, Overloaded, intrinsic
+from flowvm.errors import CompileError
+from flowvm.native import Intrinsic, Overloaded, intrinsic
 
 FACTOR = 3
 

@@ -17,13 +17,15 @@ x, w = flow.rand(4, 8), flow.rand(8, 3)
 run = flow.vm.trace(step, x, w)
 print(run)
 
-# %% Every operand is read (const) or written (mut).  A const access waits for the last writer: RAW.  A mut access waits for
-# everybody in front: WAR for readers, WAW for a writer.  That is all the scheduler knows, and all it needs.
+# %% Every operand is read (const) or written (mut).  A const access waits for the last writer: RAW.
+# A mut access waits for everybody in front: WAR for readers, WAW for a writer.  That is all the
+# scheduler knows, and all it needs.
 for edge in run.edges:
     source, target = run.instructions[edge.source], run.instructions[edge.target]
     print(f"{target.name:8s} waits for {source.name:8s} {edge.hazard}  tensor t{edge.tensor}")
 
-# %% In-place changes are mut accesses to the same storage.  A view shares its base's storage, so it takes part.
+# %% In-place changes are mut accesses to the same storage.  A view shares its base's storage, so it
+# takes part.
 
 
 def in_place(x: flow.Tensor) -> flow.Tensor:
@@ -35,7 +37,8 @@ def in_place(x: flow.Tensor) -> flow.Tensor:
 
 print(flow.vm.trace(in_place, flow.ones(2, 3)))
 
-# %% `mut2` is written with a shape that only the kernel finds.  The tensor exists at once; asking for its shape waits.
+# %% `mut2` is written with a shape that only the kernel finds.  The tensor exists at once; asking
+# for its shape waits.
 
 
 def positive(x: flow.Tensor) -> flow.Tensor:
@@ -46,7 +49,8 @@ run = flow.vm.trace(positive, flow.tensor([-1.0, 2.0, -3.0, 4.0]))
 print(run)
 print(run.result)
 
-# %% Two streams: an in-order queue and a worker each.  What crosses from one to the other is ordered by edges alone.
+# %% Two streams: an in-order queue and a worker each.  What crosses from one to the other is
+# ordered by edges alone.
 side = flow.Stream("side")
 
 
@@ -60,6 +64,6 @@ def two_streams(a: flow.Tensor) -> flow.Tensor:
 run = flow.vm.trace(two_streams, flow.rand(256, 256))
 print(run)
 
-# %% Was every conflicting pair kept in order?  `verify` does not look at the engine's edges: it checks, from the recorded starts and
-# ends, that no two conflicting accesses overlapped.
+# %% Was every conflicting pair kept in order?  `verify` does not look at the engine's edges: it
+# checks, from the recorded starts and ends, that no two conflicting accesses overlapped.
 print(flow.vm.verify(run))

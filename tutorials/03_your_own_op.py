@@ -1,6 +1,7 @@
 """Tutorial 03: your own op.
 
-An op is declared once; from the declaration it gets its instruction, its CPU kernel, its place in autograd and in traces.
+An op is declared once; from the declaration it gets its instruction, its CPU kernel, its place in
+autograd and in traces.
 """
 
 # %% An elementwise op is a scalar expression and a gradient.
@@ -19,8 +20,9 @@ x = flow.tensor([-2.0, 0.0, 2.0], dtype=flow.float64, requires_grad=True)
 print(square_plus(x))
 print("gradient right:", flow.autograd.gradcheck(square_plus, (x,)))
 
-# %% Any other op has a kernel body: a plain function on arrays, compiled by Numba, which works on a range of units.  The decorated
-# function is its *infer*: it sees metas (shape, dtype), runs at the call, and says what to launch.
+# %% Any other op has a kernel body: a plain function on arrays, compiled by Numba, which works on a
+# range of units.  The decorated function is its *infer*: it sees metas (shape, dtype), runs at the
+# call, and says what to launch.
 
 
 def running_max_body(out, x, lo, hi):  # type: ignore[no-untyped-def]
@@ -35,7 +37,7 @@ def running_max_body(out, x, lo, hi):  # type: ignore[no-untyped-def]
 def running_max(x):  # type: ignore[no-untyped-def]
     """The largest value so far, along each row."""
     if x.ndim != 2 or x.shape[1] == 0:
-        raise flow.errors.ShapeError(f"running_max needs a matrix with columns, got shape {tuple(x.shape)}")
+        raise flow.errors.ShapeError(f"running_max needs a matrix, got shape {tuple(x.shape)}")
     return Launch(outputs=(x,), body=running_max_body, units=x.shape[0], grain=64)
 
 
@@ -50,7 +52,8 @@ try:
 except RuntimeError as error:
     print(f"{type(error).__name__}: {error}")
 
-# %% A kernel says what is wrong with the *data* by a status.  The error arrives where the result is read.
+# %% A kernel says what is wrong with the *data* by a status.  The error arrives where the result is
+# read.
 import math
 
 from flowvm.errors import Status

@@ -1,6 +1,7 @@
 """Tutorial 04: training.
 
-A small network on the 8x8 digits, eager.  `python -m flowvm demo` is the same with a convolutional network and a progress bar.
+A small network on the 8x8 digits, eager.  `python -m flowvm demo` is the same with a convolutional
+network and a progress bar.
 """
 
 # %% Data: 1,797 images of handwritten digits, shipped with flowvm.
@@ -20,7 +21,8 @@ print(model)
 loss_of = nn.CrossEntropyLoss()
 optimizer = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-# %% The loop.  Issuing runs ahead of computing: nothing in it waits until `.item()` does, once an epoch.
+# %% The loop.  Issuing runs ahead of computing: nothing in it waits until `.item()` does, once an
+# epoch.
 loader = DataLoader(TensorDataset(train_x, train_y), batch_size=32, shuffle=True)
 for epoch in range(10):
     total = flow.zeros(())
@@ -39,7 +41,8 @@ with flow.no_grad():
 print(f"test accuracy {right:.1%}")
 assert right > 0.9
 
-# %% What one step is made of: forward, backward, the fused update of each parameter, and the releases in between.
+# %% What one step is made of: forward, backward, the fused update of each parameter, and the
+# releases in between.
 
 
 def one_step() -> None:

@@ -1,17 +1,19 @@
-"""The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()`, `verify()`, `sequential()`.
+"""The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture.md`; the state's layout in `flowvm.vm.layout`, the scheduler's logic in `flowvm.vm.machine`.
+How it works is in `docs/architecture.md`; the state's layout in `flowvm.vm.layout`, the scheduler's
+logic in `flowvm.vm.machine`.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from flowvm.errors import ScheduleError
 from flowvm.vm import layout as _w
 from flowvm.vm.engine import engine as _engine
 from flowvm.vm.failures import Failure
 from flowvm.vm.trace import Trace, record, trace
-from flowvm.vm.verify import ScheduleError, Verified, verify
+from flowvm.vm.verify import Verified, verify
 
 __all__ = [
     "Failure",
@@ -49,9 +51,9 @@ def _amount(name: str, value: int) -> str:
 def stats() -> Stats:
     """Counters since the process began.
 
-    issued, lively (issued, not released yet), edges by hazard (raw, war, waw), prescheduled (edges that stream order
-    satisfied), dispatched, done, poisoned (skipped because an operand had failed), failed, and the memory of tensors: live, peak
-    and reserved bytes.
+    issued, lively (issued, not released yet), edges by hazard (raw, war, waw), prescheduled (edges
+    that stream order satisfied), dispatched, done, poisoned (skipped because an operand had
+    failed), failed, and the memory of tensors: live, peak and reserved bytes.
     """
     word = _engine.words
     received, head = int(word[_w.RECEIVED]), int(word[_w.HEAD])
@@ -73,7 +75,7 @@ def stats() -> Stats:
 
 
 def sync() -> None:
-    """Wait until everything issued so far is done; raise the first error that nobody has seen yet."""
+    """Wait until everything issued so far is done; raise the first error that nobody has seen."""
     _engine.release_dead()
     _engine.sync()
 
@@ -93,12 +95,15 @@ def dump() -> str:
 
 
 def sequential() -> AbstractContextManager[None]:
-    """`with flow.vm.sequential():` runs each instruction on the thread that issues it, where its errors raise at once."""
+    """`with flow.vm.sequential():` runs each instruction on the thread that issues it.
+
+    Errors raise there at once.
+    """
     return _engine.run_sequentially()
 
 
 def empty_cache() -> None:
-    """Give memory that the VM keeps for reuse, and that no tensor occupies, back to the system (blocks over 1 MiB)."""
+    """Give memory that the VM keeps for reuse back to the system: unused blocks over 1 MiB."""
     sync()
     _engine.trim()
 
@@ -111,5 +116,3 @@ def last_error() -> BaseException | None:
 def errors() -> list[Failure]:
     """The failed instructions that are remembered, oldest first."""
     return _engine.failures.all()
-
-

@@ -1,24 +1,26 @@
 """The caching allocator: one for each stream, in native code, used by that stream's worker alone.
 
-A stream runs in order, so a block that one instruction freed may be handed to any later instruction of the same stream
-without further thought; that is why ReleaseTensor runs on the stream that allocated.
+A stream runs in order, so a block that one instruction freed may be handed to any later instruction
+of the same stream without further thought; that is why ReleaseTensor runs on the stream that
+allocated.
 
-Sizes are rounded up to classes: 64 bytes, then four steps to each doubling, so at most a fifth of a block is unused.
-Classes up to 1 MiB are cut from slabs; larger blocks come from the system one by one and are cached when freed.  A
-freed block is pushed on its class's list (the link is in its first word), so both ways cost a few loads and stores.
+Sizes are rounded up to classes: 64 bytes, then four steps to each doubling, so at most a fifth of a
+block is unused. Classes up to 1 MiB are cut from slabs; larger blocks come from the system one by
+one and are cached when freed.  A freed block is pushed on its class's list (the link is in its
+first word), so both ways cost a few loads and stores.
 
-Live bytes are what instructions have allocated and not released, peak bytes their maximum, reserved bytes what the VM
-holds from the system; all in rounded sizes.
+Live bytes are what instructions have allocated and not released, peak bytes their maximum, reserved
+bytes what the VM holds from the system; all in rounded sizes.
 """
 
 from __future__ import annotations
 
 from flowvm.vm.lang import (
     Words,
+    aligned_alloc,
     compare_exchange,
     fetch_add,
     free,
-    aligned_alloc,
     load_word,
     store_word,
 )
@@ -54,7 +56,7 @@ def class_of(size: int) -> int:
 
 
 def size_of(size_class: int) -> int:
-    """Bytes of a block of `size_class`; inverse of `class_of` on its own values (64-byte multiples)."""
+    """Bytes of a block of `size_class`, a multiple of 64; inverse of `class_of` on its values."""
     base = SMALLEST << (size_class // 4)
     return (base + base // 4 * (size_class % 4) + 63) // 64 * 64
 

@@ -1,7 +1,7 @@
 """What the VM is doing right now, as text: lively instructions and what each waits for.
 
-Looks at the scheduler's arrays while the scheduler works, so on a busy VM a line may be out of date; on one that hangs, which
-is what it is for, it is exact.
+Looks at the scheduler's arrays while the scheduler works, so on a busy VM a line may be out of
+date; on one that hangs, which is what it is for, it is exact.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from flowvm.vm import layout as w
 from flowvm.vm.engine import FRAMES, Engine, hot
+from flowvm.vm.lines import position
 
 __all__ = ["dump_text"]
 
@@ -42,7 +43,9 @@ def dump_text(vm: Engine) -> str:
         for ahead in range(1, 64):
             seq = received + ahead
             if words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] == seq + 1:
-                lines.append(f"  #{received} was taken by a thread that has not published it; #{seq} was")
+                lines.append(
+                    f"  #{received} was taken by a thread that has not published it; #{seq} was"
+                )
                 break
     return "\n".join(lines)
 
@@ -71,11 +74,7 @@ def _line(vm: Engine, seq: int, ins: int, state: int, waits: list[int]) -> str:
     kind = w.Kind(int(words[ins + w.I_KIND])).name
     name = getattr(info, "name", None) or kind
     code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
-    where = ""
-    if code is not None:
-        positions = list(code.co_positions())
-        line = positions[last // 2][0] if last // 2 < len(positions) else code.co_firstlineno
-        where = f"{code.co_filename}:{line}"
+    where = position(code, last)
     if waits:
         reason = "waits for " + ", ".join(f"#{s}" for s in waits[:6])
     elif state == w.DISPATCHED:

@@ -1,21 +1,25 @@
 """The Python side of the VM: its memory, its threads, issuing, waiting, errors, fork and exit.
 
-One `Engine` a process, made when flowvm is imported (it reserves address space and nothing else), whose threads start with
-the first instruction.  Who runs where:
+One `Engine` a process, made when flowvm is imported (it reserves address space and nothing else),
+whose threads start with the first instruction.  Who runs where:
 
-    issuing threads    take a sequence number, write a record, publish it (`hot` holds what they touch); wait in slices
+    issuing threads    take a sequence number, write a record, publish it (`hot` holds what they
+                       touch); wait in slices
     flowvm-sched       `shell.scheduler_loop`, native, no GIL
-    flowvm-w:NAME      `shell.worker_loop` of a stream, native, no GIL; `flowvm-h:NAME` its helpers for large kernels
+    flowvm-w:NAME      `shell.worker_loop` of a stream, native, no GIL
+    flowvm-h:NAME      `shell.helper_loop`: its helpers for large kernels
     flowvm-host        Python: runs callbacks; the only VM thread that ever takes the GIL
 
-A record is published by its last store.  Between taking a sequence number and that store nothing may raise, or the ring would
-have a hole that stops the VM: `for seq in counter: break` has no point at which CPython looks at signals, and `interrupt`
-puts off a Ctrl-C that lands in one of the functions listed in `PROTECTED`.
+A record is published by its last store.  Between taking a sequence number and that store nothing
+may raise, or the ring would have a hole that stops the VM: `for seq in counter: break` has no point
+at which CPython looks at signals, and `flowvm.vm.interrupt` puts off a Ctrl-C that lands in one of
+the functions listed there.
+
+Long because an Engine is one object: every part of it works on the same words, lock and `hot`.
 """
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import builtins
 import collections
@@ -27,28 +31,32 @@ import struct
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from flowvm import jit
-from flowvm.config import config
+from flowvm.config import config, say
 from flowvm.errors import VMError
 from flowvm.vm import layout as w
 from flowvm.vm import shell
 from flowvm.vm.failures import Failures
+from flowvm.vm.interrupt import interrupt
 from flowvm.vm.lang import address_of, load_acquire
+from flowvm.vm.lines import user_frame
 from flowvm.vm.machine import MARGIN
 from flowvm.vm.machine import start as start_machine
+from flowvm.vm.narrate import Narrator
+from flowvm.vm.watchdog import Watchdog
 
-__all__ = ["CALL_STREAM", "FRAMES", "HOST_STREAM", "Engine", "engine", "hot", "is_internal"]
+__all__ = ["CALL_STREAM", "FRAMES", "HOST_STREAM", "Engine", "engine", "hot"]
 
 CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
-FRAMES = w.CAPACITY  # issuing frames remembered: an error is read (CHECK_EVERY) before its slot comes round
+# issuing frames remembered: an error is read (CHECK_EVERY) before its slot comes round
+FRAMES = w.CAPACITY
 CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
@@ -82,15 +90,16 @@ def no_op(args: int, layout: int, lo: int, hi: int) -> int:
     return 0
 
 
-# The globals of generated call functions (see `flowvm.interpreter`), and all that issuing touches.  A plain dict, because
-# CPython reads globals fastest from one.
+# The globals of generated call functions (see `flowvm.interpreter`), and all that issuing touches.
+# A plain dict, because CPython reads globals fastest from one.
 #
 #   ring            memoryview of RING's bytes; control: memoryview of CTL's words
 #   counter         hands out sequence numbers (`itertools.count`: atomic)
 #   limit           records below it may be issued without looking at anything
 #   free            storage ids ready for use; dead: ids of storages that nothing refers to any more
 #   codes, lasts    code object and instruction offset of the frame that issued, by sequence number
-#   after           called when a record was published and the scheduler sleeps, does not run, or is not wanted
+#   after           called when a record was published and the scheduler sleeps, does not run, or is
+#                   not wanted
 hot: dict[str, Any] = {"__builtins__": builtins}
 
 
@@ -101,7 +110,15 @@ class Engine:
         size = w.WORDS * 8
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        number = ctypes.c_int
+        libc.mmap.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            number,
+            number,
+            number,
+            ctypes.c_long,
+        ]
         flags = _MAP_PRIVATE_ANONYMOUS_NORESERVE
         base = libc.mmap(None, size, _PROT_READ_WRITE, flags, -1, 0)
         if base in (None, ctypes.c_void_p(-1).value):
@@ -111,7 +128,7 @@ class Engine:
         self.m: np.ndarray[Any, Any] = np.ctypeslib.as_array(memory)
         self.words = memoryview(memory).cast("B").cast("q")
         start_machine(self.m)
-        self.words[w.SCHEDULER_SLEEPS] = 1  # "not running" looks like "asleep" to issuing threads
+        self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
         self.words[w.SPINS] = 200
         self.failures = Failures(self)
         self.threads: list[threading.Thread] = []
@@ -119,11 +136,13 @@ class Engine:
         self.stopped = False  # for good: at exit
         self.broken = ""
         self.lock = threading.RLock()
-        # depth of `with sequential()`
-        self.sequential = int(config.engine == "sequential" or config.sync)
+        self.configured = False  # the settings that are taken at the start have been taken
+        self.sequential = 0  # depth of `with sequential()`, and one if the settings say so
+        self.narrator = Narrator(self)
         self.local = threading.local()
         self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
-        self.stream_of: dict[int, int] = {}  # storage id -> stream that allocates it, when not CALL_STREAM
+        # storage id -> stream that allocates it, when not CALL_STREAM
+        self.stream_of: dict[int, int] = {}
         self.freed_seen = 0
         self.next_storage = 1
         self.callbacks: dict[int, Callable[..., None]] = {}
@@ -140,7 +159,7 @@ class Engine:
             ring=self.words[w.RING : w.RING + w.CAPACITY * w.RECORD_WORDS].cast("B"),
             control=self.words[: w.CTL_WORDS],
             counter=itertools.count(),
-            limit=CHECK_EVERY,
+            limit=0 if config.debug >= 2 else CHECK_EVERY,
             free=[],
             dead=[],
             pop=None,
@@ -157,7 +176,8 @@ class Engine:
         hot["pop"] = hot["free"].pop
         self.control: memoryview = hot["control"]
         self._touch = [
-            self.new_entry(w.TOUCH, [w.CONST] * n, scalars=1, info=None) for n in range(TOUCH_MAX + 1)
+            self.new_entry(w.TOUCH, [w.CONST] * n, scalars=1, info=None)
+            for n in range(TOUCH_MAX + 1)
         ]
         self._barrier = self.new_entry(w.BARRIER, [], scalars=1, info=None)
         self._release = [
@@ -165,6 +185,7 @@ class Engine:
         ]
         self.immortal_entries = len(self.entry_info)
         self._callback: dict[tuple[int, ...], int] = {}
+        config.on_change("debug", self._debug_changed)
 
     # --- native calls -------------------------------------------------------------------------
 
@@ -183,6 +204,10 @@ class Engine:
     def start(self) -> None:
         """Start the threads, if they are not running and are wanted."""
         with self.lock:
+            if not self.configured:
+                self.configured = True
+                config.lock("the VM has started")
+                self.sequential += config.engine == "sequential" or config.sync
             if self.running or self.sequential or self.stopped:
                 return
             if self.broken:
@@ -211,6 +236,7 @@ class Engine:
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         thread.start()
+        say(1, f"started thread {name}")
         self.threads.append(thread)
 
     def stop(self, seconds: float) -> bool:
@@ -225,8 +251,13 @@ class Engine:
             left = [t for t in self.threads if t.is_alive()]
             self.threads = left
             self.running = False
-            self.words[w.SCHEDULER_SLEEPS] = 1
+            self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
             return not left
+
+    def stream_name(self, stream: int) -> str:
+        """What a stream is called: "cpu", "host", or what its user called it."""
+        user = stream - FIRST_USER_STREAM
+        return self.user_streams[user] if user >= 0 else ("cpu", "host")[stream]
 
     def new_stream(self, name: str) -> int:
         """A further compute stream with a worker of its own: its number."""
@@ -260,8 +291,9 @@ class Engine:
     ) -> int:
         """Write what all calls of a kind have in common into ENT: the entry's number.
 
-        `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each (for mut2 outputs:
-        the bytes of a row).  `layout` is an int64 array, kept alive with the entry.
+        `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
+        (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
+        entry.
         """
         with self.lock:
             if len(self.entry_info) >= w.ENTRIES:
@@ -289,7 +321,7 @@ class Engine:
             return number
 
     def _clear_entries(self) -> None:
-        """All entries are taken (many shapes were seen): forget those that call caches hold, and begin again."""
+        """All entries are taken (many shapes were seen): forget what caches hold, begin again."""
         self.wait_idle()
         for forget in self.on_entries_full:
             forget()
@@ -307,7 +339,8 @@ class Engine:
     ) -> None:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
 
-        When the VM is full the thread waits for room, but not past the moment `until` of the monotonic clock.
+        When the VM is full the thread waits for room, but not past the moment `until` of the
+        monotonic clock.
         """
         if hot["dead"]:
             self.release_dead()
@@ -329,7 +362,8 @@ class Engine:
         values = (*scalars[::-1], *operands[::-1], entry)
         ring, codes, lasts = hot["ring"], hot["codes"], hot["lasts"]
         back = (w.RECORD_WORDS - count) * 8
-        for seq in hot["counter"]:
+        counter: Iterator[int] = hot["counter"]
+        for seq in counter:  # noqa: B007 - not next(): see the module
             break
         codes[seq & (FRAMES - 1)] = code
         lasts[seq & (FRAMES - 1)] = last
@@ -345,7 +379,10 @@ class Engine:
         return seq
 
     def fill_hole(self, seq: int) -> None:
-        """Publish an instruction that does nothing where a record could not be written (a scalar no int64 holds)."""
+        """Publish an instruction that does nothing where a record could not be written.
+
+        That is one with a scalar that no int64 holds.
+        """
         back = (w.RECORD_WORDS - 3) * 8
         _RECORDS[3].pack_into(
             hot["ring"], ((seq & w.SLOT_MASK) << 8) + back, 0, self._touch[0], seq + 1
@@ -356,7 +393,8 @@ class Engine:
     ) -> None:
         """Issue an instruction with any number of operands (its entry says `outline`)."""
         if len(operands) > w.MAX_OPERANDS:
-            raise VMError(f"an instruction has at most {w.MAX_OPERANDS} operands, not {len(operands)}")
+            most = w.MAX_OPERANDS
+            raise VMError(f"an instruction has at most {most} operands, not {len(operands)}")
         block = np.array([*operands, *access], np.int64)
         code, last = user_frame(2)
         while self.outline and self.outline[0][0] < self.control[w.HEAD]:
@@ -366,18 +404,21 @@ class Engine:
         self.outline.append((seq, block))
 
     def after_issue(self) -> None:
-        """A record was published while the scheduler did not look: start it, wake it, or do its work here."""
-        if self.sequential:
-            self._run_sequentially()
-        elif self.running:
+        """A record was published and nobody looks: start or wake the scheduler, or do its work."""
+        if not (self.running or self.sequential or self.stopped):
+            self.start()  # unless the settings want the sequential engine
+        if self.running:
             self.call("wake_scheduler")(self.base)
-        elif not self.stopped:
-            self.start()
-        else:
-            self._run_sequentially()  # at interpreter exit, after the threads have left
+        else:  # also at interpreter exit, after the threads have left
+            self._run_sequentially()
 
     def make_room(self, seq: int, until: float | None = None) -> None:
-        """Called by an issuing thread past `limit`: wait until the VM has room again, and look after its news."""
+        """Called by an issuing thread past `limit`: wait until the VM has room; read its news."""
+        debug = config.debug >= 2
+        if debug:
+            self.narrator.tell(
+                seq, hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
+            )
         self.failures.collect()
         limit = self.control[w.LIMIT]
         if seq >= limit:
@@ -386,7 +427,13 @@ class Engine:
                 if until is not None and time.monotonic() > until:
                     return
                 watch.look()
-        hot["limit"] = min(limit, seq + CHECK_EVERY)
+        hot["limit"] = 0 if debug else min(limit, seq + CHECK_EVERY)
+
+    def _debug_changed(self, level: int) -> None:
+        """From level 2 on every record comes by `make_room`, which prints its line."""
+        self.narrator = Narrator(self)
+        if level >= 2:
+            hot["limit"] = 0
 
     # --- storages -----------------------------------------------------------------------------
 
@@ -402,14 +449,16 @@ class Engine:
                     self.wait_idle()
                     self.reclaim()
                     if not free:
-                        raise VMError(f"more than {w.STORAGES} tensors with memory of their own are alive")
+                        raise VMError(
+                            f"more than {w.STORAGES} tensors with memory of their own are alive"
+                        )
                     return free.pop()
                 self.next_storage = last
                 free.extend(range(last - 1, first - 1, -1))
             return free.pop()
 
     def reclaim(self) -> None:
-        """Take back the ids of storages whose ReleaseTensor has run, and let go of memory they had adopted."""
+        """Take back the ids of storages whose ReleaseTensor has run; let go of adopted memory."""
         freed = load_acquire(self.m, w.FREED)
         owners: list[Any] = []
         while self.freed_seen < freed:
@@ -482,19 +531,17 @@ class Engine:
         return cell
 
     def _wait(self, entry: int, operands: Sequence[int], seconds: float | None = None) -> int:
-        """Issue a waiter and wait for it: 0, or the sequence number + 1 of what poisoned an operand.
+        """Issue a waiter and wait for it: 0 when it is done.
 
-        -1 when `seconds` passed first.
+        If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
+        passed first.
         """
-        array, address = self._cell()
+        _, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
         self.issue(entry, operands, (address,), deadline)
         watch = Watchdog(self)
         try:
-            # (a filled cell is not waited for: that would take the "asleep" mark off an engine that runs sequentially)
-            while not (
-                outcome := int(array[0]) or self.call("wait_cell")(self.base, address, SLICE_US)
-            ):
+            while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
                 if deadline is not None and time.monotonic() > deadline:
                     self.local.cell = None  # it may still be written to: never use it again
                     return -1
@@ -507,7 +554,7 @@ class Engine:
         return 0 if outcome == 1 else -outcome
 
     def wait_for(self, operands: Sequence[int]) -> None:
-        """Wait until the storages of `operands` are written; raise the error of the one that is poisoned."""
+        """Wait until the storages of `operands` are written; raise what poisoned one of them."""
         for i in range(0, len(operands), TOUCH_MAX):
             some = [word & w.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
             cause = self._wait(self._touch[len(some)], some)
@@ -530,7 +577,7 @@ class Engine:
         return done
 
     def sync(self) -> None:
-        """Wait until everything issued so far is done; raise the first error that nobody has seen."""
+        """Wait until all that was issued so far is done; raise the first error nobody has seen."""
         self.wait_idle()
         if self.adopted:
             with self.lock:
@@ -544,7 +591,8 @@ class Engine:
         with self.lock:
             self.words[w.TRIM] += 1
             wanted = self.words[w.TRIM]
-        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, FIRST_USER_STREAM + len(self.user_streams))]
+        end = FIRST_USER_STREAM + len(self.user_streams)
+        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, end)]
         answers = [w.STR + stream * w.STR_WORDS + w.T_TRIMMED for stream in streams]
         watch = Watchdog(self)
         while min(self.words[at] for at in answers) < wanted:
@@ -565,7 +613,10 @@ class Engine:
     def call_back(
         self, function: Callable[..., None], operands: Sequence[int], access: Sequence[int]
     ) -> None:
-        """AccessBlobByCallback: run `function(*addresses)` on the host stream, when its operands may be accessed."""
+        """AccessBlobByCallback: run `function(*addresses)` on the host stream.
+
+        It runs when the operands may be accessed as `access` says.
+        """
         if len(operands) > TOUCH_MAX:
             raise VMError(f"a callback accesses at most {TOUCH_MAX} tensors, not {len(operands)}")
         key = tuple(access)
@@ -612,7 +663,7 @@ class Engine:
             if self.running:
                 self.stop(60.0)
             self.sequential += 1
-            self.words[w.SCHEDULER_SLEEPS] = 1
+            self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
         try:
             yield
         finally:
@@ -630,7 +681,7 @@ class Engine:
                     self.call("settle")(self.base, slot)
                 else:
                     failed = True
-            self.words[w.SCHEDULER_SLEEPS] = 1
+            self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
         if failed and self.sequential:
             self.failures.collect()
             self.failures.raise_unseen()
@@ -650,8 +701,9 @@ class Engine:
             try:
                 if not self.wait_idle(60.0):
                     self.broken = (
-                        "this process was forked while its parent's VM was busy for more than 60 s; its tensors "
-                        "are lost.  Start workers with multiprocessing's 'spawn' method, or before computing"
+                        "this process was forked while its parent's VM was busy for more than "
+                        "60 s; its tensors are lost.  Start workers with multiprocessing's 'spawn' "
+                        "method, or before computing"
                     )
             except BaseException as error:
                 self.broken = f"waiting for the VM before a fork failed: {error!r}"
@@ -670,12 +722,17 @@ class Engine:
             self.words[at + w.T_SLEEPS] = self.words[at + w.T_TEAM_SLEEPS] = 0
             self.words[at + w.T_TEAM] = 0
         received = self.words[w.RECEIVED]
-        for seq in range(received, received + w.CAPACITY):  # half-written records of threads that are gone
+        # half-written records of threads that are gone
+        for seq in range(received, received + w.CAPACITY):
             self.words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] = 0
         hot["counter"] = itertools.count(received)
         hot["limit"] = received
         self.words[w.STOP] = self.words[w.ROOM_SLEEPS] = 0
-        self.words[w.SCHEDULER_SLEEPS] = 1
+        self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
+        self.narrator = Narrator(self)
+        if not self.sequential:  # the child may start its VM with other settings
+            self.configured = False
+            config.lock("")
 
     def exit(self) -> None:
         """Finish what was issued, within bounds; report errors that nobody has seen."""
@@ -686,93 +743,13 @@ class Engine:
                 finished = False
             if not finished:
                 left = int(self.words[w.RECEIVED] - self.words[w.HEAD])
-                print(f"flowvm: exit did not wait for {left} unfinished instructions", file=sys.stderr)
-            self.stop(2.0 if finished else 0.2)
+                text = f"flowvm: exit did not wait for {left} unfinished instructions"
+                print(text, file=sys.stderr)
+            if not self.stop(2.0 if finished else 0.2) or not finished:
+                # a kernel is running still: what it may look at must outlive the interpreter
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         self.stopped = True
         self.failures.report_unseen()
-
-
-class Watchdog:
-    """Notices a wait in which nothing happens at all, and says once what everything waits for."""
-
-    def __init__(self, vm: Engine) -> None:
-        self.vm = vm
-        self.seen = -1
-        self.since = time.monotonic()
-
-    def look(self) -> None:
-        """Called every slice of a wait."""
-        now, done = time.monotonic(), int(self.vm.words[w.N_DONE])
-        if done != self.seen:
-            self.seen, self.since = done, now
-        elif config.watchdog and now - self.since > config.watchdog:
-            self.since = float("inf")
-            from flowvm.vm.dump import dump_text
-
-            text = dump_text(self.vm)
-            print(f"flowvm: no progress for {config.watchdog:g} s\n{text}", file=sys.stderr, flush=True)
-
-
-# --- whose line ------------------------------------------------------------------------------
-
-_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_roots = tuple(
-    os.path.join(os.path.dirname(_root), name) + os.sep
-    for name in (os.path.basename(_root), "ops", "autograd", "graph")
-)
-
-
-class _Files(dict[str, bool]):
-    def __missing__(self, name: str) -> bool:
-        self[name] = inside = name.startswith(_roots) or name.startswith("<flowvm")
-        return inside
-
-
-_internal_files = _Files()
-
-
-def is_internal(filename: str) -> bool:
-    """Whether a source file is flowvm's own: such frames are no user's line."""
-    return _internal_files[filename]
-
-
-def user_frame(depth: int) -> tuple[CodeType | None, int]:
-    """Code and instruction offset of the first frame outside flowvm, from `depth` frames up."""
-    frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and _internal_files[frame.f_code.co_filename]:
-        frame = frame.f_back
-    return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-
-
-# --- Ctrl-C ----------------------------------------------------------------------------------
-
-PROTECTED: set[str] = {
-    "publish", "__del__", "refill", "release_dead", "reclaim", "_run_callback", "start", "stop"
-}  # fmt: skip
-WAITING: set[str] = {"make_room", "_wait"}  # called by those, but after their record was published
-
-
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole in the ring or be swallowed."""
-    at = frame
-    while at is not None:
-        code = at.f_code
-        internal = _internal_files[code.co_filename]
-        if internal and code.co_name in WAITING:
-            break
-        if (internal and code.co_name in PROTECTED) or code.co_filename == weakref.__file__:
-            _thread.start_new_thread(_interrupt_again, (signum,))
-            return
-        if not internal and code.co_filename != threading.__file__:
-            break  # a user's function, called by those
-        at = at.f_back
-    signal.default_int_handler(signum, frame)
-
-
-def _interrupt_again(signum: int) -> None:
-    """Send a Ctrl-C that was put off once more.  From another thread: here it would come in its own handler."""
-    time.sleep(0.001)
-    _thread.interrupt_main(signum)
 
 
 engine = Engine()

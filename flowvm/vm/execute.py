@@ -1,8 +1,8 @@
 """Running one instruction: what a stream's worker does with a slot it was handed.
 
-Turns operands into addresses (allocating what the instruction is to allocate), calls the kernel, and says how it went.
-An instruction with a poisoned operand is skipped and poisons what it writes; ReleaseTensor always runs.  The sequential engine
-calls the same functions on the issuing thread.
+Turns operands into addresses (allocating what the instruction is to allocate), calls the kernel,
+and says how it went. An instruction with a poisoned operand is skipped and poisons what it writes;
+ReleaseTensor always runs.  The sequential engine calls the same functions on the issuing thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flowvm.vm.lang import (
     fetch_add,
     futex_wake,
     load_acquire,
-    store_release,
     sched_yield,
+    store_release,
 )
 from flowvm.vm.layout import (
     A_SCRATCH,
@@ -205,9 +205,9 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
         word = operand_of(m, slot, entry, k)
         access = access_of(m, slot, entry, k)
         storage = word & STORAGE_MASK
-        if access & ALLOCATE != 0 and not (prepare != 0 and access & 3 == MUT2):
-            if not own(m, stream, storage, m[entry + E_SIZES + k]):
-                return out_of_memory(m, args, m[entry + E_SIZES + k])
+        fresh = access & ALLOCATE != 0 and not (prepare != 0 and access & 3 == MUT2)
+        if fresh and not own(m, stream, storage, m[entry + E_SIZES + k]):
+            return out_of_memory(m, args, m[entry + E_SIZES + k])
         m[args + ARG_HEADER + k] = m[STO + storage * STO_WORDS + S_POINTER] + (word >> STORAGE_BITS)
     record = RING + slot * RECORD_WORDS + OPERANDS - count
     for k in range(m[entry + E_SCALARS]):
@@ -227,7 +227,8 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
     if status == 0:
         status = run_ranges(m, stream, entry, args)
     if prepare != 0 and status == 0:
-        for k in range(m[entry + E_COUNT]):  # the kernel leaves each mut2 output's rows in the details
+        # the kernel leaves each mut2 output's rows in the details
+        for k in range(m[entry + E_COUNT]):
             if access_of(m, slot, entry, k) & 3 == MUT2:
                 storage = operand_of(m, slot, entry, k) & STORAGE_MASK
                 m[STO + storage * STO_WORDS + S_ROWS] = m[args + k]
@@ -237,7 +238,7 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int:
-    """First call of a mut2 kernel, on the range [-1, -1): it leaves the rows of output k in detail k."""
+    """First call of a mut2 kernel, on [-1, -1): it leaves the rows of output k in detail k."""
     kernel, layout = m[entry + E_KERNEL], m[entry + E_LAYOUT]
     status = call_kernel(kernel, address_in(m, args), layout, -1, -1)
     if status != 0:
@@ -255,7 +256,8 @@ def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int
 def run_ranges(m: Words, stream: int, entry: int, args: int) -> int:
     """Call the kernel on its whole range, or in chunks with the stream's helpers.
 
-    The chunks depend on the entry alone, never on how many threads there are, so that results do not either.
+    The chunks depend on the entry alone, never on how many threads there are, so that results do
+    not either.
     """
     units, grain = m[entry + E_UNITS], m[entry + E_GRAIN]
     kernel, layout = m[entry + E_KERNEL], m[entry + E_LAYOUT]
@@ -291,8 +293,9 @@ def run_ranges(m: Words, stream: int, entry: int, args: int) -> int:
 def help_with(m: Words, stream: int) -> bool:
     """Take one chunk of the stream's job, if there is one, and run it.  Leader and helpers alike.
 
-    The job's fields are read before the chunk is claimed and belong to that job if the claim succeeds: a leader makes
-    T_JOB name its new job (chunk SIGNED_OFF, never claimed) before it touches them.
+    The job's fields are read before the chunk is claimed and belong to that job if the claim
+    succeeds: a leader makes T_JOB name its new job (chunk SIGNED_OFF, never claimed) before it
+    touches them.
     """
     at = STR + stream * STR_WORDS
     word = load_acquire(m, at + T_JOB)
@@ -312,5 +315,3 @@ def help_with(m: Words, stream: int) -> bool:
         store_release(m, at + T_STATUS, status)
     fetch_add(m, at + T_LEFT, -1)
     return True
-
-

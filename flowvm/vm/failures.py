@@ -1,8 +1,8 @@
 """What went wrong in the VM, kept until somebody sees it.
 
-Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into `Failure`s while the frame that issued
-the instruction is still remembered.  A failure is *seen* when its exception was raised at a sync point; what nobody
-saw is reported at exit.
+Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into
+`Failure`s while the frame that issued the instruction is still remembered.  A failure is *seen*
+when its exception was raised at a sync point; what nobody saw is reported at exit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Failure:
 
 
 def caret_lines(code: CodeType | None, last: int) -> str:
-    """File, line and function of an instruction offset, the source line and carets under its expression."""
+    """File, line and function of an instruction offset; its line, carets under the expression."""
     if code is None:
         return "    (issued by flowvm itself)"
     positions = list(code.co_positions())
@@ -104,17 +104,19 @@ class Failures:
         if exception is None:
             exception = exception_for(status, report[w.R_DETAILS : w.R_DETAILS + w.DETAILS])
         code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
-        failure = Failure(seq, name, exception, code, last, operands=str(getattr(info, "operands", "")))
+        operands = str(getattr(info, "operands", ""))
+        failure = Failure(seq, name, exception, code, last, operands=operands)
         self.by_seq[seq] = failure
         while len(self.by_seq) > KEEP:
             self.by_seq.pop(next(iter(self.by_seq)))
 
     def exception(self, seq: int) -> BaseException:
-        """The exception of the failed instruction `seq`, with a note that says whose line issued it."""
+        """The exception of the failed instruction `seq`, with a note of the line that issued it."""
         failure = self.by_seq.get(seq)
         if failure is None:
             return VMError(
-                f"this tensor is poisoned by instruction #{seq}, which failed too long ago to be remembered"
+                f"this tensor is poisoned by instruction #{seq}, which failed too long ago to be "
+                f"remembered"
             )
         error = failure.exception
         if not failure.seen:
@@ -158,8 +160,9 @@ class Failures:
         unseen = [f for f in self.by_seq.values() if not f.seen]
         for failure in unseen[:5]:
             print(
-                f"flowvm: instruction #{failure.seq} {failure.name} failed and nobody looked at its result: "
-                f"{type(failure.exception).__name__}: {failure.exception}\n{failure.where()}",
+                f"flowvm: instruction #{failure.seq} {failure.name} failed and nobody looked at "
+                f"its result: {type(failure.exception).__name__}: {failure.exception}\n"
+                f"{failure.where()}",
                 file=sys.stderr,
             )
         if len(unseen) > 5:

@@ -1,4 +1,7 @@
-"""The primitives of `flowvm.vm.lang` as LLVM code.  Imports Numba, so it is imported only to compile."""
+"""The primitives of `flowvm.vm.lang` as LLVM code.
+
+Imports Numba, so it is imported only to compile.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 _EVERYBODY = 0x7FFFFFFF
 _MONOTONIC = 1
-
 
 
 def _word(context: Any, builder: Any, array: Any, index: Any) -> Any:
@@ -149,9 +151,7 @@ def _futex(builder: Any, address: Any, operation: int, value: Any, timeout: Any)
         builder.module, ir.FunctionType(I64, [I64] * 7), "syscall"
     )
     zero = I64(0)
-    return builder.call(
-        syscall, [I64(_FUTEX), address, I64(operation), value, timeout, zero, zero]
-    )
+    return builder.call(syscall, [I64(_FUTEX), address, I64(operation), value, timeout, zero, zero])
 
 
 aligned_alloc = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))

@@ -1,12 +1,12 @@
-"""The few primitives that the engine's logic needs beyond integer arrays, and the way it is compiled.
+"""The few primitives that the engine's logic needs beyond integer arrays, and how it is compiled.
 
-The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one int64 array.  They run as
-they are (under pdb, for coverage, in tests that play the workers), and compiled by Numba, where nothing takes the GIL.
-What plain Python has no word for is here twice: as a Python function with the same meaning on one thread, and as LLVM code in
-`flowvm.vm.intrinsics`.
+The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
+int64 array.  They run as they are (under pdb, for coverage, in tests that play the workers), and
+compiled by Numba, where nothing takes the GIL. What plain Python has no word for is here twice: as
+a Python function with the same meaning on one thread, and as LLVM code in `flowvm.vm.intrinsics`.
 
-Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and `compare_exchange` are
-sequentially consistent, and thereby full fences.
+Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and
+`compare_exchange` are sequentially consistent, and thereby full fences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import importlib
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -44,7 +44,15 @@ __all__ = [
     "words_at",
 ]
 
-Words = Any  # a one-dimensional int64 array, NumPy's or Numba's
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Words(Protocol):
+    """A one-dimensional int64 array: NumPy's, Numba's, or a memoryview."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+    def __setitem__(self, i: int, value: int, /) -> None: ...
+
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.aligned_alloc.restype = ctypes.c_void_p
@@ -55,11 +63,11 @@ _KERNEL = ctypes.CFUNCTYPE(
 )
 
 
-def _primitive(python: Callable[..., Any]) -> Intrinsic:
+def _primitive(python: _Function) -> _Function:
     def define() -> Any:
         return getattr(importlib.import_module("flowvm.vm.intrinsics"), python.__name__)
 
-    return Intrinsic(python, define)
+    return cast(_Function, Intrinsic(python, define))
 
 
 @_primitive
@@ -93,7 +101,7 @@ def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
 
 @_primitive
 def call_kernel(address: int, args: int, layout: int, lo: int, hi: int) -> int:
-    """Call the kernel at `address` on work units [lo, hi); its status.  The ABI is in `flowvm.vm.layout`."""
+    """Call the kernel at `address` on work units [lo, hi); its status."""
     return int(_KERNEL(int(address))(int(args), int(layout), int(lo), int(hi)))
 
 
@@ -118,12 +126,13 @@ def store_word(address: int, value: int) -> None:
 @_primitive
 def address_in(m: Words, i: int) -> int:
     """The address of word `i` of `m`."""
-    return int(m.ctypes.data) + 8 * int(i)
+    array: Any = m
+    return int(array.ctypes.data) + 8 * int(i)
 
 
 @_primitive
 def aligned_alloc(alignment: int, size: int) -> int:
-    """`size` bytes aligned to `alignment`, of which it is a multiple; 0 when the system has none."""
+    """`size` bytes aligned to `alignment`, of which it is a multiple; 0 if there are none."""
     return _libc.aligned_alloc(int(alignment), int(size)) or 0
 
 
@@ -135,7 +144,7 @@ def free(address: int) -> None:
 
 @_primitive
 def clock() -> int:
-    """Nanoseconds of the monotonic clock: the same one for all threads and for `time.monotonic_ns`."""
+    """Nanoseconds of the monotonic clock: one for all threads, and `time.monotonic_ns`'s."""
     return time.monotonic_ns()
 
 
@@ -148,7 +157,7 @@ def sched_yield() -> int:
 
 @_primitive
 def futex_wait(m: Words, i: int, value: int, microseconds: int) -> int:
-    """Sleep until woken, at most `microseconds`, unless the low half of word `i` of `m` is not `value`."""
+    """Sleep until woken, at most `microseconds`, while the low half of word `i` is `value`."""
     return 0
 
 

@@ -1,28 +1,33 @@
 """Where everything of the VM lies: one int64 array `m`, cut into regions.
 
-One array, because a compiled function then takes one argument, and because a debugger, a test or a profiler can read the
-whole state of the VM from outside.  The memory is reserved, not used: the system hands out pages as they are touched.
+One array, because a compiled function then takes one argument, and because a debugger, a test or a
+profiler can read the whole state of the VM from outside.  The memory is reserved, not used: the
+system hands out pages as they are touched.
 
 Who may write what (nobody else ever does):
 
-| region | written by | read by |
-|---|---|---|
-| CTL, each word | the thread named beside it below | all |
-| RING | the issuing thread of that slot, until it stores the slot's MARK | scheduler, then the slot's worker |
-| ENT | issuing threads, before the first record that names the entry | all |
-| INS, DEP, ACC, EDG | scheduler | scheduler (tests and `dump()` look, without a promise) |
-| INS.STATUS, T_* | the worker of the instruction's stream, before it counts the instruction done | scheduler |
-| STO | the worker whose instruction the edges let run; the issuing thread before a storage's first use | |
-| QUE, STR.TAIL | scheduler | the stream's worker |
-| STR, all else | the stream's worker | |
+    CTL, each word       the thread named beside it below; read by all
+    RING                 the issuing thread of that slot, until it stores the slot's MARK; read by
+                         the scheduler, then by the slot's worker
+    ENT                  issuing threads, before the first record that names the entry; read by all
+    INS, DEP, ACC, EDG   the scheduler (tests and `dump()` look, without a promise)
+    INS.STATUS, INS.T_*  the worker of the instruction's stream, before it counts the instruction
+                         done; read by the scheduler
+    STO                  the worker whose instruction the edges let run; the issuing thread before a
+                         storage's first use
+    QUE, STR.TAIL        the scheduler; read by the stream's worker
+    STR, all else        the stream's worker
 
-A record (one slot of RING) is written upwards and ends with its MARK, so a single `struct.pack_into` writes it and its last
-store publishes it:
+A record (one slot of RING) is written upwards and ends with its MARK, so a single
+`struct.pack_into` writes it and its last store publishes it:
 
-    ... scalar 1, scalar 0, operand n-1, ..., operand 1, operand 0, ENTRY | stream << 32, MARK = sequence number + 1
+    ... scalar 1, scalar 0, operand n-1, ..., operand 1, operand 0, ENTRY | stream << 32, MARK
 
-An operand is one word: storage id in the low 20 bits, byte offset above.  What is the same at every call (kernel, access kinds,
-sizes, layout) is in the record's *entry*, made once per (operator, metas, attributes).
+MARK is the sequence number + 1.
+
+An operand is one word: storage id in the low 20 bits, byte offset above.  What is the same at every
+call (kernel, access kinds, sizes, layout) is in the record's *entry*, made once per (operator,
+metas, attributes).
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ from __future__ import annotations
 import enum
 
 # --- sizes ------------------------------------------------------------------------------------
-CAPACITY = 1 << 12  # instructions in flight; more would not fit the second-level cache, which costs 0.1 us an instruction
+# instructions in flight; more would not fit the second-level cache, at 0.1 us an instruction
+CAPACITY = 1 << 12
 SLOT_MASK = CAPACITY - 1
 STORAGE_BITS = 20
 STORAGES = 1 << STORAGE_BITS
@@ -40,7 +46,7 @@ ENTRY_BITS = 32
 ENTRY_MASK = (1 << ENTRY_BITS) - 1
 STREAMS = 32
 ACCESSES = 1 << 18
-EDGES = 2 * ACCESSES  # each access is waited for at most once as reader's writer, once when displaced
+EDGES = 2 * ACCESSES  # an access is waited for at most once as reader's writer, once when displaced
 ERRORS = 1 << 10
 RECORDS = 1 << 16
 MAX_INLINE = 28  # operands and scalars that fit into a record
@@ -53,7 +59,7 @@ LINE = 8  # words of a cache line
     HEAD,  # scheduler: every instruction below is released
     LIMIT,  # scheduler: records may be issued below this sequence number
     STOP,  # main: 1 asks all threads to leave
-    SCHEDULER_SLEEPS,  # scheduler sets, anybody clears and wakes: a futex word
+    SCHEDULER_SLEEPS,  # 0 awake; ASLEEP: scheduler sets, anybody clears and wakes; ABSENT: main
     ROOM_SLEEPS,  # issuing threads that wait for LIMIT: a futex word
     READY_FIRST,  # scheduler: ready instructions, first slot or -1
     READY_LAST,
@@ -89,6 +95,7 @@ LINE = 8  # words of a cache line
     RUN_AHEAD,  # main: instructions in flight at which issuing waits
 ) = range(0, 38 * LINE, LINE)
 CTL_WORDS = 64 * LINE
+ASLEEP, ABSENT = 1, 2  # of SCHEDULER_SLEEPS; ABSENT: no scheduler runs, issuing threads see to it
 
 # --- a slot of RING ---------------------------------------------------------------------------
 RECORD_WORDS = 32
@@ -123,8 +130,10 @@ ACCESSES_PER_WORD = 15  # of 4 bits: the top bits stay clear, so the word is nev
 
 # --- an entry of ENT --------------------------------------------------------------------------
 ENTRY_WORDS = 48
-E_KIND, E_KERNEL, E_LAYOUT, E_COUNT, E_SCALARS, E_ACCESS, E_UNITS, E_GRAIN, E_SCRATCH = 0, 1, 2, 3, 4, 5, 8, 9, 10
-E_BYTES, E_OUTLINE, E_PREPARE = 11, 12, 13  # output bytes; operands out of line; kernel sizes its mut2 outputs
+E_KIND, E_KERNEL, E_LAYOUT, E_COUNT, E_SCALARS = 0, 1, 2, 3, 4
+E_ACCESS, E_UNITS, E_GRAIN, E_SCRATCH = 5, 8, 9, 10
+# output bytes; operands out of line; kernel sizes its mut2 outputs
+E_BYTES, E_OUTLINE, E_PREPARE = 11, 12, 13
 E_SIZES = 16  # bytes to allocate for operand k
 
 # --- INS: what the scheduler knows of the instruction in a slot -------------------------------
@@ -197,7 +206,8 @@ R_POISONED = 10  # in row (seq % ERRORS): instructions skipped because of failed
 
 # --- REC: a recorded instruction -----------------------------------------------------------------
 REC_WORDS = 48
-C_SEQ, C_ENTRY, C_STREAM, C_STARTED, C_ENDED, C_T_START, C_T_END, C_STATUS, C_COUNT = 0, 1, 2, 3, 4, 5, 6, 7, 8
+C_SEQ, C_ENTRY, C_STREAM, C_STARTED, C_ENDED = 0, 1, 2, 3, 4
+C_T_START, C_T_END, C_STATUS, C_COUNT = 5, 6, 7, 8
 C_OPERANDS = 9
 
 NO_STATUS_POISONED = 1 << 20  # I_STATUS of an instruction skipped because an operand was poisoned

@@ -1,18 +1,28 @@
-"""The scheduler's logic: a state machine on the array `m`, with no thread, lock, clock or sleep in it.
+"""The scheduler's logic: a state machine on the array `m`, without thread, lock, clock or sleep.
 
 An instruction goes pending -> ready -> dispatched -> done -> released:
 
-    receive     takes the next record of the ring, builds its edges, and makes it ready if it waits for nothing
+    receive     takes the next record of the ring, builds its edges, and makes it ready if it waits
+                for nothing
     dispatch    hands the first ready instruction to its stream's queue
-    complete    an instruction is done: lets its dependents go, takes its accesses off the lists, releases the slot
+    complete    an instruction is done: lets its dependents go, takes its accesses off the lists,
+                releases the slot
 
-Every storage has a Dependence: the list of accesses in flight, always `[one writer]? readers*`.  A const access waits for the
-writer in front.  A mut or mut2 access waits for every access in front, takes them off the list and is then its only member.
+Every storage has a Dependence: the list of accesses in flight, always `[one writer]? readers*`.  A
+const access waits for the writer in front.  A mut or mut2 access waits for every access in front,
+takes them off the list and is then its only member.
 
-Prescheduling: a stream runs what it is handed in order, so an edge between two instructions of one stream is satisfied
-when the first is *dispatched*; only edges across streams wait for *done*.
+Prescheduling: a stream runs what it is handed in order, so an edge between two instructions of one
+stream is satisfied when the first is *dispatched*; only edges across streams wait for *done*.
+One that is ready counts as dispatched, because ready instructions go first come, first served.  So
+a stream keeps program order where nothing else is waited for, and a ReleaseTensor is not overtaken
+by allocations that were issued after it.
 
-Only the scheduler thread calls these functions (tests call them in its place and play the workers, in any order).
+Only the scheduler thread calls these functions (tests call them in its place and play the workers,
+in any order).
+
+Long because the state machine is one piece, and the names of the words it works on are imported one
+by one: a hundred lines.
 """
 
 from __future__ import annotations
@@ -174,7 +184,7 @@ def entry_of(m: Words, slot: int) -> int:
 
 
 def receive(m: Words) -> bool:
-    """Take one record, if one is marked and the pools have room: build its edges.  Whether one was taken."""
+    """Take one record, if one is marked and the pools have room: build its edges; whether so."""
     seq = m[RECEIVED]
     slot = seq & SLOT_MASK
     if load_acquire(m, RING + slot * RECORD_WORDS + MARK) != seq + 1:
@@ -283,7 +293,7 @@ def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
     in_stream = in_stream and m[src + I_KIND] != TOUCH
     if in_stream:
         m[N_PRESCHEDULED] += 1
-        if m[src + I_STATE] == DISPATCHED:
+        if m[src + I_STATE] >= READY:  # first come, first served: it is dispatched first
             return
     index = m[FREE_EDGE]
     if index >= 0:
@@ -347,7 +357,7 @@ def next_ready(m: Words) -> int:
 
 
 def dispatch(m: Words, slot: int) -> None:
-    """Hand a ready instruction to its stream's queue, and let go what stream order now takes care of."""
+    """Hand a ready instruction to its stream's queue; let go what stream order takes care of."""
     ins = INS + slot * INS_WORDS
     m[ins + I_STATE] = DISPATCHED
     m[N_DISPATCHED] += 1
@@ -421,7 +431,7 @@ def drop_accesses(m: Words, slot: int) -> None:
 
 
 def recycle_storages(m: Words, slot: int, entry: int) -> None:
-    """Ids that a ReleaseTensor has freed may name new storages: hand them back to the issuing threads."""
+    """Ids that a ReleaseTensor has freed may name new storages: hand them back for issuing."""
     freed = m[FREED]
     for k in range(m[INS + slot * INS_WORDS + I_COUNT]):
         m[FRE + (freed & (STORAGES - 1))] = operand_of(m, slot, entry, k) & STORAGE_MASK
@@ -430,7 +440,7 @@ def recycle_storages(m: Words, slot: int, entry: int) -> None:
 
 
 def record(m: Words, slot: int, entry: int) -> None:
-    """Copy what a trace needs to know of a finished instruction (operands out of line: the first ones)."""
+    """Copy what a trace needs of a finished instruction; of operands out of line, the first."""
     if m[RECORDED] >= RECORDS:
         return
     at = REC + m[RECORDED] * REC_WORDS
@@ -449,10 +459,8 @@ def record(m: Words, slot: int, entry: int) -> None:
 
 
 def set_limit(m: Words) -> None:
-    """How far issuing threads may go: bounded in instructions, and in bytes once something is in flight."""
+    """How far issuing may go: bounded in instructions, and in bytes once something is in flight."""
     if m[IN_FLIGHT_BYTES] > m[BYTES_HIGH] and m[RECEIVED] > m[HEAD]:
         store_release(m, LIMIT, m[HEAD])
     else:
         store_release(m, LIMIT, m[HEAD] + m[RUN_AHEAD])
-
-

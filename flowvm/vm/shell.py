@@ -1,60 +1,67 @@
 """The thin shell around the machine: the loops that threads enter, and how they sleep and wake.
 
-Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing to do polls SPINS
-times, yielding its core each time, and then sleeps on a futex word; with more threads than cores, yielding is what makes a
-round trip take 3 us where sleeping takes 45 (measured on two cores).
+Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing
+to do polls SPINS times, yielding its core each time, and then sleeps on a futex word; with more
+threads than cores, yielding is what makes a round trip take 3 us where sleeping takes 45 (measured
+on two cores).
 
-Going to sleep is: set the word, fence, look again, wait.  Waking is: publish, fence, look at the word, clear it, wake.  Python
-issues records without that fence, so a wake-up can be missed there; the scheduler therefore sleeps at most SLICE at a time, and
-everything that *waits* goes through `wait_cell`, which fences.
+Going to sleep is: set the word, fence, look again, wait.  Waking is: publish, fence, look at the
+word, clear it, wake.  Python issues records without that fence, so a wake-up can be missed there;
+the scheduler therefore sleeps at most SLICE at a time, and everything that *waits* goes through
+`wait_cell`, which fences.
+
+Long because the names of the words it works on are imported one by one: sixty lines.
 """
 
 from __future__ import annotations
 
+from flowvm.vm.allocator import trim
 from flowvm.vm.execute import execute, fail, help_with, poison_of
 from flowvm.vm.lang import (
     Words,
     clock,
+    compare_exchange,
     fetch_add,
     futex_wait,
     futex_wake,
     load_acquire,
+    sched_yield,
     store_release,
     words_at,
-    sched_yield,
 )
 from flowvm.vm.layout import (
+    ASLEEP,
     BARRIER,
     CALLBACK,
-    ENTRY,
-    ENTRY_BITS,
-    E_KIND,
-    I_SEQ,
-    I_STATE,
-    I_STREAM,
-    N_DISPATCHED,
-    N_DONE,
-    RECORDING,
-    RELEASE,
-    RELEASED,
     CAPACITY,
     E_COUNT,
+    E_KIND,
+    ENTRY,
+    ENTRY_BITS,
     HEAD,
     I_COUNT,
     I_ENDED,
+    I_KIND,
+    I_SEQ,
     I_STARTED,
+    I_STATE,
+    I_STATUS,
+    I_STREAM,
     I_T_END,
     I_T_START,
-    I_KIND,
-    I_STATUS,
     INS,
     INS_WORDS,
     LIMIT,
     MARK,
+    N_DISPATCHED,
+    N_DONE,
     OPERANDS,
     QUE,
     RECEIVED,
     RECORD_WORDS,
+    RECORDING,
+    RELEASE,
+    RELEASED,
     RING,
     ROOM_SLEEPS,
     SCHEDULER_SLEEPS,
@@ -75,7 +82,6 @@ from flowvm.vm.layout import (
     TRIM,
     WORDS,
 )
-from flowvm.vm.allocator import trim
 from flowvm.vm.machine import (
     complete,
     count_of,
@@ -101,8 +107,16 @@ def wake(m: Words, word: int) -> None:
         futex_wake(m, word)
 
 
+def rouse(m: Words) -> None:
+    """Wake the scheduler if it is ASLEEP; ABSENT, for which issuing threads call `after`, stays."""
+    if fetch_add(m, SCHEDULER_SLEEPS, 0) == ASLEEP and compare_exchange(
+        m, SCHEDULER_SLEEPS, ASLEEP, 0
+    ):
+        futex_wake(m, SCHEDULER_SLEEPS)
+
+
 def notify(m: Words, slot: int) -> None:
-    """A waiter's instruction is done: leave the outcome in its cell (1, or -cause of the poison) and wake it."""
+    """A waiter's instruction is done: leave the outcome in its cell (1, or -cause), and wake it."""
     entry = entry_of(m, slot)
     count = m[INS + slot * INS_WORDS + I_COUNT]
     cell = m[RING + slot * RECORD_WORDS + OPERANDS - m[entry + E_COUNT]]
@@ -173,14 +187,14 @@ def scheduler_loop(base: int) -> int:
         if idle < m[SPINS]:
             sched_yield()
             continue
-        fetch_add(m, SCHEDULER_SLEEPS, 1)
-        for stream in range(STREAMS):  # a worker may have gone to sleep between our publishing and now
+        compare_exchange(m, SCHEDULER_SLEEPS, 0, ASLEEP)
+        for stream in range(STREAMS):  # a worker may have gone to sleep since we published
             at = STR + stream * STR_WORDS
             if m[at + T_TAIL] != load_acquire(m, at + T_DONE):
                 wake(m, at + T_SLEEPS)
         if not has_news(m):
-            futex_wait(m, SCHEDULER_SLEEPS, 1, SLICE)
-        store_release(m, SCHEDULER_SLEEPS, 0)
+            futex_wait(m, SCHEDULER_SLEEPS, ASLEEP, SLICE)
+        compare_exchange(m, SCHEDULER_SLEEPS, ASLEEP, 0)
         if m[ROOM_SLEEPS] != 0:
             wake(m, ROOM_SLEEPS)
         idle = m[SPINS] // 2
@@ -199,7 +213,7 @@ def has_news(m: Words) -> bool:
 
 
 def next_of(m: Words, stream: int, wait: int) -> int:
-    """The next slot in the stream's queue: at once, or after waiting at most `wait` microseconds; else -1."""
+    """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1."""
     at = STR + stream * STR_WORDS
     done = m[at + T_DONE]
     idle = 0
@@ -211,7 +225,7 @@ def next_of(m: Words, stream: int, wait: int) -> int:
             sched_yield()
             continue
         fetch_add(m, at + T_SLEEPS, 1)
-        wake(m, SCHEDULER_SLEEPS)
+        rouse(m)
         if load_acquire(m, at + T_TAIL) == done:
             futex_wait(m, at + T_SLEEPS, 1, wait)
         store_release(m, at + T_SLEEPS, 0)
@@ -224,8 +238,8 @@ def finish(m: Words, stream: int) -> None:
     """Count the stream's current instruction done, and tell the scheduler."""
     at = STR + stream * STR_WORDS
     store_release(m, at + T_DONE, m[at + T_DONE] + 1)
-    if m[SCHEDULER_SLEEPS] != 0:
-        wake(m, SCHEDULER_SLEEPS)
+    if m[SCHEDULER_SLEEPS] == ASLEEP:
+        rouse(m)
 
 
 def worker_loop(base: int, stream: int) -> int:
@@ -267,7 +281,7 @@ def helper_loop(base: int, stream: int) -> int:
 def wake_scheduler(base: int) -> int:
     """Called by an issuing thread that saw the scheduler asleep."""
     m = words_at(base, WORDS)
-    wake(m, SCHEDULER_SLEEPS)
+    rouse(m)
     return 0
 
 
@@ -275,15 +289,16 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
     """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0."""
     m = words_at(base, WORDS)
     word = words_at(cell, 2)
-    if load_acquire(word, 0) == 0:  # the sequential engine has filled it, and must go on looking asleep
-        wake(m, SCHEDULER_SLEEPS)
+    if load_acquire(word, 0) == 0:  # else: the sequential engine must go on looking asleep
+        rouse(m)
     idle = 0
     while load_acquire(word, 0) == 0:
         idle += 1
         if idle < m[SPINS]:
             sched_yield()
             continue
-        asleep = fetch_add(word, 1, 1) + 1  # read before the second look, or a wake between is missed
+        # read before the second look, or a wake between is missed
+        asleep = fetch_add(word, 1, 1) + 1
         if load_acquire(word, 0) == 0:
             futex_wait(word, 1, asleep, microseconds)
         break
@@ -293,7 +308,7 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
 def wait_room(base: int, seq: int, microseconds: int) -> int:
     """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
     m = words_at(base, WORDS)
-    wake(m, SCHEDULER_SLEEPS)
+    rouse(m)
     idle = 0
     while load_acquire(m, LIMIT) <= seq:
         idle += 1
@@ -321,7 +336,7 @@ def host_next(base: int, stream: int, microseconds: int) -> int:
 
 
 def host_begin(base: int, stream: int, slot: int) -> int:
-    """Run the native part of a host instruction (its kernel is a no-op): 0, or NO_STATUS_POISONED."""
+    """Run the native part of a host instruction, whose kernel is a no-op: its status."""
     m = words_at(base, WORDS)
     return execute(m, stream, slot)
 
@@ -335,7 +350,7 @@ def host_fail(base: int, stream: int, slot: int, status: int) -> int:
 
 
 def host_end(base: int, slot: int) -> int:
-    """The Python part of a host instruction has returned or raised: a trace counts it as ended only now."""
+    """The Python part of a host instruction is over: a trace counts it as ended only now."""
     m = words_at(base, WORDS)
     if m[RECORDING] != 0:
         ins = INS + slot * INS_WORDS
@@ -352,10 +367,12 @@ def host_finish(base: int, stream: int) -> int:
 
 
 def drain(base: int) -> int:
-    """The sequential engine: run every marked record on this thread, in the order issued.  The oracle: no edges.
+    """The sequential engine: run every marked record on this thread, in the order issued.
 
-    Stops at a failed instruction and answers -2, and at a host instruction, whose slot it answers for the caller to
-    run and then `settle`; otherwise -1.  The scheduler thread must not be running.
+    The oracle: it builds no edges.
+    Stops at a failed instruction and answers -2, and at a host instruction, whose slot it answers
+    for the caller to run and then `settle`; otherwise -1.  The scheduler thread must not be
+    running.
     """
     m = words_at(base, WORDS)
     while True:
@@ -373,7 +390,7 @@ def drain(base: int) -> int:
         m[ins + I_STATUS] = 0
         if kind == CALLBACK:
             return slot
-        if kind == TOUCH or kind == BARRIER:
+        if kind in (TOUCH, BARRIER):
             notify(m, slot)
         else:
             execute(m, m[ins + I_STREAM], slot)

@@ -1,8 +1,9 @@
 """A recorded run: the instruction DAG of what was issued while it lasted.
 
-The engine copies each finished instruction's operands and times to REC (`machine.record`).  The edges here are computed from
-those operands by the rule itself, `[one writer]? readers*`, not copied from the engine: so they are complete, also where the
-producer had finished long before, and `verify` can hold the engine to them.
+The engine copies each finished instruction's operands and times to REC (`machine.record`).  The
+edges here are computed from those operands by the rule itself, `[one writer]? readers*`, not copied
+from the engine: so they are complete, also where the producer had finished long before, and
+`verify` can hold the engine to them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from flowvm.errors import VMError
 from flowvm.vm import layout as w
 from flowvm.vm.engine import FRAMES, engine, hot
+from flowvm.vm.lines import short_position
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Edge", "Trace", "Traced", "TracedOperand", "record", "trace"]
 
 MOST_WAITS = 4  # instructions named in a row's "waits for"
+_NAMES = {w.Kind.RELEASE_TENSOR: "release", w.Kind.TOUCH_TENSORS: "wait"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class TracedOperand:
 
 @dataclass(frozen=True)
 class Edge:
-    """Instruction `target` (an index into the trace) must wait for `source`, because of `tensor`."""
+    """Instruction `target`, an index into the trace, must wait for `source` because of `tensor`."""
 
     source: int
     target: int
@@ -48,7 +51,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Traced:
-    """One instruction.  `started` and `ended` are tickets of one counter, `t_start` and `t_end` nanoseconds."""
+    """One instruction.
+
+    `started` and `ended` are tickets of one counter, `t_start` and `t_end` nanoseconds.
+    """
 
     seq: int
     name: str
@@ -93,7 +99,8 @@ class Trace:
     def rows(self) -> list[tuple[str, ...]]:
         """A row an instruction, under the titles of `heads`.
 
-        A tensor's dtype and shape stand where it is written (or first read); `waits for` names the instructions in front.
+        A tensor's dtype and shape stand where it is written (or first read); `waits for` names the
+        instructions in front.
         """
         waits: dict[int, list[str]] = {}
         for e in self.edges:
@@ -123,13 +130,14 @@ class Trace:
     def __str__(self) -> str:
         rows = [self.heads(), *self.rows()]
         widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
-        lines = ["  ".join(c.ljust(n) for c, n in zip(r, widths, strict=True)).rstrip() for r in rows]
-        return "\n".join(lines)
+        padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
+        return "\n".join("  ".join(r).rstrip() for r in padded)
 
     def __rich__(self) -> Table:
         from rich.table import Table
 
-        styles = {"id": "bold", "reads": "cyan", "writes": "yellow", "waits for": "dim", "line": "dim"}
+        styles = {"id": "bold", "reads": "cyan", "writes": "yellow"}
+        styles |= {"waits for": "dim", "line": "dim"}
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for head in self.heads():
             title = {"reads": "reads (const)", "writes": "writes (━ mut ═ mut2)"}.get(head, head)
@@ -168,7 +176,7 @@ def record() -> Iterator[Trace]:
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
-    """Call `function(*args, **kwargs)`; the trace of the instructions it issued, with its result as `result`."""
+    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`."""
     with record() as found:
         found.result = function(*args, **kwargs)
     return found
@@ -212,14 +220,7 @@ def _traced(row: list[int], tensors: dict[tuple[int, int], int], life: dict[int,
             life[storage] = life.get(storage, 0) + 1
     seq = row[w.C_SEQ]
     code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
-    where = ""
-    if code is not None:
-        positions = list(code.co_positions())
-        line = positions[last // 2][0] if last // 2 < len(positions) else code.co_firstlineno
-        where = f"{code.co_filename.rsplit('/', 1)[-1]}:{line}"
-    name = getattr(info, "name", None) or {"RELEASE_TENSOR": "release", "TOUCH_TENSORS": "wait"}.get(
-        kind.name, kind.name.lower()
-    )
+    name = getattr(info, "name", None) or _NAMES.get(kind, kind.name.lower())
     return Traced(
         seq,
         name,
@@ -231,7 +232,7 @@ def _traced(row: list[int], tensors: dict[tuple[int, int], int], life: dict[int,
         row[w.C_T_START],
         row[w.C_T_END],
         row[w.C_STATUS],
-        where,
+        short_position(code, last),
     )
 
 

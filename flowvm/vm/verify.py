@@ -1,23 +1,19 @@
 """The schedule verifier: did a recorded run keep every order that its operands demand?
 
-Independent of the engine's edges: for every tensor, every two accesses in program order of which one at least writes must not have
-overlapped, the earlier one ending before the later one started.  Starts and ends are tickets drawn from one atomic counter, so
-"before" needs no clock.
+Independent of the engine's edges: for every tensor, every two accesses in program order of which
+one at least writes must not have overlapped, the earlier one ending before the later one started.
+Starts and ends are tickets drawn from one atomic counter, so "before" needs no clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowvm.errors import VMError
+from flowvm.errors import ScheduleError
 from flowvm.vm.layout import Access
 from flowvm.vm.trace import Trace
 
-__all__ = ["ScheduleError", "Verified", "verify"]
-
-
-class ScheduleError(VMError):
-    """A recorded run in which two conflicting accesses overlapped or swapped."""
+__all__ = ["Verified", "verify"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,7 @@ def verify(trace: Trace) -> Verified:
             for a, b, tensor in broken[:10]
         ]
         raise ScheduleError(
-            f"{len(broken)} of {pairs} conflicting pairs ran in the wrong order:\n  " + "\n  ".join(lines)
+            f"{len(broken)} of {pairs} conflicting pairs ran in the wrong order:\n  "
+            + "\n  ".join(lines)
         )
     return Verified(len(trace.instructions), pairs)

@@ -5,6 +5,9 @@ import pytest
 
 from flowvm.autograd import detect_anomaly, gradcheck, gradgradcheck, set_detect_anomaly
 from flowvm.autograd.gradcheck import GradcheckError
+from flowvm.dtype import float64
+from flowvm.ops.generator import default_generator
+from flowvm.ops.random import rand
 
 X = np.array([0.5, 1.5, 2.0])
 A = np.array([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])
@@ -142,6 +145,15 @@ def test_a_second_derivative_through_a_checkpoint(flow):
     second, mixed = flow.autograd.grad(first.sum(), [x, w])
     np.testing.assert_allclose(second.numpy(), X**2 * np.exp(X * X))
     np.testing.assert_allclose(mixed.numpy(), (1 + X * X) * np.exp(X * X))
+
+
+def test_a_checkpoint_repeats_its_random_numbers(flow):
+    x = flow.leaf(np.ones(50))
+    y = flow.checkpoint(lambda t: t * rand(50, dtype=float64), x)
+    after = default_generator.get_state().numpy()
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), y.numpy())
+    np.testing.assert_array_equal(default_generator.get_state().numpy(), after)
 
 
 def test_a_checkpoint_of_what_needs_no_gradient(lib):

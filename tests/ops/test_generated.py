@@ -13,26 +13,25 @@ NAMED = op_calls.all_samples()
 # modules of flowvm.ops that other modules are written with: they offer a user nothing
 INTERNAL = {
     "accumulate", "blas", "codegen", "core", "elementwise", "folds", "optimizer", "rebase",
-    "recording", "registry", "rows", "scalar", "walk",
+    "philox", "recording", "recurrence", "registry", "rows", "scalar", "unary", "walk",
 }  # fmt: skip
 
 # public functions without samples, and why
 NO_SAMPLES = {
     "allclose": "gives a Python bool",
     "equal": "gives a Python bool",
-    "as_tensor": "takes what is no tensor",
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",
     "tensor": "takes what is no tensor",
     "empty": "its values are any",
     "empty_like": "its values are any",
     **dict.fromkeys(
-        ("arange", "eye", "full", "linspace", "logspace", "ones", "tril_indices", "triu_indices",
+        ("eye", "full", "ones", "tril_indices", "triu_indices",
          "zeros"), "takes no tensor, so there is nothing to stride or differentiate",
     ),
     **dict.fromkeys(
         ("bernoulli", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal",
-         "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed",
+         "rand", "randint", "randint_like", "randn", "randn_like", "randperm", "seed",
          "set_rng_state"), "random, or about random numbers",
     ),
 }  # fmt: skip

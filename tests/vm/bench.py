@@ -1,12 +1,12 @@
 """A bench for the scheduler's pure state machine, and what its runs must fulfil.
 
-`Bench` holds a VM's memory without threads: it writes records as an issuing thread does, and the test
-decides what happens next (receive, dispatch, run, complete).  The functions of `flowvm.vm.machine` run
-uncompiled on a memoryview, which also checks every index.
+`Bench` holds a VM's memory without threads: it writes records as an issuing thread does, and the
+test decides what happens next (receive, dispatch, run, complete).  The functions of
+`flowvm.vm.machine` run uncompiled on a memoryview, which also checks every index.
 
-The specification is written here a second time, without lists of accesses: two instructions *conflict*
-if they share a storage that at least one of them writes; of two that conflict, the earlier one in program
-order must be over before the later one starts, and nothing else is ordered.
+The specification is written here a second time, without lists of accesses: two instructions
+*conflict* if they share a storage that at least one of them writes; of two that conflict, the
+earlier one in program order must be over before the later one starts, and nothing else is ordered.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def conflicts(program: Program) -> Iterator[tuple[int, int]]:
                 yield i, j
 
 
-# --- random programs --------------------------------------------------------------------------------
+# --- random programs ----------------------------------------------------------------------------
 
 
 def random_program(
@@ -145,13 +145,15 @@ _releases = st.builds(
     st.lists(st.integers(0, 4), min_size=1, max_size=2, unique=True),
 )
 programs = st.lists(
-    st.one_of(_op_calls, _op_calls, _op_calls, _touches, _releases, st.just(Instruction(w.BARRIER))),
+    st.one_of(
+        _op_calls, _op_calls, _op_calls, _touches, _releases, st.just(Instruction(w.BARRIER))
+    ),
     min_size=1,
     max_size=24,
 )
 
 
-# --- the bench ----------------------------------------------------------------------------------------
+# --- the bench ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -220,23 +222,33 @@ class Bench:
         if not machine.receive(self.m):
             return False
         self.edges |= {(i, index) for i in self._waited_for(self.slot(index))}
-        self._remember_tail(index)  # what its stream was handed already runs before it, whatever comes
+        self._remember_order(index)  # what its stream was handed already runs before it
         return True
 
     def dispatch(self) -> int:
         """Dispatch the first ready instruction: its slot, or -1."""
-        slot = machine.next_ready(self.m)
+        slot = self.m[w.READY_FIRST]
         if slot >= 0:
-            self._remember_tail(self.index(slot))
+            self._remember_order(self.index(slot))
+            assert machine.next_ready(self.m) == slot
             machine.dispatch(self.m, slot)
         return slot
 
-    def _remember_tail(self, index: int) -> None:
+    def _remember_order(self, index: int) -> None:
+        """Stream order: it comes behind its stream's queue and those that are ready to go there."""
         ins = self.program[index]
+        if ins.kind in (w.TOUCH, w.BARRIER):
+            return
         tail = self.m[w.STR + ins.stream * w.STR_WORDS + w.T_TAIL]
-        if tail > 0 and ins.kind not in (w.TOUCH, w.BARRIER):
+        if tail > 0:
             last = self.m[w.QUE + ins.stream * w.CAPACITY + ((tail - 1) & w.SLOT_MASK)]
             self.queued.add((self.index(last), index))
+        slot = self.m[w.READY_FIRST]
+        while slot >= 0 and self.index(slot) != index:
+            other = self.program[self.index(slot)]
+            if other.stream == ins.stream and other.kind != w.TOUCH:
+                self.queued.add((self.index(slot), index))
+            slot = self.ins(slot, w.I_NEXT)
 
     def _waited_for(self, target: int) -> Iterator[int]:
         for seq in range(self.m[w.HEAD], self.m[w.RECEIVED]):
@@ -315,7 +327,9 @@ def check_closure(bench: Bench) -> None:
                     todo.append(j)
     for i, j in conflicts(bench.program):
         a, b = bench.program[i], bench.program[j]
-        assert j in reached[i], f"nothing orders #{i} {a} before #{j} {b}\nedges: {sorted(bench.edges)}"
+        assert j in reached[i], (
+            f"nothing orders #{i} {a} before #{j} {b}\nedges: {sorted(bench.edges)}"
+        )
 
 
 def check_edges(bench: Bench) -> None:

@@ -1,13 +1,14 @@
 """Kernels whose order shows, kernels that wait, and kernels that fail.
 
-All work on int64 tensors, where arithmetic is exact and wraps, so results compare bit for bit.  Scripts
-that tests run in a process of their own import this module too.
+All work on int64 tensors, where arithmetic is exact and wraps, so results compare bit for bit.
+Scripts that tests run in a process of their own import this module too.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -107,7 +108,7 @@ def fail_kernel(args: int, layout: int, lo: int, hi: int) -> int:
 
 
 def count_kernel(args: int, layout: int, lo: int, hi: int) -> int:
-    """counts[u] += 1 for every unit, and the number of calls in the last word; status k at unit `layout[1]`."""
+    """counts[u] += 1 for every unit u, counts[n] += 1 for the call; status k at unit layout[1]."""
     a, shape = words_at(args, 16), words_at(layout, 2)
     n, bad = shape[0], shape[1]
     counts = words_at(a[8], n + 1)
@@ -151,7 +152,9 @@ def _in_place(name: str, kernel: Any, grain: int = 0, units: int | None = None) 
     ).call
 
 
-mix = Operator("mix", ("x", "y"), ("out",), _lower(mix_kernel), scalars=("k",), scalar_kinds="q").call
+mix = Operator(
+    "mix", ("x", "y"), ("out",), _lower(mix_kernel), scalars=("k",), scalar_kinds="q"
+).call
 update = _in_place("update", update_kernel)
 update_in_chunks = _in_place("update_in_chunks", update_kernel, grain=7)
 scan_in_chunks = _in_place("scan_in_chunks", scan_kernel, grain=100)
@@ -159,18 +162,21 @@ meet = _in_place("meet", meet_kernel, grain=1, units=3)
 wait_for_gate = _in_place("wait_for_gate", wait_kernel, units=1)
 open_gate = _in_place("open_gate", open_kernel, units=1)
 fail = _in_place("fail", fail_kernel, units=1)
-odd = Operator("odd", ("x",), ("out",), _lower(odd_kernel, units=1), unsized=frozenset({"out"})).call
+odd = Operator(
+    "odd", ("x",), ("out",), _lower(odd_kernel, units=1), unsized=frozenset({"out"})
+).call
 
 
 class Gate:
     """A promise that a kernel waits for: `wait_for_gate(x, y, gate.address)`."""
 
-    every: list[Gate] = []
+    every: ClassVar[list[Gate]] = []
 
     def __init__(self) -> None:
-        self.words = np.zeros(2, np.int64)  # open, kernels that came to wait
-        self.address: int = self.words.ctypes.data
-        Gate.every.append(self)  # its memory outlives whoever may still look at it
+        self.words = (ctypes.c_int64 * 2)()  # open, kernels that came to wait
+        self.address = ctypes.addressof(self.words)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.words))  # a kernel may look at it for ever
+        Gate.every.append(self)
 
     def open(self) -> None:
         self.words[0] = 1

@@ -1,4 +1,5 @@
-"""Helpers for tests of the VM that runs: streams, processes of their own, and looking without waiting."""
+"""Helpers for tests of the VM that runs: streams, processes of their own, and looking without
+waiting."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def word(index: int) -> int:
 
 
 def until(condition: Any, what: str, seconds: float = 30.0) -> None:
-    """Yield until `condition()`, for what no waiter reports: that something is stuck where it should be."""
+    """Yield until `condition()`: for what no waiter reports, such as that something is stuck."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -38,7 +39,7 @@ def until(condition: Any, what: str, seconds: float = 30.0) -> None:
 
 
 class Background(threading.Thread):
-    """A thread whose result or exception `result()` gives, and which never outlives its test unnoticed."""
+    """A thread whose result or exception `result()` gives; one that hangs fails its test."""
 
     def __init__(self, function: Any, *args: Any) -> None:
         super().__init__(daemon=True)
@@ -80,7 +81,11 @@ def script(body: str, timeout: float = 60.0, check: bool = True, **env: str) -> 
     variables["PYTHONPATH"] = str(Path(__file__).parent)
     start = time.monotonic()
     done: Any = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=timeout, env=variables
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=variables,
     )
     done.seconds = time.monotonic() - start
     if check:

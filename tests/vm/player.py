@@ -1,8 +1,9 @@
 """The test plays the workers: whatever can happen next is a list of moves, and a policy picks one.
 
-A move is what one thread does between two points where another may come in: an issuing thread publishes,
-the scheduler receives, dispatches, collects or runs a barrier, a worker starts or ends the instruction at
-the head of its stream's queue.  So a policy is a schedule, and a seed repeats it.
+A move is what one thread does between two points where another may come in: an issuing thread
+publishes, the scheduler receives, dispatches, collects or runs a barrier, a worker starts or ends
+the instruction at the head of its stream's queue.  So a policy is a schedule, and a seed repeats
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def any_move(rng: random.Random, moves: list[Move]) -> Move:
 
 
 def youngest_first(rng: random.Random, moves: list[Move]) -> Move:
-    """Take in all that can be, then work on the youngest: as far from program order as streams allow."""
+    """Take in all there is, then work on the youngest: as far from program order as can be."""
     return max(moves, key=lambda move: (move[0] in ("issue", "receive", "dispatch"), move[2]))
 
 
@@ -36,7 +37,7 @@ def oldest_last(rng: random.Random, moves: list[Move]) -> Move:
 
 
 def at_once(rng: random.Random, moves: list[Move]) -> Move:
-    """Finish everything before taking in more: few in flight, node pools that are reused at once."""
+    """Finish everything before taking in more: few in flight, and nodes reused at once."""
     order = ("collect", "barrier", "end", "start", "dispatch", "receive", "issue")
     return min(moves, key=lambda move: (order.index(move[0]), move[2]))
 
@@ -46,12 +47,14 @@ POLICIES = (any_move, youngest_first, oldest_last, at_once)
 
 @dataclass
 class Player:
-    """Runs a program on a bench.  `started` and `ended` are the moments of a clock that counts moves."""
+    """Runs a program on a bench.  `started` and `ended` are times of a clock that counts moves."""
 
     bench: Bench
     started: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
-    released: list[int] = field(default_factory=list)  # storages, in the order of their ReleaseTensor
+    released: list[int] = field(
+        default_factory=list
+    )  # storages, in the order of their ReleaseTensor
     most_lively: int = 0
     clock: int = 0
     check_lists: bool = True
@@ -71,7 +74,7 @@ class Player:
             else:
                 getattr(self, f"_{what}")(stream)
         left = self.bench.m[w.RECEIVED] - self.bench.m[w.HEAD]
-        assert not todo and not left, f"stuck: {len(todo)} not issued, {left} lively"
+        assert (len(todo), left) == (0, 0), f"stuck: {len(todo)} not issued, {left} lively"
         return self
 
     def moves(self, more: bool) -> list[Move]:
@@ -151,7 +154,7 @@ class Player:
 
 
 def check_order(player: Player, first: int = 0, last: int | None = None) -> None:
-    """Everything ran once, and of two that conflict the earlier one was over before the later started."""
+    """Everything ran once; of two that conflict, the earlier was over before the later began."""
     program = player.bench.program[first:last]
     for i in range(len(program)):
         assert first + i in player.ended, f"#{first + i} never ran"

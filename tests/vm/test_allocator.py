@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 
 import numpy as np
@@ -43,7 +44,8 @@ class System:
         assert size % alignment == 0, "C asks for a multiple"
         if self.held + size > self.most:
             return 0
-        keep = np.empty(64, np.int64)  # as much as the allocator itself touches of a block
+        # as much as the allocator touches: links in all blocks of a slab, or that of a large block
+        keep = np.empty(min(size, SLAB) // 8 + 64, np.int64)
         address = (keep.ctypes.data + 63) // 64 * 64
         self.blocks[address] = (size, keep)
         return address
@@ -78,9 +80,11 @@ def memory():
     return memoryview(np.zeros(w.STR + STREAMS * w.STR_WORDS, np.int64))
 
 
-# --- size classes -----------------------------------------------------------------------------------
+# --- size classes -------------------------------------------------------------------------------
 
-sizes = st.one_of(st.integers(0, 4096), st.integers(0, 1 << 44), st.integers(0, 42).map(lambda p: 1 << p))
+sizes = st.one_of(
+    st.integers(0, 4096), st.integers(0, 1 << 44), st.integers(0, 42).map(lambda p: 1 << p)
+)
 
 
 @settings(max_examples=500)
@@ -107,20 +111,22 @@ def test_sizes_are_aligned_and_grow():
         assert every[class_of(size)] == size
 
 
-# --- allocating -------------------------------------------------------------------------------------
+# --- allocating ---------------------------------------------------------------------------------
 
 
 def test_blocks_are_aligned_and_do_not_overlap(monkeypatch, seed):
     installed(monkeypatch, RealSystem())
     m, rng, blocks = memory(), random.Random(seed), []
     for _ in range(300):
-        size = rng.choice((1, 63, 64, 65, 1000, 40_000, 200_000, 3 << 20 if rng.random() < 0.05 else 8))
+        size = rng.choice(
+            (1, 63, 64, 65, 1000, 40_000, 200_000, 3 << 20 if rng.random() < 0.05 else 8)
+        )
         block = allocate(m, 0, size)
         assert block % 64 == 0
         blocks.append((block, size_of(class_of(size))))
         ctypes.memset(block, 0xFF, size)
     blocks.sort()
-    for (a, size), (b, _) in zip(blocks, blocks[1:], strict=False):
+    for (a, size), (b, _) in itertools.pairwise(blocks):
         assert a + size <= b
 
 
@@ -186,7 +192,7 @@ def test_trim_gives_back_what_no_tensor_occupies(system):
     assert allocate(m, 0, 4 << 20) in system.blocks
 
 
-# --- against a model --------------------------------------------------------------------------------
+# --- against a model ----------------------------------------------------------------------------
 
 steps = st.lists(
     st.tuples(

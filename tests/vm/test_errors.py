@@ -16,7 +16,18 @@ from flowvm.tensor import new_tensor
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine, no_op
 
-from .kernels import META, SIGNATURE, USER_STATUS, Gate, empty, fail, mix, tensor, update, wait_for_gate
+from .kernels import (
+    META,
+    SIGNATURE,
+    USER_STATUS,
+    Gate,
+    empty,
+    fail,
+    mix,
+    tensor,
+    update,
+    wait_for_gate,
+)
 from .live import script, streams, word
 
 STATUS = USER_STATUS + 1
@@ -131,7 +142,7 @@ def test_a_storage_used_again_is_not_poisoned():
 
 
 def test_more_failures_than_are_remembered():
-    """The ring of errors wraps and the oldest are forgotten; a tensor poisoned by one still raises."""
+    """The ring of errors wraps, the oldest are forgotten; a tensor poisoned by one still raises."""
     tensors = [tensor([0]) for _ in range(w.ERRORS + 300)]
     before = word(w.N_FAILED)
     for t in tensors:
@@ -163,7 +174,7 @@ def test_a_tensor_for_a_number_is_read_before_a_record_is_begun():
     assert x.item() == 8
 
 
-# --- memory ---------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------
 
 HUGE = 1 << 47  # bytes: more than any address space
 
@@ -190,7 +201,7 @@ def details(error):
     return [int(part) for part in "".join(c if c.isdigit() else " " for c in str(error)).split()]
 
 
-# --- callbacks --------------------------------------------------------------------------------------------
+# --- callbacks ----------------------------------------------------------------------------------
 
 
 class Unusual(BaseException):
@@ -237,7 +248,7 @@ def test_a_callback_is_let_go_when_it_is_done():
     assert gone() is None
 
 
-# --- at exit ----------------------------------------------------------------------------------------------
+# --- at exit ------------------------------------------------------------------------------------
 
 
 def test_errors_that_nobody_saw_are_reported_at_exit():

@@ -84,7 +84,9 @@ def test_nothing_is_received_before_its_mark():
     assert not machine.receive(bench.m)
     bench.m[mark] = published
     assert machine.receive(bench.m)
-    assert not machine.receive(bench.m)  # the mark that a slot's last user left is not the next one's
+    assert not machine.receive(
+        bench.m
+    )  # the mark that a slot's last user left is not the next one's
 
 
 def test_dependents_of_one_stream_go_when_the_first_is_dispatched():
@@ -102,7 +104,7 @@ def test_dependents_of_another_stream_wait_until_it_is_done():
 
 
 def test_a_waiter_is_not_let_go_by_stream_order():
-    """TouchTensors runs on the scheduler, so an instruction in the queue of its stream is not enough."""
+    """TouchTensors runs on the scheduler: that its writer is in a stream's queue is not enough."""
     bench = feed([op(*mut(1)), Instruction(w.TOUCH, 0, const(1)), op(*mut(1))])
     assert [bench.dispatch(), bench.dispatch()] == [0, -1]
     machine.complete(bench.m, 0)
@@ -163,7 +165,7 @@ def test_issuing_is_bounded_in_bytes_but_never_stops_for_good():
 
 
 def test_a_poisoned_or_failed_instruction_is_complete_like_any_other(seed):
-    """The machine does not look at statuses: order and accounting hold whatever became of the work."""
+    """The machine does not look at statuses: order and accounting hold whatever became of it."""
     rng = random.Random(seed)
     bench = feed(random_program(rng, 20, 3, 2, barriers=0))
     while (slot := bench.dispatch()) >= 0:

@@ -1,8 +1,8 @@
-"""Do the tests of the state machine notice a missing edge?  Each hazard is left out in turn.
+"""Do the tests of the state machine notice a missing edge? Each hazard is left out in turn.
 
-The control word MUTANT makes the machine forget one kind of edge, or let barriers go at once.  The checks
-that hold for every program must then fail, for the smallest program that has the hazard and for
-nearly every random one.
+The control word MUTANT makes the machine forget one kind of edge, or let barriers go at once.  The
+checks that hold for every program must then fail, for the smallest program that has the hazard and
+for nearly every random one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ def played(program, mutant, policy, rng):
 def test_the_closure_check_catches_a_missing_hazard(hazard, seed):
     mutant = HAZARDS[hazard]
     assert caught(check_closure, feed(SMALLEST[hazard], mutant))
-    same_stream = [Instruction(i.kind, 0, i.operands) for i in SMALLEST[hazard]]
-    assert caught(check_closure, feed(same_stream, mutant))
     rng = random.Random(seed)
     many = [random_program(rng, 40, 3, 3) for _ in range(20)]
     assert sum(caught(check_closure, feed(p, mutant)) for p in many) >= 19
@@ -72,7 +70,7 @@ def test_completion_orders_catch_a_barrier_that_does_not_wait(seed):
 
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_only_the_hazard_that_is_left_out_is_missing(hazard):
-    """A mutant is one missing rule, not a broken machine: the other two hazards' edges are there."""
+    """A mutant is one missing rule, not a broken machine: the other hazards' edges are there."""
     for other, program in SMALLEST.items():
         assert feed(program, HAZARDS[hazard]).edges == (set() if other == hazard else {(0, 1)})
 
@@ -82,7 +80,7 @@ def test_every_edge_left_out_by_hand_is_missed_when_nothing_else_orders_the_pair
     rng = random.Random(seed)
     add_edge, needed = machine.add_edge, 0
     for _ in range(60):
-        program = random_program(rng, 12, 3, 1, barriers=0)
+        program = random_program(rng, 12, 3, 9, barriers=0)
         whole = feed(program).edges
         source, target = rng.choice(sorted(whole))
 
@@ -93,8 +91,8 @@ def test_every_edge_left_out_by_hand_is_missed_when_nothing_else_orders_the_pair
         monkeypatch.setattr(machine, "add_edge", forgetful)
         bench = feed(program)
         monkeypatch.setattr(machine, "add_edge", add_edge)
-        assert bench.edges == whole - {(source, target)}
-        other_path = joined(bench.edges, source, target)
+        assert (source, target) not in bench.edges
+        other_path = joined(bench.edges | bench.queued, source, target)
         assert caught(check_closure, bench) is not other_path
         needed += not other_path
     assert needed > 20

@@ -1,4 +1,5 @@
-"""One program, many engines, the same bits: NumPy, the sequential engine, the VM with 1, 2 and 4 streams.
+"""One program, many engines, the same bits: NumPy, the sequential engine, the VM with 1, 2 and 4
+streams.
 
 A program is made first and knows nothing of where it runs.  Its updates do not commute, so an order
 that is not program order where it matters gives other numbers.
@@ -30,7 +31,9 @@ HALF = SIZE // 2
 
 def random_steps(rng, length):
     """(what, names, number, which stream): `length` steps over tensors that come and go."""
-    whats = ["mix"] * 4 + ["update"] * 5 + ["chunks"] * 2 + ["view", "odd", "callback", "free", "read"]
+    whats = (
+        ["mix"] * 4 + ["update"] * 5 + ["chunks"] * 2 + ["view", "odd", "callback", "free", "read"]
+    )
     steps = []
     for _ in range(length):
         names = [rng.choice(NAMES) for _ in range(3)]
@@ -125,7 +128,7 @@ def test_long_programs_on_all_engines(seed):
 
 
 def test_streams_really_ran_beside_each_other(seed):
-    """Else the tests above would say little: edges across streams, not satisfied by stream order."""
+    """Else the tests above would say little: edges across streams that must be waited for."""
     before = [word(i) for i in (w.N_RAW, w.N_WAR, w.N_WAW, w.N_PRESCHEDULED)]
     check_program(seed, 300, [4])
     raw, war, waw, prescheduled = (

@@ -1,7 +1,7 @@
 """The state machine and the allocator are pure, and compiled they are what they are in Python.
 
-The first is what makes every other test here possible: no thread, lock, clock or sleep, so a test can
-be the workers.  The second is what makes those tests say something about the VM that runs.
+The first is what makes every other test here possible: no thread, lock, clock or sleep, so a test
+can be the workers.  The second is what makes those tests say something about the VM that runs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ SYSTEM = {"aligned_alloc", "free"}
 
 
 @pytest.mark.parametrize(
-    ("module", "allowed"), [(machine, PURE), (allocator, PURE | ATOMIC | SYSTEM)], ids=["machine", "allocator"]
+    ("module", "allowed"),
+    [(machine, PURE), (allocator, PURE | ATOMIC | SYSTEM)],
+    ids=["machine", "allocator"],
 )
 def test_the_source_reaches_nothing_but_the_array(module, allowed):
-    """No import but the layout and a few primitives, so there is no clock, lock, thread or sleep to use."""
+    """No import but the layout and some primitives: there is no clock, lock or sleep to use."""
     tree = ast.parse(inspect.getsource(module))
     known = set(dir(builtins))
     for node in ast.walk(tree):
@@ -54,7 +56,9 @@ def test_the_source_reaches_nothing_but_the_array(module, allowed):
     assert used <= known, f"uses {used - known}"
     forbidden = {"open", "print", "input", "exec", "eval", "__import__", "globals", "locals"}
     assert not used & forbidden
-    assert not any(isinstance(n, ast.Global | ast.Nonlocal | ast.Await | ast.With) for n in ast.walk(tree))
+    assert not any(
+        isinstance(n, ast.Global | ast.Nonlocal | ast.Await | ast.With) for n in ast.walk(tree)
+    )
 
 
 def test_every_primitive_has_both_meanings():
@@ -65,11 +69,11 @@ def test_every_primitive_has_both_meanings():
     assert all(hasattr(intrinsics, name) for name in set(lang.__all__) - helpers)
 
 
-# --- compiled and uncompiled ------------------------------------------------------------------------
+# --- compiled and uncompiled --------------------------------------------------------------------
 
 
 def run_script(base: int, script: int, count: int) -> int:
-    """Drive the machine: word k of the script is a move, and what it applies to above the low 3 bits."""
+    """Drive the machine: a word of the script is a move, and a stream above the low 3 bits."""
     m = words_at(base, w.WORDS)
     moves = words_at(script, count)
     total = 0
@@ -125,10 +129,15 @@ def test_the_compiled_machine_equals_the_python_one(mutant, seed):
     for ins in random_program(rng, 600, 9, 4):
         benches[0].issue(ins)
     entries = (len(benches[0].entries) + 1) * w.ENTRY_WORDS
-    for at, size in (REGIONS["RING"], (w.ENT, entries)):  # the same records, operands out of line too
+    for at, size in (
+        REGIONS["RING"],
+        (w.ENT, entries),
+    ):  # the same records, operands out of line too
         benches[1].array[at : at + size] = benches[0].array[at : at + size]
     for _ in range(6):
-        moves = [rng.choice((0, 1, 1, 2, 2, 3, 4, 4, 4)) | rng.randrange(4) << 3 for _ in range(400)]
+        moves = [
+            rng.choice((0, 1, 1, 2, 2, 3, 4, 4, 4)) | rng.randrange(4) << 3 for _ in range(400)
+        ]
         script = np.array(moves, np.int64)
         results = [
             function(bench.array.ctypes.data, script.ctypes.data, len(script))

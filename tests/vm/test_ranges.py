@@ -1,4 +1,5 @@
-"""Kernels split into ranges: every unit once, errors surface, and the same bits with any number of threads."""
+"""Kernels split into ranges: every unit once, errors surface, and the same bits with any number of
+threads."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_chunks_of_one_instruction_run_on_several_threads():
 
 
 def test_jobs_back_to_back():
-    """A helper that is late for one job must not take a chunk of the next with the last one's fields."""
+    """A helper that is late for one job must not take a chunk of the next with its fields."""
     small, large = counter(6, 2), counter(35, 1)
     x, y = tensor(np.zeros(7)), tensor(np.zeros(36))
     rounds = 10_000

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from flowvm.errors import VMError
+from flowvm.errors import ScheduleError, VMError
 from flowvm.interpreter import use_stream
-from flowvm.vm import layout as w
 from flowvm.vm import dump, machine
+from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 from flowvm.vm.trace import Edge, Trace, Traced, TracedOperand, record, trace
-from flowvm.vm.verify import ScheduleError, verify
+from flowvm.vm.verify import verify
 
 from .kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wait_for_gate
 from .live import streams
@@ -94,7 +94,7 @@ def test_traces_do_not_nest():
         update(tensor(), tensor(), 1)
 
 
-# --- planted violations ---------------------------------------------------------------------------------
+# --- planted violations -------------------------------------------------------------------------
 
 
 def traced(seq, started, ended, *operands):
@@ -150,7 +150,7 @@ def test_tickets_swapped_in_a_real_trace_are_caught(seed):
         verify(found)
 
 
-# --- violations that really happen --------------------------------------------------------------------
+# --- violations that really happen --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,9 @@ def test_a_machine_that_forgets_a_hazard_is_caught(hazard, mutant):
     engine.words[w.MUTANT] = 0
     with pytest.raises(ScheduleError, match=r"wait_for_gate and #\d+ open_gate overlap"):
         verify(found)
-    assert [e for e in found.edges if e.hazard == hazard] == [Edge(0, 1, hazard, 0 if hazard != "WAR" else 1)]
+    assert [e for e in found.edges if e.hazard == hazard] == [
+        Edge(0, 1, hazard, 0 if hazard != "WAR" else 1)
+    ]
 
 
 def test_a_machine_that_forgets_nothing_keeps_the_second_waiting():

@@ -1,7 +1,9 @@
-"""`python -m tools.bench [--peers torch,numpy] [--json] [--rounds N] [--only TEXT]`: one table of what is promised.
+"""`python -m tools.bench [--peers torch,numpy] [--json] [--rounds N] [--only TEXT]`: one table of
+what is promised.
 
-Ours and the peer run in turn in one process, one thread each (`FLOWVM_WORKERS=1`, `torch.set_num_threads(1)`); a ratio is the median of
-paired ratios.  Absolute times are this machine's at this moment.
+Ours and the peer run in turn in one process, one thread each (`FLOWVM_WORKERS=1`,
+`torch.set_num_threads(1)`); a ratio is the median of paired ratios.  Absolute times are this
+machine's at this moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Timing that can be trusted on a noisy machine: ours and the peer in turn, in one process, and the median of the ratios."""
+"""Timing that can be trusted on a noisy machine.
+
+Ours and the peer run in turn, in one process, and the median of the ratios counts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from typing import Any
 
 @dataclass
 class Result:
-    """One row of the table.  `ours` and `peer` are medians in `unit`; `ratio` is the median of paired ratios ours / peer."""
+    """One row of the table.
+
+    `ours` and `peer` are medians in `unit`; `ratio` is the median of paired ratios ours / peer.
+    """
 
     name: str
     unit: str
@@ -38,7 +44,10 @@ def seconds_per_call(function: Callable[[int], None], count: int) -> float:
 def paired(
     ours: Callable[[int], None], peer: Callable[[int], None] | None, count: int, rounds: int
 ) -> tuple[float, float | None, float | None]:
-    """Median seconds a call of both, taken in turn, and the median of the ratios; one uncounted round first."""
+    """Median seconds a call of both, taken in turn, and the median of the ratios.
+
+    One round goes first that is not counted.
+    """
     ours(max(1, count // 10))
     if peer is None:
         return statistics.median(seconds_per_call(ours, count) for _ in range(rounds)), None, None

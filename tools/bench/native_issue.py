@@ -1,4 +1,4 @@
-"""Issuing from native code: what the scheduler and the worker can take when Python is not the limit."""
+"""Issuing from native code: what scheduler and worker can take when Python is not the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowvm.vm.lang import address_of, load_acquire, sched_yield, store_release,
 
 
 def issue_many(base: int, first: int, count: int, entry: int, operands: int, width: int) -> int:
-    """Issue `count` instructions from sequence number `first`; `operands` has `width` words for each of them."""
+    """Issue `count` instructions from sequence number `first`, of `width` words of `operands`."""
     m = words_at(base, w.WORDS)
     table = words_at(operands, count * width)
     for i in range(count):
@@ -71,7 +71,8 @@ def main() -> None:
             seconds = run(random_dag(1_000_000, live, 0), [w.MUT, w.CONST, w.CONST])
             print(f"random, {live:6d} live {seconds * 1e9:6.0f} ns")
         for count in (1000, 10_000, 100_000):
-            seconds = min(run(random_dag(count, 100, 0), [w.MUT, w.CONST, w.CONST]) for _ in range(5))
+            access = [w.MUT, w.CONST, w.CONST]
+            seconds = min(run(random_dag(count, 100, 0), access) for _ in range(5))
             print(f"random, count {count:6d} {seconds * 1e9:6.0f} ns")
 
 

@@ -1,0 +1,108 @@
+"""What FLOWVM_DEBUG prints, and the settings that are taken when the VM starts."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import flowvm as flow
+a = flow.ones(2, 3)
+b = a * 2
+a.add_(1)
+print(b.sum().item())
+"""
+
+
+def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
+    settings = {f"FLOWVM_{name.upper()}": value for name, value in env.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **settings},
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def instructions(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if re.match(r"flowvm: #\d+ ", line)]
+
+
+def test_by_default_nothing_is_said() -> None:
+    assert run(PROGRAM).stderr == ""
+
+
+def test_level_1_names_the_threads() -> None:
+    said = run(PROGRAM, debug="1").stderr
+    assert "flowvm: started thread flowvm-sched\n" in said
+    assert not instructions(said)
+
+
+def test_level_1_names_what_is_compiled(tmp_path) -> None:
+    program = "from flowvm.ops.walk import walk\nfrom flowvm import jit\n"
+    program += "jit.native(abs_, 'int64(int64)')".replace("abs_", "lambda i: i * 3")
+    done = run(program, debug="1", cache_dir=str(tmp_path))
+    assert re.search(r"^flowvm: compiled <lambda> in \d+ ms$", done.stderr, re.M)
+    assert "LLVM" not in done.stderr
+    assert list(tmp_path.glob("*.o"))
+
+
+@pytest.mark.parametrize("engine", ["threaded", "sequential"])
+def test_level_2_prints_each_instruction_in_order_with_the_users_line(engine: str) -> None:
+    lines = instructions(run(PROGRAM, debug="2", engine=engine).stderr)
+    assert [line.split()[3] for line in lines[:5]] == ["fill", "mul", "add", "sum", "wait"]
+    assert [line.split()[1] for line in lines[:5]] == ["#0", "#1", "#2", "#3", "#4"]
+    assert re.search(r" cpu +mul +mut out f32\[2,3\] · const x f32\[2,3\] +<string>:4$", lines[1])
+
+
+def test_level_3_adds_what_each_waits_for() -> None:
+    lines = instructions(run(PROGRAM, debug="3").stderr)
+    ends = [line.partition("waits for ")[2] for line in lines[:4]]
+    assert ends == ["", "#0 RAW", "#0 WAW, #1 WAR", "#1 RAW"]
+
+
+def test_the_level_may_change_at_any_time() -> None:
+    program = "import flowvm as flow\nx = flow.ones(3)\nfor _ in range(600): x = x + 1\n"
+    program += "with flow.config(debug=2):\n    y = x * 2\n    flow.vm.sync()\nz = y - 1\n"
+    names = [line.split()[3] for line in instructions(run(program).stderr)]
+    assert [name for name in names if name != "release"] == ["mul", "barrier"]
+
+
+def test_settings_of_the_start_are_taken_with_the_first_instruction() -> None:
+    run(
+        """
+import os
+import flowvm as flow
+from flowvm.vm.engine import engine
+flow.config.engine = "sequential"
+assert flow.ones(3).sum().item() == 3 and not engine.running
+try:
+    flow.config.workers = flow.config.workers + 1
+except flow.errors.ConfigError as error:
+    assert "the VM has started" in str(error)
+else:
+    raise AssertionError("a setting that does nothing was taken")
+"""
+    )
+
+
+def test_a_child_may_start_its_vm_with_other_settings() -> None:
+    run(
+        """
+import os
+import flowvm as flow
+from flowvm.vm.engine import engine
+x = flow.ones(3)
+assert x.sum().item() == 3
+child = os.fork()
+if child == 0:
+    flow.config.engine = "sequential"
+    os._exit(0 if x.sum().item() == 3 and not engine.running else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    )
