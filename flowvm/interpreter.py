@@ -8,6 +8,8 @@ that becomes an entry of the VM, and the next call with such metas finds it.
 
 The generated function is one piece because it runs once an op: what would be a call elsewhere is a
 line in it.  Its source is in `linecache`, so tracebacks and pdb show it.
+
+Long because the generated function and all that it names (nodes, modes, entries) read as one piece.
 """
 
 from __future__ import annotations
@@ -393,11 +395,13 @@ def call_function(op: Operator) -> Callable[..., Any]:
     belongs to the operator is in its closure.
     """
     names = {*op.inputs, *op.attrs, *op.scalars}
-    taken = {n for n in names if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n}
+    taken = {
+        n for n in names if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n
+    }
     if taken:
         raise ArgumentError(
-            f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function that "
-            f"issues calls uses that name itself; choose another"
+            f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function "
+            f"that issues calls uses that name itself; choose another"
         )
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
     n_rest = n_words - len(op.scalar_kinds)
@@ -570,7 +574,8 @@ def _node_lines(op: Operator) -> list[str]:
             i = op.outputs.index(name)
             lines.append(
                 f"        _st = _o{i}._storage = Storage(_s{i}, 0); _a{i} = new(Tensor); "
-                f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e[{i + 1}]; _a{i}._node = None"
+                f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e[{i + 1}]; "
+                f"_a{i}._node = None"
             )
             saved.append(f"_a{i}")
             versions.append("0")

@@ -1,5 +1,4 @@
-"""Native code from Python functions, and a cache of it that a warm start reads without importing
-Numba.
+"""Native code from Python functions, and a cache of it that is read without importing Numba.
 
 `native` turns a plain Python function into a C function and returns its address.  Numba only types
 and lowers; linking, optimization, code generation and loading are done here with llvmlite, because
@@ -18,6 +17,8 @@ Guarantees
   set).
 
 What may be compiled, and how it becomes LLVM's, is in `flowvm.native`.
+
+Long because it is one path: key, cache entry, linking, optimizing, code, loading.
 """
 
 from __future__ import annotations

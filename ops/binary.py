@@ -51,7 +51,11 @@ def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 mul = elementwise(
-    "mul", "x * y", saves="x, y", grad=_mul_grad, doc="x * y, element by element; bools: and."
+    "mul",
+    "x * y",
+    saves="x for y, y for x",
+    grad=_mul_grad,
+    doc="x * y, element by element; bools: and.",
 )
 
 
@@ -60,7 +64,7 @@ def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g / y, lambda: -g * ((x / y) / y))
 
 
-_div = elementwise("div", "x / y", types="float", saves="x, y", grad=_div_grad)
+_div = elementwise("div", "x / y", types="float", saves="x for y, y", grad=_div_grad)
 
 
 def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ not at all.
 A body is `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` and returns None or
 a status.  `details`, if the last parameter has that name, is an int64 array of the six error
 details.  A body that raises returns RAISED.
+
+Long because both kinds of kernels are made here, of the same pieces of LLVM text.
 """
 
 from __future__ import annotations

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from flowvm import dtype as _dtype
 from flowvm.device import cpu as _cpu
-from flowvm.dtype import DType
+from flowvm.dtype import (
+    DType,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from flowvm.errors import ArgumentTypeError
 from flowvm.ops.core import detach
 from flowvm.tensor import Tensor, method
@@ -24,15 +34,15 @@ def _converter(name: str, dtype: DType) -> None:
 
 
 for _name, _to in (
-    ("bool", _dtype.bool_),
-    ("byte", _dtype.uint8),
-    ("char", _dtype.int8),
-    ("short", _dtype.int16),
-    ("int", _dtype.int32),
-    ("long", _dtype.int64),
-    ("half", _dtype.float16),
-    ("float", _dtype.float32),
-    ("double", _dtype.float64),
+    ("bool", bool_),
+    ("byte", uint8),
+    ("char", int8),
+    ("short", int16),
+    ("int", int32),
+    ("long", int64),
+    ("half", float16),
+    ("float", float32),
+    ("double", float64),
 ):
     _converter(_name, _to)
 

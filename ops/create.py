@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm import dtype as dtypes
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype, get_default_dtype
+from flowvm.dtype import (
+    DType,
+    as_dtype,
+    get_default_dtype,
+)
+from flowvm.dtype import from_numpy as dtype_of
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.ops.filled import dtype_or, finished
 from flowvm.ops.registry import Sample, samples
@@ -57,7 +61,7 @@ def tensor(
 def _array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     """`data` as a fresh C-contiguous array of `dtype`, or of the dtype that it means."""
     if isinstance(data, (np.ndarray, np.generic)):
-        kept = dtypes.from_numpy(data.dtype) if dtype is None else dtype
+        kept = dtype_of(data.dtype) if dtype is None else dtype
         return np.array(data, kept.numpy, order="C", copy=True)
     plain = _plain(data)
     try:
@@ -108,7 +112,7 @@ def _example(data: Any) -> str:
 def _meant(array: np.ndarray[Any, Any], plain: Any) -> DType:
     if array.dtype == np.float64 and not isinstance(_first(plain), (np.float64, np.ndarray)):
         return get_default_dtype()
-    return dtypes.from_numpy(array.dtype)
+    return dtype_of(array.dtype)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -145,7 +149,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """
     if not isinstance(ndarray, np.ndarray):
         raise ArgumentTypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")
-    dtypes.from_numpy(ndarray.dtype.newbyteorder("="))
+    dtype_of(ndarray.dtype.newbyteorder("="))
     if not ndarray.dtype.isnative or not _shareable(ndarray):
         return adopt_array(np.array(ndarray, ndarray.dtype.newbyteorder("="), order="C", copy=True))
     # a view of exactly this class and shape, so that the owner can be an ndarray subclass

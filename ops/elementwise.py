@@ -14,6 +14,8 @@ gradient's node.  A Python number is a dynamic scalar: another value is not anot
     bool      computes in the result type, gives bool
     logical   like bool, but every argument is first taken as true or false
     int       the result type, which must not be a floating point one
+
+Long because one object is all forms of an op: tensors, numbers, `out=`, in place, gradients.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Elementwise:
     ) -> None:
         self.__name__ = self.name = name
         self.expr, self.args, self.types = expr, args, types
-        self.saves, self.grad = saves, grad
+        pairs = [s.partition(" for ") for s in saves]
+        self.saves, self.grad = tuple(s for s, _, _ in pairs), grad
+        self.saved_for = {s: whom for s, _, whom in pairs if whom}
         self.variants: dict[str, Operator] = {}
         self.operator = self._variant("t" * len(args))
         self.call = self.operator.call
@@ -194,12 +198,20 @@ class Elementwise:
             lower=lambda metas, attrs: self._lower(pattern, metas, attrs),
             attrs=tuple(f"{n}_type" for n in numbers),
             scalars=tuple(numbers),
-            saves=tuple(s for s in self.saves if s == "out" or s in tensors),
+            saves=self._kept(tensors),
             grad=grad,
         )
         if not numbers:
             made.fallback = self._with_numbers
         return made
+
+    def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:
+        """What is saved when only `tensors` are tensors: nothing for the gradient of a number."""
+        return tuple(
+            s
+            for s in self.saves
+            if (s == "out" or s in tensors) and self.saved_for.get(s, tensors[0]) in tensors
+        )
 
     def _partial_grad(self, pattern: str, grad: Callable[..., Any]) -> Callable[..., Any]:
         """The gradient when some arguments are numbers: they stand where tensors would."""
@@ -299,11 +311,9 @@ class _Numbered:
             )
         )
         tensor_names = [n for n, p in zip(op.args, pattern, strict=True) if p == "t"]
-        kept = dict(
-            zip([s for s in op.saves if s == "out" or s in tensor_names], c.saved, strict=True)
-        )
+        kept = dict(zip(op._kept(tensor_names), c.saved, strict=True))
         metas, needs = iter(c.metas), iter(c.needs)
-        self.saved = tuple(kept[s] if s in kept else numbers[s] for s in op.saves)
+        self.saved = tuple(kept[s] if s in kept else numbers.get(s) for s in op.saves)
         self.metas = tuple(next(metas) if p == "t" else None for p in pattern)
         self.needs = tuple(next(needs) if p == "t" else False for p in pattern)
         self.attrs = c.attrs
@@ -425,7 +435,8 @@ def elementwise(
     args    "x, y" (default: as many of x, y, z as `expr` mentions); "mask: bool" is taken as true
             or false and has no say in the result type
     types   see the module
-    saves   names among the arguments and "out" that `grad` gets as `c.saved` (a number stands where
+    saves   names among the arguments and "out" that `grad` gets as `c.saved`; "x for y": x is needed
+            for y's gradient alone, and not saved (None) where y is a number (a number stands where
             one was given)
     grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast
             arguments: pass the gradient through `sum_to`.

@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm import dtype as dtypes
 from flowvm.device import as_device
-from flowvm.dtype import DType, as_dtype, get_default_dtype, int64
+from flowvm.dtype import (
+    DType,
+    as_dtype,
+    bool_,
+    get_default_dtype,
+    int64,
+)
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import Size, TensorMeta, as_shape
 from flowvm.ops.recording import empty_of, filled_of
@@ -104,7 +109,7 @@ def full(
     if dtype is None:
         kind = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
         whole = isinstance(kind, (int, np.integer))
-        default = dtypes.bool_ if isinstance(kind, (bool, np.bool_)) else int64 if whole else None
+        default = bool_ if isinstance(kind, (bool, np.bool_)) else int64 if whole else None
         dtype = dtype_or(None, default)
     dtype = as_dtype(dtype)
     out = filled_of(TensorMeta.of(as_shape(size), dtype), number_for(fill_value, dtype))

@@ -1,5 +1,6 @@
-"""The scalar functions that op expressions and kernel bodies are made of, once for float32 and
-float64.
+"""The scalar functions that op expressions and kernel bodies are made of.
+
+There is one of each for float32 and one for float64.
 
 Each is plain Python that Numba compiles and LLVM vectorizes where it is inlined in a loop, so the
 polynomials branch by conditional expressions and touch a number's bits through intrinsics.  A
@@ -16,6 +17,8 @@ whole range with subnormals:
 logaddexp and digamma are that good away from their zeros only.
 
 An integer divided by zero raises inside the kernel, which becomes the status DIVISION_BY_ZERO.
+
+Long because it is a list: every function an expression may name.
 """
 
 from __future__ import annotations

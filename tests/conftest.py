@@ -52,7 +52,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def seed(request: pytest.FixtureRequest) -> int:
     """This test's seed."""
     name = zlib.crc32(request.node.nodeid.encode())
-    return (request.config.base_seed * 1_000_003 + name) % 2**31  # type: ignore[attr-defined]
+    base: int = request.config.base_seed  # type: ignore[attr-defined]
+    return (base * 1_000_003 + name) % 2**31
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ def test_a_stuck_stream_holds_up_nobody_else(gate: threading.Event) -> None:
     assert (ones(3) * 3).tolist() == [3.0] * 3
     with stream(Stream()):
         assert (ones(3) * 4).tolist() == [4.0] * 3
+    current_stream().synchronize()
     assert current_stream().query()
     assert not s.query()
     gate.set()

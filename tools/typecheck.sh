@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mypy over the whole package.  ops/, autograd/ and graph/ are imported as flowvm.ops and so on, which
-# mypy cannot be told: it gets a folder of links in which they lie where they are imported from.
-# Paths in its output are the repository's.
+# mypy over the package, the tools and the tutorials.  ops/, autograd/ and graph/ are imported as
+# flowvm.ops and so on, which mypy cannot be told: it gets a folder of links in which they lie where
+# they are imported from.  Paths in its output are the repository's.
 #
 #   tools/typecheck.sh [python] [mypy options]
 set -euo pipefail
@@ -17,9 +17,15 @@ for entry in flowvm/* ops autograd graph; do
   [[ $entry != *__pycache__ && -e $entry ]] && ln -s "$root/$entry" "$farm/flowvm/"
 done
 
+ln -sfn "$root/tools" "$farm/tools"
+
 cd "$farm"
 status=0
 options=(--config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache" "$@")
-"$python" -m mypy "${options[@]}" -p flowvm >report.txt 2>&1 || status=$?
-sed -E 's,^flowvm/(ops|autograd|graph)/,\1/,' report.txt
+"$python" -m mypy "${options[@]}" -p flowvm -p tools >report.txt 2>&1 || status=$?
+for script in "$root"/tutorials/*.py "$root"/tests/conftest.py; do
+  [[ $status == 0 ]] || break # it would only say the same again
+  "$python" -m mypy "${options[@]}" "$script" >>report.txt 2>&1 || status=$?
+done
+sed -E "s,^$root/,,; s,^flowvm/(ops|autograd|graph)/,\\1/," report.txt
 exit $status

@@ -169,7 +169,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.array = np.zeros(w.WORDS, np.int64)
-        self.m = memoryview(self.array)
+        self.m: memoryview = memoryview(self.array)  # type: ignore[arg-type]
         machine.start(self.m)
         self.m[w.RECEIVED] = self.m[w.HEAD] = self.first
         self.m[w.LIMIT] += self.first

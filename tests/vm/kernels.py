@@ -206,7 +206,8 @@ def tensor(values: Any = None) -> Tensor:
 def empty(n: int = SIZE) -> Tensor:
     """A fresh tensor that the VM allocates: mix(x, x, 0)."""
     x = tensor(np.ones(n))
-    return mix(x, x, 0)
+    made: Tensor = mix(x, x, 0)
+    return made
 
 
 META = TensorMeta.of((SIZE,), int64)

@@ -94,7 +94,7 @@ def streams(rounds: int) -> Result:
         flow.vm.sync()
         return time.perf_counter() - start
 
-    speedups = [chains(0) / chains(second.id) for _ in range(rounds)]
+    speedups = [chains(0) / chains(second.number) for _ in range(rounds)]
     best = statistics.median(speedups)
     return Result(
         "two chains of a 1 ms kernel, two streams",

@@ -32,7 +32,7 @@ def issue_many(base: int, first: int, count: int, entry: int, operands: int, wid
 
 def run(operands: np.ndarray, access: list[int]) -> float:
     """Seconds an instruction for a program: one row of storage ids an instruction."""
-    count, width = operands.shape
+    count, width = map(int, operands.shape)
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
     entry = engine.new_entry(w.OP_CALL, access, kernel=kernel, info="bench")
     address = address_of(issue_many, "int64(int64, int64, int64, int64, int64, int64)")
@@ -44,7 +44,8 @@ def run(operands: np.ndarray, access: list[int]) -> float:
     start = time.perf_counter()
     call(engine.base, first, count, entry, words.ctypes.data, width)
     engine.wait_idle()
-    return (time.perf_counter() - start) / count
+    seconds = time.perf_counter() - start
+    return seconds / count
 
 
 def chain(count: int) -> np.ndarray:
