@@ -1,10 +1,10 @@
-"""flowvm: a deep learning framework in pure Python, eager first, around a virtual machine that schedules instructions.
+"""flowvm: deep learning in pure Python, eager first, on a VM that schedules instructions.
 
     import flowvm as flow
 
-PyTorch's names and meaning. What is here: tensors and ops (`flow.tensor`, `flow.matmul`, ...), `flow.nn`, `flow.optim`, `flow.autograd`,
-`flow.utils.data`, and `flow.vm`, where the machine can be watched (`trace`, `stats`, `dump`, `verify`). Importing starts no thread and
-compiles nothing.
+PyTorch's names and meaning.  What is here: tensors and ops (`flow.tensor`, `flow.matmul`, ...),
+`flow.nn`, `flow.optim`, `flow.autograd`, `flow.utils.data`, and `flow.vm`, where the machine can be
+watched (`trace`, `stats`, `dump`, `verify`).  Importing starts no thread and compiles nothing.
 """
 
 from __future__ import annotations
@@ -12,56 +12,140 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from flowvm import autograd, ops, vm
+from flowvm import (
+    autograd as autograd,
+)
+from flowvm import (
+    ops as ops,
+)
+from flowvm import (
+    vm as vm,
+)
 from flowvm.autograd import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
+    enable_grad as enable_grad,
 )
-from flowvm.config import config
-from flowvm.device import Device as device
-from flowvm.dtype import DType as dtype
+from flowvm.autograd import (
+    inference_mode as inference_mode,
+)
+from flowvm.autograd import (
+    is_grad_enabled as is_grad_enabled,
+)
+from flowvm.autograd import (
+    is_inference_mode_enabled as is_inference_mode_enabled,
+)
+from flowvm.autograd import (
+    no_grad as no_grad,
+)
+from flowvm.autograd import (
+    set_grad_enabled as set_grad_enabled,
+)
+from flowvm.config import config as config
+from flowvm.device import Device
+from flowvm.dtype import DType
 from flowvm.dtype import (
-    bool_,
-    can_cast,
-    double,
-    finfo,
-    float16,
-    float32,
-    float64,
-    float_,
-    get_default_dtype,
-    half,
-    iinfo,
-    int8,
-    int16,
-    int32,
-    int64,
-    int_,
-    long,
-    promote_types,
-    result_type,
-    set_default_dtype,
-    short,
-    uint8,
+    bool_ as bool_,
 )
-from flowvm.errors import FlowError
-from flowvm.interop import from_dlpack
-from flowvm.meta import Size
+from flowvm.dtype import (
+    can_cast as can_cast,
+)
+from flowvm.dtype import (
+    double as double,
+)
+from flowvm.dtype import (
+    finfo as finfo,
+)
+from flowvm.dtype import (
+    float16 as float16,
+)
+from flowvm.dtype import (
+    float32 as float32,
+)
+from flowvm.dtype import (
+    float64 as float64,
+)
+from flowvm.dtype import (
+    float_ as float_,
+)
+from flowvm.dtype import (
+    get_default_dtype as get_default_dtype,
+)
+from flowvm.dtype import (
+    half as half,
+)
+from flowvm.dtype import (
+    iinfo as iinfo,
+)
+from flowvm.dtype import (
+    int8 as int8,
+)
+from flowvm.dtype import (
+    int16 as int16,
+)
+from flowvm.dtype import (
+    int32 as int32,
+)
+from flowvm.dtype import (
+    int64 as int64,
+)
+from flowvm.dtype import (
+    int_ as int_,
+)
+from flowvm.dtype import (
+    long as long,
+)
+from flowvm.dtype import (
+    promote_types as promote_types,
+)
+from flowvm.dtype import (
+    result_type as result_type,
+)
+from flowvm.dtype import (
+    set_default_dtype as set_default_dtype,
+)
+from flowvm.dtype import (
+    short as short,
+)
+from flowvm.dtype import (
+    uint8 as uint8,
+)
+from flowvm.errors import FlowError as FlowError
+from flowvm.interop import from_dlpack as from_dlpack
+from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
-from flowvm.printing import get_printoptions, printoptions, set_printoptions
-from flowvm.streams import Stream, current_stream, stream
-from flowvm.tensor import Tensor
+from flowvm.ops.create import tensor as tensor  # and not the module flowvm.tensor
+from flowvm.printing import (
+    get_printoptions as get_printoptions,
+)
+from flowvm.printing import (
+    printoptions as printoptions,
+)
+from flowvm.printing import (
+    set_printoptions as set_printoptions,
+)
+from flowvm.streams import (
+    Stream as Stream,
+)
+from flowvm.streams import (
+    current_stream as current_stream,
+)
+from flowvm.streams import (
+    stream as stream,
+)
+from flowvm.tensor import Tensor as Tensor
 
 if TYPE_CHECKING:
-    from flowvm import datasets, nn, optim, utils
-    from flowvm.serialization import load, save
+    from flowvm import datasets as datasets
+    from flowvm import graph as graph
+    from flowvm import nn as nn
+    from flowvm import optim as optim
+    from flowvm import utils as utils
+    from flowvm.serialization import load as load
+    from flowvm.serialization import save as save
 
 __version__ = "0.1.0"
 
+device = Device
+dtype = DType
 # PyTorch's names for dtypes that are builtins' names too
 bool = bool_
 int = int_
@@ -92,62 +176,61 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_LAZY_MODULES, *_LAZY_NAMES})
 
 
-__all__ = sorted(
-    {
-        *ops.__all__,
-        "FlowError",
-        "Size",
-        "Stream",
-        "Tensor",
-        "autograd",
-        "bool",
-        "can_cast",
-        "config",
-        "current_stream",
-        "datasets",
-        "device",
-        "double",
-        "dtype",
-        "e",
-        "enable_grad",
-        "finfo",
-        "float",
-        "float16",
-        "float32",
-        "float64",
-        "from_dlpack",
-        "get_default_dtype",
-        "get_printoptions",
-        "half",
-        "iinfo",
-        "inf",
-        "inference_mode",
-        "int",
-        "int16",
-        "int32",
-        "int64",
-        "int8",
-        "is_grad_enabled",
-        "is_inference_mode_enabled",
-        "load",
-        "long",
-        "nan",
-        "nn",
-        "no_grad",
-        "ops",
-        "optim",
-        "pi",
-        "printoptions",
-        "promote_types",
-        "result_type",
-        "save",
-        "set_default_dtype",
-        "set_grad_enabled",
-        "set_printoptions",
-        "short",
-        "stream",
-        "uint8",
-        "utils",
-        "vm",
-    }
-)
+__all__ = [
+    "FlowError",
+    "Size",
+    "Stream",
+    "Tensor",
+    "autograd",
+    "bool",
+    "can_cast",
+    "config",
+    "current_stream",
+    "datasets",
+    "device",
+    "double",
+    "dtype",
+    "e",
+    "enable_grad",
+    "finfo",
+    "float",
+    "float16",
+    "float32",
+    "float64",
+    "from_dlpack",
+    "get_default_dtype",
+    "get_printoptions",
+    "half",
+    "iinfo",
+    "inf",
+    "inference_mode",
+    "int",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "load",
+    "long",
+    "nan",
+    "nn",
+    "no_grad",
+    "ops",
+    "optim",
+    "pi",
+    "printoptions",
+    "promote_types",
+    "result_type",
+    "save",
+    "set_default_dtype",
+    "set_grad_enabled",
+    "set_printoptions",
+    "short",
+    "stream",
+    "uint8",
+    "utils",
+    "vm",
+]
+__all__ += ops.__all__
+__all__.sort()

@@ -1,6 +1,8 @@
 """The ops of losses against class indices, with fused gradients.
 
 Targets are data: one that names no class is found by the kernel and raises at the next sync.
+
+Long because each fused loss stands with its kernels and its gradient's.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from flowvm.ops.rows import sum_of, top_of
 from flowvm.ops.scalar import exp, log
 from flowvm.ops.softmax import _softmax_backward, softmax
 from flowvm.tensor import Tensor
+
+__all__ = ["check_reduction"]
 
 Array = Any
 RUN = 1024  # logits whose exponentials are held at a time

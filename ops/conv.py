@@ -1,6 +1,8 @@
 """Convolutions and transposed convolutions in one, two and three dimensions: arguments and checks.
 
 The ops are in `conv_ops`, the kernels in `conv_kernels`.
+
+Long because the samples of six functions follow them.
 """
 
 from __future__ import annotations

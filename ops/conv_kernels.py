@@ -3,6 +3,8 @@
 Every convolution is done in three dimensions of space; missing ones have size 1.  A unit has its
 own part of the scratch memory and does several blocks one after the other.  Which, depends on
 shapes alone.  Units never write the same element.
+
+Long because forward, input gradient and weight gradient share its gather and scatter.
 """
 
 from __future__ import annotations

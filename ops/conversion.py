@@ -1,6 +1,8 @@
-"""Tensor methods that convert or ask: `float()`, `cpu()`, `type_as()`, `data`, `data_ptr()` and their kin."""
+"""Tensor methods that convert or ask: `float()`, `cpu()`, `type_as()`, `data_ptr()` and so on."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from flowvm.device import cpu as _cpu
 from flowvm.dtype import (
@@ -103,7 +105,7 @@ def is_nonzero(x: Tensor) -> bool:
 
 def _data(x: Tensor) -> Tensor:
     """The same memory outside the autograd graph, as `detach()`; assigning copies into it."""
-    return detach(x)  # type: ignore[no-any-return]
+    return detach(x)
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
@@ -116,21 +118,21 @@ Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
 Tensor.is_cpu = property(lambda x: x._meta.device is _cpu)  # type: ignore[attr-defined]
 
 
-@method()
-def __contains__(x: Tensor, element: object) -> bool:
+@method("__contains__")
+def _contains(x: Tensor, element: object) -> bool:
     """Whether any element equals `element`.  Waits for the tensor."""
-    found: Tensor = (x == element).any()
-    return bool(found.item())
+    same: Any = x == element
+    return bool(same.any().item())
 
 
-@method()
-def __reversed__(x: Tensor) -> Tensor:
+@method("__reversed__")
+def _reversed(x: Tensor) -> Tensor:
     """The tensor flipped along its first dimension."""
     out: Tensor = x.flip(0) if x._meta.ndim else x
     return out
 
 
-@method()
-def __rmatmul__(x: Tensor, other: object) -> Tensor:
+@method("__rmatmul__")
+def _rmatmul(x: Tensor, other: object) -> Tensor:
     """`other @ x` where `other` is no Tensor."""
     raise ArgumentTypeError(f"@ needs two Tensors, got {type(other).__name__}")

@@ -435,9 +435,9 @@ def elementwise(
     args    "x, y" (default: as many of x, y, z as `expr` mentions); "mask: bool" is taken as true
             or false and has no say in the result type
     types   see the module
-    saves   names among the arguments and "out" that `grad` gets as `c.saved`; "x for y": x is needed
-            for y's gradient alone, and not saved (None) where y is a number (a number stands where
-            one was given)
+    saves   names among the arguments and "out" that `grad` gets as `c.saved` (a number stands where
+            one was given); "x for y": x is needed for y's gradient alone, and not saved (None)
+            where y is a number
     grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast
             arguments: pass the gradient through `sum_to`.
     """

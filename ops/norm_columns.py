@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "affine_columns",
+    "columns_sums",
+    "plain_columns",
+    "plain_columns_backward",
+    "weighted_columns_backward",
+]
+
 import numpy as np
 
 Array = Any

@@ -5,6 +5,8 @@
 The gradient of x is D(g * weight), where D(h) = rstd * (h - M(h) - xhat * M(h * xhat)) and M
 averages over the group.  D is an op as well, symmetric in h and v, and its gradient is again made
 of D: derivatives of every order are exact.
+
+Long because the op, D and D's gradient define each other.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = ["centered_dot", "squares_of", "sum_of", "top_of"]
+
 Array = Any
 
 

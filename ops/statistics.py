@@ -308,6 +308,7 @@ samples(
         (lambda flow: flow.norm(flow.arange(3)), RuntimeError),
     ),
 )
+samples(vector_norm, _norm_samples, _norm_reference)
 samples(
     norm,
     lambda rng: [Sample((np.array([[1.0, 0.0], [2.0, 3.0]]), 0, 1))],

@@ -10,7 +10,8 @@ import flowvm as flow
 def step(x: flow.Tensor, w: flow.Tensor) -> flow.Tensor:
     h = x @ w
     r = flow.relu(h)
-    return r.sum()
+    total: flow.Tensor = r.sum()
+    return total
 
 
 x, w = flow.rand(4, 8), flow.rand(8, 3)
@@ -42,7 +43,8 @@ print(flow.vm.trace(in_place, flow.ones(2, 3)))
 
 
 def positive(x: flow.Tensor) -> flow.Tensor:
-    return flow.masked_select(x, x > 0)
+    picked: flow.Tensor = flow.masked_select(x, x > 0)
+    return picked
 
 
 run = flow.vm.trace(positive, flow.tensor([-1.0, 2.0, -3.0, 4.0]))
