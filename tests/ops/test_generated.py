@@ -12,8 +12,9 @@ NAMED = op_calls.all_samples()
 
 # modules of flowvm.ops that other modules are written with: they offer a user nothing
 INTERNAL = {
-    "accumulate", "blas", "class_loss_ops", "codegen", "core", "elementwise", "folds", "optimizer", "rebase",
-    "norm_columns", "philox", "recording", "recurrence", "registry", "rows", "scalar", "unary", "walk",
+    "accumulate", "blas", "class_loss_ops", "codegen", "core", "elementwise", "folds",
+    "norm_columns", "optimizer", "philox", "rebase", "recording", "recurrence", "registry",
+    "rows", "scalar", "unary", "walk",
 }  # fmt: skip
 
 # public functions without samples, and why
