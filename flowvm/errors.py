@@ -183,7 +183,7 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     ),
     Status.NAN_TO_INTEGER: (
         InvalidValueError,
-        "cannot convert NaN or infinity to an integer (element {0}); nan_to_num replaces them",
+        "cannot convert NaN or infinity to an integer; nan_to_num replaces them",
     ),
     Status.INVALID_VALUE: (
         InvalidValueError,

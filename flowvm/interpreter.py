@@ -512,7 +512,8 @@ def _source(op: Operator) -> str:
         f"def call({', '.join(params)}):",
         "    try:",
         f"        _e = cache[({key})]",
-        "    except (KeyError, AttributeError, TypeError):",
+        "    except (KeyError, AttributeError, TypeError): _e = None",
+        "    if _e is None:",  # out here, or an error would say it came while handling a KeyError
         f"        _result = op.fallback({', '.join(params)})",
         "        if _result is not None: return _result",
         f"        _e = miss(op, ({tensors}), ({attrs}))",

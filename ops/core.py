@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype
-from flowvm.errors import ArgumentTypeError, ShapeError
+from flowvm.dtype import DType, as_dtype, float16
+from flowvm.errors import ArgumentTypeError, ShapeError, Status
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
@@ -22,8 +22,13 @@ __all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
 
 
 def _copy_kernel(out: TensorMeta, x: TensorMeta) -> Invocation:
-    to = [out.dtype.name]
-    kernel = codegen.elementwise_kernel("x", ["x"], [x.dtype.name], to, to)
+    to, source = [out.dtype.name], [x.dtype.name]
+    if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
+        kind = ["float32" if x.dtype is float16 else x.dtype.name]
+        raises = int(Status.NAN_TO_INTEGER)
+        kernel = codegen.elementwise_kernel("finite(x)", ["x"], source, to, kind, raises=raises)
+    else:
+        kernel = codegen.elementwise_kernel("x", ["x"], source, to, to)
     layout = codegen.elementwise_layout(out.shape, [out.stride, _broadcast_stride(x, out.shape)])
     return Invocation((out,), kernel, layout, out.numel, GRAIN)
 
@@ -53,7 +58,10 @@ _copy = Operator(
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """A dense copy of `x` in `dtype`: floats to integers truncate, anything but zero is True."""
+    """A dense copy of `x` in `dtype`: floats to integers truncate, anything but zero is True.
+
+    NaN or an infinity that meets an integer dtype is an error where the result is read.
+    """
     op = _cast if dtype.is_floating_point else _cast_away
     out: Tensor = op.call(x, dtype)
     return out

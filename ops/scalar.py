@@ -678,6 +678,16 @@ isnan = _floats("isnan", _isnan, int64=_never)
 isinf = _floats("isinf", _isinf32, _isinf64, int64=_never)
 isfinite = _floats("isfinite", _isfinite32, _isfinite64, int64=_always)
 
+
+def _finite(x: Number) -> Number:
+    """x itself; NaN and infinities raise: what a conversion to integers needs."""
+    if x - x != 0:
+        raise ValueError
+    return x
+
+
+finite = _floats("finite", _finite, _finite)
+
 # --- minimum, maximum, division -----------------------------------------------------------------
 
 

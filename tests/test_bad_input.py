@@ -1,0 +1,193 @@
+"""Bad input: a clear error of the right class, and a VM that works afterwards.
+
+At the call where shapes, dtypes and devices tell; where the result is read when only the data can.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import errors, nn
+from flowvm.ops import Launch, op
+
+X = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+
+
+def x():
+    return flow.tensor(X)
+
+
+AT_THE_CALL = {
+    "matmul shapes": (lambda: x() @ x(), RuntimeError, r"\(3, 4\) and \(3, 4\)"),
+    "broadcast": (lambda: x() + flow.ones(5), RuntimeError, "broadcast"),
+    "reshape": (lambda: x().reshape(5, 5), RuntimeError, "12 elements"),
+    "a string": (lambda: x() + "a", TypeError, "str"),
+    "a list": (lambda: flow.exp([1.0]), TypeError, "list"),
+    "an array": (lambda: x() * X, TypeError, "from_numpy"),
+    "dim": (lambda: x().sum(5), IndexError, "-2 to 1"),
+    "an index": (lambda: x()[7], IndexError, "index 7.*size 3"),
+    "too many indices": (lambda: x()[0, 0, 0], IndexError, "too many"),
+    "a negative size": (lambda: flow.zeros(3, -1), ValueError, "-1"),
+    "a huge size": (lambda: flow.empty(10**15), MemoryError, "GiB"),
+    "a device": (lambda: flow.ones(2, device="cuda"), RuntimeError, "not available"),
+    "a dtype": (lambda: flow.ones(2, dtype="float33"), TypeError, "float33"),
+    "mean of ints": (lambda: flow.arange(3).mean(), RuntimeError, "int64"),
+    "int too large": (lambda: flow.ones(1, dtype=flow.uint8) + 300, ValueError, "300"),
+    "item": (lambda: x().item(), ValueError, "one element"),
+    "truth of many": (lambda: bool(x()), RuntimeError, "ambiguous"),
+    "backward of a constant": (lambda: x().backward(), RuntimeError, "does not require grad"),
+    "backward of a matrix": (
+        lambda: (flow.ones(2, requires_grad=True) * 2).backward(),
+        RuntimeError,
+        "scalar",
+    ),
+    "grad of ints": (lambda: flow.arange(3).requires_grad_(), RuntimeError, "floating"),
+    "leaf in place": (
+        lambda: flow.ones(2, requires_grad=True).add_(1),
+        RuntimeError,
+        "leaf",
+    ),
+    "a layer's input": (lambda: nn.Linear(3, 2)(x()), RuntimeError, r"\(3, 4\)"),
+    "a module's argument": (lambda: nn.Linear(-1, 2), ValueError, "-1"),
+    "an attribute": (lambda: x().sooftmax, AttributeError, "softmax"),
+    "a function": (lambda: flow.sofmax, AttributeError, "softmax"),
+}
+
+AT_THE_READ = {
+    "index in data": (lambda: x()[flow.tensor([0, 5])], IndexError, "index 5.*size 3"),
+    "embedding": (lambda: flow.embedding(flow.tensor([9]), x()), IndexError, "index 9"),
+    "a class": (
+        lambda: nn.functional.cross_entropy(x(), flow.tensor([0, 9, 1])),
+        IndexError,
+        "index 9",
+    ),
+    "division": (lambda: flow.tensor([1]) // flow.tensor([0]), ZeroDivisionError, "zero"),
+    "NaN to integer": (lambda: flow.tensor([1.0, np.nan]).long(), ValueError, "NaN"),
+    "inf to integer": (lambda: flow.tensor([np.inf]).to(flow.uint8), ValueError, "infinity"),
+    "singular": (lambda: flow.inv(flow.zeros(2, 2)), RuntimeError, "singular"),
+}
+
+
+def works():
+    assert (x() + 1).sum().item() == X.sum() + 12
+    flow.vm.sync()
+
+
+@pytest.mark.parametrize("name", AT_THE_CALL)
+def test_at_the_call(name):
+    call, kind, text = AT_THE_CALL[name]
+    with pytest.raises(kind, match=text) as caught:
+        call()
+    assert caught.value.__context__ is None or not isinstance(caught.value.__context__, KeyError)
+    works()
+
+
+@pytest.mark.parametrize("name", AT_THE_READ)
+def test_at_the_read(name):
+    call, kind, text = AT_THE_READ[name]
+    result = call() * 2  # issuing goes on, and what depends on the failure is poisoned
+    assert "failed" in repr(result)
+    with pytest.raises(kind, match=text) as caught:
+        result.numpy()
+    note = "\n".join(caught.value.__notes__)
+    assert __file__ in note, "the note names the line that issued the instruction"
+    works()
+
+
+@pytest.mark.parametrize("name", AT_THE_READ)
+def test_sequentially_at_the_call(name):
+    call, kind, text = AT_THE_READ[name]
+    with flow.vm.sequential(), pytest.raises(kind, match=text):
+        call()
+    works()
+
+
+def test_backward_twice():
+    a = flow.ones(2, requires_grad=True)
+    y = (a * a).sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        y.backward()
+    works()
+
+
+def test_a_saved_tensor_changed_in_place():
+    a = flow.ones(2, requires_grad=True)
+    b = a * 1
+    y = (b * b).sum()
+    with flow.no_grad():
+        b.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward()
+    works()
+
+
+def test_an_exception_in_a_hook():
+    a = flow.ones(2, requires_grad=True)
+    a.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        (a * 2).sum().backward()
+    assert flow.is_grad_enabled()
+    works()
+
+
+def test_an_exception_in_a_module():
+    class Bad(nn.Module):
+        def forward(self, value):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        nn.Sequential(nn.Linear(4, 4), Bad())(x())
+    works()
+
+
+def _raising_body(out, x, lo, hi):
+    for i in range(lo, hi):
+        if x[i] < 0:
+            raise ValueError
+        out[i] = x[i]
+
+
+@op("x -> out")
+def _raising(x):
+    return Launch(outputs=(x,), body=_raising_body, units=x.numel, grain=4)
+
+
+def test_an_exception_in_a_users_kernel():
+    with pytest.raises(errors.InvalidValueError):
+        _raising(flow.tensor([1.0, -1.0])).numpy()
+    assert _raising(flow.tensor([1.0])).tolist() == [1.0]
+    works()
+
+
+def test_an_op_that_cannot_be_compiled():
+    def body(out, x, lo, hi):
+        out[0] = open("file")
+
+    @op("x -> out")
+    def broken(x):
+        return Launch(outputs=(x,), body=body, units=1)
+
+    with pytest.raises(errors.CompileError):
+        broken(flow.ones(1))
+    works()
+
+
+def test_errors_in_threads_stay_there():
+    seen = []
+
+    def run():
+        try:
+            x()[flow.tensor([99])].numpy()
+        except IndexError as error:
+            seen.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 4
+    works()
