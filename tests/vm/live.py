@@ -62,8 +62,10 @@ class Background(threading.Thread):
         return self.value
 
 
+# a process started in the background of a shell ignores SIGINT, and so do its children
 PRELUDE = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import flowvm
 from flowvm.vm import layout as w
