@@ -12,7 +12,7 @@ from flowvm.vm import layout as w
 from flowvm.vm.engine import engine, no_op
 from flowvm.vm.lang import clock
 from tools.bench.measure import Result
-from tools.bench.native_issue import chain, free_ids, random_dag, run
+from tools.bench.native_issue import chain, free_ids, random_dag, run, sliding_dag
 
 
 def spin_kernel(args: int, layout: int, lo: int, hi: int) -> int:
@@ -56,11 +56,11 @@ def scaling(rounds: int) -> Iterator[Result]:
     access = [w.MUT, w.CONST, w.CONST]
     cases = [(n, 1000) for n in (1_000, 10_000, 100_000, 1_000_000)]
     cases += [(300_000, live) for live in (100, 1_000, 10_000, 100_000)]
-    programs = [(n, live, random_dag(n, live, 1)) for n, live in cases]
+    programs = [(n, live, sliding_dag(n, live, 1)) for n, live in cases]
     costs: dict[tuple[int, int], list[float]] = {(n, live): [] for n, live in cases}
     for _ in range(rounds):  # in turn, so that a slow moment hits all of them
         for n, live, program in programs:
-            repeats = max(1, 20_000 // n)
+            repeats = max(1, 200_000 // n)  # a short program needs many runs to be measured at all
             costs[n, live].append(statistics.median(run(program, access) for _ in range(repeats)))
     medians = {key: statistics.median(values) for key, values in costs.items()}
     least = min(medians.values())

@@ -64,6 +64,17 @@ def random_dag(count: int, live: int, seed: int) -> np.ndarray:
     return ids[np.random.default_rng(seed).integers(0, live, (count, 3))]
 
 
+def sliding_dag(count: int, live: int, seed: int) -> np.ndarray:
+    """As `random_dag`, but each instruction draws from 100 neighbours, which slide over all `live`.
+
+    The hazards are the same for every `live`, so what is left is the cost of having many.
+    """
+    ids = np.array(free_ids(live))
+    first = np.arange(count) * max(live - 100, 0) // max(count - 1, 1)
+    near = np.random.default_rng(seed).integers(0, min(live, 100), (count, 3))
+    return ids[first[:, None] + near]
+
+
 def main() -> None:
     """Print nanoseconds an instruction."""
     for _ in range(3):
