@@ -529,7 +529,8 @@ def _source(op: Operator) -> str:
     ids = ", ".join(f"_s{i}" for i in range(len(op.outputs)))
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
     operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
-    values = [*reversed(op.scalars), *reversed(operands), "_word", "_seq + 1"]
+    values = [*reversed(op.scalars), *reversed(operands), "_word"]
+    values.append("_seq + 1" if w.ORDERED_STORES else "0")
     back = (w.RECORD_WORDS - n_words) * 8
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
         f"    if {n}.__class__ is not float and {n}.__class__ is not int: {n} = as_number({n})"
@@ -546,6 +547,7 @@ def _source(op: Operator) -> str:
         f"    _i = _seq & {w.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
         f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)})",
         "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
+        *([] if w.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
         "    if _seq >= limit: make_room(_seq)",

@@ -76,6 +76,7 @@ _SIGNATURES = {
     "host_end": "int64(int64, int64)",
     "host_finish": "int64(int64, int64)",
     "nap": "int64(int64, int64)",
+    "publish_mark": "int64(int64, int64)",
     "drain": "int64(int64)",
     "settle": "int64(int64, int64)",
 }
@@ -83,6 +84,10 @@ _SIGNATURES = {
 
 STRUCT_ERRORS = (struct.error, OverflowError, TypeError)
 _RECORDS = [struct.Struct(f"{n}q") for n in range(w.RECORD_WORDS + 1)]
+
+
+def _mark(seq: int) -> int:
+    return seq + 1 if w.ORDERED_STORES else 0
 
 
 def no_op(args: int, layout: int, lo: int, hi: int) -> int:
@@ -166,6 +171,7 @@ class Engine:
             codes=[None] * FRAMES,
             lasts=[0] * FRAMES,
             after=self.after_issue,
+            publish_mark=self.publish_mark,
             make_room=self.make_room,
             fill_hole=self.fill_hole,
             struct_errors=STRUCT_ERRORS,
@@ -368,10 +374,13 @@ class Engine:
         codes[seq & (FRAMES - 1)] = code
         lasts[seq & (FRAMES - 1)] = last
         try:
-            pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, seq + 1)
+            pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, _mark(seq))
         except STRUCT_ERRORS:  # and not a Ctrl-C that came after the record was published
             self.fill_hole(seq)
             raise
+        finally:
+            if not w.ORDERED_STORES:
+                self.publish_mark(seq)
         if self.control[w.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
@@ -385,8 +394,12 @@ class Engine:
         """
         back = (w.RECORD_WORDS - 3) * 8
         _RECORDS[3].pack_into(
-            hot["ring"], ((seq & w.SLOT_MASK) << 8) + back, 0, self._touch[0], seq + 1
+            hot["ring"], ((seq & w.SLOT_MASK) << 8) + back, 0, self._touch[0], _mark(seq)
         )
+
+    def publish_mark(self, seq: int) -> None:
+        """Where stores may pass each other: publish a record, after all of it was written."""
+        self.call("publish_mark")(self.base, seq)
 
     def issue_outline(
         self, entry: int, operands: Sequence[int], access: Sequence[int], scalars: Sequence[int]

@@ -33,9 +33,15 @@ metas, attributes).
 from __future__ import annotations
 
 import enum
+import platform
+
+# Whether stores become visible in the order of the program: then a record's last store, its MARK,
+# publishes it.  Elsewhere (aarch64) the mark is stored natively, with release.
+ORDERED_STORES = platform.machine() in ("x86_64", "AMD64")
 
 # --- sizes ------------------------------------------------------------------------------------
 # instructions in flight; more would not fit the second-level cache, at 0.1 us an instruction
+# instructions in flight; more would not fit the second-level cache: 0.1 us an instruction
 CAPACITY = 1 << 12
 SLOT_MASK = CAPACITY - 1
 STORAGE_BITS = 20

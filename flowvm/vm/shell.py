@@ -329,6 +329,13 @@ def nap(base: int, microseconds: int) -> int:
     return 0
 
 
+def publish_mark(base: int, seq: int) -> int:
+    """Publish a record that was written with an empty MARK."""
+    m = words_at(base, WORDS)
+    store_release(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK, seq + 1)
+    return 0
+
+
 def host_next(base: int, stream: int, microseconds: int) -> int:
     """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
     m = words_at(base, WORDS)

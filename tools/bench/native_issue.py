@@ -72,7 +72,8 @@ def sliding_dag(count: int, live: int, seed: int) -> np.ndarray:
     ids = np.array(free_ids(live))
     first = np.arange(count) * max(live - 100, 0) // max(count - 1, 1)
     near = np.random.default_rng(seed).integers(0, min(live, 100), (count, 3))
-    return ids[first[:, None] + near]
+    operands: np.ndarray = ids[first[:, None] + near]
+    return operands
 
 
 def main() -> None:
