@@ -491,7 +491,11 @@ bad:
 
 
 class _Progress:
-    """One line on a terminal while compiling has taken more than a second; gone when it ends."""
+    """One line on a terminal while compiling, once that has taken more than a second in all.
+
+    It is there only while something compiles, so that nothing else is ever printed behind it; and
+    not while somebody else owns the terminal's lines (rich's displays replace `sys.stderr`).
+    """
 
     PATIENCE = 1.0
     BURST_ENDS_AFTER = 0.5
@@ -500,41 +504,27 @@ class _Progress:
         self.spent = 0.0
         self.count = 0
         self.ended = 0.0
-        self.shown = False
-        self.timer: threading.Timer | None = None
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        if not sys.stderr or not sys.stderr.isatty():
+        if not sys.stderr or sys.stderr is not sys.__stderr__ or not sys.stderr.isatty():
             yield
             return
         start = time.monotonic()
-        if self.timer is not None:
-            self.timer.cancel()
         if start - self.ended > self.BURST_ENDS_AFTER:
             self.spent, self.count = 0.0, 0
-        if self.spent > self.PATIENCE:
-            self._show()
+        show = self.spent > self.PATIENCE
+        if show:
+            text = f"flowvm: compiling kernels (first run only) ... {self.count}"
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
         try:
             yield
         finally:
+            if show:
+                print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
             self.ended = time.monotonic()
             self.spent += self.ended - start
             self.count += 1
-            self.timer = threading.Timer(self.BURST_ENDS_AFTER, self._clear)
-            self.timer.daemon = True
-            self.timer.start()
-
-    def _show(self) -> None:
-        self.shown = True
-        text = f"flowvm: compiling kernels (first run only) ... {self.count}"
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-
-    def _clear(self) -> None:
-        with _lock:
-            if self.shown and time.monotonic() - self.ended >= self.BURST_ENDS_AFTER / 2:
-                self.shown = False
-                print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
 _progress = _Progress()
