@@ -507,7 +507,8 @@ class _Progress:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        if not sys.stderr or sys.stderr is not sys.__stderr__ or not sys.stderr.isatty():
+        terminal = sys.stderr
+        if terminal is None or terminal is not sys.__stderr__ or not terminal.isatty():
             yield
             return
         start = time.monotonic()
