@@ -508,7 +508,7 @@ class _Progress:
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         terminal = sys.stderr
-        if terminal is None or terminal is not sys.__stderr__ or not terminal.isatty():
+        if terminal is not sys.__stderr__ or terminal is None or not terminal.isatty():
             yield
             return
         start = time.monotonic()
