@@ -20,7 +20,7 @@ def interrupted(wait, stuck):
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
     sent = []
-    thread = threading.Thread(target=send)
+    thread = threading.Thread(target=send, daemon=True)
     thread.start()
     try:
         wait()
@@ -76,6 +76,9 @@ WAITS = {
                 update(y, y, 1)
                 engine.release_dead()
         engine.words[w.RUN_AHEAD] = 250
+        update(y, y, 1)
+        while engine.words[w.LIMIT] > engine.words[w.HEAD] + 250:
+            os.sched_yield()  # until the scheduler has heard of it
         interrupted(issue, asleep)
     """,
     "reading when full": """
