@@ -575,14 +575,6 @@ class Engine:
                 self.failures.collect()
                 raise self.failures.exception(cause - 1)
 
-    def wait_within(self, operand: int, seconds: float) -> bool:
-        """Like `wait_for` for one operand, but give up after `seconds`; whether it is written."""
-        cause = self._wait(self._touch[1], [operand & w.STORAGE_MASK], seconds)
-        if cause > 0:
-            self.failures.collect()
-            raise self.failures.exception(cause - 1)
-        return cause == 0
-
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done; raises no error of an instruction."""
         done = self._wait(self._barrier, (), seconds) == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ class Failure:
     last: int
     seen: bool = False
     operands: str = ""
-    notes: list[str] = field(default_factory=list)
 
     def where(self) -> str:
         """The user's line that issued the instruction, with a caret line."""

@@ -94,7 +94,8 @@ class Trace:
         return iter(self.instructions)
 
     def __repr__(self) -> str:
-        return f"<Trace: {len(self.instructions)} instructions, {len(self.edges)} edges>"
+        lost = f", {self.dropped} more not recorded" if self.dropped else ""
+        return f"<Trace: {len(self.instructions)} instructions, {len(self.edges)} edges{lost}>"
 
     def rows(self) -> list[tuple[str, ...]]:
         """A row an instruction, under the titles of `heads`.
