@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 
 WORDS = types.Array(types.int64, 1, "C")
-I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+I32, I64 = ir.IntType(32), ir.IntType(64)
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 _EVERYBODY = 0x7FFFFFFF

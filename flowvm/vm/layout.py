@@ -190,8 +190,7 @@ STR_WORDS = 256
     T_LEFT,  # chunks of the job not finished yet
     T_TEAM_SLEEPS,  # futex word of the helpers
     T_TEAM,  # helpers
-    T_TICKS,
-) = range(0, 9 * LINE, LINE)
+) = range(0, 8 * LINE, LINE)
 T_KERNEL, T_LAYOUT, T_UNITS, T_GRAIN, T_CHUNKS, T_STATUS = 72, 73, 74, 75, 76, 77
 T_CLASSES = 80  # caching allocator: free list of each size class
 N_CLASSES = 168
