@@ -129,6 +129,12 @@ from flowvm.streams import (
     current_stream as current_stream,
 )
 from flowvm.streams import (
+    get_num_threads as get_num_threads,
+)
+from flowvm.streams import (
+    set_num_threads as set_num_threads,
+)
+from flowvm.streams import (
     stream as stream,
 )
 from flowvm.tensor import Tensor as Tensor

@@ -146,10 +146,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "workers",
         _usable_cpus,
-        _integer(1, 1024),
-        "1 to 1024",
+        _integer(1, 256),
+        "1 to 256",
         "threads that share one large CPU kernel; by default as many as this process has CPUs",
-        start=True,
     ),
     Variable(
         "run_ahead",

@@ -68,6 +68,7 @@ class Invocation:
     grain: int = 1
     scratch: int = 0
     scalar_pack: str = ""  # struct codes of the dynamic scalars, "q" or "d" each
+    phases: tuple[tuple[int, int], ...] = ()  # (units, grain) of those after the first
 
 
 @dataclass(eq=False)
@@ -336,6 +337,7 @@ def _entry(
         units=invocation.units,
         grain=invocation.grain,
         scratch=invocation.scratch,
+        phases=invocation.phases,
         scalars=len(invocation.scalar_pack or op.scalar_kinds),
         prepare=bool(op.unsized),
         info=EntryInfo(op.name, text, all_metas, names, op),

@@ -7,6 +7,9 @@ function with the same meaning, and a function that makes the compiled form when
 An `Overloaded` picks one of several plain functions by the dtypes it is called with.  All three
 keep their Python meaning where Python runs them.
 
+A module whose `INLINE_ALWAYS` is true has its functions inlined wherever they are called; one whose
+`REASSOCIATE` is true lets LLVM reorder the sums written in them, which vectorizes these.
+
 Invariants
 - Numba treats plain functions this way only while `lower` runs; other users of Numba in the process
   see no change.
@@ -198,7 +201,7 @@ class _Frontend:
         if function not in self.dispatchers:
             from numba.core.registry import CPUDispatcher
 
-            options = self.options(False)
+            options = self.options(bool(function.__globals__.get("REASSOCIATE")))
             made = CPUDispatcher(function, targetoptions=options)
             made._compiler = self.compiler(
                 function, self.target, options, made._compiler.locals, made._compiler.pipeline_class

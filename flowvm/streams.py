@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowvm import interpreter
+from flowvm.config import config
 from flowvm.errors import ArgumentTypeError, VMError
 from flowvm.vm import layout as w
 from flowvm.vm.engine import CALL_STREAM, FIRST_USER_STREAM, engine
 from flowvm.vm.peek import POLL, issued, lively_on
 from flowvm.vm.watchdog import Watchdog
 
-__all__ = ["Stream", "current_stream", "stream"]
+__all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
 
 _lock = threading.RLock()  # re-entrant: collecting a Stream may run while one is made
 _idle: list[int] = []  # numbers of streams whose Stream is gone
@@ -113,3 +114,18 @@ def stream(stream: Stream | None) -> Iterator[None]:
         raise ArgumentTypeError(f"stream: expected a flow.Stream, got {type(stream).__name__}")
     with interpreter.use_stream(stream.number):
         yield
+
+
+def set_num_threads(threads: int) -> None:
+    """Let so many threads share each large CPU kernel of the default stream: 1 to 256.
+
+    At any time; kernels that run just now go on with the threads they have.  Results do not depend
+    on it, bit for bit.  The same as `flow.config.workers = threads`.  ConfigError if it is no such
+    number.
+    """
+    config.workers = threads
+
+
+def get_num_threads() -> int:
+    """Threads that share a large CPU kernel; at first FLOWVM_WORKERS, or the CPUs there are."""
+    return config.workers

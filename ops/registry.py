@@ -25,8 +25,11 @@ from flowvm.interpreter import Invocation, Operator
 from flowvm.meta import TensorMeta, dense_stride
 from flowvm.ops import codegen
 from flowvm.tensor import Tensor
+from flowvm.vm.layout import ARENA_BYTES, PHASE_BITS
 
 __all__ = [
+    "ARENA_BYTES",
+    "PHASE_BITS",
     "SAMPLES",
     "Launch",
     "OpSamples",
@@ -79,11 +82,17 @@ def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
 class Launch:
     """What an infer function answers.
 
-    `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` works on units [lo, hi)
+    `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` works on the
     of `units`; arrays are the outputs, then the inputs, as `views` says (default: as they are).  It
     returns None or a Status.  A mut2 op's body is called with lo = hi = -1 first and leaves the
     rows of output k in details[k]; then with the range, and leaves the rows again. `reassociate`
     lets LLVM reorder the sums that are written in `body` itself, which vectorizes them.
+
+    `phases` are the (units, grain) of further passes: a phase begins when all of the one before is
+    done, and its units are numbered from `p << PHASE_BITS` (the first `phases[0]` is phase 1).
+    `scratch` bytes are shared by all ranges of an instruction and live from the first phase to the
+    last: partial sums or packed panels go there.  `arena` bytes (at most ARENA_BYTES) belong to the
+    thread that runs a range, and hold nothing when it begins.
 
     A loop over elements vectorizes when it counts from zero: `for k in range(hi - lo): i = lo + k`.
     """
@@ -96,6 +105,8 @@ class Launch:
     grain: int = 1
     scratch: int = 0
     reassociate: bool = False
+    phases: tuple[tuple[int, int], ...] = ()
+    arena: int = 0
 
 
 def _kind(value: float) -> str:
@@ -107,6 +118,10 @@ def _lower(
 ) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         launch = infer(*metas, *attrs)
+        if launch.arena > ARENA_BYTES:
+            raise ValueError(
+                f"{infer.__name__}: an arena has {ARENA_BYTES} bytes, got {launch.arena}"
+            )
         views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
         operands = [(v.dtype.name, len(v.shape), v.dense) for v in views]
         kernel = codegen.body_kernel(
@@ -115,6 +130,7 @@ def _lower(
             "".join(_kind(c) for c in launch.consts),
             scalar_kinds.replace("d", "f").replace("q", "i"),
             launch.scratch > 0,
+            launch.arena > 0,
             reassociate=launch.reassociate,
             counts=counts,
         )
@@ -122,8 +138,9 @@ def _lower(
             [(v.shape, v.strides) for v in views], launch.consts, launch.scratch
         )
         return Invocation(
-            launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch
-        )
+            launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
+            phases=tuple((units, max(1, grain)) for units, grain in launch.phases),
+        )  # fmt: skip
 
     return lower
 

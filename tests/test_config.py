@@ -114,14 +114,14 @@ def test_a_bad_block_changes_nothing() -> None:
 
 
 def test_a_start_setting_is_locked_by_the_vm() -> None:
-    settings = config(workers="2")
+    settings = config(run_ahead="200")
     settings.lock("the VM has started")
-    settings.workers = 2  # no change, no complaint
+    settings.run_ahead = 200  # no change, no complaint
     settings.debug = 1
     with pytest.raises(ConfigError, match="the VM has started"):
-        settings.workers = 1
+        settings.run_ahead = 100
     settings.lock("")
-    settings.workers = 1
+    settings.run_ahead = 100
 
 
 def test_printing_the_settings_documents_each() -> None:

@@ -82,7 +82,7 @@ from flowvm.vm.engine import engine
 flow.config.engine = "sequential"
 assert flow.ones(3).sum().item() == 3 and not engine.running
 try:
-    flow.config.workers = flow.config.workers + 1
+    flow.config.run_ahead = flow.config.run_ahead + 1
 except flow.errors.ConfigError as error:
     assert "the VM has started" in str(error)
 else:

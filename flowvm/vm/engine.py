@@ -66,7 +66,8 @@ _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 _SIGNATURES = {
     "scheduler_loop": "int64(int64)",
     "worker_loop": "int64(int64, int64)",
-    "helper_loop": "int64(int64, int64)",
+    "helper_loop": "int64(int64, int64, int64, int64)",
+    "wake_team": "int64(int64, int64)",
     "wake_scheduler": "int64(int64)",
     "wait_cell": "int64(int64, int64, int64)",
     "wait_room": "int64(int64, int64, int64)",
@@ -80,6 +81,13 @@ _SIGNATURES = {
     "drain": "int64(int64)",
     "settle": "int64(int64, int64)",
 }
+
+
+_TEAM_AT = w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM
+
+
+def _helper(number: int) -> str:
+    return f"flowvm-h:cpu.{number}"
 
 
 STRUCT_ERRORS = (struct.error, OverflowError, TypeError)
@@ -159,6 +167,7 @@ class Engine:
         self.immortal_entries = 0
         self.calls: dict[str, Any] = {}
         self.keep: list[Any] = []
+        self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
         self.interrupt_installed = False
         hot.update(
             ring=self.words[w.RING : w.RING + w.CAPACITY * w.RECORD_WORDS].cast("B"),
@@ -191,7 +200,10 @@ class Engine:
         ]
         self.immortal_entries = len(self.entry_info)
         self._callback: dict[tuple[int, ...], int] = {}
+        for stream in (CALL_STREAM, HOST_STREAM):
+            self._give_arena(stream)
         config.on_change("debug", self._debug_changed)
+        config.on_change("workers", self._make_team)
 
     # --- native calls -------------------------------------------------------------------------
 
@@ -230,20 +242,44 @@ class Engine:
             self.words[w.SCHEDULER_SLEEPS] = 0
             self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
             self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
-            team = max(0, config.workers - 1)
-            self.words[w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM] = team
-            for i in range(team):
-                self._thread(f"flowvm-h:cpu.{i}", self.call("helper_loop"), self.base, CALL_STREAM)
+            self._make_team(config.workers)
             self._thread("flowvm-host", self._host_loop)
             for i, name in enumerate(self.user_streams):
                 stream = FIRST_USER_STREAM + i
                 self._thread(f"flowvm-w:{name}", self.call("worker_loop"), self.base, stream)
+
+    def _make_team(self, workers: int) -> None:
+        """Let so many threads share the large kernels of the default stream, from now on."""
+        with self.lock:
+            if not self.running:
+                return  # `start` will
+            team = self.words[_TEAM_AT]
+            self.words[_TEAM_AT] = workers - 1
+            leaving = [t for t in self.threads if t.name in map(_helper, range(workers - 1, team))]
+            while any(t.is_alive() for t in leaving):  # or a number might be taken twice
+                self.call("wake_team")(self.base, CALL_STREAM)
+                leaving[0].join(0.001)
+                leaving = [t for t in leaving if t.is_alive()]
+            self.threads = [t for t in self.threads if t.is_alive()]
+            for k in range(team, workers - 1):
+                arena = self._arena(_helper(k))
+                self._thread(_helper(k), self.call("helper_loop"), self.base, CALL_STREAM, k, arena)
+
+    def _arena(self, owner: str) -> int:
+        """The address of a thread's private memory.  It is kept, for threads outlive much."""
+        if owner not in self.arenas:
+            self.arenas[owner] = np.empty(w.ARENA_BYTES + 4096, np.uint8)
+        return int(self.arenas[owner].ctypes.data + 4095) & -4096
 
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         thread.start()
         say(1, f"started thread {name}")
         self.threads.append(thread)
+
+    def _give_arena(self, stream: int) -> None:
+        at = w.STR + stream * w.STR_WORDS
+        self.words[at + w.T_ARENA] = self._arena(f"stream {stream}")
 
     def stop(self, seconds: float) -> bool:
         """Stop the threads; whether all of them left within `seconds`."""
@@ -257,6 +293,7 @@ class Engine:
             left = [t for t in self.threads if t.is_alive()]
             self.threads = left
             self.running = False
+            self.words[_TEAM_AT] = 0
             self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
             return not left
 
@@ -273,6 +310,7 @@ class Engine:
                 most = w.STREAMS - FIRST_USER_STREAM
                 raise VMError(f"all {most} extra compute streams are in use; keep and reuse them")
             self.user_streams.append(name)
+            self._give_arena(stream)
             if self.running:
                 self._thread(f"flowvm-w:{name}", self.call("worker_loop"), self.base, stream)
             return stream
@@ -290,6 +328,7 @@ class Engine:
         units: int = 1,
         grain: int = 1,
         scratch: int = 0,
+        phases: Sequence[tuple[int, int]] = (),
         scalars: int = 0,
         outline: bool = False,
         prepare: bool = False,
@@ -299,7 +338,7 @@ class Engine:
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
-        entry.
+        entry.  `phases` are the (units, grain) of those after the first.
         """
         with self.lock:
             if len(self.entry_info) >= w.ENTRIES:
@@ -313,6 +352,8 @@ class Engine:
             words[w.E_UNITS], words[w.E_GRAIN] = units, max(1, grain)
             words[w.E_SCRATCH], words[w.E_OUTLINE] = scratch, int(outline)
             words[w.E_PREPARE] = int(prepare)
+            more = np.array(phases, np.int64)
+            words[w.E_PHASES], words[w.E_MORE] = more.ctypes.data, len(phases)
             if not outline:
                 for k, a in enumerate(access):
                     word = w.E_ACCESS + k // w.ACCESSES_PER_WORD
@@ -323,7 +364,7 @@ class Engine:
                     s for s, a in zip(sizes, access, strict=False) if a & w.ALLOCATE
                 )
             self.m[at : at + w.ENTRY_WORDS] = words
-            self.entry_info.append((info, layout))
+            self.entry_info.append((info, (layout, more)))
             return number
 
     def _clear_entries(self) -> None:

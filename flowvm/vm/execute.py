@@ -17,6 +17,7 @@ from flowvm.vm.lang import (
     fetch_add,
     futex_wake,
     load_acquire,
+    load_word,
     sched_yield,
     store_release,
 )
@@ -33,6 +34,8 @@ from flowvm.vm.layout import (
     E_KERNEL,
     E_KIND,
     E_LAYOUT,
+    E_MORE,
+    E_PHASES,
     E_PREPARE,
     E_SCALARS,
     E_SCRATCH,
@@ -56,6 +59,7 @@ from flowvm.vm.layout import (
     N_POISONED,
     NO_STATUS_POISONED,
     OPERANDS,
+    PHASE_BITS,
     R_DETAILS,
     R_ENTRY,
     R_MARK,
@@ -80,12 +84,15 @@ from flowvm.vm.layout import (
     STORAGE_MASK,
     STR,
     STR_WORDS,
+    T_ARENA,
     T_CHUNKS,
+    T_FIRST,
     T_GRAIN,
     T_JOB,
     T_KERNEL,
     T_LAYOUT,
     T_LEFT,
+    T_NEWS,
     T_STATUS,
     T_TEAM,
     T_TEAM_SLEEPS,
@@ -93,6 +100,7 @@ from flowvm.vm.layout import (
     TICKET,
 )
 from flowvm.vm.machine import access_of, count_of, entry_of, operand_of
+from flowvm.vm.sharing import chunks_of, helpers_for, run_length
 
 OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
 OWNED = 1 << 40  # S_CLASS of memory that came from the allocator; adopted memory has no class
@@ -240,7 +248,9 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
 def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int:
     """First call of a mut2 kernel, on [-1, -1): it leaves the rows of output k in detail k."""
     kernel, layout = m[entry + E_KERNEL], m[entry + E_LAYOUT]
-    status = call_kernel(kernel, address_in(m, args), layout, -1, -1)
+    status = call_kernel(
+        kernel, address_in(m, args), layout, -1, -1, m[STR + stream * STR_WORDS + T_ARENA]
+    )
     if status != 0:
         return status
     for k in range(m[entry + E_COUNT]):
@@ -254,21 +264,33 @@ def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int
 
 
 def run_ranges(m: Words, stream: int, entry: int, args: int) -> int:
-    """Call the kernel on its whole range, or in chunks with the stream's helpers.
+    """Call the kernel phase after phase, each on its whole range or in chunks with the stream's
+    helpers.
 
     The chunks depend on the entry alone, never on how many threads there are, so that results do
     not either.
     """
-    units, grain = m[entry + E_UNITS], m[entry + E_GRAIN]
+    status = run_phase(m, stream, entry, args, 0, m[entry + E_UNITS], m[entry + E_GRAIN])
+    for k in range(m[entry + E_MORE]):
+        if status == 0:
+            at = m[entry + E_PHASES] + 16 * k
+            first = (k + 1) << PHASE_BITS
+            status = run_phase(m, stream, entry, args, first, load_word(at), load_word(at + 8))
+    return status
+
+
+def run_phase(
+    m: Words, stream: int, entry: int, args: int, first: int, units: int, grain: int
+) -> int:
+    """One phase: the units [first, first + units) in chunks of `grain`."""
     kernel, layout = m[entry + E_KERNEL], m[entry + E_LAYOUT]
-    chunks = (units + grain - 1) // grain
-    if chunks <= 1:
-        return call_kernel(kernel, address_in(m, args), layout, 0, units)
+    chunks = chunks_of(units, grain)
     at = STR + stream * STR_WORDS
-    if m[at + T_TEAM] == 0:
+    if chunks == 1 or m[at + T_TEAM] == 0:
+        arena = m[at + T_ARENA]
         for chunk in range(chunks):
-            lo = chunk * grain
-            status = call_kernel(kernel, address_in(m, args), layout, lo, min(lo + grain, units))
+            lo, hi = chunk * grain, min((chunk + 1) * grain, units)
+            status = call_kernel(kernel, address_in(m, args), layout, first + lo, first + hi, arena)
             if status != 0:
                 return status
         return 0
@@ -276,24 +298,26 @@ def run_ranges(m: Words, stream: int, entry: int, args: int) -> int:
     store_release(m, at + T_JOB, (job << 32) + SIGNED_OFF)
     fetch_add(m, at + T_LEFT, 0)  # fence: no helper may take the old job for the new fields
     m[at + T_KERNEL], m[at + T_LAYOUT] = kernel, layout
-    m[at + T_UNITS], m[at + T_GRAIN], m[at + T_CHUNKS] = units, grain, chunks
+    m[at + T_FIRST], m[at + T_UNITS] = first, units
+    m[at + T_GRAIN], m[at + T_CHUNKS] = grain, chunks
     m[at + T_STATUS] = 0
     m[at + T_LEFT] = chunks
     store_release(m, at + T_JOB, job << 32)
-    if fetch_add(m, at + T_TEAM_SLEEPS, 0) != 0:
-        store_release(m, at + T_TEAM_SLEEPS, 0)
-        futex_wake(m, at + T_TEAM_SLEEPS)
-    while help_with(m, stream):
+    fetch_add(m, at + T_NEWS, 1)
+    if load_acquire(m, at + T_TEAM_SLEEPS) > 0:
+        futex_wake(m, at + T_NEWS, helpers_for(chunks, m[at + T_TEAM]))
+    while help_with(m, stream, m[at + T_ARENA]):
         pass
     while load_acquire(m, at + T_LEFT) > 0:
         sched_yield()
     return m[at + T_STATUS]
 
 
-def help_with(m: Words, stream: int) -> bool:
-    """Take one chunk of the stream's job, if there is one, and run it.  Leader and helpers alike.
+def help_with(m: Words, stream: int, arena: int) -> bool:
+    """Take a run of chunks of the stream's job, if there is one, and run them.  Leader and helpers
+    alike, each with an arena of its own.
 
-    The job's fields are read before the chunk is claimed and belong to that job if the claim
+    The job's fields are read before the chunks are claimed and belong to that job if the claim
     succeeds: a leader makes T_JOB name its new job (chunk SIGNED_OFF, never claimed) before it
     touches them.
     """
@@ -304,14 +328,17 @@ def help_with(m: Words, stream: int) -> bool:
         return False
     kernel, layout = load_acquire(m, at + T_KERNEL), load_acquire(m, at + T_LAYOUT)
     units, grain = load_acquire(m, at + T_UNITS), load_acquire(m, at + T_GRAIN)
-    if chunk >= load_acquire(m, at + T_CHUNKS):
+    first, left = load_acquire(m, at + T_FIRST), load_acquire(m, at + T_CHUNKS) - chunk
+    if left <= 0:
         return False
-    if not compare_exchange(m, at + T_JOB, word, word + 1):
+    taken = run_length(left, load_acquire(m, at + T_TEAM) + 1)
+    if not compare_exchange(m, at + T_JOB, word, word + taken):
         return True
-    lo = chunk * grain
     args = address_in(m, ARG + stream * ARG_WORDS)
-    status = call_kernel(kernel, args, layout, lo, min(lo + grain, units))
-    if status != 0:
-        store_release(m, at + T_STATUS, status)
-    fetch_add(m, at + T_LEFT, -1)
+    for k in range(chunk, chunk + taken):
+        lo, hi = k * grain, min((k + 1) * grain, units)
+        status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
+        if status != 0:
+            store_release(m, at + T_STATUS, status)
+    fetch_add(m, at + T_LEFT, -taken)
     return True

@@ -16,7 +16,6 @@ WORDS = types.Array(types.int64, 1, "C")
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
-_EVERYBODY = 0x7FFFFFFF
 _MONOTONIC = 1
 
 
@@ -59,12 +58,14 @@ def compare_exchange(typingctx: Any, m: Any, i: Any, expected: Any, value: Any) 
     return types.boolean(WORDS, types.int64, types.int64, types.int64), codegen
 
 
-def call_kernel(typingctx: Any, address: Any, args: Any, layout: Any, lo: Any, hi: Any) -> Any:
+def call_kernel(
+    typingctx: Any, address: Any, args: Any, layout: Any, lo: Any, hi: Any, arena: Any
+) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kernel = ir.FunctionType(I32, [I64, I64, I64, I64]).as_pointer()
+        kernel = ir.FunctionType(I32, [I64] * 5).as_pointer()
         return builder.sext(builder.call(builder.inttoptr(values[0], kernel), values[1:]), I64)
 
-    return types.int64(*([types.int64] * 5)), codegen
+    return types.int64(*([types.int64] * 6)), codegen
 
 
 def words_at(typingctx: Any, address: Any, count: Any) -> Any:
@@ -138,12 +139,12 @@ def futex_wait(typingctx: Any, m: Any, i: Any, value: Any, microseconds: Any) ->
     return types.int64(WORDS, types.int64, types.int64, types.int64), codegen
 
 
-def futex_wake(typingctx: Any, m: Any, i: Any) -> Any:
+def futex_wake(typingctx: Any, m: Any, i: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address = builder.ptrtoint(_word(context, builder, *values), I64)
-        return _futex(builder, address, _WAKE_PRIVATE, I64(_EVERYBODY), I64(0))
+        address = builder.ptrtoint(_word(context, builder, *values[:2]), I64)
+        return _futex(builder, address, _WAKE_PRIVATE, values[2], I64(0))
 
-    return types.int64(WORDS, types.int64), codegen
+    return types.int64(WORDS, types.int64, types.int64), codegen
 
 
 def _futex(builder: Any, address: Any, operation: int, value: Any, timeout: Any) -> Any:

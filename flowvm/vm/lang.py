@@ -59,7 +59,12 @@ _libc.aligned_alloc.restype = ctypes.c_void_p
 _libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 _libc.free.argtypes = [ctypes.c_void_p]
 _KERNEL = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64
+    ctypes.c_int32,
+    ctypes.c_uint64,
+    ctypes.c_uint64,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_uint64,
 )
 
 
@@ -100,9 +105,13 @@ def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
 
 
 @_primitive
-def call_kernel(address: int, args: int, layout: int, lo: int, hi: int) -> int:
-    """Call the kernel at `address` on work units [lo, hi); its status."""
-    return int(_KERNEL(int(address))(int(args), int(layout), int(lo), int(hi)))
+def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: int) -> int:
+    """Call the kernel at `address` on work units [lo, hi); its status.
+
+    A kernel without use for `arena` may be a function of the first four: on x86-64 and aarch64 the
+    fifth goes through a register that it does not look at.
+    """
+    return int(_KERNEL(int(address))(int(args), int(layout), int(lo), int(hi), int(arena)))
 
 
 @_primitive
@@ -162,15 +171,15 @@ def futex_wait(m: Words, i: int, value: int, microseconds: int) -> int:
 
 
 @_primitive
-def futex_wake(m: Words, i: int) -> int:
-    """Wake every thread that sleeps on word `i` of `m`."""
+def futex_wake(m: Words, i: int, count: int) -> int:
+    """Wake at most `count` of the threads that sleep on word `i` of `m`."""
     return 0
 
 
 @functools.cache
 def _sources() -> str:
     folder = pathlib.Path(__file__).parent
-    files = ("lang", "intrinsics", "layout", "machine", "allocator", "execute", "shell")
+    files = ("lang", "intrinsics", "layout", "machine", "allocator", "sharing", "execute", "shell")
     return "\n".join((folder / f"{name}.py").read_text() for name in files)
 
 

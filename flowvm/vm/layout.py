@@ -140,6 +140,7 @@ E_KIND, E_KERNEL, E_LAYOUT, E_COUNT, E_SCALARS = 0, 1, 2, 3, 4
 E_ACCESS, E_UNITS, E_GRAIN, E_SCRATCH = 5, 8, 9, 10
 # output bytes; operands out of line; kernel sizes its mut2 outputs
 E_BYTES, E_OUTLINE, E_PREPARE = 11, 12, 13
+E_PHASES, E_MORE = 14, 15  # address of (units, grain) of each further phase; how many
 E_SIZES = 16  # bytes to allocate for operand k
 
 # --- INS: what the scheduler knows of the instruction in a slot -------------------------------
@@ -188,15 +189,21 @@ STR_WORDS = 256
     T_COLLECTED,  # scheduler: instructions it has completed
     T_JOB,  # leader: (job << 32) | next chunk
     T_LEFT,  # chunks of the job not finished yet
-    T_TEAM_SLEEPS,  # futex word of the helpers
+    T_TEAM_SLEEPS,  # helpers that sleep
     T_TEAM,  # helpers
-) = range(0, 8 * LINE, LINE)
+    T_NEWS,  # counts jobs; helpers that sleep on it are in T_TEAM_SLEEPS
+) = range(0, 9 * LINE, LINE)
 T_KERNEL, T_LAYOUT, T_UNITS, T_GRAIN, T_CHUNKS, T_STATUS = 72, 73, 74, 75, 76, 77
+T_FIRST, T_ARENA = 78, 79  # number of the job's first unit; the leader's private memory
 T_CLASSES = 80  # caching allocator: free list of each size class
 N_CLASSES = 168
 T_SLAB, T_SLAB_LEFT, T_CACHED = 250, 251, 252
 T_TRIMMED = 253  # the last request of TRIM that the worker has answered
 SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
+
+ARENA_BYTES = 1 << 21  # private memory of a worker or helper, for a kernel's use during a chunk
+PHASE_BITS = 40  # units of phase p are numbered from p << PHASE_BITS
+MAX_TEAM = 255  # helpers of a stream
 
 # --- ARG: argument block of a stream's worker --------------------------------------------------
 ARG_HEADER = 8  # error details 0..5, scratch address, stream

@@ -73,8 +73,10 @@ from flowvm.vm.layout import (
     STREAMS,
     T_COLLECTED,
     T_DONE,
+    T_NEWS,
     T_SLEEPS,
     T_TAIL,
+    T_TEAM,
     T_TEAM_SLEEPS,
     T_TRIMMED,
     TICKET,
@@ -97,6 +99,7 @@ from flowvm.vm.machine import (
 
 WINDOW = 64  # records taken before the workers' news are looked at again
 SLICE = 2000  # microseconds the scheduler sleeps at most
+EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
 
 
@@ -104,7 +107,7 @@ def wake(m: Words, word: int) -> None:
     """Wake whoever sleeps on `word`, after something was published."""
     if fetch_add(m, word, 0) != 0:
         store_release(m, word, 0)
-        futex_wake(m, word)
+        futex_wake(m, word, EVERYBODY)
 
 
 def rouse(m: Words) -> None:
@@ -112,7 +115,7 @@ def rouse(m: Words) -> None:
     if fetch_add(m, SCHEDULER_SLEEPS, 0) == ASLEEP and compare_exchange(
         m, SCHEDULER_SLEEPS, ASLEEP, 0
     ):
-        futex_wake(m, SCHEDULER_SLEEPS)
+        futex_wake(m, SCHEDULER_SLEEPS, EVERYBODY)
 
 
 def notify(m: Words, slot: int) -> None:
@@ -258,23 +261,35 @@ def worker_loop(base: int, stream: int) -> int:
     return 0
 
 
-def helper_loop(base: int, stream: int) -> int:
-    """A helper of a stream's worker: takes chunks of large kernels, until STOP."""
+def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
+    """Helper `number` of a stream's worker: takes chunks of large kernels, until STOP or until the
+    team is smaller.
+    """
     m = words_at(base, WORDS)
     at = STR + stream * STR_WORDS
     idle = 0
-    while load_acquire(m, STOP) == 0:
-        if help_with(m, stream):
+    while load_acquire(m, STOP) == 0 and number < load_acquire(m, at + T_TEAM):
+        news = load_acquire(m, at + T_NEWS)
+        if help_with(m, stream, arena):
             idle = 0
             continue
         idle += 1
         if idle < m[SPINS] // 4:
             sched_yield()
             continue
-        asleep = fetch_add(m, at + T_TEAM_SLEEPS, 1) + 1  # it counts: helpers share the word
-        if not help_with(m, stream):
-            futex_wait(m, at + T_TEAM_SLEEPS, asleep, NAP)
+        fetch_add(m, at + T_TEAM_SLEEPS, 1)  # before the look at T_NEWS that futex_wait takes
+        futex_wait(m, at + T_NEWS, news, NAP)
+        fetch_add(m, at + T_TEAM_SLEEPS, -1)
         idle = 0
+    return 0
+
+
+def wake_team(base: int, stream: int) -> int:
+    """Let every helper of a stream look whether it is still wanted."""
+    m = words_at(base, WORDS)
+    at = STR + stream * STR_WORDS
+    fetch_add(m, at + T_NEWS, 1)
+    futex_wake(m, at + T_NEWS, EVERYBODY)
     return 0
 
 

@@ -19,6 +19,7 @@ from flowvm.meta import TensorMeta
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor
 from flowvm.vm.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
+from flowvm.vm.layout import ARENA_BYTES, PHASE_BITS
 
 SIGNATURE = "int32(int64, int64, int64, int64)"
 SIZE = 48  # elements of most tensors here
@@ -121,6 +122,48 @@ def count_kernel(args: int, layout: int, lo: int, hi: int) -> int:
     return 0
 
 
+def phases_kernel(args: int, layout: int, lo: int, hi: int) -> int:
+    """Sums of 8 go to scratch, sums of 4 of those, in phase 1, too; x[i] += their sum in phase 2.
+
+    A range that starts before the phase in front is done shows in the result.
+    """
+    a, n = words_at(args, 16), words_at(layout, 1)[0]
+    phase = lo >> PHASE_BITS
+    first, last = lo - (phase << PHASE_BITS), hi - (phase << PHASE_BITS)
+    x, eights = words_at(a[8], n), n // 8
+    scratch = words_at(a[6], eights + eights // 4)
+    for u in range(first, last):
+        if phase == 0:
+            scratch[u] = 0
+            for i in range(8 * u, 8 * u + 8):
+                scratch[u] += x[i]
+        elif phase == 1:
+            scratch[eights + u] = 0
+            for i in range(4 * u, 4 * u + 4):
+                scratch[eights + u] += scratch[i]
+        else:
+            total = a[10]
+            for i in range(eights, eights + eights // 4):
+                total += scratch[i]
+            x[u] += total
+    return 0
+
+
+def arena_kernel(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
+    """x[u] = u, by way of the whole arena: two threads with one arena would disturb each other."""
+    a = words_at(args, 16)
+    x, own = words_at(a[8], words_at(layout, 1)[0]), words_at(arena, ARENA_BYTES // 8)
+    for u in range(lo, hi):
+        for i in range(0, len(own), 64):
+            own[i] = u
+        sched_yield()
+        for i in range(0, len(own), 64):
+            if own[i] != u:
+                return USER_STATUS
+        x[u] = u if arena % 64 == 0 else -1
+    return 0
+
+
 def _lower(kernel: Any, grain: int = 0, units: int | None = None) -> Any:
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         n = metas[0].numel
@@ -158,6 +201,32 @@ mix = Operator(
 update = _in_place("update", update_kernel)
 update_in_chunks = _in_place("update_in_chunks", update_kernel, grain=7)
 scan_in_chunks = _in_place("scan_in_chunks", scan_kernel, grain=100)
+
+
+def _phases(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    n = metas[0].numel
+    return Invocation(
+        (),
+        jit.native(phases_kernel, SIGNATURE),
+        np.array([n], np.int64),
+        units=n // 8,
+        grain=2,
+        scratch=n // 8 * 10,
+        phases=((n // 32, 1), (n, 5)),
+    )
+
+
+def _arena(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    n = metas[0].numel
+    signature = SIGNATURE.replace(")", ", int64)")
+    return Invocation((), jit.native(arena_kernel, signature), np.array([n], np.int64), n, 1)
+
+
+add_total_in_phases = Operator(
+    "add_total_in_phases", ("x", "y"), (), _phases, scalars=("k",), scalar_kinds="q",
+    writes=frozenset("x"),
+).call  # fmt: skip
+count_by_arena = Operator("count_by_arena", ("x",), (), _arena, writes=frozenset("x")).call
 meet = _in_place("meet", meet_kernel, grain=1, units=3)
 wait_for_gate = _in_place("wait_for_gate", wait_kernel, units=1)
 open_gate = _in_place("open_gate", open_kernel, units=1)

@@ -6,13 +6,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import flowvm as flow
 from flowvm.errors import KernelError
 from flowvm.interpreter import Operator, use_stream
 from flowvm.vm import layout as w
 from flowvm.vm.engine import CALL_STREAM, engine
 
 from . import kernels
-from .kernels import USER_STATUS, count_kernel, meet, tensor, update_in_chunks
+from .kernels import (
+    USER_STATUS,
+    add_total_in_phases,
+    count_by_arena,
+    count_kernel,
+    meet,
+    tensor,
+    update_in_chunks,
+)
 from .live import Background, script, streams, word
 
 NOWHERE = -1
@@ -45,12 +54,8 @@ def chunks(units, grain):
 @pytest.fixture(scope="module", autouse=True)
 def _team():
     """Helpers, whatever the machine has: three threads for one kernel."""
-    engine.wait_idle()
-    at = w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM
-    missing = 2 - engine.words[at]
-    for i in range(missing):
-        engine._thread(f"flowvm-h:test.{i}", engine.call("helper_loop"), engine.base, CALL_STREAM)
-    engine.words[at] += max(0, missing)
+    with flow.config(workers=3):
+        yield
 
 
 @pytest.mark.parametrize("units", [1, 2, 7, 64, 1000])
@@ -141,3 +146,52 @@ def test_the_same_bits_with_any_number_of_workers():
     ]
     assert [team for team, _ in outputs] == ["0", "1", "3"]
     assert len({bits for _, bits in outputs}) == 1
+
+
+def test_a_phase_begins_when_the_one_before_is_done():
+    for k in range(200):
+        values = np.arange(320) * (k % 7 - 3)
+        x = tensor(values)
+        add_total_in_phases(x, x, k)
+        assert (x.numpy() == values + values.sum() + k).all(), k
+
+
+def test_phases_without_helpers():
+    values = np.arange(96)
+    x = tensor(values)
+    with use_stream(streams(2)[1]):
+        add_total_in_phases(x, x, 0)
+    with flow.vm.sequential():
+        add_total_in_phases(x, x, 0)
+    once = values + values.sum()
+    assert (x.numpy() == once + once.sum()).all()
+
+
+def test_every_thread_has_an_arena_of_its_own():
+    x, y = tensor(np.zeros(60)), tensor(np.zeros(60))
+    count_by_arena(x)
+    with use_stream(streams(2)[1]):
+        count_by_arena(y)
+    assert x.numpy().tolist() == y.numpy().tolist() == list(range(60))
+
+
+def test_the_number_of_threads_changes_while_kernels_run():
+    x, count = tensor(np.zeros(65)), counter(64, 1)
+    threads = flow.get_num_threads()
+    try:
+        for k in range(300):
+            count(x, 0)
+            if k % 3 == 0:
+                flow.set_num_threads(1 + k % 5)
+                team = word(w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM)
+                helpers = [t for t in engine.threads if t.name.startswith("flowvm-h:cpu")]
+                assert team == len(helpers) == k % 5 == flow.get_num_threads() - 1
+    finally:
+        flow.set_num_threads(threads)
+    assert x.numpy().tolist() == [300] * 64 + [300 * 64]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 257, 1.5, "many", None])
+def test_a_number_of_threads_that_is_none(wrong):
+    with pytest.raises(flow.errors.ConfigError, match="1 to 256"):
+        flow.set_num_threads(wrong)

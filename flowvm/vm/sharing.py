@@ -1,0 +1,29 @@
+"""How the chunks of one large kernel are shared among a stream's worker and its helpers.
+
+A kernel's units are cut into chunks by its launch alone, so what each chunk computes does not
+depend on how many threads there are.  Which thread runs a chunk does: each takes a run of chunks
+that is a fixed share of those left, so runs are long while much is left, which spares the shared
+counter, and single chunks at the end, which lets the threads finish together.  That is guided
+self-scheduling (Polychronopoulos and Kuck, 1987), here with half of an even share.
+
+Pure functions of integers: tests simulate 64 threads with them.
+"""
+
+from __future__ import annotations
+
+__all__ = ["chunks_of", "helpers_for", "run_length"]
+
+
+def chunks_of(units: int, grain: int) -> int:
+    """Chunks of at most `grain` units, at least one."""
+    return max(1, (units + grain - 1) // grain)
+
+
+def run_length(left: int, threads: int) -> int:
+    """How many of the `left` chunks (at least one) the next thread takes."""
+    return max(1, left // (2 * threads))
+
+
+def helpers_for(chunks: int, team: int) -> int:
+    """How many of `team` helpers are worth waking for so many chunks."""
+    return min(chunks - 1, team)
