@@ -1,11 +1,11 @@
 """Kernels from scalar expressions and from body functions, in the one form that the VM calls.
 
-    int32 kernel(uint64 args, uint64 layout, int64 lo, int64 hi)
+    int32 kernel(uint64 args, uint64 layout, int64 lo, int64 hi, uint64 arena)
 
 `args` points at int64 words: 0-5 error details, 6 scratch address, 7 stream, then one address per
 operand (outputs first), then one word per dynamic scalar.  `layout` points at immutable int64
-words.  [lo, hi) is the part of the work to do; any split into ranges gives the same result.  The
-kernel returns 0 or a status.
+words.  [lo, hi) is the part of the work to do; any split into ranges gives the same result.
+`arena` is memory of the thread that runs the range.  The kernel returns 0 or a status.
 
 Only the expression or the body goes through Numba.  What surrounds it (reading words, walking
 strides, converting dtypes) is LLVM text made here: it costs no type inference, and it can tell LLVM
@@ -14,9 +14,9 @@ what Python cannot say, namely that iterations are independent even when an outp
 Invariant for elementwise kernels: an output shares memory with an operand element for element or
 not at all.
 
-A body is `body(arrays..., consts..., scalars..., [scratch], lo, hi, [details])` and returns None or
-a status.  `details`, if the last parameter has that name, is an int64 array of the six error
-details.  A body that raises returns RAISED.
+A body is `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` and
+returns None or a status.  `details`, if the last parameter has that name, is an int64 array of the
+six error details.  A body that raises returns RAISED.
 
 Long because both kinds of kernels are made here, of the same pieces of LLVM text.
 """
@@ -36,6 +36,7 @@ from flowvm.native import LoweredFunction, lower
 from flowvm.ops import scalar
 from flowvm.ops.blas import blas, gemm
 from flowvm.ops.walk import MAX_NDIM, OPERANDS_AT, STRIDED, WALK, provide
+from flowvm.vm.layout import ARENA_BYTES
 
 __all__ = [
     "DIVISION_BY_ZERO",
@@ -451,6 +452,7 @@ def body_kernel(
     const_kinds: Sequence[str] = (),
     scalar_kinds: Sequence[str] = (),
     scratch: bool = False,
+    arena: bool = False,
     *,
     reassociate: bool = False,
     counts: bool = False,
@@ -469,6 +471,7 @@ def body_kernel(
         tuple(const_kinds),
         tuple(scalar_kinds),
         bool(scratch),
+        bool(arena),
         bool(reassociate),
         bool(counts),
     )
@@ -481,11 +484,12 @@ def _body(
     const_kinds: tuple[str, ...],
     scalar_kinds: tuple[str, ...],
     scratch: bool,
+    arena: bool,
     reassociate: bool,
     counts: bool,
 ) -> int:
-    details = _check_body(body, operands, const_kinds, scalar_kinds, scratch)
-    parts = ("body", operands, const_kinds, scalar_kinds, scratch, reassociate, counts)
+    details = _check_body(body, operands, const_kinds, scalar_kinds, scratch, arena)
+    parts = ("body", operands, const_kinds, scalar_kinds, scratch, arena, reassociate, counts)
 
     def make() -> jit.Lowered:
         from numba import types
@@ -498,11 +502,11 @@ def _body(
         kinds = {"i": types.int64, "f": types.float64, "b": types.boolean}
         signature = [array(d, n, "C" if c else "A") for d, n, c in operands]
         signature += [kinds[k] for k in (*const_kinds, *scalar_kinds)]
-        signature += [array("uint8", 1, "C")] if scratch else []
+        signature += [array("uint8", 1, "C")] * (scratch + arena)
         signature += [types.int64, types.int64]
         signature += [array("int64", 1, "C")] if details else []
         inner = lower(body, tuple(signature), reassociate=reassociate)
-        text = _body_text(inner, operands, const_kinds, scalar_kinds, scratch, details)
+        text = _body_text(inner, operands, const_kinds, scalar_kinds, scratch, arena, details)
         if not counts:
             text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
             text += "declare void @llvm.assume(i1)\n"
@@ -524,6 +528,7 @@ def _check_body(
     const_kinds: tuple[str, ...],
     scalar_kinds: tuple[str, ...],
     scratch: bool,
+    arena: bool,
 ) -> bool:
     """Whether `body` takes details; an error where its parameters are not what it will be given."""
     for dtype, _, _ in operands:
@@ -533,12 +538,12 @@ def _check_body(
             )
     names = list(inspect.signature(body).parameters)
     details = names[-1:] == ["details"]
-    wanted = len(operands) + len(const_kinds) + len(scalar_kinds) + scratch + 2 + details
+    wanted = len(operands) + len(const_kinds) + len(scalar_kinds) + scratch + arena + 2 + details
     if len(names) != wanted:
         raise ValueError(
             f"{body.__name__}({', '.join(names)}) would be called with {len(operands)} arrays, "
-            f"{len(const_kinds)} consts, {len(scalar_kinds)} scalars{', scratch' * scratch}, lo, hi"
-            f"{', details' * details}: {wanted} arguments"
+            f"{len(const_kinds)} consts, {len(scalar_kinds)} scalars{', scratch' * scratch}"
+            f"{', arena' * arena}, lo, hi{', details' * details}: {wanted} arguments"
         )
     return details
 
@@ -549,6 +554,7 @@ def _body_text(
     const_kinds: tuple[str, ...],
     scalar_kinds: tuple[str, ...],
     scratch: bool,
+    arena: bool,
     details: bool,
 ) -> str:
     t = _Text()
@@ -583,6 +589,8 @@ def _body_text(
     if scratch:
         size_word = t.word("%layp", at + len(const_kinds))
         array(t.word("%argp", SCRATCH_AT, "ptr"), 1, [size_word], ["1"])
+    if arena:
+        array(t.new("inttoptr i64 %arena to ptr"), 1, [str(ARENA_BYTES)], ["1"])
     values += ["%lo", "%hi"]
     if details:
         array("%argp", 8, ["6"], ["8"])
@@ -609,7 +617,7 @@ def _body_entry(inner: LoweredFunction, t: _Text, values: list[str]) -> str:
     declared = "".join(f", {a}" for a in inner.args_ir)
     return f"""
 declare i32 @"{inner.name}"(ptr, ptr{declared})
-define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi) {{
+define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi, i64 %arena) {{
 entry:
 {t}
 }}
