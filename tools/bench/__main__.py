@@ -1,5 +1,5 @@
-"""`python -m tools.bench [--peers torch,numpy] [--json] [--rounds N] [--only TEXT]`: one table of
-what is promised.
+"""`python -m tools.bench [--groups eager,kernels] [--peers torch,jax] [--only TEXT] [--json]`: one
+table of what is promised.  Every op over sizes is `python -m tools.bench.kernels`.
 
 Ours and the peer run in turn in one process, one thread each (`FLOWVM_WORKERS=1`,
 `torch.set_num_threads(1)`); a ratio is the median of paired ratios.  Absolute times are this
@@ -17,9 +17,14 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("FLOWVM_WORKERS", "1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
-from tools.bench import eager, machine, startup
+from tools.bench import eager, machine, startup, targets
 from tools.bench.measure import Result
+
+GROUPS = "eager,kernels,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -34,22 +39,29 @@ def _peers(names: str) -> dict[str, Any]:
     return found
 
 
-def _all(peers: dict[str, Any], rounds: int) -> Iterator[Result]:
-    yield from eager.results(peers, rounds)
-    yield from machine.results(rounds)
-    yield from startup.results(peers, max(3, rounds // 2))
+def _all(groups: list[str], peers: str, rounds: int, only: str) -> Iterator[Result]:
+    found = _peers(peers)
+    if "eager" in groups:
+        yield from eager.results(found, rounds)
+    if "kernels" in groups:
+        yield from targets.results(list(found), rounds, only)
+    if "machine" in groups:
+        yield from machine.results(rounds)
+    if "startup" in groups:
+        yield from startup.results(found, max(3, rounds // 2))
 
 
 def main() -> int:
     """Run, print, and exit with 0 whatever the figures are: this measures, it does not judge."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
-    parser.add_argument("--peers", default="torch,numpy", help="comma-separated; '' for none")
+    parser.add_argument("--peers", default="torch,jax,numpy", help="comma-separated; '' for none")
+    parser.add_argument("--groups", default=GROUPS, help=f"some of {GROUPS}")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="rows whose name has this text")
     options = parser.parse_args()
     rows = []
-    for row in _all(_peers(options.peers), options.rounds):
+    for row in _all(options.groups.split(","), options.peers, options.rounds, options.only):
         if options.only not in row.name:
             continue
         rows.append(row)

@@ -35,29 +35,9 @@ def step_8x8(lib: Any) -> Runner:
     return run
 
 
-def mlp_step(lib: Any) -> Runner:
-    """MLP 64-64-64-10, batch 32, SGD with momentum: one step."""
-    nn = lib.nn
-    model = nn.Sequential(
-        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
-    )
-    optimizer = lib.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    x, y = lib.rand(32, 64), lib.randint(0, 10, (32,))
-    loss_of = nn.CrossEntropyLoss()
-
-    def run(count: int) -> None:
-        for _ in range(count):
-            optimizer.zero_grad()
-            loss_of(model(x), y).backward()
-            optimizer.step()
-
-    return run
-
-
 CASES = (
     ("a + b, 8x8, issue to issue", add, 20_000, 1.2),
     ("matmul, relu, sum, backward, 8x8", step_8x8, 2_000, 0.8),
-    ("MLP 64-64-64-10, batch 32, SGD step", mlp_step, 300, 0.8),
 )
 
 

@@ -1,0 +1,318 @@
+"""Every op against PyTorch, JAX and NumPy, over sizes: `python -m tools.bench.kernels`.
+
+    --families order,index      some families; --only TEXT: cases whose name has this text
+    --sizes 0,6,12,16,20,24     powers of two of elements
+    --peers torch,jax,numpy     what to compare with
+    --svg FILE, --json FILE     the heat map as a picture; every figure
+
+All run on one thread, in turn, in one process.  A figure is the time of one call among several,
+with the wait for the last result: flowvm and JAX are asynchronous.  A ratio is the median of the
+ratios of neighbours.  flowvm's time includes the call, so small sizes show what issuing costs.
+JAX's functions are compiled (`jax.jit`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+os.environ.setdefault("FLOWVM_WORKERS", "1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
+
+import numpy as np
+
+import flowvm as flow
+from tools.bench.cases import OPERANDS, Case, all_cases
+from tools.bench.ceilings import bytes_per_second, flops_per_second
+from tools.bench.heatmap import print_table, save_svg
+
+SIZES = (0, 6, 12, 16, 20, 24)
+SLICE = 0.02  # seconds that one measurement of a library takes, about
+PATIENCE = 1.5  # seconds of one call from which on larger sizes of a case are left out
+
+
+@dataclass
+class Timing:
+    """One case at one size: seconds a call of each library, and the ratios ours / theirs."""
+
+    name: str
+    family: str
+    size: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    bytes: int = 0
+    share: float = 0.0  # of the machine's ceiling, for bytes or operations, whichever is larger
+    bound: str = "bytes"
+
+    @property
+    def worst(self) -> float | None:
+        """The ratio to the fastest peer."""
+        return max(self.ratios.values(), default=None)
+
+
+class Library:
+    """Names looked up in one module after another; `aliases` for what is called otherwise."""
+
+    def __init__(self, *modules: Any, **aliases: str) -> None:
+        self.modules, self.aliases = modules, aliases
+
+    def __getattr__(self, name: str) -> Any:
+        name = self.aliases.get(name, name)
+        for module in self.modules:
+            if hasattr(module, name):
+                return getattr(module, name)
+        raise AttributeError(name)
+
+
+@dataclass
+class Runner:
+    """A library that cases run on."""
+
+    name: str
+    space: dict[str, Any]
+    array: Callable[[Any], Any]
+    wait: Callable[[Any], None]
+    torch_like: bool
+    compile: Callable[[Any], Any]
+
+
+def _no_wait(result: Any) -> None:
+    return None
+
+
+def _as_it_is(function: Any) -> Any:
+    return function
+
+
+def runners(peers: list[str]) -> Iterator[Runner]:
+    """flowvm, then the peers that are installed."""
+    functional = Library(flow.nn.functional, flow)
+    space = {"l": functional, "F": functional}
+    yield Runner("flowvm", space, flow.tensor, lambda result: flow.vm.sync(), True, _as_it_is)
+    for name in peers:
+        try:
+            yield _PEERS[name]()
+        except ImportError:
+            print(f"bench: {name} is not installed", file=sys.stderr)
+
+
+def _torch() -> Runner:
+    import torch
+
+    torch.set_num_threads(1)
+    functional = Library(torch.nn.functional, torch, torch.linalg)
+    plain = Library(torch, torch.nn.functional, torch.linalg)
+    space = {"l": plain, "F": functional}
+    return Runner(
+        "torch", space, lambda a: torch.from_numpy(np.array(a)), _no_wait, True, _as_it_is
+    )
+
+
+_OTHER_NAMES = {
+    "clamp": "clip", "div": "divide", "sub": "subtract", "mul": "multiply",
+    "neg": "negative", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2",
+    "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "pow": "power", "eq": "equal",
+    "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "lgamma": "gammaln", "logsigmoid": "log_sigmoid", "softsign": "soft_sign",
+    "sigmoid": "expit", "inverse": "inv",
+}  # fmt: skip
+
+
+def _jax() -> Runner:
+    import jax
+
+    other = Library(jax.numpy, jax.nn, jax.scipy.special, jax.lax, jax.numpy.linalg, **_OTHER_NAMES)
+    space = {"l": other, "F": other}
+    wait, compiled = jax.block_until_ready, jax.jit
+    return Runner("jax", space, jax.numpy.asarray, wait, False, compiled)
+
+
+def _numpy() -> Runner:
+    modules: list[Any] = [np, np.linalg]
+    try:
+        import scipy.special
+
+        modules.append(scipy.special)
+    except ImportError:
+        pass
+    other = Library(*modules, **_OTHER_NAMES)
+    space = {"l": other, "F": other}
+    return Runner("numpy", space, np.array, _no_wait, False, _as_it_is)
+
+
+_PEERS: dict[str, Callable[[], Runner]] = {"torch": _torch, "jax": _jax, "numpy": _numpy}
+
+
+def _bound(
+    name: str, expr: str, other: str, on: Runner, arrays: list[Any], backward: bool
+) -> Callable[[], Any] | None:
+    """A function without arguments that runs an expression on a library, None if it cannot."""
+    expr = expr if on.torch_like else other or expr
+    tensors = [on.array(a) for a in arrays]
+    if backward:
+        if not on.torch_like:
+            return None
+        floats = [t for t, a in zip(tensors, arrays, strict=True) if a.dtype.kind == "f"]
+        for t in floats:
+            t.requires_grad_(True)
+    code = compile(f"lambda x, y=None, z=None: {expr}", name, "eval")
+    try:
+        function = on.compile(eval(code, dict(on.space)))
+        on.wait(function(*tensors))
+    except Exception:  # the peer has no such op, or another signature: no figure
+        if on.name in ("flowvm", "torch"):
+            print(f"bench: {name} does not run on {on.name}", file=sys.stderr)
+        return None
+    if not backward:
+        return lambda: function(*tensors)
+
+    def both() -> Any:
+        for t in floats:
+            t.grad = None
+        return function(*tensors).sum().backward()
+
+    return both
+
+
+def _timed(function: Callable[[], Any], on: Runner, count: int) -> float:
+    start = time.perf_counter()
+    result = None
+    for _ in range(count):
+        result = function()
+    on.wait(result)
+    return (time.perf_counter() - start) / count
+
+
+def _sizes_of(result: Any) -> int:
+    if isinstance(result, (list, tuple)):
+        return sum(_sizes_of(r) for r in result)
+    return int(result.numel()) * int(result.dtype.itemsize) if hasattr(result, "numel") else 0
+
+
+def time_case(
+    case: Case, size: int, libraries: list[Runner], rounds: int, backward: bool = False
+) -> Timing | None:
+    """Run one case at one size on all libraries, in turn."""
+    rng = np.random.default_rng(0)
+    arrays = [OPERANDS[kind](rng, size) for kind in case.operands]
+    name = f"{case.name}, with backward" if backward else case.name
+    row = Timing(name, case.family, size)
+    if not time_arrays(row, case.expr, case.other, arrays, libraries, rounds, backward):
+        return None
+    if not backward:
+        _share(row, case)
+    return row
+
+
+def time_arrays(
+    row: Timing,
+    expr: str,
+    other: str,
+    arrays: list[Any],
+    libraries: list[Runner],
+    rounds: int,
+    backward: bool,
+) -> bool:
+    """Fill in the times and ratios of an expression on some arrays; False if ours cannot run it."""
+    found = [(on, _bound(row.name, expr, other, on, arrays, backward)) for on in libraries]
+    ready = [(on, function) for on, function in found if function is not None]
+    if not ready or ready[0][0].name != "flowvm":
+        return False
+    row.bytes = sum(a.nbytes for a in arrays) + (0 if backward else _sizes_of(ready[0][1]()))
+    time_functions(row, ready, rounds)
+    return True
+
+
+def time_functions(row: Timing, ready: list[tuple[Runner, Callable[[], Any]]], rounds: int) -> None:
+    """Time functions of several libraries, ours first, in turn."""
+    counts = {}
+    for on, function in ready:
+        _timed(function, on, 1)
+        counts[on.name] = max(1, min(1000, int(SLICE / max(_timed(function, on, 1), 1e-7))))
+    seconds: dict[str, list[float]] = {on.name: [] for on, _ in ready}
+    for _ in range(rounds):
+        for on, function in ready:
+            seconds[on.name].append(_timed(function, on, counts[on.name]))
+    row.seconds = {name: statistics.median(values) for name, values in seconds.items()}
+    for name, values in seconds.items():
+        if name != "flowvm":
+            pairs = zip(seconds["flowvm"], values, strict=True)
+            row.ratios[name] = statistics.median(a / b for a, b in pairs)
+
+
+def _share(row: Timing, case: Case) -> None:
+    """How much of the roofline is reached: the time the machine needs at least, over ours."""
+    needed = {"bytes": row.bytes / bytes_per_second(row.bytes)}
+    if case.flops is not None:
+        needed["operations"] = case.flops(row.size) / flops_per_second()
+    row.bound = max(needed, key=lambda k: needed[k])
+    row.share = needed[row.bound] / row.seconds["flowvm"]
+
+
+def results(
+    cases: list[Case], powers: list[int], libraries: list[Runner], rounds: int
+) -> Iterator[Timing]:
+    """Every case at every size, a size at a time until one takes too long."""
+    for case in cases:
+        for backward in (False, True)[: 1 + case.grad]:
+            for power in powers:
+                size = 1 << power
+                if not case.least <= size <= case.most:
+                    continue
+                row = time_case(case, size, libraries, rounds, backward)
+                if row is None:
+                    break
+                yield row
+                if max(row.seconds.values()) > PATIENCE:
+                    break
+
+
+def main() -> int:
+    """Measure, print the heat map and the rooflines; 0 whatever the figures are."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--peers", default="torch,jax,numpy")
+    parser.add_argument("--families", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--svg", default="")
+    parser.add_argument("--json", default="")
+    options = parser.parse_args()
+    families = set(filter(None, options.families.split(",")))
+    cases = [
+        c for c in all_cases()
+        if (not families or c.family in families) and options.only in c.name
+    ]  # fmt: skip
+    powers = [int(p) for p in options.sizes.split(",")]
+    libraries = list(runners([p for p in options.peers.split(",") if p]))
+    rows = []
+    for row in results(cases, powers, libraries, options.rounds):
+        rows.append(row)
+        if sys.stderr.isatty():
+            print(f"\r\x1b[2K  {row.family}: {row.name}, {row.size:,}", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r\x1b[2K", end="", file=sys.stderr)
+    print_table(rows, powers)
+    if options.svg:
+        save_svg(rows, powers, options.svg)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump([asdict(row) for row in rows], file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
