@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print JSON, for a report or a script")
     warmup = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
     warmup.add_argument("--all", action="store_true", help="every op that declares samples")
+    warmup.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
     return top
 
 

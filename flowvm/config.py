@@ -137,6 +137,13 @@ VARIABLES: tuple[Variable, ...] = (
         start=True,
     ),
     Variable(
+        "cache_bytes",
+        lambda: 2 << 30,
+        _bytes,
+        "bytes, such as 500M or 2G",
+        "size of that folder from which on the kernels not used for longest are removed",
+    ),
+    Variable(
         "debug",
         lambda: 0,
         _integer(0, 4),
@@ -191,6 +198,7 @@ class Config:
 
     engine: str
     cache_dir: Path
+    cache_bytes: int
     debug: int
     workers: int
     run_ahead: int

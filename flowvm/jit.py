@@ -59,12 +59,15 @@ __all__ = [
     "load",
     "native",
     "provide",
+    "prune",
     "set_cache_dir",
     "source_key",
     "stats",
 ]
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
+PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
+USED_AFTER = 86400  # seconds after which an entry that is read is marked as used again
 _MAGIC = b"flowvm.o"
 _DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger("flowvm.jit")
@@ -180,6 +183,7 @@ def _from_cache(digest: str) -> int | None:
         _log.debug("cache entry %s needs %s, not found here", digest, missing)
         return None
     address = _load_object(digest, code)
+    _mark_used(digest)
     _counts["loaded"] += 1
     _counts["load_seconds"] += time.perf_counter() - start
     return address
@@ -200,6 +204,42 @@ def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
             raise
     except OSError as error:
         _cannot_write(path.parent, error)
+    if _counts["compiled"] % PRUNE_EVERY == 0:
+        prune(path.parent, config.cache_bytes)
+
+
+def _mark_used(digest: str) -> None:
+    """Let an entry that is read be younger than those that are not, to the day."""
+    path = _entry_path(digest)
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > USED_AFTER:
+            os.utime(path)
+
+
+def prune(folder: Path, limit: int) -> int:
+    """Remove the entries of `folder` that were not used for longest until a quarter of `limit`
+    bytes is free; the number removed.
+
+    Does nothing below `limit`.  What another process has loaded stays loaded.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for item in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                if item.name.endswith((".o", ".tmp")):
+                    status = item.stat()
+                    found.append((status.st_mtime, status.st_size, item.path))
+    total, removed = sum(size for _, size, _ in found), 0
+    if total <= limit:
+        return 0
+    for _, size, path in sorted(found):
+        if total <= limit - limit // 4:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            removed, total = removed + 1, total - size
+    say(1, f"removed {removed} of {len(found)} cached kernels that were not used for longest")
+    return removed
 
 
 @functools.cache

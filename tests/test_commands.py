@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +118,25 @@ def test_the_demo_learns_the_digits_and_reports_on_the_vm() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for expected in ("(97% reached)", "instructions issued", "raw", "prescheduled", "peak memory"):
         assert expected in done.stdout
+
+
+def test_warmup_compiles_in_processes_what_a_session_then_only_loads(tmp_path) -> None:
+    code = """
+from flowvm.warmup import in_processes
+done = list(in_processes(["abs", "exp", "no such op"], 2, False))
+assert sorted(d.name for d in done) == ["abs", "exp", "no such op"], done
+assert [d.name for d in done if d.error] == ["no such op"], done
+print(sum(d.compiled for d in done))
+"""
+    script = tmp_path / "script.py"
+    script.write_text(f"if __name__ == '__main__':\n{textwrap.indent(code, '    ')}")
+    environment = {**os.environ, "FLOWVM_CACHE_DIR": str(tmp_path / "cache")}
+    counts = [
+        int(subprocess.run(
+            [sys.executable, str(script)], env=environment, check=True, capture_output=True,
+            text=True,
+        ).stdout)
+        for _ in range(2)
+    ]  # fmt: skip
+    assert counts[0] > 0
+    assert counts[1] == 0

@@ -285,3 +285,28 @@ def test_an_unwritable_cache_keeps_code_in_memory(program, tmp_path):
 
 def test_without_compiling_python_can_step_through(program):
     assert program(NUMBA_DISABLE_JIT="1") == COMPILED
+
+
+def test_the_cache_is_kept_below_its_limit_oldest_first(tmp_path):
+    for k in range(20):
+        path = tmp_path / f"{k}.o"
+        path.write_bytes(bytes(100))
+        os.utime(path, (k, k))
+    (tmp_path / "notes.txt").write_bytes(bytes(5000))
+    assert jit.prune(tmp_path, 2000) == 0
+    assert jit.prune(tmp_path, 1600) == 8  # 20 entries of 100 bytes down to 3/4 of the limit
+    assert sorted(int(p.stem) for p in tmp_path.glob("*.o")) == list(range(8, 20))
+    assert (tmp_path / "notes.txt").exists()
+    assert jit.prune(tmp_path / "missing", 1) == 0
+
+
+def test_reading_an_entry_marks_it_as_used(cache):
+    signature, key = "int64(int64)", "marks"
+    first = jit.native(triple, signature, key=key)
+    (entry,) = cache.glob("*.o")
+    os.utime(entry, (1, 1))
+    jit._addresses.clear()
+    again = jit.native(triple, signature, key=key)
+    assert call(first, 4) == call(again, 4) == 12
+    assert entry.stat().st_mtime > 1
+
