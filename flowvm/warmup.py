@@ -26,8 +26,8 @@ COMMON = (
     "cross_entropy cumsum div dropout embedding eq erf exp gather ge gelu group_norm gt "
     "index_select layer_norm le leaky_relu linear log log_softmax lt masked_fill matmul max "
     "max_pool2d maximum mean min minimum mm mse_loss mul ne neg nll_loss one_hot pad permute pow "
-    "relu reshape rms_norm rsqrt scatter_add sigmoid silu sin cos softmax softplus sort sqrt square "
-    "stack std sub sum tanh topk transpose tril triu var where"
+    "relu reshape rms_norm rsqrt scatter_add sigmoid silu sin cos softmax softplus sort sqrt "
+    "square stack std sub sum tanh topk transpose tril triu var where"
 )
 
 
@@ -80,7 +80,7 @@ def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done
 
 @contextmanager
 def progress(pieces: int) -> Iterator["Callable[[str], None]"]:
-    """A function that says that a piece is done: a bar on a terminal, a line now and then if not."""
+    """A function that says that a piece is done: a bar on a terminal, else a line now and then."""
     from rich.console import Console
 
     console = Console()
