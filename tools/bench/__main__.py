@@ -90,7 +90,8 @@ def _print(rows: list[Result]) -> None:
             r.reach,
             "" if r.met is None else "[green]met[/]" if r.met else "[red]missed[/]",
         )
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=120)).print(table)
 
 
 if __name__ == "__main__":

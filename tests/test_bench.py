@@ -1,0 +1,99 @@
+"""The benchmark measures every op there is, and its expressions run.  Nothing is timed here."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.ops.registry import SAMPLES
+from tools.bench.cases import CASES, OPERANDS, WITHOUT, all_cases, covered
+from tools.bench.ceilings import bytes_per_second, flops_per_second
+from tools.bench.heatmap import print_table, save_svg
+from tools.bench.kernels import Library, Timing, runners, time_case
+from tools.bench.targets import STEPS, TARGETS
+
+(OURS,) = runners([])
+
+
+def test_every_declared_op_is_timed_or_has_a_reason():
+    timed = covered() | {case.name for case in all_cases()}
+    assert not {s.name for s in SAMPLES} - timed - {"_"}
+
+
+def test_the_lists_name_only_what_exists():
+    known = {s.name for s in SAMPLES} | {s.name.replace(" ", "_") for s in SAMPLES}
+    named = {name for line in WITHOUT.values() for name in line.split()}
+    named |= {op for case in CASES for op in case.ops}
+    assert not named - known
+
+
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
+def test_each_case_runs_on_ours(case, rng):
+    size = max(case.least, 64)
+    arrays = [OPERANDS[kind](rng, size) for kind in case.operands]
+    function = eval(f"lambda x, y=None, z=None: {case.expr}", dict(OURS.space))
+    tensors = [flow.tensor(a) for a in arrays]
+    if case.grad:
+        for t in tensors:
+            if t.dtype.is_floating_point:
+                t.requires_grad_(True)
+        function(*tensors).sum().backward()
+    else:
+        function(*tensors)
+    flow.vm.sync()
+
+
+def test_a_row_has_times_and_a_share_of_what_the_machine_can():
+    case = next(c for c in CASES if c.name == "matmul, square")
+    row = time_case(case, 1 << 12, [OURS], rounds=1)
+    assert row.seconds["flowvm"] > 0
+    assert row.bytes == 3 * 4 * 4096
+    assert 0 < row.share < 2
+    assert row.bound in ("bytes", "operations")
+
+
+def test_ceilings_are_of_this_world():
+    assert 1e9 < bytes_per_second(1 << 16) < 1e13
+    assert 1e9 < flops_per_second() < 1e12
+
+
+def test_names_are_looked_up_in_one_module_after_another():
+    library = Library(np, np.linalg, clamp="clip")
+    assert library.exp is np.exp
+    assert library.det is np.linalg.det
+    assert library.clamp is np.clip
+    with pytest.raises(AttributeError):
+        _ = library.no_such_name
+
+
+def test_the_heat_map_as_table_and_picture(tmp_path, capsys):
+    rows = [
+        Timing("a < b", "elementwise", 1, {"flowvm": 2e-6, "torch": 1e-6}, {"torch": 2.0}),
+        Timing("a < b", "elementwise", 64, {"flowvm": 2e-6, "torch": 8e-6}, {"torch": 0.25}),
+        Timing("alone", "order", 64, {"flowvm": 2e-3}),
+    ]
+    print_table(rows, [0, 6])
+    text = capsys.readouterr().out
+    assert re.search(r"a < b\s+2.00\s+0.25\s+2 us", text)
+    assert "2 cells: geometric mean 0.71x" in text
+    save_svg(rows, [0, 6], str(tmp_path / "map.svg"))
+    drawn = ElementTree.parse(tmp_path / "map.svg").getroot()
+    texts = ["".join(t.itertext()) for t in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"2.00", "0.25", "2^6"} <= set(texts)
+
+
+def test_targets_have_names_of_their_own():
+    names = [t.name for t in TARGETS] + [name for name, _, _ in STEPS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("name", "make", "reach"), STEPS)
+def test_training_steps_learn(name, make, reach):
+    step = make(flow)
+    for _ in range(2):
+        step()
+    flow.vm.sync()
