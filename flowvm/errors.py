@@ -40,6 +40,7 @@ __all__ = [
     "ArgumentTypeError",
     "AutogradError",
     "CallbackError",
+    "CaptureError",
     "CompileError",
     "ConfigError",
     "DTypeError",
@@ -89,6 +90,10 @@ class DeviceError(FlowError, RuntimeError):
 
 class OutOfRangeError(FlowError, IndexError):
     """An index or a dimension outside its tensor."""
+
+
+class CaptureError(FlowError, RuntimeError):
+    """Something in a graph's `build` that cannot be replayed, such as reading a value."""
 
 
 class DivisionByZeroError(FlowError, RuntimeError, ZeroDivisionError):
@@ -162,6 +167,7 @@ class Status(IntEnum):
     POISONED = 9
     FREED = 10
     NOT_POSITIVE_DEFINITE = 11
+    CAPTURED = 12
     USER_STATUS = 64
 
 
@@ -206,6 +212,11 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
         LinAlgError,
         "matrix {0} of the batch is not positive definite: its leading minor of order {1} is not "
         "positive",
+    ),
+    Status.CAPTURED: (
+        CaptureError,
+        "this tensor has no value: it was made while a graph was captured, and only the graph's "
+        "outputs have values, after a call; return it from build() to see it",
     ),
     Status.FREED: (FreedError, "this tensor's storage has been released"),
 }

@@ -26,11 +26,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
+from flowvm.live import Live, freeze
 from flowvm.meta import TensorMeta
 from flowvm.tensor import Storage, Tensor, alias
 from flowvm.vm import layout as w
@@ -41,11 +42,15 @@ __all__ = [
     "Invocation",
     "Node",
     "Operator",
+    "Recorder",
     "call_function",
     "call_into",
+    "current_recorder",
     "current_stream",
+    "find_user",
     "grad_enabled",
     "pin_user_line",
+    "recording_to",
     "set_grad_enabled",
     "unpin_user_line",
     "use_stream",
@@ -85,6 +90,7 @@ class Operator:
     writes: frozenset[str] = frozenset()
     unsized: frozenset[str] = frozenset()  # mut2 outputs
     saves: tuple[str, ...] = ()  # operands that the gradient needs
+    constants: frozenset[str] = frozenset()  # outputs without a place in the graph
     grad: Callable[..., Any] | None = None
     # called on a miss with the call's arguments: a result if the call must be made some other way
     # (numbers among the tensors, float16, strides that the kernel does not take), else None
@@ -95,6 +101,11 @@ class Operator:
     def __post_init__(self) -> None:
         engine.on_entries_full.append(self.cache.clear)
         self.call = call_function(self)
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """The outputs that have a place in the graph; they come first."""
+        return tuple(n for n in self.outputs if n not in self.constants)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
@@ -183,7 +194,7 @@ class Node:
         A node saves its outputs without their place in the graph: holding it would be a reference
         cycle.
         """
-        outputs = getattr(self.operator, "outputs", ())
+        outputs = getattr(self.operator, "differentiable", ())
         again = list(saved)
         for i, name in enumerate(self.operator.saves if outputs else ()):
             if name in outputs:
@@ -215,23 +226,39 @@ class OutputEdge:
 
 
 # --- per-thread modes ---------------------------------------------------------------------------
-# `hot["unrecorded"]` and `hot["streams"]` count threads' departures from the default, so the common
-# case is one test of each.
+# `hot["unrecorded"]` counts threads that do not record for backward, `hot["departed"]` those that
+# issue to another stream or capture, so the common case is one test of each.
 
 
 class _Modes(threading.local):
     grad = True
     user: tuple[Any, int] | None = None  # while a line is pinned: what everything is attributed to
     stream = CALL_STREAM
+    recorder: Recorder | None = None  # while a graph is captured
+
+
+class Recorder(Protocol):
+    """What is told of every operation while a thread captures instead of computing.
+
+    `record` answers the entry to issue in the operation's place: what it would have written must
+    not be taken for values.
+    """
+
+    def record(
+        self,
+        op: Operator,
+        made: tuple[Any, ...],
+        outputs: tuple[Tensor, ...],
+        inputs: tuple[Tensor, ...],
+        attrs: tuple[Any, ...],
+        scalars: tuple[Any, ...],
+        into: bool = False,
+    ) -> int:
+        """Take note of one operation; `into`: its outputs are tensors that were there before."""
 
 
 _modes = _Modes()
-hot.update(
-    unrecorded=0,
-    streams=0,
-    grad_enabled=lambda: _modes.grad,
-    stream_word=lambda: _modes.stream << w.ENTRY_BITS,
-)
+hot.update(unrecorded=0, departed=0, grad_enabled=lambda: _modes.grad)
 _count_lock = threading.Lock()
 
 
@@ -263,13 +290,51 @@ def current_stream() -> int:
 def use_stream(stream: int) -> Iterator[None]:
     """Issue this thread's operations to `stream`."""
     before = _modes.stream
-    _count("streams", 1)
+    _count("departed", 1)
     _modes.stream = stream
     try:
         yield
     finally:
         _modes.stream = before
-        _count("streams", -1)
+        _count("departed", -1)
+
+
+@contextmanager
+def recording_to(recorder: Recorder) -> Iterator[None]:
+    """Tell `recorder` of this thread's operations instead of computing them."""
+    before = _modes.recorder
+    _count("departed", 1)
+    _modes.recorder = recorder
+    try:
+        yield
+    finally:
+        _modes.recorder = before
+        _count("departed", -1)
+
+
+def current_recorder() -> Recorder | None:
+    """What this thread captures to, None while it computes."""
+    return _modes.recorder
+
+
+def _depart(
+    op: Operator,
+    made: tuple[Any, ...],
+    outputs: tuple[Tensor, ...],
+    inputs: tuple[Tensor, ...],
+    attrs: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+) -> int:
+    """The entry word of a call while some thread departs from the default."""
+    recorder = _modes.recorder
+    if recorder is not None:
+        return recorder.record(op, made, outputs, inputs, attrs, scalars)
+    stream = _modes.stream
+    if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
+        for out in outputs:
+            engine.stream_of[out._ref] = stream
+    word: int = made[0] | stream << w.ENTRY_BITS
+    return word
 
 
 # --- making entries -----------------------------------------------------------------------------
@@ -370,7 +435,12 @@ def call_into(
         for k, v in zip(pack, scalars, strict=True)
     ]
     operands = [*(o._ref for o in outs), *(t._ref for t in tensors)]
-    engine.issue(made[0] | current_stream() << w.ENTRY_BITS, operands, words)
+    recorder = _modes.recorder
+    if recorder is not None:
+        word = recorder.record(op, made, outs, tensors, attrs, scalars, into=True)
+    else:
+        word = made[0] | current_stream() << w.ENTRY_BITS
+    engine.issue(word, operands, words)
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
@@ -393,8 +463,8 @@ def call_function(op: Operator) -> Callable[..., Any]:
 
     It gives the op's outputs, or the input that the op writes.
 
-    Its globals are `hot` itself, which is how it sees `limit`, `streams` and `counter` change; what
-    belongs to the operator is in its closure.
+    Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change;
+    what belongs to the operator is in its closure.
     """
     names = {*op.inputs, *op.attrs, *op.scalars}
     taken = {
@@ -437,7 +507,7 @@ def _from_file(code: CodeType, filename: str) -> CodeType:
     return code.replace(co_filename=filename, co_consts=tuple(consts))
 
 
-def _find_user(frame: Any) -> tuple[Any, int]:
+def find_user(frame: Any) -> tuple[Any, int]:
     """Code and instruction offset of the first frame from `frame` up that is not flowvm's.
 
     While a line is pinned (`pin_user_line`): that one.
@@ -464,7 +534,7 @@ def pin_user_line() -> Any:
     """
     before = _modes.user
     if before is None:
-        _modes.user = _find_user(sys._getframe(1))
+        _modes.user = find_user(sys._getframe(1))
     return before
 
 
@@ -473,16 +543,10 @@ def unpin_user_line(before: Any) -> None:
     _modes.user = before
 
 
-def _own_outputs(*storages: int) -> None:
-    """Remember outputs that are on another stream: their ReleaseTensor must run there."""
-    stream = current_stream()
-    if stream != CALL_STREAM:
-        for storage in storages:
-            engine.stream_of[storage] = stream
-
-
-def _number(value: Any) -> int | float:
+def _number(value: Any) -> Any:
     """A call's number as Python's own."""
+    if isinstance(value, Live):
+        return freeze(value)
     try:
         return operator.index(value)
     except TypeError:
@@ -498,9 +562,9 @@ hot.update(
     Node=Node,
     OutputEdge=OutputEdge,
     unsized=_unsized,
-    own_outputs=_own_outputs,
+    depart=_depart,
     user_files=_user_files,
-    find_user=_find_user,
+    find_user=find_user,
     as_number=_number,
 )
 
@@ -528,7 +592,8 @@ def _source(op: Operator) -> str:
             f"    _o{i} = new(Tensor); _o{i}._storage = None; _o{i}._ref = _s{i}",
             f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
         ]
-    ids = ", ".join(f"_s{i}" for i in range(len(op.outputs)))
+    outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
+    scalars = "".join(f"{n}, " for n in op.scalars)
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
     operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
     values = [*reversed(op.scalars), *reversed(operands), "_word"]
@@ -540,7 +605,7 @@ def _source(op: Operator) -> str:
     ]
     lines += [
         "    _word = _e[0]",
-        f"    if streams: _word |= stream_word(); own_outputs({ids})",
+        f"    if departed: _word = depart(op, _e, ({outs}), ({tensors}), ({attrs}), ({scalars}))",
         "    _f = getframe(1); _c = _f.f_code",
         "    if _c.co_filename in user_files: _last = _f.f_lasti",
         "    else: _c, _last = find_user(_f)",
@@ -570,7 +635,8 @@ def _node_lines(op: Operator) -> list[str]:
     needed = " or ".join(f"{n}._node is not None" for n in op.inputs)
     edges = "".join(f"{n}._node, " for n in op.inputs)
     metas = "".join(f"{n}._meta, " for n in op.inputs)
-    out_metas = "".join(f"_e[{i + 1}], " for i in range(len(op.outputs)))
+    live = range(len(op.differentiable))
+    out_metas = "".join(f"_e[{i + 1}], " for i in live)
     attrs = "".join(f"{n}, " for n in (*op.attrs, *op.scalars))
     lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
     saved, versions = [], []
@@ -591,11 +657,11 @@ def _node_lines(op: Operator) -> list[str]:
         f"        _node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
         f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}))"
     )
-    if len(op.outputs) == 1:
+    if len(live) == 1:
         lines.append("        _o0._node = _node")
     else:
         lines += [
             f"        if _e[{i + 1}].dtype.is_floating_point: _o{i}._node = OutputEdge(_node, {i})"
-            for i in range(len(op.outputs))
+            for i in live
         ]
     return lines

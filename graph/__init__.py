@@ -1,4 +1,5 @@
-"""Where captured graphs will be: the layer between autograd and nn.
+"""Captured graphs: the layer between autograd and nn.
 
-Graph capture is not part of this version: every op runs eagerly, and this package has no names.
+`capturing` records what Python code issues as a LogicalGraph, without running it; `interpret` runs
+one node by node.
 """

@@ -21,7 +21,7 @@ MAX_LINES = 350
 
 # A layer may import from itself and from those below it.
 LAYERS = (
-    ("errors", "config", "dtype", "device", "meta", "jit", "native"),
+    ("errors", "config", "dtype", "device", "live", "meta", "jit", "native"),
     ("vm",),
     ("interpreter", "reading", "streams", "tensor"),
     ("interop", "ops", "printing"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import VMError, exception_for
+from flowvm.errors import Status, VMError, exception_for
 from flowvm.vm import layout as w
 from flowvm.vm.lang import load_acquire
 
@@ -37,6 +37,7 @@ class Failure:
     last: int
     seen: bool = False
     operands: str = ""
+    noted: bool = False  # whether the exception says where it comes from
 
     def where(self) -> str:
         """The user's line that issued the instruction, with a caret line."""
@@ -104,7 +105,9 @@ class Failures:
             exception = exception_for(status, report[w.R_DETAILS : w.R_DETAILS + w.DETAILS])
         code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
         operands = str(getattr(info, "operands", ""))
-        failure = Failure(seq, name, exception, code, last, operands=operands)
+        # that a captured tensor has no value is no failure until somebody wants one
+        seen = status == Status.CAPTURED
+        failure = Failure(seq, name, exception, code, last, seen, operands)
         self.by_seq[seq] = failure
         while len(self.by_seq) > KEEP:
             self.by_seq.pop(next(iter(self.by_seq)))
@@ -118,8 +121,9 @@ class Failures:
                 f"remembered"
             )
         error = failure.exception
-        if not failure.seen:
-            failure.seen = True
+        failure.seen = True
+        if not failure.noted:
+            failure.noted = True
             poisoned = int(self.vm.words[w.ERR + seq % w.ERRORS * w.ERR_WORDS + w.R_POISONED])
             note = f"flowvm: raised by instruction #{seq} {failure.name}, which was issued at\n"
             note += failure.where()

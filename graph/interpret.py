@@ -1,0 +1,84 @@
+"""Running a LogicalGraph node by node on the VM: the baseline of compiled forms, and their oracle.
+
+Slow and plain: each node is issued as the eager call it came from, on tensors that stand for its
+operands.  A temporary is released when the last node that names it has been issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.errors import CaptureError
+from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.interpreter import call_into, set_grad_enabled
+from flowvm.live import now
+from flowvm.tensor import Storage, Tensor, new_tensor
+from flowvm.vm import layout as w
+
+__all__ = ["interpret"]
+
+
+def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs for these inputs; variables are changed as the graph says.
+
+    CaptureError unless the inputs have the metas that the graph was captured with.
+    """
+    if [t._meta for t in inputs] != [o.meta for o in graph.inputs]:
+        raise CaptureError(
+            f"{graph.name}: captured for {[o.meta for o in graph.inputs]}, called with "
+            f"{[t._meta for t in inputs]}"
+        )
+    storages: dict[Buffer, Any] = {}
+    for operand, tensor in zip(graph.inputs, inputs, strict=True):
+        storages[operand.buffer] = (
+            tensor.storage(),
+            tensor._ref - (operand.offset << w.STORAGE_BITS),
+        )
+    last_use = _last_uses(graph)
+    before = set_grad_enabled(False)
+    try:
+        for place, node in enumerate(graph.nodes):
+            _run(node, storages)
+            for buffer in last_use.get(place, ()):
+                storages.pop(buffer, None)
+        return [_tensor(operand, storages) for operand in graph.outputs]
+    finally:
+        set_grad_enabled(before)
+
+
+def _last_uses(graph: LogicalGraph) -> dict[int, list[Buffer]]:
+    kept = {operand.buffer for operand in graph.outputs}
+    last: dict[Buffer, int] = {}
+    for place, node in enumerate(graph.nodes):
+        for _, operand in node.accesses():
+            if operand.buffer.kind is BufferKind.TEMPORARY and operand.buffer not in kept:
+                last[operand.buffer] = place
+    ends: dict[int, list[Buffer]] = {}
+    for buffer, place in last.items():
+        ends.setdefault(place, []).append(buffer)
+    return ends
+
+
+def _tensor(operand: Operand, storages: dict[Buffer, Any]) -> Tensor:
+    buffer = operand.buffer
+    if buffer.kind is BufferKind.VARIABLE and buffer not in storages:
+        storages[buffer] = (buffer.held, buffer.held.id)
+    storage, ref = storages[buffer]
+    return new_tensor(ref + (operand.offset << w.STORAGE_BITS), operand.meta, storage)
+
+
+def _run(node: OpNode, storages: dict[Buffer, Any]) -> None:
+    tensors = tuple(_tensor(operand, storages) for operand in node.inputs)
+    scalars = tuple(now(s) for s in node.scalars)
+    if node.into:
+        outs = tuple(_tensor(operand, storages) for operand in node.outputs)
+        call_into(node.operator, outs, tensors, node.attrs, scalars)
+        for out in outs:
+            out.bump()
+        return
+    result = node.operator.call(*tensors, *node.attrs, *scalars)
+    made = result if isinstance(result, tuple) else (result,)
+    for operand, tensor in zip(node.outputs, made, strict=False):
+        storage: Storage = tensor.storage()
+        storages[operand.buffer] = (storage, tensor._ref)
