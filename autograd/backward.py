@@ -7,6 +7,7 @@ from typing import Any
 
 from flowvm.autograd.engine import Watch, add_to_grad, run
 from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.interpreter import current_recorder
 from flowvm.ops.recording import filled_of
 from flowvm.tensor import Tensor, method
 
@@ -35,6 +36,9 @@ def backward(
     outputs = _listed(tensors, "tensors")
     roots = _roots(outputs, grad_tensors)
     keep = create_graph if retain_graph is None else retain_graph
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.phase = "backward"
     if inputs is None:
         run(roots, keep, create_graph)
         return

@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     from flowvm import nn as nn
     from flowvm import optim as optim
     from flowvm import utils as utils
+    from flowvm.nn.graph import compile as compile
     from flowvm.serialization import load as load
     from flowvm.serialization import save as save
 
@@ -163,7 +164,11 @@ pi = ops.pi
 e = ops.e
 
 _LAZY_MODULES = ("datasets", "graph", "nn", "optim", "utils")
-_LAZY_NAMES = {"save": "flowvm.serialization", "load": "flowvm.serialization"}
+_LAZY_NAMES = {
+    "compile": "flowvm.nn.graph",
+    "save": "flowvm.serialization",
+    "load": "flowvm.serialization",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
-from flowvm.live import Live, freeze
+from flowvm.live import Frozen, Live, freeze
 from flowvm.meta import TensorMeta
 from flowvm.tensor import Storage, Tensor, alias
 from flowvm.vm import layout as w
@@ -255,6 +255,12 @@ class Recorder(Protocol):
         into: bool = False,
     ) -> int:
         """Take note of one operation; `into`: its outputs are tensors that were there before."""
+
+    def draw(self, generator: Any) -> tuple[Live, Live]:
+        """A draw of a random generator, to be made anew for each replay."""
+
+    phase: str
+    scope: str
 
 
 _modes = _Modes()
@@ -545,7 +551,7 @@ def unpin_user_line(before: Any) -> None:
 
 def _number(value: Any) -> Any:
     """A call's number as Python's own."""
-    if isinstance(value, Live):
+    if isinstance(value, (Live, Frozen)):
         return freeze(value)
     try:
         return operator.index(value)

@@ -126,8 +126,10 @@ class FrozenFloat(float, Frozen):
     """See Frozen."""
 
 
-def freeze(value: Live) -> Any:
+def freeze(value: Live | Frozen) -> Any:
     """The plain number that `value` is now, which remembers `value`."""
+    if isinstance(value, Frozen):
+        return value
     plain = value.find()
     frozen: Any = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
     frozen.live = value

@@ -22,7 +22,8 @@ from flowvm.errors import CaptureError, Status
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.interpreter import Operator, current_recorder, find_user, recording_to
 from flowvm.live import Frozen, Guard, Live
-from flowvm.tensor import Tensor
+from flowvm.meta import TensorMeta
+from flowvm.tensor import Tensor, new_tensor
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 
@@ -65,18 +66,37 @@ class Capture:
     def __init__(self, name: str) -> None:
         self.graph = LogicalGraph(name)
         self.guards: list[Guard] = []
+        self.draws: list[tuple[Any, list[Any]]] = []  # a generator, and where its draw is put
         self.phase, self.scope = "forward", ""
         self._by_storage: dict[int, Buffer] = {}
         self._kept: list[Any] = []
 
     def input(self, tensor: Tensor, name: str) -> Operand:
-        """Take `tensor` for an input: what the graph is called with will stand in its place."""
+        """Take `tensor` for an input: what the graph is called with will stand in its place.
+
+        CaptureError if another input has the same storage; `placeholder` has no such limit.
+        """
+        if tensor._ref & w.STORAGE_MASK in self._by_storage:
+            raise CaptureError(f"{self.graph.name}: input {name!r} shares memory with another one")
         buffer = self._new_buffer(BufferKind.INPUT, tensor, name)
         self._kept.append(tensor.storage())
         operand = Operand(buffer, tensor._ref >> w.STORAGE_BITS, tensor._meta)
         buffer.nbytes = operand.end
         self.graph.inputs.append(operand)
         return operand
+
+    def placeholder(self, meta: TensorMeta, name: str) -> Tensor:
+        """An input that is no tensor yet: what code is to be run on.  It has no value to read."""
+        tensor = new_tensor(engine.new_storage(), meta)
+        self.input(tensor, name)
+        engine.issue(_entry_instead(1, 0, 0), [tensor._ref])
+        return tensor
+
+    def draw(self, generator: Any) -> tuple[Live, Live]:
+        """Seed and call number of a random op, drawn anew for each replay."""
+        drawn: list[Any] = [(0, 0)]
+        self.draws.append((generator, drawn))
+        return Live(lambda: drawn[0][0], self.guards), Live(lambda: drawn[0][1], self.guards)
 
     def name_variable(self, tensor: Tensor, name: str) -> None:
         """Call `tensor`, should the code reach it, by this name."""

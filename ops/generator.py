@@ -10,6 +10,7 @@ import numpy as np
 
 from flowvm.device import as_device
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.interpreter import current_recorder
 from flowvm.ops.create import tensor
 from flowvm.tensor import Tensor
 
@@ -76,8 +77,13 @@ class Generator:
             self._seed, self._calls = int(words[0]), int(words[1])
         return self
 
-    def draw(self) -> tuple[int, int]:
-        """The seed (as int64) and the number of a new call."""
+    def draw(self) -> tuple[Any, Any]:
+        """The seed (as int64) and the number of a new call; live numbers inside a capture."""
+        recorder = current_recorder()
+        return self.draw_now() if recorder is None else recorder.draw(self)
+
+    def draw_now(self) -> tuple[int, int]:
+        """The same, captured or not."""
         with self._lock:
             call = self._calls
             self._calls += 1
@@ -116,7 +122,7 @@ def set_rng_state(new_state: Tensor) -> None:
     default_generator.set_state(new_state)
 
 
-def drawn_from(generator: Generator | None) -> tuple[int, int]:
+def drawn_from(generator: Generator | None) -> tuple[Any, Any]:
     if generator is None:
         return default_generator.draw()
     if not isinstance(generator, Generator):

@@ -42,6 +42,7 @@ from flowvm.nn.containers import (
 )
 from flowvm.nn.conv import Conv1d, Conv2d
 from flowvm.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d
+from flowvm.nn.graph import Graph
 from flowvm.nn.linear import Bilinear, Flatten, Linear, Unflatten
 from flowvm.nn.loss import (
     BCELoss,
@@ -112,6 +113,7 @@ __all__ = [
     "Embedding",
     "Flatten",
     "GaussianNLLLoss",
+    "Graph",
     "GroupNorm",
     "Hardshrink",
     "Hardsigmoid",

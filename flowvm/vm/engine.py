@@ -351,6 +351,8 @@ class Engine:
             words[w.E_COUNT], words[w.E_SCALARS] = len(access), scalars
             words[w.E_UNITS], words[w.E_GRAIN] = units, max(1, grain)
             words[w.E_SCRATCH], words[w.E_OUTLINE] = scratch, int(outline)
+            if outline:
+                words[w.E_BYTES] = sum(sizes)
             words[w.E_PREPARE] = int(prepare)
             more = np.array(phases, np.int64)
             words[w.E_PHASES], words[w.E_MORE] = more.ctypes.data, len(phases)
@@ -376,6 +378,13 @@ class Engine:
         del self.entry_info[self.immortal_entries :]
 
     # --- issuing ------------------------------------------------------------------------------
+
+    def new_storage(self) -> int:
+        """The id of a storage that nothing refers to yet."""
+        try:
+            return int(hot["pop"]())
+        except IndexError:
+            return int(self.refill())
 
     def issue(
         self,
@@ -451,9 +460,17 @@ class Engine:
             raise VMError(f"an instruction has at most {most} operands, not {len(operands)}")
         block = np.array([*operands, *access], np.int64)
         code, last = user_frame(2)
+        self.issue_block(entry, block, len(operands), scalars, code, last)
+
+    def issue_block(
+        self, entry: int, block: Any, count: int, scalars: Sequence[int], code: Any, last: int
+    ) -> None:
+        """The same with `block` made by the caller: `count` operands, their accesses, and for a
+        LaunchPlan its live scalars; kept until the instruction is released.
+        """
         while self.outline and self.outline[0][0] < self.control[w.HEAD]:
             self.outline.popleft()
-        extra = [block.ctypes.data, len(operands)]
+        extra = [block.ctypes.data, count]
         seq = self.publish(entry, extra, scalars, code, last)
         self.outline.append((seq, block))
 

@@ -13,14 +13,10 @@ from flowvm.vm.lang import (
     address_in,
     call_kernel,
     clock,
-    compare_exchange,
     fetch_add,
-    futex_wake,
-    load_acquire,
-    load_word,
-    sched_yield,
     store_release,
 )
+from flowvm.vm.launch import poison_launch, run_launch
 from flowvm.vm.layout import (
     A_SCRATCH,
     ALLOCATE,
@@ -52,32 +48,28 @@ from flowvm.vm.layout import (
     I_T_START,
     INS,
     INS_WORDS,
-    LIVE_BYTES,
+    LAUNCH,
     MARK,
     MUT2,
     N_FAILED,
     N_POISONED,
     NO_STATUS_POISONED,
     OPERANDS,
-    PHASE_BITS,
     R_DETAILS,
     R_ENTRY,
     R_MARK,
     R_POISONED,
     R_SEQ,
     R_STATUS,
+    R_TASK,
     RECORD_WORDS,
     RECORDING,
     RELEASE,
-    RESERVED_BYTES,
     RING,
-    S_BYTES,
     S_CLASS,
     S_POINTER,
     S_POISON,
     S_ROWS,
-    S_STREAM,
-    SIGNED_OFF,
     STO,
     STO_WORDS,
     STORAGE_BITS,
@@ -85,25 +77,12 @@ from flowvm.vm.layout import (
     STR,
     STR_WORDS,
     T_ARENA,
-    T_CHUNKS,
-    T_FIRST,
-    T_GRAIN,
-    T_JOB,
-    T_KERNEL,
-    T_LAYOUT,
-    T_LEFT,
-    T_NEWS,
-    T_STATUS,
-    T_TEAM,
-    T_TEAM_SLEEPS,
-    T_UNITS,
+    T_TASK,
     TICKET,
 )
 from flowvm.vm.machine import access_of, count_of, entry_of, operand_of
-from flowvm.vm.sharing import chunks_of, helpers_for, run_length
-
-OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
-OWNED = 1 << 40  # S_CLASS of memory that came from the allocator; adopted memory has no class
+from flowvm.vm.owning import OWNED, out_of_memory, own
+from flowvm.vm.ranges import run_phases
 
 
 def seq_of(m: Words, slot: int) -> int:
@@ -129,7 +108,10 @@ def execute(m: Words, stream: int, slot: int) -> int:
             fetch_add(m, ERR + (cause - 1) % ERRORS * ERR_WORDS + R_POISONED, 1)
             status = NO_STATUS_POISONED
         else:
-            status = run_kernel(m, stream, slot, entry)
+            if m[entry + E_KIND] == LAUNCH:
+                status = run_launch(m, stream, slot, entry)
+            else:
+                status = run_kernel(m, stream, slot, entry)
             if status != 0:
                 fail(m, stream, slot, entry, status)
     m[ins + I_STATUS] = status
@@ -161,7 +143,10 @@ def poison(m: Words, slot: int, entry: int, cause: int) -> None:
 def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
     """Report an error and poison what the instruction writes."""
     seq = seq_of(m, slot)
-    poison(m, slot, entry, seq + 1)
+    if m[entry + E_KIND] == LAUNCH:
+        poison_launch(m, stream, slot, entry, seq + 1)
+    else:
+        poison(m, slot, entry, seq + 1)
     fetch_add(m, N_FAILED, 1)
     m[ERR + seq % ERRORS * ERR_WORDS + R_POISONED] = 0
     number = fetch_add(m, ERROR_COUNT, 1)
@@ -170,6 +155,7 @@ def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
     for i in range(DETAILS):
         m[at + R_DETAILS + i] = m[ARG + stream * ARG_WORDS + i]
     m[at + R_ENTRY] = entry
+    m[at + R_TASK] = m[STR + stream * STR_WORDS + T_TASK]
     store_release(m, at + R_MARK, number + 1)
 
 
@@ -183,25 +169,6 @@ def release_storages(m: Words, stream: int, slot: int, entry: int) -> int:
         m[storage + S_POISON] = 0
         m[storage + S_ROWS] = 0
     return 0
-
-
-def own(m: Words, stream: int, storage: int, size: int) -> bool:
-    """Give a storage memory of its own; whether there was any."""
-    at = STO + storage * STO_WORDS
-    pointer = allocate(m, stream, size)
-    if pointer == 0:
-        return False
-    m[at + S_POINTER] = pointer
-    m[at + S_BYTES] = size
-    m[at + S_CLASS] = OWNED + class_of(size)
-    m[at + S_STREAM] = stream
-    return True
-
-
-def out_of_memory(m: Words, args: int, size: int) -> int:
-    """The status, with the details that its message gives: bytes asked for, live and reserved."""
-    m[args], m[args + 1], m[args + 2] = size, m[LIVE_BYTES], m[RESERVED_BYTES]
-    return OUT_OF_MEMORY
 
 
 def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
@@ -270,75 +237,8 @@ def run_ranges(m: Words, stream: int, entry: int, args: int) -> int:
     The chunks depend on the entry alone, never on how many threads there are, so that results do
     not either.
     """
-    status = run_phase(m, stream, entry, args, 0, m[entry + E_UNITS], m[entry + E_GRAIN])
-    for k in range(m[entry + E_MORE]):
-        if status == 0:
-            at = m[entry + E_PHASES] + 16 * k
-            first = (k + 1) << PHASE_BITS
-            status = run_phase(m, stream, entry, args, first, load_word(at), load_word(at + 8))
-    return status
-
-
-def run_phase(
-    m: Words, stream: int, entry: int, args: int, first: int, units: int, grain: int
-) -> int:
-    """One phase: the units [first, first + units) in chunks of `grain`."""
     kernel, layout = m[entry + E_KERNEL], m[entry + E_LAYOUT]
-    chunks = chunks_of(units, grain)
-    at = STR + stream * STR_WORDS
-    if chunks == 1 or m[at + T_TEAM] == 0:
-        arena = m[at + T_ARENA]
-        for chunk in range(chunks):
-            lo, hi = chunk * grain, min((chunk + 1) * grain, units)
-            status = call_kernel(kernel, address_in(m, args), layout, first + lo, first + hi, arena)
-            if status != 0:
-                return status
-        return 0
-    job = (m[at + T_JOB] >> 32) + 1
-    store_release(m, at + T_JOB, (job << 32) + SIGNED_OFF)
-    fetch_add(m, at + T_LEFT, 0)  # fence: no helper may take the old job for the new fields
-    m[at + T_KERNEL], m[at + T_LAYOUT] = kernel, layout
-    m[at + T_FIRST], m[at + T_UNITS] = first, units
-    m[at + T_GRAIN], m[at + T_CHUNKS] = grain, chunks
-    m[at + T_STATUS] = 0
-    m[at + T_LEFT] = chunks
-    store_release(m, at + T_JOB, job << 32)
-    fetch_add(m, at + T_NEWS, 1)
-    if load_acquire(m, at + T_TEAM_SLEEPS) > 0:
-        futex_wake(m, at + T_NEWS, helpers_for(chunks, m[at + T_TEAM]))
-    while help_with(m, stream, m[at + T_ARENA]):
-        pass
-    while load_acquire(m, at + T_LEFT) > 0:
-        sched_yield()
-    return m[at + T_STATUS]
-
-
-def help_with(m: Words, stream: int, arena: int) -> bool:
-    """Take a run of chunks of the stream's job, if there is one, and run them.  Leader and helpers
-    alike, each with an arena of its own.
-
-    The job's fields are read before the chunks are claimed and belong to that job if the claim
-    succeeds: a leader makes T_JOB name its new job (chunk SIGNED_OFF, never claimed) before it
-    touches them.
-    """
-    at = STR + stream * STR_WORDS
-    word = load_acquire(m, at + T_JOB)
-    chunk = word & 0xFFFFFFFF
-    if chunk == SIGNED_OFF:
-        return False
-    kernel, layout = load_acquire(m, at + T_KERNEL), load_acquire(m, at + T_LAYOUT)
-    units, grain = load_acquire(m, at + T_UNITS), load_acquire(m, at + T_GRAIN)
-    first, left = load_acquire(m, at + T_FIRST), load_acquire(m, at + T_CHUNKS) - chunk
-    if left <= 0:
-        return False
-    taken = run_length(left, load_acquire(m, at + T_TEAM) + 1)
-    if not compare_exchange(m, at + T_JOB, word, word + taken):
-        return True
-    args = address_in(m, ARG + stream * ARG_WORDS)
-    for k in range(chunk, chunk + taken):
-        lo, hi = k * grain, min((k + 1) * grain, units)
-        status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
-        if status != 0:
-            store_release(m, at + T_STATUS, status)
-    fetch_add(m, at + T_LEFT, -taken)
-    return True
+    return run_phases(
+        m, stream, args, kernel, layout, m[entry + E_UNITS], m[entry + E_GRAIN],
+        m[entry + E_PHASES], m[entry + E_MORE],
+    )  # fmt: skip

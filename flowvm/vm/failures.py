@@ -105,6 +105,9 @@ class Failures:
             exception = exception_for(status, report[w.R_DETAILS : w.R_DETAILS + w.DETAILS])
         code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
         operands = str(getattr(info, "operands", ""))
+        if hasattr(info, "locate"):  # a LaunchPlan: the line that was captured says more
+            inner, code, last, operands = info.locate(report[w.R_TASK])
+            name = f"{inner} of {name}"
         # that a captured tensor has no value is no failure until somebody wants one
         seen = status == Status.CAPTURED
         failure = Failure(seq, name, exception, code, last, seen, operands)

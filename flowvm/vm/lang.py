@@ -179,8 +179,8 @@ def futex_wake(m: Words, i: int, count: int) -> int:
 @functools.cache
 def _sources() -> str:
     folder = pathlib.Path(__file__).parent
-    files = ("lang", "intrinsics", "layout", "machine", "allocator", "sharing", "execute", "shell")
-    return "\n".join((folder / f"{name}.py").read_text() for name in files)
+    files = "lang intrinsics layout machine allocator owning sharing ranges launch execute shell"
+    return "\n".join((folder / f"{name}.py").read_text() for name in files.split())
 
 
 def address_of(function: Callable[..., Any], signature: str) -> int:

@@ -116,9 +116,10 @@ class Kind(enum.IntEnum):
     BARRIER = 2
     TOUCH_TENSORS = 3
     CALLBACK = 4  # AccessBlobByCallback: Python code, on a host stream
+    LAUNCH_PLAN = 5  # a captured graph, replayed: E_LAYOUT is the Plan's words
 
 
-OP_CALL, RELEASE, BARRIER, TOUCH, CALLBACK = (int(k) for k in Kind)
+OP_CALL, RELEASE, BARRIER, TOUCH, CALLBACK, LAUNCH = (int(k) for k in Kind)
 
 
 class Access(enum.IntEnum):
@@ -199,11 +200,22 @@ T_CLASSES = 80  # caching allocator: free list of each size class
 N_CLASSES = 168
 T_SLAB, T_SLAB_LEFT, T_CACHED = 250, 251, 252
 T_TRIMMED = 253  # the last request of TRIM that the worker has answered
+T_TASK = 254  # of a LaunchPlan: number of the task that runs
 SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
 
 ARENA_BYTES = 1 << 21  # private memory of a worker or helper, for a kernel's use during a chunk
 PHASE_BITS = 40  # units of phase p are numbered from p << PHASE_BITS
 MAX_TEAM = 255  # helpers of a stream
+
+# --- a Plan's words (see `flowvm.graph.plan`, which writes them) ----------------------------------
+P_TASKS, P_OPERANDS, P_SIZES, P_FIRST = 0, 1, 2, 3  # counts; where tables begin in the words
+# a task: its length in words, kernel, layout, units, grain, further phases, scratch, counts
+K_LENGTH, K_KERNEL, K_LAYOUT, K_UNITS, K_GRAIN, K_PHASES, K_MORE = 0, 1, 2, 3, 4, 5, 6
+K_SCRATCH, K_COUNT, K_SCALARS, K_OPERANDS = 7, 8, 9, 10
+# an operand of a task: source | written << 20 | byte offset << 21; source 0 is the chunk of the
+# launch, source k its operand k - 1.  A scalar: number of the launch's live scalar or -1, value.
+SOURCE_BITS = 20
+SOURCE_MASK = (1 << SOURCE_BITS) - 1
 
 # --- ARG: argument block of a stream's worker --------------------------------------------------
 ARG_HEADER = 8  # error details 0..5, scratch address, stream
@@ -214,6 +226,7 @@ DETAILS = 6
 # --- ERR: an error that a kernel reported ------------------------------------------------------
 ERR_WORDS = 12
 R_SEQ, R_STATUS, R_DETAILS, R_ENTRY, R_MARK = 0, 1, 2, 8, 9
+R_TASK = 11  # of a LaunchPlan: number of the task that failed
 R_POISONED = 10  # in row (seq % ERRORS): instructions skipped because of failed instruction `seq`
 
 # --- REC: a recorded instruction -----------------------------------------------------------------

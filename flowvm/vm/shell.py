@@ -16,7 +16,7 @@ Long because the names of the words it works on are imported one by one: sixty l
 from __future__ import annotations
 
 from flowvm.vm.allocator import trim
-from flowvm.vm.execute import execute, fail, help_with, poison_of
+from flowvm.vm.execute import execute, fail, poison_of
 from flowvm.vm.lang import (
     Words,
     clock,
@@ -96,6 +96,7 @@ from flowvm.vm.machine import (
     recycle_storages,
     set_limit,
 )
+from flowvm.vm.ranges import help_with
 
 WINDOW = 64  # records taken before the workers' news are looked at again
 SLICE = 2000  # microseconds the scheduler sleeps at most

@@ -13,8 +13,8 @@ from flowvm import errors, jit
 from flowvm.errors import KernelError, Status, VMError
 from flowvm.interpreter import use_stream
 from flowvm.tensor import new_tensor
-from flowvm.vm import execute
 from flowvm.vm import layout as w
+from flowvm.vm import owning
 from flowvm.vm.engine import engine, no_op
 
 from .kernels import (
@@ -98,7 +98,7 @@ def test_statuses_become_their_exceptions(status, kind, builtin):
 
 
 def test_the_statuses_that_the_vm_itself_reports():
-    assert execute.OUT_OF_MEMORY == Status.OUT_OF_MEMORY
+    assert owning.OUT_OF_MEMORY == Status.OUT_OF_MEMORY
 
 
 def test_details_of_the_kernel_are_in_the_message():

@@ -1,0 +1,483 @@
+"""nn.Graph from the user's side: replays are what eager code does, and never something else."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, OutOfRangeError
+from tests.vm.live import Background
+
+nn, F = flow.nn, flow.nn.functional
+
+
+class Forward(nn.Graph):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def build(self, *inputs):
+        return self.model(*inputs)
+
+
+class Train(nn.Graph):
+    def __init__(self, model, optimizer, schedule=None):
+        super().__init__()
+        self.model = model
+        self.add_optimizer(optimizer, lr_sch=schedule)
+
+    def build(self, x, y):
+        loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        return loss
+
+
+MODELS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), (5, 8)),
+    "cnn": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64, 3),
+        ),
+        (6, 1, 8, 8),
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.3), nn.Linear(32, 3)),
+        (5, 8),
+    ),
+    "norms": (
+        lambda: nn.Sequential(
+            nn.Linear(8, 12), nn.LayerNorm(12), nn.SiLU(), nn.GroupNorm(3, 12), nn.RMSNorm(12),
+            nn.Linear(12, 3),
+        ),
+        (5, 8),
+    ),
+}  # fmt: skip
+OPTIMIZERS = {
+    "sgd": lambda p: flow.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: flow.optim.Adam(p, lr=0.01),
+    "adamw amsgrad": lambda p: flow.optim.AdamW(p, lr=0.01, amsgrad=True),
+}
+
+
+def trained(make_model, shape, make_optimizer, captured, steps=5, scheduled=False):
+    """Losses and the final state of a training, eager or by a graph."""
+    flow.manual_seed(0)
+    model = make_model()
+    optimizer = make_optimizer(model.parameters())
+    schedule = flow.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if scheduled else None
+    batches = [(flow.randn(*shape), flow.randint(0, 3, shape[:1])) for _ in range(steps)]
+    graph = Train(model, optimizer, schedule)
+    losses = []
+    for x, y in batches:
+        if captured:
+            losses.append(graph(x, y).item())
+            continue
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        losses.append(loss.item())
+    state = [t.numpy() for t in model.state_dict().values()]
+    numbers = [
+        {k: v for k, v in entry.items() if not isinstance(v, flow.Tensor)}
+        for entry in optimizer.state_dict()["state"].values()
+    ]
+    return losses, state, numbers
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_training_with_a_graph_is_eager_training_bit_for_bit(model, optimizer):
+    eager = trained(*MODELS[model], OPTIMIZERS[optimizer], False, scheduled=True)
+    graph = trained(*MODELS[model], OPTIMIZERS[optimizer], True, scheduled=True)
+    assert eager[0] == graph[0]
+    assert eager[2] == graph[2]
+    for ours, theirs in zip(graph[1], eager[1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_train_and_eval_graphs_share_a_model_with_eager_code():
+    flow.manual_seed(0)
+    model = MODELS["cnn"][0]()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    train, evaluate = Train(model, optimizer), Forward(model)
+    x, y = flow.randn(6, 1, 8, 8), flow.randint(0, 3, (6,))
+    for _ in range(3):
+        model.train()
+        train(x, y)
+        model.eval()
+        np.testing.assert_array_equal(evaluate(x).numpy(), model(x).detach().numpy())
+    assert len(train.plans) == 1
+    assert len(evaluate.plans) == 1
+    assert model[1].num_batches_tracked.item() == 3
+
+
+def test_train_or_eval_selects_a_plan():
+    model = nn.Dropout(0.5)
+    graph, x = Forward(model), flow.ones(1000)
+    assert 300 < (graph(x) == 0).sum().item() < 700
+    model.eval()
+    assert graph(x).tolist() == [1] * 1000
+    model.train()
+    assert (graph(x) == 0).any().item()
+    assert len(graph.plans) == 2
+
+
+def test_random_numbers_go_on_from_call_to_call_as_in_eager_code():
+    graph = flow.compile(lambda x: x + flow.rand(3))
+    x = flow.zeros(3)
+    flow.manual_seed(1)
+    eager = [(x + flow.rand(3)).tolist() for _ in range(4)]
+    flow.manual_seed(1)
+    assert [graph(x).tolist() for _ in range(4)] == eager
+
+
+# --- arguments and results --------------------------------------------------------------------
+
+
+def test_trees_of_arguments_and_results():
+    def function(a, pair, *, scale, options):
+        b, c = pair
+        return {"sum": a + b, "all": [c * scale, (options["z"], None, 7)]}
+
+    graph = flow.compile(function)
+    for scale in (2, 2, 3):
+        a, b, c, z = (flow.full((2,), float(k)) for k in range(4))
+        out = graph(a, (b, c), scale=scale, options={"z": z})
+        assert out["sum"].tolist() == [1, 1]
+        assert out["all"][0].tolist() == [2 * scale] * 2
+        assert out["all"][1][0].tolist() == [3, 3]
+        assert out["all"][1][1:] == (None, 7)
+    assert len(graph.plans) == 2
+    assert "number" in graph.explain()
+
+
+def test_what_is_no_tree_is_refused():
+    graph = flow.compile(lambda x: x)
+    with pytest.raises(CaptureError, match="not set"):
+        graph({1, 2})
+    with pytest.raises(CaptureError, match="not set"):
+        flow.compile(lambda x: {1, 2})(flow.ones(1))
+
+
+def test_one_tensor_twice_is_two_inputs():
+    graph = flow.compile(lambda a, b: a - b)
+    x, y = flow.ones(2), flow.full((2,), 5.0)
+    assert graph(x, x).tolist() == [0, 0]
+    assert graph(y, x).tolist() == [4, 4]
+    assert len(graph.plans) == 1
+
+
+def test_views_as_inputs_wherever_they_begin():
+    graph = flow.compile(lambda a: a * 2)
+    x = flow.arange(12).float()
+    for first in (0, 4, 8):
+        assert graph(x[first : first + 4]).tolist() == [2 * k for k in range(first, first + 4)]
+    assert len(graph.plans) == 1
+
+
+def test_other_shapes_dtypes_and_strides_are_captured_on_their_own():
+    graph = flow.compile(lambda a: a + a)
+    for x in (flow.ones(2), flow.ones(3), flow.ones(2, dtype=flow.int64), flow.ones(2, 3).t()):
+        np.testing.assert_array_equal(graph(x).numpy(), 2 * x.numpy())
+    assert len(graph.plans) == 4
+    assert "before" in graph.explain()
+
+
+def test_results_that_are_inputs_variables_and_views():
+    w = flow.ones(2, 2)
+    graph = flow.compile(lambda x: (x, w, (x + w)[0], x.t()))
+    x = flow.arange(4).reshape(2, 2).float()
+    for _ in range(2):
+        a, b, c, d = graph(x)
+        assert a.tolist() == x.tolist()
+        assert b.tolist() == w.tolist()
+        assert c.tolist() == [1, 2]
+        assert d.tolist() == [[0, 2], [1, 3]]
+    b.add_(1)
+    assert w.tolist() == [[2, 2], [2, 2]]
+
+
+def test_results_of_calls_are_apart():
+    graph = flow.compile(lambda x: x + 1)
+    first = graph(flow.zeros(2))
+    second = graph(flow.ones(2))
+    assert (first.tolist(), second.tolist()) == ([1, 1], [2, 2])
+
+
+# --- variables --------------------------------------------------------------------------------
+
+
+def test_free_tensors_are_variables():
+    w = flow.ones(2)
+    graph = flow.compile(lambda x: x * w)
+    assert graph(flow.ones(2)).tolist() == [1, 1]
+    w.mul_(3)
+    assert graph(flow.ones(2)).tolist() == [3, 3]
+
+
+def test_a_graph_that_changes_a_variable_is_ordered_with_eager_code():
+    w = flow.zeros(1)
+
+    def count(x):
+        w.add_(x)
+        return w * 10
+
+    graph = flow.compile(count)
+    got = []
+    for k in range(6):
+        got.append(graph(flow.ones(1)))
+        if k % 2:
+            w.sub_(1)
+    assert [t.item() for t in got] == [10, 20, 20, 30, 30, 40]
+    assert w.item() == 3
+
+
+def test_another_parameter_is_captured_anew():
+    model = nn.Linear(2, 1, bias=False)
+    graph, x = Forward(model), flow.ones(1, 2)
+    graph(x)
+    model.weight = nn.Parameter(flow.full((1, 2), 7.0))
+    assert graph(x).item() == 14
+    model.load_state_dict({"weight": flow.full((1, 2), 2.0)})
+    assert graph(x).item() == 4
+
+
+def test_gradients_of_eager_code_are_left_alone():
+    flow.manual_seed(0)
+    model = nn.Linear(8, 3)
+    graph = Train(model, flow.optim.SGD(model.parameters(), lr=0.1))
+    x, y = flow.randn(5, 8), flow.randint(0, 3, (5,))
+    graph(x, y)
+    F.cross_entropy(model(x), y).backward()
+    before = model.weight.grad.tolist()
+    graph(x, y)
+    graph(flow.randn(4, 8), flow.randint(0, 3, (4,)))
+    assert model.weight.grad.tolist() == before
+
+
+# --- numbers that change ----------------------------------------------------------------------
+
+
+def test_a_learning_rate_set_by_hand_counts():
+    w = nn.Parameter(flow.zeros(1))
+    optimizer = flow.optim.SGD([w], lr=1.0)
+
+    class Down(nn.Graph):
+        def build(self):
+            w.sum().backward()
+
+    graph = Down()
+    graph.add_optimizer(optimizer)
+    seen = []
+    for lr in (1.0, 1.0, 0.5, 0.25, 2.0):
+        optimizer.param_groups[0]["lr"] = lr
+        graph()
+        seen.append(w.item())
+    assert seen == [-1, -2, -2.5, -2.75, -4.75]
+    assert len(graph.plans) == 1
+
+
+def test_other_options_are_captured_anew():
+    flow.manual_seed(0)
+    w = nn.Parameter(flow.ones(1))
+    optimizer = flow.optim.SGD([w], lr=1.0)
+
+    class Decay(nn.Graph):
+        def build(self):
+            (w * 0).sum().backward()
+
+    graph = Decay()
+    graph.add_optimizer(optimizer)
+    for decay, expected in ((0.0, 1.0), (0.0, 1.0), (0.5, 0.5), (0.5, 0.25), (0.0, 0.25)):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        graph()
+        assert w.item() == expected
+
+
+class Averaging(flow.optim.Optimizer):
+    """A user's own: plain tensor code, a tensor and a step count a parameter, and a decision."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    def _step_group(self, group):
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            state = self.state.setdefault(p, {})
+            if not state:
+                state["step"], state["mean"] = 0, flow.zeros_like(p)
+            state["step"] += 1
+            state["mean"].mul_(0.5).add_(p.grad)
+            if state["step"] > 3:
+                p.sub_(state["mean"])
+            else:
+                p.add_(state["mean"])
+
+
+def test_an_optimizer_of_the_users_own_with_a_decision_by_its_step():
+    def run(captured):
+        w = nn.Parameter(flow.ones(2))
+        optimizer = Averaging([w], 0.1)
+
+        class Own(nn.Graph):
+            def build(self, x):
+                loss = (w * x).sum()
+                loss.backward()
+                return loss
+
+        graph = Own()
+        graph.add_optimizer(optimizer)
+        losses = []
+        for k in range(7):
+            x = flow.full((2,), float(k))
+            if captured:
+                losses.append(graph(x).item())
+            else:
+                optimizer.zero_grad()
+                loss = (w * x).sum()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        return losses, w.tolist(), optimizer.state[w]["step"]
+
+    assert run(True) == run(False)
+
+
+# --- what cannot be ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: x if x.sum() > 0 else -x,
+        lambda x: flow.from_numpy(x.numpy()),
+        lambda x: x[: int(x[0])],
+        lambda x: flow.nonzero(x).float() * 2,
+        lambda x: x[x > 0],
+        lambda x: f"{x.max().item()}",
+    ],
+    ids=["item", "if", "numpy", "slice by value", "nonzero", "mask", "text"],
+)
+def test_code_that_depends_on_values_is_an_error_that_names_the_line(function):
+    graph = flow.compile(function)
+    with pytest.raises(CaptureError) as caught:
+        graph(flow.ones(3))
+    told = str(caught.value) + "\n".join(getattr(caught.value, "__notes__", []))
+    assert "test_graph.py" in told
+    assert (flow.ones(2) + 1).tolist() == [2, 2]
+    assert flow.compile(lambda x: x + 1)(flow.ones(2)).tolist() == [2, 2]
+    flow.vm.sync()
+
+
+def test_graphs_do_not_nest():
+    inner = flow.compile(lambda x: x + 1)
+    with pytest.raises(CaptureError):
+        flow.compile(lambda x: inner(x) * 2)(flow.ones(2))
+    inner(flow.ones(2))
+    with pytest.raises(CaptureError):
+        flow.compile(lambda x: inner(x) * 2)(flow.ones(2))
+
+
+def test_wrong_uses_say_so():
+    with pytest.raises(NotImplementedError, match="build"):
+        nn.Graph()()
+    with pytest.raises(ArgumentTypeError, match="Optimizer"):
+        nn.Graph().add_optimizer("sgd")
+    with pytest.raises(ArgumentTypeError, match="function"):
+        flow.compile(3)
+    graph = flow.compile(lambda: flow.ones(2))
+    graph()
+    with pytest.raises(ArgumentError, match="before the first call"):
+        graph.add_optimizer(flow.optim.SGD([nn.Parameter(flow.ones(1))], lr=1))
+
+
+def test_an_error_inside_a_replay_names_the_captured_line_and_keeps_the_parameters():
+    flow.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 3))
+    graph = Train(model, flow.optim.SGD(model.parameters(), lr=0.1))
+    good, bad = flow.tensor([[1, 2]]), flow.tensor([[1, 10]])
+    y = flow.tensor([0])
+    for _ in range(2):
+        graph(good, y)
+    before = [p.tolist() for p in model.parameters()]
+    loss = graph(bad, y)
+    with pytest.raises(OutOfRangeError, match="index 10") as caught:
+        loss.item()
+    note = "\n".join(caught.value.__notes__)
+    assert "index_select (node 0) of Train" in note
+    assert "self.model(x)" in note
+    assert [p.tolist() for p in model.parameters()] == before
+    assert np.isfinite(graph(good, y).item())
+
+
+# --- threads, memory, lifetime ----------------------------------------------------------------
+
+
+def test_two_graphs_and_eager_code_from_two_threads():
+    def work(seed):
+        generator = np.random.default_rng(seed)
+        w = flow.tensor(generator.standard_normal(16).astype(np.float32))
+        graph = flow.compile(lambda x: (x * w).sum() + w)
+        total = flow.zeros(16)
+        expected = np.zeros(16)
+        for _ in range(100):
+            x = generator.standard_normal(16).astype(np.float32)
+            total = total + graph(flow.tensor(x)) * 2
+            expected += ((x * w.numpy()).sum(dtype=np.float64) + w.numpy()) * 2
+        np.testing.assert_allclose(total.numpy(), expected, rtol=1e-3, atol=1e-3)
+        return True
+
+    threads = [Background(work, seed) for seed in range(2)]
+    assert all(t.result() for t in threads)
+
+
+def test_a_graph_deleted_while_it_runs():
+    x = flow.ones(200, 200)
+    outs = []
+    for _ in range(5):
+        w = flow.full((200, 200), 0.01)
+        graph = flow.compile(lambda a, w=w: a @ w @ w)
+        outs.append(graph(x))
+        outs.append(graph(x))
+        del graph, w
+        gc.collect()
+    for out in outs:
+        np.testing.assert_allclose(out.numpy(), np.full((200, 200), 4.0), rtol=1e-4)
+
+
+def test_streams_order_launches_by_their_operands():
+    w, stream = flow.zeros(4), flow.Stream("side")
+
+    def step(x):
+        w.add_(x)
+        return w + 0
+
+    graph = flow.compile(step)
+    got = []
+    for k in range(20):
+        with flow.stream(stream) if k % 2 else flow.stream(flow.current_stream()):
+            got.append(graph(flow.ones(4)))
+    assert [t[0].item() for t in got] == list(range(1, 21))
+
+
+def test_what_a_graph_looks_like():
+    graph = Forward(nn.Linear(2, 3))
+    assert "not captured" in repr(graph)
+    graph(flow.ones(1, 2))
+    assert "model.weight" in repr(graph)
+    (plan,) = graph.plans
+    dump = plan.dump()
+    for part in ("1 tasks on one stream", "variable model.weight", "input 0", "task 0 linear"):
+        assert part in dump
+    assert "chunk" in repr(plan)
