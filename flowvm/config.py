@@ -151,6 +151,13 @@ VARIABLES: tuple[Variable, ...] = (
         "1 threads, compilations; 2 a line per instruction; 3 and its edges; 4 and kernels' code",
     ),
     Variable(
+        "debug_pass",
+        lambda: "",
+        str,
+        "a pass's name, or all",
+        "print a captured graph before and after that pass",
+    ),
+    Variable(
         "workers",
         _usable_cpus,
         _integer(1, 256),
@@ -200,6 +207,7 @@ class Config:
     cache_dir: Path
     cache_bytes: int
     debug: int
+    debug_pass: str
     workers: int
     run_ahead: int
     run_ahead_bytes: int

@@ -16,7 +16,7 @@ from flowvm.live import now
 from flowvm.tensor import Storage, Tensor, new_tensor
 from flowvm.vm import layout as w
 
-__all__ = ["interpret"]
+__all__ = ["interpret", "run_nodes"]
 
 
 def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -82,3 +82,15 @@ def _run(node: OpNode, storages: dict[Buffer, Any]) -> None:
     for operand, tensor in zip(node.outputs, made, strict=False):
         storage: Storage = tensor.storage()
         storages[operand.buffer] = (storage, tensor._ref)
+
+
+def run_nodes(nodes: Sequence[OpNode], wanted: set[Buffer]) -> dict[Buffer, Storage]:
+    """Run nodes that need no input, and give the storages of the buffers that are `wanted`."""
+    storages: dict[Buffer, Any] = {}
+    before = set_grad_enabled(False)
+    try:
+        for node in nodes:
+            _run(node, storages)
+    finally:
+        set_grad_enabled(before)
+    return {buffer: storages[buffer][0] for buffer in wanted}

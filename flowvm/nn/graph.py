@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.graph.capture import Capture, capturing
 from flowvm.graph.logical import LogicalGraph
+from flowvm.graph.passes import optimize
 from flowvm.graph.plan import Plan, compile_plan
 from flowvm.graph.trees import difference, flatten, unflatten
 from flowvm.live import Guard
@@ -55,6 +56,7 @@ class Graph:
         self._optimizers: list[tuple[Optimizer, Any]] = []
         self._plans: OrderedDict[Any, _Compiled] = OrderedDict()
         self._history: list[str] = []
+        self.without_passes: tuple[str, ...] = ()  # names of passes to leave out
         self._lock = threading.RLock()
         self._stepped = False  # eagerly, once, if there is an optimizer
 
@@ -165,7 +167,8 @@ class Graph:
                     capture.output(t)
         if steps.made_state:
             return None
-        compiled = _Compiled(capture, compile_plan(capture.graph), result, steps)
+        optimized = optimize(capture.graph, self.without_passes)
+        compiled = _Compiled(capture, compile_plan(optimized), result, steps)
         self._plans[key] = compiled
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)

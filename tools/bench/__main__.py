@@ -21,10 +21,10 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 )
 
-from tools.bench import eager, machine, startup, targets
+from tools.bench import eager, graph, machine, startup, targets
 from tools.bench.measure import Result
 
-GROUPS = "eager,kernels,machine,startup"
+GROUPS = "eager,kernels,graph,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -45,6 +45,8 @@ def _all(groups: list[str], peers: str, rounds: int, only: str) -> Iterator[Resu
         yield from eager.results(found, rounds)
     if "kernels" in groups:
         yield from targets.results(list(found), rounds, only)
+    if "graph" in groups:
+        yield from graph.results(list(found), rounds)
     if "machine" in groups:
         yield from machine.results(rounds)
     if "startup" in groups:

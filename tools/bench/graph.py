@@ -1,0 +1,178 @@
+"""nn.Graph: replays against eager code of flowvm and PyTorch, and against `jax.jit`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import flowvm as flow
+from flowvm import jit
+from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.plan import compile_plan
+from flowvm.interpreter import Invocation, Operator
+from flowvm.meta import TensorMeta
+from flowvm.vm.engine import no_op
+from tools.bench.kernels import Runner, Timing, runners, time_functions
+from tools.bench.measure import Result, seconds_per_call
+from tools.bench.targets import _array, _cnn, _mlp, _result, _transformer
+
+ACTORS = 1000
+
+
+def mlp(lib: Any) -> tuple[Any, Any, Any]:
+    """The model of the rows, and a batch."""
+    nn = lib.nn
+    model = nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
+    return model, lib.randn(32, 64), lib.randint(0, 10, (32,))
+
+
+def _ours_step(make: Callable[..., Callable[[], Any]]) -> Callable[[], Any]:
+    """A training step of `targets` as a graph: it is captured with its optimizer inside."""
+    graph = None
+    caught: dict[str, Any] = {}
+
+    class Catch:
+        """Stands for flowvm, and keeps what the step is made of."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(flow, name)
+
+    step = make(Catch())
+    names = step.__code__.co_freevars
+    cells = [c.cell_contents for c in step.__closure__ or ()]
+    caught.update(zip(names, cells, strict=True))
+
+    class Train(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = caught["model"]
+            self.add_optimizer(caught["optimizer"])
+
+        def build(self, x: Any, y: Any) -> Any:
+            loss = caught["loss_of"](self.model(x), y)
+            loss.backward()
+            return loss
+
+    graph = Train()
+    x, y = caught["x"], caught["y"]
+    return lambda: graph(x, y)
+
+
+def _jax_step() -> Callable[[], Any]:
+    """The MLP's training step in JAX: SGD with momentum 0.9."""
+    import jax
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(0)
+    sizes = (64, 64, 64, 10)
+    layers = [
+        (jnp.asarray(rng.standard_normal((m, n), np.float32) / 8), jnp.zeros(n))
+        for m, n in itertools.pairwise(sizes)
+    ]
+    x, y = jnp.asarray(_array(rng, (32, 64))), jnp.asarray(rng.integers(0, 10, 32))
+
+    def loss_of(layers: Any) -> Any:
+        h = x
+        for i, (w, b) in enumerate(layers):
+            h = h @ w + b
+            h = jax.nn.relu(h) if i < 2 else h
+        return -jnp.mean(jax.nn.log_softmax(h)[jnp.arange(32), y])
+
+    def step(state: Any) -> Any:
+        layers, speeds = state
+        loss, grads = jax.value_and_grad(loss_of)(layers)
+        speeds = jax.tree.map(lambda s, g: 0.9 * s + g, speeds, grads)
+        return (jax.tree.map(lambda p, s: p - 0.01 * s, layers, speeds), speeds), loss
+
+    compiled = jax.jit(step)
+    state = [(layers, jax.tree.map(jnp.zeros_like, layers))]
+
+    def run() -> Any:
+        state[0], loss = compiled(state[0])
+        return loss
+
+    return run
+
+
+def _jax_forward() -> Callable[[], Any]:
+    import jax
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(0)
+    ws = [jnp.asarray(rng.standard_normal(s, np.float32)) for s in ((64, 64), (64, 64), (64, 10))]
+    x = jnp.asarray(_array(rng, (32, 64)))
+
+    def forward(x: Any) -> Any:
+        h = jax.nn.relu(x @ ws[0] + 0.1)
+        return jax.nn.relu(h @ ws[1] + 0.1) @ ws[2] + 0.1
+
+    compiled = jax.jit(forward)
+    return lambda: compiled(x)
+
+
+def _empty_plan() -> Any:
+    """A Plan of ACTORS tasks of a kernel that does nothing, a chain on one buffer."""
+    meta = TensorMeta.of((1,), flow.float32)
+    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+    operator = Operator(
+        "nothing", ("x",), ("out",),
+        lambda metas, attrs: Invocation((meta,), kernel, np.zeros(1, np.int64)),
+    )  # fmt: skip
+    buffers = [Buffer(k, BufferKind.TEMPORARY, 4) for k in range(ACTORS + 1)]
+    buffers[0].kind = BufferKind.INPUT
+    places = [Operand(buffer, 0, meta) for buffer in buffers]
+    nodes = [OpNode(k, operator, (places[k],), (places[k + 1],)) for k in range(ACTORS)]
+    graph = LogicalGraph("empty", nodes, [places[0]], [places[-1]])
+    return compile_plan(graph)
+
+
+def results(names: list[str], rounds: int) -> Iterator[Result]:
+    """Every row."""
+    libraries = {on.name: on for on in runners(names)}
+    steps: list[tuple[str, Callable[..., Any], str, float, str]] = [
+        ("graph: MLP step", _mlp, "jax", 40 / 49, "torch"),
+        ("graph: CNN step", _cnn, "torch", 0.9, ""),
+        ("graph: transformer step", _transformer, "torch", 0.7, ""),
+    ]
+    for name, make, peer, reach, second in steps:
+        for other in filter(None, (peer, second)):
+            if other not in libraries:
+                continue
+            row = Timing(f"{name}, against {other}", "", 0)
+            ready: list[tuple[Runner, Callable[[], Any]]] = [
+                (libraries["flowvm"], _ours_step(make))
+            ]
+            ready[0][1]()  # the first step is eager: it makes the optimizer's state
+            if other == "jax":
+                ready.append((libraries["jax"], _jax_step()))
+            else:
+                import torch
+
+                ready.append((libraries["torch"], make(torch)))
+            time_functions(row, ready, rounds)
+            yield _result(row, reach)
+    row = Timing("graph: MLP forward", "", 0)
+    model, x, _ = mlp(flow)
+    graph = flow.compile(lambda x: model(x))
+    ready = [(libraries["flowvm"], lambda: graph(x))]
+    if "jax" in libraries:
+        ready.append((libraries["jax"], _jax_forward()))
+    time_functions(row, ready, rounds)
+    yield _result(row, 12 / 13.7)
+    plan, one = _empty_plan(), flow.zeros(1)
+
+    def launch(count: int) -> None:
+        for _ in range(count):
+            plan.launch([one])
+        flow.vm.sync()
+
+    launch(10)
+    best = min(seconds_per_call(launch, 200) for _ in range(rounds)) / ACTORS * 1e9
+    yield Result(
+        "graph: an actor of 1,000 empty ones", "ns", best, reach="at most 50", met=best <= 50
+    )
