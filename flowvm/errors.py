@@ -28,6 +28,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           KernelError                                  a kernel returned a status of its own
           PoisonedError                                an instruction the tensor needs has failed
           FreedError                                   the tensor's storage has been released
+          CaptureError                                 code in a graph's build that cannot be replayed
           ScheduleError                                a recorded run broke the order of accesses
 """
 
