@@ -21,6 +21,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
         LinAlgError          RuntimeError              a singular matrix, or no convergence
         AutogradError        RuntimeError              backward twice, a saved tensor changed, ...
           GradcheckError                               a gradient that differs from the numeric one
+        CaptureError         RuntimeError              a graph's build that cannot be replayed
         ConfigError          ValueError                a setting that cannot be
         VMError              RuntimeError              the virtual machine itself
           CompileError                                 a kernel that cannot become native code
@@ -28,7 +29,6 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           KernelError                                  a kernel returned a status of its own
           PoisonedError                                an instruction the tensor needs has failed
           FreedError                                   the tensor's storage has been released
-          CaptureError                                 code in a graph's build that cannot be replayed
           ScheduleError                                a recorded run broke the order of accesses
 """
 
