@@ -95,6 +95,7 @@ class Operator:
     # called on a miss with the call's arguments: a result if the call must be made some other way
     # (numbers among the tensors, float16, strides that the kernel does not take), else None
     fallback: Callable[..., Any] = lambda *args: None
+    form: Any = None  # what it was made of, for who wants to make more of it: see ops.elementwise
     cache: dict[Any, Any] = field(default_factory=dict)
     call: Callable[..., Any] = field(init=False)
 

@@ -15,6 +15,8 @@ Invariants
   see no change.
 - Callees are typed and lowered, never optimized on their own: that happens once, after the link
   (`flowvm.jit`).
+
+Long because all that is private to Numba is in this one place.
 """
 
 from __future__ import annotations
@@ -70,11 +72,11 @@ class Overloaded:
     convert to it.
 
     A float64 argument is wider than a float32, which is wider than any integer, which is wider than
-    a bool. `implementations` has some of float32, float64, int64 and bool, the last two standing
-    for every integer and for bool; a dtype without an implementation uses the next wider one.
+    a bool. `implementations` has some of float32, float64, int64, int32 (for integers of 32 bits
+    and fewer) and bool; a dtype without an implementation uses the next wider one.
     """
 
-    WIDTHS = ("bool", "int64", "float32", "float64")
+    WIDTHS = ("bool", "int32", "int64", "float32", "float64")
 
     def __init__(self, name: str, implementations: Mapping[str, Any], doc: str = "") -> None:
         self.__name__ = self.__qualname__ = name
@@ -90,7 +92,10 @@ class Overloaded:
         raise TypeError(f"{self.__name__} does not take {', '.join(dtypes)}")
 
     def _width(self, name: str) -> int:
-        name = "int64" if "int" in name else "float32" if name == "float16" else name
+        if "int" in name:
+            name = "int64" if name.endswith("64") else "int32"
+        elif name == "float16":
+            name = "float32"
         return self.WIDTHS.index(name)
 
     def __call__(self, *args: Any) -> Any:
@@ -145,8 +150,9 @@ class _Frontend:
     link.
 
     Needed privately: `_FunctionCompiler`, a code library's `_final_module`, `_linking_libraries`,
-    `_ensure_finalized` and `_get_module_for_linking`, and `typeof_impl`, by which a plain function
-    or an `Intrinsic` becomes typable while this compiles, and at no other time.
+    `_ensure_finalized` and `_get_module_for_linking`; `typeof_impl`, by which a plain function or
+    an `Intrinsic` becomes typable while this compiles, and at no other time; and `_defns`, by which
+    a range counts as `_next_in_range` says, likewise.
     """
 
     def __init__(self) -> None:
@@ -156,6 +162,9 @@ class _Frontend:
         self.dispatchers: dict[Any, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
         self.compiler = _device_compiler()
+        self.target.target_context.refresh()
+        self.next_of_kind = self.target.target_context._defns["iternext"]._cache
+        self.next_in_range = _next_in_range()
         self._register()
 
     def options(self, reassociate: bool) -> dict[str, Any]:
@@ -246,11 +255,15 @@ class _Frontend:
         from numba.core import config
 
         disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0  # kernels cannot run uncompiled
+        known = self.next_of_kind.copy()
+        self.next_of_kind.update(self.next_in_range)
         self.active += 1
         try:
             yield
         finally:
             self.active -= 1
+            self.next_of_kind.clear()
+            self.next_of_kind.update(known)
             config.DISABLE_JIT = disabled
 
 
@@ -278,6 +291,35 @@ def _device_compiler() -> Any:
             return compiled
 
     return DeviceCompiler
+
+
+def _next_in_range() -> dict[Any, Any]:
+    """How a loop over a range counts, for the types of a range's iterator.
+
+    As Numba has it, but the next number is said not to overflow.  It is used only if it is within
+    the range, so that is true; and with it LLVM knows that x[i] has no negative i where the range
+    begins at 0 or above, which it has to know to vectorize the loop.
+    """
+    from numba import types
+    from numba.core import cgutils
+    from numba.core.imputils import RefType, iternext_impl
+
+    def made(kind: Any) -> Any:
+        @iternext_impl(RefType.UNTRACKED)  # type: ignore[untyped-decorator]
+        def advance(context: Any, builder: Any, signature: Any, args: Any, result: Any) -> None:
+            state = cgutils.create_struct_proxy(kind)(context, builder, args[0])
+            count = builder.load(state.count)
+            result.set_valid(builder.icmp_signed(">", count, count.type(0)))
+            with builder.if_then(result.is_valid()):
+                value = builder.load(state.iter)
+                result.yield_(value)
+                builder.store(builder.sub(count, count.type(1), flags=["nsw"]), state.count)
+                builder.store(builder.add(value, state.step, flags=["nsw"]), state.iter)
+
+        return advance
+
+    kinds = (types.range_iter32_type, types.range_iter64_type)
+    return {(kind,): made(kind) for kind in kinds}
 
 
 def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flowvm.config import config
 from flowvm.errors import ArgumentError
+from flowvm.graph.fusion import fuse_elementwise
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.printing import graph_text
+from flowvm.graph.rewriting import is_pure, rebuilt, writers_of
 from flowvm.live import Live
 
 __all__ = [
@@ -53,49 +54,6 @@ def optimize(graph: LogicalGraph, without: Sequence[str] = ()) -> LogicalGraph:
             )
         graph = after
     return graph
-
-
-# --- facts about a graph ------------------------------------------------------------------------
-
-
-def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
-    """How many nodes write each buffer."""
-    found: dict[Buffer, int] = {}
-    for node in graph.nodes:
-        for buffer in {operand.buffer for operand in node.written()}:
-            found[buffer] = found.get(buffer, 0) + 1
-    return found
-
-
-def is_pure(node: OpNode) -> bool:
-    """Whether a node only makes new values: it changes nothing that was there before."""
-    return not node.into and not node.operator.writes and not node.operator.unsized
-
-
-def rebuilt(
-    graph: LogicalGraph,
-    nodes: Sequence[OpNode],
-    moved: dict[Buffer, Operand] | None = None,
-) -> LogicalGraph:
-    """A graph of these nodes, numbered anew; operands in a buffer of `moved` go to that place."""
-    places = moved or {}
-
-    def put(operand: Operand) -> Operand:
-        while operand.buffer in places:
-            to = places[operand.buffer]
-            operand = Operand(to.buffer, to.offset + operand.offset, operand.meta)
-        return operand
-
-    made = [
-        replace(
-            node,
-            number=number,
-            inputs=tuple(map(put, node.inputs)),
-            outputs=tuple(map(put, node.outputs)),
-        )
-        for number, node in enumerate(nodes)
-    ]
-    return replace(graph, nodes=made, outputs=[put(o) for o in graph.outputs])
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -225,4 +183,5 @@ PASSES: dict[str, Pass] = {
     "constants": fold_constants,
     "common": eliminate_common_subexpressions,
     "dead": eliminate_dead_code,
+    "fusion": fuse_elementwise,
 }

@@ -30,6 +30,7 @@ from flowvm.ops import loss as _loss
 from flowvm.ops import masking as _masking
 from flowvm.ops import math as _math
 from flowvm.ops import matrices as _matrices
+from flowvm.ops import moments as _moments
 from flowvm.ops import normalization as _normalization
 from flowvm.ops import padding as _padding
 from flowvm.ops import pooling as _pooling
@@ -76,6 +77,7 @@ from flowvm.ops.loss import *  # noqa: F403
 from flowvm.ops.masking import *  # noqa: F403
 from flowvm.ops.math import *  # noqa: F403
 from flowvm.ops.matrices import *  # noqa: F403
+from flowvm.ops.moments import *  # noqa: F403
 from flowvm.ops.normalization import *  # noqa: F403
 from flowvm.ops.optimizer import *  # noqa: F403
 from flowvm.ops.padding import *  # noqa: F403
@@ -127,6 +129,7 @@ __all__ += _loss.__all__
 __all__ += _masking.__all__
 __all__ += _math.__all__
 __all__ += _matrices.__all__
+__all__ += _moments.__all__
 __all__ += _normalization.__all__
 __all__ += _padding.__all__
 __all__ += _pooling.__all__

@@ -246,15 +246,17 @@ _celu = _differentiable(
     "a",
 )
 _PHI = "0.3989422804014327 * exp(-0.5 * x * x)"  # the density of the normal distribution
-_BELOW = "0.5 * (1 + erf(x * 0.7071067811865476))"  # and its integral
+_BELOW = "normal_cdf(x)"  # and its integral
 _gelu = _differentiable("gelu", f"x * {_BELOW}", f"{_BELOW} + x * {_PHI}", f"{_PHI} * (2 - x * x)")
-_T = "tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))"
-_U = "(0.7978845608028654 + 0.10703222440890037 * x * x)"  # the derivative of tanh's argument
+# (1 + tanh(u)) / 2 is sigmoid(2 u), here of u = 0.797 * (x + 0.0447 * x**3)
+_G = "sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x))"
+_U = "(1.5957691216057308 + 0.21406444881780073 * x * x)"  # the derivative of its argument
 _gelu_tanh = _differentiable(
     "gelu_tanh",
-    f"0.5 * x * (1 + {_T})",
-    f"0.5 * (1 + {_T}) + 0.5 * x * (1 - {_T} * {_T}) * {_U}",
-    f"(1 - {_T} * {_T}) * ({_U} + 0.10703222440890037 * x * x - x * {_T} * {_U} * {_U})",
+    f"x * {_G}",
+    f"{_G} * (1 + x * (1 - {_G}) * {_U})",
+    f"{_G} * (1 - {_G}) * (2 * {_U} + x * ((1 - 2 * {_G}) * {_U} * {_U} "
+    "+ 0.42812889763560147 * x))",
 )
 _S = "sigmoid(x)"
 _silu = _differentiable(
@@ -263,7 +265,7 @@ _silu = _differentiable(
     f"{_S} * (1 + x * (1 - {_S}))",
     f"{_S} * (1 - {_S}) * (2 + x * (1 - 2 * {_S}))",
 )
-_M = "tanh(maximum(x, 0) + log1p(exp(-abs(x))))"
+_M = "tanh_softplus(x)"
 _mish = _differentiable(
     "mish",
     f"x * {_M}",
@@ -272,7 +274,7 @@ _mish = _differentiable(
 )
 _softplus = _differentiable(
     "softplus",
-    "x if x * a > b else (maximum(x * a, 0) + log1p(exp(-abs(x * a)))) / a",
+    "x if x * a > b else softplus(x * a) / a",
     "1 if x * a > b else sigmoid(x * a)",
     "0 if x * a > b else a * sigmoid(x * a) * (1 - sigmoid(x * a))",
     "a, b",
@@ -283,9 +285,7 @@ _softsign = _differentiable(
     "1 / ((1 + abs(x)) * (1 + abs(x)))",
     "-2 * sign(x) / ((1 + abs(x)) * (1 + abs(x)) * (1 + abs(x)))",
 )
-_logsigmoid = _differentiable(
-    "logsigmoid", "minimum(x, 0) - log1p(exp(-abs(x)))", "sigmoid(-x)", f"-{_S} * sigmoid(-x)"
-)
+_logsigmoid = _differentiable("logsigmoid", "-softplus(-x)", "sigmoid(-x)", f"-{_S} * sigmoid(-x)")
 _tanhshrink = _differentiable(
     "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))"
 )

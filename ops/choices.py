@@ -1,4 +1,4 @@
-"""Random choices: bernoulli, multinomial, dropout."""
+"""Random choices and counts: bernoulli, multinomial, poisson, dropout."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, float32, float64
+from flowvm.dtype import DType, bool_, float16, float32, float64
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta import Size
 from flowvm.ops.filled import ones
-from flowvm.ops.generator import Generator, default_generator
-from flowvm.ops.philox import dropout_words
-from flowvm.ops.random import uniform_of
+from flowvm.ops.generator import Generator, default_generator, drawn_from
+from flowvm.ops.philox import (
+    bernoulli_into,
+    bernoulli_words,
+    chosen_words,
+    dropout_words,
+    exponential_words,
+)
+from flowvm.ops.poisson import poisson_counts
+from flowvm.ops.random import DRAWN, uniform_of
 from flowvm.ops.recording import need_tensor
 from flowvm.ops.registry import Sample, samples
+from flowvm.ops.scattering import changed
+from flowvm.ops.views import expand
 from flowvm.tensor import Tensor, method
 
 __all__ = [
     "bernoulli",
     "dropout",
     "multinomial",
+    "poisson",
 ]
 
 # --- choices ----------------------------------------------------------------------------------
@@ -44,10 +54,15 @@ def bernoulli(
     meta = need_tensor("bernoulli", "input", input)._meta
     if p is None and not meta.dtype.is_floating_point:
         raise DTypeError(f"bernoulli: probabilities are floats, got {meta.dtype.name}")
-    chance: Any = input.detach() if p is None else _check_p("bernoulli", p)
-    kind = meta.dtype if meta.dtype is float64 else float32
-    hits: Tensor = (uniform_of(meta.shape, kind, generator) < chance).to(meta.dtype)
-    return hits
+    kind = float32 if meta.dtype is float16 else meta.dtype
+    drawn = drawn_from(generator)
+    hits: Tensor
+    if p is None:
+        hits = chosen_words(input.detach(), kind, *drawn)
+    else:
+        hits = bernoulli_words(meta.shape, kind, _check_p("bernoulli", p), *drawn)
+    out: Tensor = hits.to(meta.dtype)
+    return out
 
 
 def multinomial(
@@ -87,7 +102,7 @@ def multinomial(
         drawn: Tensor = searchsorted(sums, places, right=True).clamp(max=meta.shape[-1] - 1)
         return drawn
     # the first of exponential waiting times with these rates
-    times = -(-uniform_of(meta.shape, float64, generator)).log1p() / weights
+    times = exponential_words(meta.shape, float64, 1.0, *drawn_from(generator)) / weights
     order: Tensor = times.topk(num_samples, -1, False, True)[1]
     return order
 
@@ -110,8 +125,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     dropped: Tensor = dropout_words(x, chance, *default_generator.draw())
     if not inplace:
         return dropped
-    changed: Tensor = x.copy_(dropped)
-    return changed
+    whole: Tensor = x.copy_(dropped)
+    return whole
 
 
 def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
@@ -124,10 +139,25 @@ def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
 @method()
 def bernoulli_(x: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill `x` with 1 with probability `p` (a number, or a tensor that broadcasts), else 0."""
-    chance = p.detach() if isinstance(p, Tensor) else _check_p("bernoulli_", p)
-    numbers = uniform_of(x._meta.shape, float64, generator) < chance
-    changed: Tensor = x.copy_(numbers.to(x._meta.dtype))
-    return changed
+    meta = need_tensor("bernoulli_", "input", x)._meta
+    if isinstance(p, Tensor):
+        chances = expand(p.detach(), meta.shape)
+        filled: Tensor = x.copy_(chosen_words(chances, bool_, *drawn_from(generator)))
+        return filled
+    numbers = (_check_p("bernoulli_", p), *drawn_from(generator))
+    return changed(DRAWN, x, (), (), lambda out: bernoulli_into(out, *numbers))
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Counts of events whose mean number each element of `input` gives, in its dtype.
+
+    InvalidValueError when the result is read, for a mean that is negative or no number.
+    """
+    meta = need_tensor("poisson", "input", input)._meta
+    if not meta.dtype.is_floating_point:
+        raise DTypeError(f"poisson: means are floats, got {meta.dtype.name}")
+    counts: Tensor = poisson_counts(input.detach(), *drawn_from(generator))
+    return counts
 
 
 method()(bernoulli)

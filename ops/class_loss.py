@@ -1,9 +1,8 @@
 """Losses against class indices: cross_entropy and nll_loss.
 
-The common case of cross_entropy, logits (N, C) without class weights, is one instruction forward
-and one backward; when it is small the reduction is part of it.  Everything else is log_softmax and
-nll_loss.  Targets are data: one that names no class is found by the kernel and raises at the next
-           sync.
+One instruction forward and one backward, the reduction in it; only weights that are learned, and
+probabilities for targets, are put together from other ops.  Targets are data: one that names no
+class is found by the kernel and raises at the next sync.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ import numpy as np
 from flowvm.dtype import float16, float32, int64
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.ops.class_loss_ops import (
-    ONE_UNIT,
     _entropy,
     _nll,
-    _valid_count,
-    _valid_weight,
+    _weighted_entropy,
     _weighted_nll,
     check_reduction,
 )
@@ -64,39 +61,25 @@ def nll_loss(
         found: Tensor = nll_loss(input.to(float32), target, wide, **options).to(float16)
         return found
     target = _indices("nll_loss", target)
-    if weight is None or weight._node is not None:
-        loss = _nll(input, target, ignore_index)
-    else:
-        loss = _weighted_nll(input, target, weight, ignore_index)
-    if weight is not None and weight._node is not None:  # rare: weights that are learned
-        loss = loss * _weights(input, target, weight, ignore_index)
+    if weight is None:
+        loss: Tensor = _nll(input, target, reduction, ignore_index)[0]
+        return loss
+    if weight._node is None:
+        weighted: Tensor = _weighted_nll(input, target, weight, reduction, ignore_index)[0]
+        return weighted
+    # rare: weights that are learned
+    weights = _weights(input, target, weight, ignore_index)
+    loss = _nll(input, target, "none", ignore_index)[0] * weights
     if reduction == "none":
-        out: Tensor = loss
-        return out
-    total = loss.sum()
-    if reduction == "mean":
-        total = total / _divisor(input, target, weight, ignore_index)
-    result: Tensor = total
-    return result
+        return loss
+    total: Tensor = loss.sum() if reduction == "sum" else loss.sum() / weights.sum()
+    return total
 
 
 def _weights(input: Tensor, target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
     """The weight of each target, differentiable."""
     wide = _by_class(weight, input._meta.ndim).expand(input._meta.shape)
-    out: Tensor = -_nll(wide, target, ignore_index)
-    return out
-
-
-def _divisor(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
-    """What a sum is divided by to be the mean: the number of targets that count, or their
-    weights.
-    """
-    if weight is None:
-        out: Tensor = _valid_count(target, input._meta.dtype, ignore_index)
-    elif weight._node is None:
-        out = _valid_weight(target, weight, ignore_index)
-    else:
-        out = _weights(input, target, weight, ignore_index).sum()
+    out: Tensor = -_nll(wide, target, "none", ignore_index)[0]
     return out
 
 
@@ -128,21 +111,20 @@ def cross_entropy(
     if target._meta.dtype.is_floating_point:
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     target = _indices("cross_entropy", target)
-    simple = weight is None and meta.ndim <= 2
-    if simple and (reduction == "none" or meta.numel <= ONE_UNIT):
+    if weight is None:
         loss: Tensor = _entropy(input, target, reduction, ignore_index, label_smoothing)[0]
         return loss
-    check_reduction("cross_entropy", reduction)
-    if simple:
-        out = _entropy(input, target, "none", ignore_index, label_smoothing)[0].sum()
-        return out if reduction == "sum" else out / _divisor(input, target, None, ignore_index)
-    likely = log_softmax(input, 0 if meta.ndim == 1 else 1)
-    options = {"ignore_index": ignore_index, "reduction": reduction}
-    hard = nll_loss(likely, target, weight, **options)
+    if weight._node is None:
+        options = reduction, ignore_index, label_smoothing
+        weighted: Tensor = _weighted_entropy(input, target, weight, *options)[0]
+        return weighted
+    likely = log_softmax(input, 0 if meta.ndim == 1 else 1)  # rare: weights that are learned
+    chosen: Any = {"ignore_index": ignore_index, "reduction": reduction}
+    hard = nll_loss(likely, target, weight, **chosen)
     if label_smoothing == 0:
         return hard
     return hard * (1 - label_smoothing) + label_smoothing * _spread(
-        likely, target, weight, **options
+        likely, target, weight, **chosen
     )
 
 
@@ -152,17 +134,17 @@ def _by_class(weight: Tensor, ndim: int) -> Tensor:
 
 
 def _spread(
-    likely: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+    likely: Tensor, target: Tensor, weight: Tensor, ignore_index: int, reduction: str
 ) -> Tensor:
     """The loss against all classes alike, divided by their number: label smoothing's part."""
     axis = 0 if likely.ndim == 1 else 1
-    each = likely if weight is None else likely * _by_class(weight, likely.ndim)
+    each = likely * _by_class(weight, likely.ndim)
     valid = ne(target, ignore_index).to(likely.dtype)
     out: Tensor = -(each.sum(axis) * valid) / likely.shape[axis]
     if reduction != "none":
         out = out.sum()
     if reduction == "mean":
-        out = out / _divisor(likely, target, weight, ignore_index)
+        out = out / _weights(likely, target, weight, ignore_index).sum()
     return out
 
 

@@ -1,8 +1,8 @@
-"""The ops of losses against class indices, with fused gradients.
+"""The ops of losses against class indices: one instruction forward, reduction and all, and one
+backward.
 
-Targets are data: one that names no class is found by the kernel and raises at the next sync.
-
-Long because each fused loss stands with its kernels and its gradient's.
+Targets are data: one that names no class is found by the kernel and raises at the next sync.  The
+second output, `notes`, is for the gradient (`class_loss_kernels`).
 """
 
 from __future__ import annotations
@@ -10,93 +10,34 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flowvm.errors import ArgumentError, ShapeError, Status
+from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.compare import ne
-from flowvm.ops.registry import GRAIN, Launch, View, op
-from flowvm.ops.rows import sum_of, top_of
-from flowvm.ops.scalar import exp, log
+from flowvm.ops.class_loss_kernels import (
+    BLOCK,
+    entropy,
+    entropy_backward,
+    likelihood,
+    likelihood_backward,
+    weighted_entropy,
+    weighted_entropy_backward,
+    weighted_likelihood,
+    weighted_likelihood_backward,
+)
+from flowvm.ops.compare import ne, where
+from flowvm.ops.registry import Launch, View, op
 from flowvm.ops.softmax import _softmax_backward, softmax
 from flowvm.tensor import Tensor
 
 __all__ = ["check_reduction"]
 
-Array = Any
-RUN = 1024  # logits whose exponentials are held at a time
-ONE_UNIT = 1 << 16  # logits up to which one thread does everything, the reduction too
-BAD = int(Status.INDEX_OUT_OF_RANGE)
+CHUNK = 1 << 15  # logits of a chunk of work
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def check_reduction(name: str, reduction: str) -> None:
     """ArgumentError unless `reduction` is one there is."""
-    if reduction not in ("none", "mean", "sum"):
+    if reduction not in _REDUCTIONS:
         raise ArgumentError(f'{name}: reduction is "none", "mean" or "sum", got {reduction!r}')
-
-
-def _entropy_body(
-    loss: Array, rows: Array, x: Array, target: Array, n: int, tall: int, reduction: int,
-    ignored: int, smoothing: float, scratch: Array, lo: int, hi: int, details: Array,
-) -> int:  # fmt: skip
-    """Units are blocks of `tall` rows.  rows: log(sum(exp)) of each row, then what the sum of the
-    losses is divided by.
-    """
-    real = loss.dtype.type
-    total, valid = real(0), 0
-    for unit in range(lo, hi):
-        es = scratch.view(loss.dtype)[unit * RUN : unit * RUN + RUN]
-        for i in range(unit * tall, min((unit + 1) * tall, len(target))):
-            xs, t = x[i * n : i * n + n], target[i]
-            value = real(0)
-            if t != ignored:
-                if t < 0 or t >= n:
-                    details[0], details[1], details[2] = t, n, 1
-                    return BAD
-                top, s = top_of(xs), real(0)
-                for start in range(0, n, RUN):
-                    part = xs[start : start + RUN]
-                    for j in range(len(part)):
-                        es[j] = exp(part[j] - top)
-                    s += sum_of(es[: len(part)])
-                s = log(s)
-                rows[i] = s + top
-                value = s - (xs[t] - top)
-                if smoothing != 0:
-                    spread = (s + top) - sum_of(xs) / real(n)
-                    value += real(smoothing) * (spread - value)
-                valid += 1
-                total += value
-            if reduction == 0:
-                loss[i] = value
-    if reduction == 1:
-        rows[len(target)] = valid
-        loss[0] = total / real(valid)
-    elif reduction == 2:
-        rows[len(target)] = 1
-        loss[0] = total
-    elif lo == 0:
-        rows[len(target)] = 1
-    return 0
-
-
-def _entropy_backward_body(
-    out: Array, g: Array, x: Array, target: Array, rows: Array, n: int, ignored: int,
-    smoothing: float, lo: int, hi: int,
-) -> None:  # fmt: skip
-    real = out.dtype.type
-    off = real(smoothing / n)
-    for i in range(lo, hi):
-        xs, os = x[i * n : i * n + n], out[i * n : i * n + n]
-        if target[i] == ignored:
-            for j in range(n):
-                os[j] = 0
-        else:
-            scale, level = g[i if len(g) > 1 else 0] / rows[len(target)], rows[i]
-            for j in range(n):
-                os[j] = (exp(xs[j] - level) - off) * scale
-            os[target[i]] -= real(1 - smoothing) * scale
-
-
-_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def _check_classes(name: str, x: TensorMeta, target: TensorMeta) -> tuple[int, int, int]:
@@ -116,174 +57,14 @@ def _check_classes(name: str, x: TensorMeta, target: TensorMeta) -> tuple[int, i
             f"{name}: for input of shape {shape}, class indices have shape {wanted}, got "
             f"{tuple(target.shape)}"
         )
+    if shape[min(1, x.ndim - 1)] == 0:
+        raise ShapeError(f"{name}: input of shape {shape} has no classes")
     if x.ndim == 1:
         return 1, shape[0], 1
     return shape[0], shape[1], math.prod(shape[2:])
 
 
-def _entropy_grad(c: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
-    x, target, rows = c.saved
-    return _entropy_backward(g, x, target, rows, *c.attrs), None
-
-
-def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
-    g, x, target, rows = c.saved
-    reduction, ignored, _ = c.attrs
-    dg = dx = None
-    if c.needs[0]:
-        unit = _entropy_backward((g * 0 + 1).detach(), x, target, rows, *c.attrs)
-        dg = (v * unit).sum(-1) if reduction == "none" else (v * unit).sum()
-    if c.needs[1]:
-        scale = g * ne(target, ignored).to(x.dtype)
-        if reduction == "mean":
-            scale = scale / rows[-1]
-        dx = _softmax_backward(v * scale.unsqueeze(-1), softmax(x, -1), -1)
-    return dg, dx, None, None
-
-
-@op(
-    "g, input, target, rows -> out",
-    name="cross_entropy_backward",
-    saves="g, input, target, rows",
-    grad=_entropy_backward_grad,
-)
-def _entropy_backward(
-    g: TensorMeta,
-    input: TensorMeta,
-    target: TensorMeta,
-    rows: TensorMeta,
-    reduction: str,
-    ignore_index: int,
-    smoothing: float,
-) -> Launch:
-    count, n, _ = _check_classes("cross_entropy", input, target)
-    return Launch(
-        outputs=(input.dense(),),
-        body=_entropy_backward_body,
-        views=tuple(View(m.dtype, (m.numel,)) for m in (input, g, input, target, rows)),
-        consts=(n, ignore_index, float(smoothing)),
-        units=count,
-        grain=max(1, GRAIN // max(1, n)),
-    )
-
-
-@op(
-    "input, target -> loss, rows",
-    name="cross_entropy",
-    saves="input, target, rows",
-    grad=_entropy_grad,
-)
-def _entropy(
-    input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int, smoothing: float
-) -> Launch:
-    count, n, _ = _check_classes("cross_entropy", input, target)
-    check_reduction("cross_entropy", reduction)
-    if not 0 <= smoothing <= 1:
-        raise ArgumentError(f"cross_entropy: label_smoothing is between 0 and 1, got {smoothing}")
-    whole = reduction != "none" or count * n <= ONE_UNIT
-    tall = max(1, count if whole else GRAIN // max(1, n))
-    units = 1 if whole else -(-count // tall)
-    loss = input.with_shape(() if reduction != "none" else target.shape)
-    rows = input.with_shape((count + 1,))
-    return Launch(
-        outputs=(loss, rows),
-        body=_entropy_body,
-        views=tuple(View(m.dtype, (m.numel,)) for m in (loss, rows, input, target)),
-        consts=(n, tall, _REDUCTIONS[reduction], ignore_index, float(smoothing)),
-        units=units,
-        scratch=units * RUN * input.dtype.itemsize,
-    )
-
-
-# --- negative log likelihood -----------------------------------------------------------------
-
-
-def _pick(
-    out: Array, x: Array, target: Array, weight: Array, weighted: bool, n: int, inner: int,
-    ignored: int, lo: int, hi: int, details: Array,
-) -> int:  # fmt: skip
-    for i in range(lo, hi):
-        t = target[i]
-        if t == ignored:
-            out[i] = 0
-            continue
-        if t < 0 or t >= n:
-            details[0], details[1], details[2] = t, n, 1
-            return BAD
-        value = x[(i // inner * n + t) * inner + i % inner]
-        out[i] = -(value * weight[t] if weighted else value)
-    return 0
-
-
-def _nll_body(
-    out: Array, x: Array, target: Array, n: int, inner: int, ignored: int, lo: int, hi: int,
-    details: Array,
-) -> int:  # fmt: skip
-    return _pick(out, x, target, x, False, n, inner, ignored, lo, hi, details)
-
-
-def _weighted_nll_body(
-    out: Array, x: Array, target: Array, weight: Array, n: int, inner: int, ignored: int,
-    lo: int, hi: int, details: Array,
-) -> int:  # fmt: skip
-    return _pick(out, x, target, weight, True, n, inner, ignored, lo, hi, details)
-
-
-def _place(
-    out: Array, g: Array, target: Array, weight: Array, weighted: bool, n: int, inner: int,
-    ignored: int, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Units are the N samples.  The targets have been checked by the forward pass."""
-    for i in range(lo, hi):
-        plane = out[i * n * inner : (i + 1) * n * inner]
-        for j in range(len(plane)):
-            plane[j] = 0
-        for j in range(inner):
-            t = target[i * inner + j]
-            if t != ignored:
-                value = g[i * inner + j]
-                plane[t * inner + j] = -(value * weight[t] if weighted else value)
-
-
-def _nll_backward_body(
-    out: Array, g: Array, target: Array, n: int, inner: int, ignored: int, lo: int, hi: int
-) -> None:
-    _place(out, g, target, g, False, n, inner, ignored, lo, hi)
-
-
-def _weighted_nll_backward_body(
-    out: Array, g: Array, target: Array, weight: Array, n: int, inner: int, ignored: int,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    _place(out, g, target, weight, True, n, inner, ignored, lo, hi)
-
-
-def _total(out: Array, target: Array, weight: Array, weighted: bool, ignored: int) -> None:
-    total, valid = 0.0, 0
-    for i in range(len(target)):
-        if target[i] != ignored:
-            valid += 1
-            if weighted and 0 <= target[i] < len(weight):
-                total += weight[target[i]]
-    out[0] = total if weighted else valid
-
-
-def _count_body(out: Array, target: Array, ignored: int, lo: int, hi: int) -> None:
-    _total(out, target, out, False, ignored)
-
-
-def _weight_body(out: Array, target: Array, weight: Array, ignored: int, lo: int, hi: int) -> None:
-    _total(out, target, weight, True, ignored)
-
-
-def _flat(*metas: TensorMeta) -> tuple[View, ...]:
-    return tuple(View(m.dtype, (m.numel,)) for m in metas)
-
-
-def _nll_launch(
-    body: Any, x: TensorMeta, target: TensorMeta, *weight: TensorMeta, ignored: int
-) -> Launch:
-    count, n, inner = _check_classes("nll_loss", x, target)
+def _check_weight(x: TensorMeta, n: int, weight: tuple[TensorMeta, ...]) -> None:
     for w in weight:
         if tuple(w.shape) != (n,) or w.dtype is not x.dtype:
             raise ShapeError(
@@ -291,52 +72,266 @@ def _nll_launch(
                 f"{w.dtype.name} of "
                 f"shape {tuple(w.shape)}"
             )
-    out = x.with_shape(target.shape)
-    views = _flat(out, x, target, *weight)
-    return Launch((out,), body, views, (n, inner, ignored), count * inner, GRAIN)
+
+
+def _flat(*metas: TensorMeta) -> tuple[View, ...]:
+    return tuple(View(m.dtype, (m.numel,)) for m in metas)
+
+
+# --- cross entropy --------------------------------------------------------------------------------
+
+
+def _units(count: int, n: int, inner: int) -> tuple[int, int]:
+    """How many there are, and the rows of one."""
+    if inner == 1:
+        tall = max(1, CHUNK // max(1, n))
+        return -(-count // tall), tall
+    width = min(inner, max(64, min(512, 2 * BLOCK // max(1, n)) // 16 * 16))
+    return count * -(-inner // max(1, width)), max(1, width)
+
+
+def _entropy_launch(
+    x: TensorMeta,
+    target: TensorMeta,
+    weight: tuple[TensorMeta, ...],
+    reduction: str,
+    ignore_index: int,
+    smoothing: float,
+) -> Launch:
+    count, n, inner = _check_classes("cross_entropy", x, target)
+    check_reduction("cross_entropy", reduction)
+    _check_weight(x, n, weight)
+    if not 0 <= smoothing <= 1:
+        raise ArgumentError(f"cross_entropy: label_smoothing is between 0 and 1, got {smoothing}")
+    units, size = _units(count, n, inner)
+    notes = x.with_shape((2 * target.numel + 1,))
+    loss = x.with_shape(() if reduction != "none" else target.shape)
+    return Launch(
+        (loss, notes),
+        weighted_entropy if weight else entropy,
+        _flat(loss, notes, x, target, *weight),
+        (n, inner, size, _REDUCTIONS[reduction], ignore_index, float(smoothing)),
+        units,
+        1 if inner == 1 else max(1, CHUNK // max(1, n * size)),
+        scratch=max(8, 16 * units),
+        arena=BLOCK * x.dtype.itemsize,
+        phases=() if reduction == "none" else ((1, 1),),
+    )
+
+
+def _entropy_backward_launch(
+    g: TensorMeta,
+    x: TensorMeta,
+    target: TensorMeta,
+    notes: TensorMeta,
+    weight: tuple[TensorMeta, ...],
+    ignore_index: int,
+    smoothing: float,
+) -> Launch:
+    count, n, inner = _check_classes("cross_entropy", x, target)
+    units, size = _units(count, n, inner)
+    return Launch(
+        (x.dense(),),
+        weighted_entropy_backward if weight else entropy_backward,
+        _flat(x, g, x, target, notes, *weight),
+        (n, inner, size, ignore_index, float(smoothing)),
+        units,
+        1 if inner == 1 else max(1, CHUNK // max(1, n * size)),
+        arena=2 * size * x.dtype.itemsize,
+    )
+
+
+def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    """The gradient is linear in g, and by x that of g * (share * softmax(x) - ...)."""
+    g, x, target, notes, *weight = c.saved
+    reduction, ignored, smoothing = c.attrs
+    axis = 0 if x.ndim == 1 else 1
+    dg = dx = None
+    if c.needs[0]:
+        unit = _entropy_backward if not weight else _weighted_entropy_backward
+        part = v * unit((g * 0 + 1).detach(), x, target, notes, *weight, *c.attrs)
+        dg = part.sum(axis) if reduction == "none" else part.sum()
+    if c.needs[1]:
+        valid = ne(target, ignored)
+        share = valid.to(x.dtype)
+        if weight:
+            chosen = where(valid, target, 0).reshape(-1)
+            picked = weight[0].index_select(0, chosen).reshape(target.shape)
+            share = share * (picked * (1 - smoothing) + weight[0].mean() * smoothing)
+        scale = g / notes[-1] * share
+        dx = _softmax_backward(v * scale.unsqueeze(axis), softmax(x, axis), axis)
+    return dg, dx, *((None,) * len(c.metas[2:]))
+
+
+@op(
+    "g, input, target, notes -> out",
+    name="cross_entropy_backward",
+    saves="g, input, target, notes",
+    grad=_entropy_backward_grad,
+)
+def _entropy_backward(
+    g: TensorMeta,
+    input: TensorMeta,
+    target: TensorMeta,
+    notes: TensorMeta,
+    reduction: str,
+    ignore_index: int,
+    smoothing: float,
+) -> Launch:
+    return _entropy_backward_launch(g, input, target, notes, (), ignore_index, smoothing)
+
+
+@op(
+    "g, input, target, notes, weight -> out",
+    name="cross_entropy_backward",
+    saves="g, input, target, notes, weight",
+    grad=_entropy_backward_grad,
+)
+def _weighted_entropy_backward(
+    g: TensorMeta,
+    input: TensorMeta,
+    target: TensorMeta,
+    notes: TensorMeta,
+    weight: TensorMeta,
+    reduction: str,
+    ignore_index: int,
+    smoothing: float,
+) -> Launch:
+    return _entropy_backward_launch(g, input, target, notes, (weight,), ignore_index, smoothing)
+
+
+@op(
+    "input, target -> loss, notes",
+    name="cross_entropy",
+    saves="input, target, notes",
+    constants="notes",
+    grad=lambda c, g: (_entropy_backward(g, *c.saved, *c.attrs), None),
+)
+def _entropy(
+    input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int, smoothing: float
+) -> Launch:
+    return _entropy_launch(input, target, (), reduction, ignore_index, smoothing)
+
+
+@op(
+    "input, target, weight -> loss, notes",
+    name="cross_entropy",
+    saves="input, target, notes, weight",
+    constants="notes",
+    grad=lambda c, g: (_weighted_entropy_backward(g, *c.saved, *c.attrs), None, None),
+)
+def _weighted_entropy(
+    input: TensorMeta,
+    target: TensorMeta,
+    weight: TensorMeta,
+    reduction: str,
+    ignore_index: int,
+    smoothing: float,
+) -> Launch:
+    """The weight is a constant for autograd."""
+    return _entropy_launch(input, target, (weight,), reduction, ignore_index, smoothing)
+
+
+# --- negative log likelihood: linear in the input -------------------------------------------------
+
+
+def _nll_launch(
+    x: TensorMeta,
+    target: TensorMeta,
+    weight: tuple[TensorMeta, ...],
+    reduction: str,
+    ignore_index: int,
+) -> Launch:
+    count, n, inner = _check_classes("nll_loss", x, target)
+    check_reduction("nll_loss", reduction)
+    _check_weight(x, n, weight)
+    tall = CHUNK // 8  # a target costs about as much as eight elements read in order
+    units = -(-count * inner // tall)
+    loss = x.with_shape(() if reduction != "none" else target.shape)
+    notes = x.with_shape((1,))
+    return Launch(
+        (loss, notes),
+        weighted_likelihood if weight else likelihood,
+        _flat(loss, notes, x, target, *weight),
+        (n, inner, tall, _REDUCTIONS[reduction], ignore_index),
+        units,
+        1,
+        scratch=max(8, 16 * units),
+        phases=() if reduction == "none" else ((1, 1),),
+    )
 
 
 def _nll_backward_launch(
-    body: Any,
-    shape: tuple[int, ...],
     g: TensorMeta,
     target: TensorMeta,
-    *weight: TensorMeta,
-    ignored: int,
+    notes: TensorMeta,
+    weight: tuple[TensorMeta, ...],
+    shape: tuple[int, ...],
+    ignore_index: int,
 ) -> Launch:
     out = g.with_shape(shape)
     count, n, inner = _check_classes("nll_loss", out, target)
-    views = _flat(out, g, target, *weight)
-    grain = max(1, GRAIN // max(1, n * inner))
-    return Launch((out,), body, views, (n, inner, ignored), count, grain)
+    return Launch(
+        (out,),
+        weighted_likelihood_backward if weight else likelihood_backward,
+        _flat(out, g, target, notes, *weight),
+        (n, inner, ignore_index),
+        count,
+        max(1, CHUNK // max(1, n * inner)),
+    )
 
 
 @op(
-    "input, target -> out",
-    name="nll_loss",
-    saves="target",
-    grad=lambda c, g: (_nll_backward(g, c.saved[0], tuple(c.metas[0].shape), *c.attrs), None),
-)
-def _nll(input: TensorMeta, target: TensorMeta, ignore_index: int) -> Launch:
-    return _nll_launch(_nll_body, input, target, ignored=ignore_index)
-
-
-@op(
-    "g, target -> out",
+    "g, target, notes -> out",
     name="nll_loss_backward",
     saves="target",
-    grad=lambda c, v: (_nll(v, c.saved[0], c.attrs[1]), None),
+    grad=lambda c, v: (_nll(v, c.saved[0], *c.attrs[1:])[0], None, None),
 )
 def _nll_backward(
-    g: TensorMeta, target: TensorMeta, shape: tuple[int, ...], ignore_index: int
+    g: TensorMeta,
+    target: TensorMeta,
+    notes: TensorMeta,
+    shape: tuple[int, ...],
+    reduction: str,
+    ignore_index: int,
 ) -> Launch:
-    return _nll_backward_launch(_nll_backward_body, shape, g, target, ignored=ignore_index)
+    return _nll_backward_launch(g, target, notes, (), shape, ignore_index)
 
 
 @op(
-    "input, target, weight -> out",
-    name="nll_loss",
+    "g, target, notes, weight -> out",
+    name="nll_loss_backward",
     saves="target, weight",
+    grad=lambda c, v: (_weighted_nll(v, *c.saved, *c.attrs[1:])[0], None, None, None),
+)
+def _weighted_nll_backward(
+    g: TensorMeta,
+    target: TensorMeta,
+    notes: TensorMeta,
+    weight: TensorMeta,
+    shape: tuple[int, ...],
+    reduction: str,
+    ignore_index: int,
+) -> Launch:
+    return _nll_backward_launch(g, target, notes, (weight,), shape, ignore_index)
+
+
+@op(
+    "input, target -> loss, notes",
+    name="nll_loss",
+    saves="target, notes",
+    constants="notes",
+    grad=lambda c, g: (_nll_backward(g, *c.saved, tuple(c.metas[0].shape), *c.attrs), None),
+)
+def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int) -> Launch:
+    return _nll_launch(input, target, (), reduction, ignore_index)
+
+
+@op(
+    "input, target, weight -> loss, notes",
+    name="nll_loss",
+    saves="target, notes, weight",
+    constants="notes",
     grad=lambda c, g: (
         _weighted_nll_backward(g, *c.saved, tuple(c.metas[0].shape), *c.attrs),
         None,
@@ -344,38 +339,7 @@ def _nll_backward(
     ),
 )
 def _weighted_nll(
-    input: TensorMeta, target: TensorMeta, weight: TensorMeta, ignore_index: int
+    input: TensorMeta, target: TensorMeta, weight: TensorMeta, reduction: str, ignore_index: int
 ) -> Launch:
-    return _nll_launch(_weighted_nll_body, input, target, weight, ignored=ignore_index)
-
-
-@op(
-    "g, target, weight -> out",
-    name="nll_loss_backward",
-    saves="target, weight",
-    grad=lambda c, v: (_weighted_nll(v, *c.saved, c.attrs[1]), None, None),
-)
-def _weighted_nll_backward(
-    g: TensorMeta,
-    target: TensorMeta,
-    weight: TensorMeta,
-    shape: tuple[int, ...],
-    ignore_index: int,
-) -> Launch:
-    return _nll_backward_launch(
-        _weighted_nll_backward_body, shape, g, target, weight, ignored=ignore_index
-    )
-
-
-@op("target -> out", half="native")
-def _valid_count(target: TensorMeta, dtype: Any, ignore_index: int) -> Launch:
-    """How many targets count, as a 0-d float."""
-    out = target.with_shape((), dtype)
-    return Launch((out,), _count_body, _flat(out, target), (ignore_index,))
-
-
-@op("target, weight -> out")
-def _valid_weight(target: TensorMeta, weight: TensorMeta, ignore_index: int) -> Launch:
-    """The sum of the weights of the targets that count."""
-    out = weight.with_shape(())
-    return Launch((out,), _weight_body, _flat(out, target, weight), (ignore_index,))
+    """The weight is a constant for autograd."""
+    return _nll_launch(input, target, (weight,), reduction, ignore_index)

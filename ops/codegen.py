@@ -27,26 +27,24 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flowvm import jit
-from flowvm.native import LoweredFunction, lower
+from flowvm.native import LoweredFunction, Overloaded, lower
 from flowvm.ops import scalar
-from flowvm.ops.blas import blas, gemm
-from flowvm.ops.walk import MAX_NDIM, OPERANDS_AT, STRIDED, WALK, provide
+from flowvm.ops.scalar_bits import Guarded
+from flowvm.ops.walk import OPERANDS_AT, WALK, provide
 from flowvm.vm.layout import ARENA_BYTES
 
 __all__ = [
     "DIVISION_BY_ZERO",
     "RAISED",
-    "blas",
     "body_kernel",
     "body_layout",
     "elementwise_kernel",
-    "elementwise_layout",
-    "gemm",
 ]
 
 DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
@@ -75,35 +73,6 @@ _FLOATS = ("half", "float", "double")
 # --- layouts --------------------------------------------------------------------------------
 
 
-def elementwise_layout(
-    shape: Sequence[int], strides: Sequence[Sequence[int]]
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Layout words of an elementwise kernel: [ndim, shape..., then each operand's strides...],
-    outputs first.
-
-    Dimensions of size 1 are dropped, the others ordered by the first operand's strides, largest
-    first, and merged where every operand allows it.  There is always at least one dimension.
-    """
-    dims = [(size, tuple(s[d] for s in strides)) for d, size in enumerate(shape) if size != 1]
-    dims.sort(key=lambda dim: -abs(dim[1][0]))
-    merged: list[tuple[int, tuple[int, ...]]] = []
-    for size, steps in dims:
-        if merged and all(
-            outer == inner * size for outer, inner in zip(merged[-1][1], steps, strict=True)
-        ):
-            merged[-1] = (merged[-1][0] * size, steps)
-        else:
-            merged.append((size, steps))
-    if not merged:
-        merged = [(1, (1,) * len(strides))]
-    if len(merged) > MAX_NDIM:
-        raise ValueError(f"tensors have at most {MAX_NDIM} dimensions, got {len(shape)}")
-    words = [len(merged), *(size for size, _ in merged)]
-    for k in range(len(strides)):
-        words.extend(steps[k] for _, steps in merged)
-    return np.array(words, np.int64)
-
-
 def body_layout(
     views: Sequence[tuple[Sequence[int], Sequence[int]]],
     consts: Sequence[int | float | bool] = (),
@@ -130,6 +99,7 @@ class _Text:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.late: list[str] = []  # to be put where a loop ends
         self.count = 0
 
     def put(self, line: str) -> None:
@@ -201,7 +171,8 @@ def elementwise_kernel(
     `args`, `in_dtypes` and `compute` go together: the names in `expr`, the dtypes in memory, and
     the dtypes that the expression is computed in.  The names in `scalar_args` are dynamic scalars:
     words of `args` after the operands, in order, whose dtype says how to read the bits, "float64"
-    or "int64" ("bool" is an int64 too). Several outputs are a tuple in `expr`.  Numbers in `expr`
+    or "int64" ("bool" is an int64 too). Several outputs are a tuple in `expr`, which may also be a
+    program: lines that name intermediate values, then the expression.  Numbers in `expr`
     take the dtype that it is computed in.  If evaluating it raises, the kernel stops and returns
     `raises`.
     """
@@ -235,8 +206,11 @@ def _elementwise(
 
     def make() -> jit.Lowered:
         inner = _lower_expression(expr, args, compute)
-        text = _elementwise_text(inner, args, in_dtypes, out_dtypes, compute, scalar_args, raises)
-        return jit.linked(inner, text, loops_only=True)
+        rare = _lower_guarded(expr, args, compute)
+        text = _elementwise_text(
+            inner, rare, args, in_dtypes, out_dtypes, compute, scalar_args, raises
+        )
+        return jit.linked(_joined(inner, *rare), text, loops_only=True)
 
     name = f"{expr}, {' '.join(in_dtypes)} -> {' '.join(out_dtypes)}"
     return jit.load("\n".join(map(str, (*parts, _sources()))), make, name)
@@ -244,28 +218,74 @@ def _elementwise(
 
 @functools.cache
 def _sources() -> str:
-    return "\n".join(jit.file_digest(str(m)) for m in (__file__, scalar.__file__))
+    here = Path(__file__)
+    reached = [here, here.with_name("intrinsics.py"), *sorted(here.parent.glob("scalar*.py"))]
+    return "\n".join(jit.file_digest(str(path)) for path in reached)
 
 
-_PASSED = {"uint8": "int64", "float16": "float32"}  # what Numba sees instead
+_PASSED = {"uint8": "int16", "float16": "float32"}  # what Numba sees instead
 
 
 def _lower_expression(
     expr: str, args: tuple[str, ...], compute: tuple[str, ...]
 ) -> LoweredFunction:
-    from numba import types
-
     passed = [_PASSED.get(name, name) for name in compute]
     literal = next((d for d in ("float64", "float32") if d in passed), "")
-    tree = _TypedLiterals(literal).visit(ast.parse(expr, mode="eval"))
-    source = f"def expression({', '.join(args)}):\n    return {ast.unparse(tree)}\n"
+    *steps, result = ast.unparse(_TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
+    source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
+    return _lower_source(source, expr, args, passed)
+
+
+def _lower_source(
+    source: str, expr: str, args: tuple[str, ...], passed: list[str]
+) -> LoweredFunction:
+    from numba import types
+
+    source = f"def expression({', '.join(args)}):\n{source}\n"
     scope: dict[str, Any] = {
-        **scalar.functions(),
+        **_functions(),
         **{name: getattr(np, name) for name in ("float32", "float64", "int64")},
     }
     exec(compile(source, f"<{expr}>", "exec"), scope)
     kinds = tuple(getattr(types, "boolean" if p == "bool" else p) for p in passed)
     return lower(scope["expression"], kinds)
+
+
+def _functions() -> dict[str, Overloaded]:
+    """What an expression may call: of a `Guarded` also `<name>_fits` and `<name>_near`."""
+    found = scalar.functions()
+    guarded = [f for f in found.values() if isinstance(f, Guarded)]
+    return {**found, **{f.__name__: f for g in guarded for f in (g.fits, g.near)}}
+
+
+def _lower_guarded(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> tuple[LoweredFunction, ...]:
+    """For an expression that is one call of a `Guarded`: what raises where its rare case is, and
+    what may be called where it is not; else nothing.
+    """
+    *steps, last = ast.parse(expr).body
+    call = last.value if isinstance(last, ast.Expr) and not steps else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return ()
+    function, passed = scalar.functions()[call.func.id], [_PASSED.get(c, c) for c in compute]
+    if not isinstance(function, Guarded) or not all(isinstance(a, ast.Name) for a in call.args):
+        return ()
+    if (
+        function.choose(passed)[0] not in function.fits.implementations
+    ):  # integers have no such case
+        return ()
+    given = ", ".join(ast.unparse(a) for a in call.args)
+    check = f"    if not {call.func.id}_fits({given}):\n        raise ValueError\n    return True"
+    near = f"    return {call.func.id}_near({given})"
+    return tuple(_lower_source(s, expr, args, passed) for s in (check, near))
+
+
+def _joined(inner: LoweredFunction, *more: LoweredFunction) -> LoweredFunction:
+    """`inner` with the modules of others, to be linked as one program."""
+    modules = {id(m): m for f in (inner, *more) for m in f.modules}
+    helpers = inner.helpers.union(*(f.helpers | {f.name} for f in more))
+    return inner._replace(modules=list(modules.values()), helpers=helpers)
 
 
 class _TypedLiterals(ast.NodeTransformer):
@@ -287,6 +307,7 @@ class _TypedLiterals(ast.NodeTransformer):
 
 def _elementwise_text(
     inner: LoweredFunction,
+    rare: tuple[LoweredFunction, ...],
     args: tuple[str, ...],
     in_dtypes: tuple[str, ...],
     out_dtypes: tuple[str, ...],
@@ -294,42 +315,66 @@ def _elementwise_text(
     scalar_args: frozenset[str],
     raises: int,
 ) -> str:
-    """A function for one row of each kind that can be met, their table, and the entry, which is one
-    call of `_walk`.
+    """A function for a tile of each kind that can be met, their table, and the entry, which is one
+    call of `walk`.
 
-    "dense" is for rows whose strides are all 1, "broadcast<k>" for a stride of 0 in tensor input k
-    and 1 elsewhere, "strided" for anything else.  Where LLVM could not vectorize the expression
-    there is "strided" only.
+    "dense" is for rows whose strides are all 1, "single<k>" for a stride of 0 in tensor input k and
+    1 elsewhere; `ops/plan.py` makes one of these of all others.
     """
     tensors = [k for k, name in enumerate(args) if name not in scalar_args]
     scalars = [k for k, name in enumerate(args) if name in scalar_args]
     outs = len(out_dtypes)
     count = outs + len(tensors)
     stored = [_STORED[d] for d in (*out_dtypes, *(in_dtypes[k] for k in tensors))]
-    rows = _rows(inner, outs, len(tensors))
-    functions = [
-        _row(inner, row, stored, outs, out_dtypes, in_dtypes, compute, tensors, scalars, raises)
-        for row in rows
-    ]
-    sizes = ", ".join(f"i64 {_SIZES[s]}" for s in stored)
+    kinds = [("dense", 0), *((f"single{k}", 1 << k) for k in range(outs, count))]
+
+    def tile(function: LoweredFunction, name: str, pattern: int, stores: bool = True) -> str:
+        return _tile(
+            function, (name, pattern), stored, outs, out_dtypes if stores else (), in_dtypes,
+            compute, tensors, scalars, raises,
+        )  # fmt: skip
+
+    functions = []
+    for name, pattern in kinds:
+        functions.append(tile(inner, f"whole_{name}" if rare else name, pattern))
+        if rare:
+            check, near = rare
+            functions.append(tile(check, f"check_{name}", pattern, stores=False))
+            functions.append(tile(near, f"near_{name}", pattern))
+            functions.append(_choice(name))
     table = ", ".join(
-        f"i64 {pattern}, i64 ptrtoint (ptr @row_{name} to i64)" for name, pattern in rows
+        f"i64 {pattern}, i64 ptrtoint (ptr @tile_{name} to i64)" for name, pattern in kinds
     )
     declared = "".join(f", {a}" for a in inner.args_ir)
     return "\n".join(
         [
-            f'declare i32 @"{inner.name}"(ptr, ptr{declared})',
-            f"declare i32 @{WALK}(i64, i64, i64, i64, i64, ptr, ptr)",
-            f"@sizes = internal constant [{count} x i64] [{sizes}]",
-            f"@table = internal constant [{2 * len(rows)} x i64] [{table}]",
+            *(f'declare i32 @"{f.name}"(ptr, ptr{declared})' for f in (inner, *rare)),
+            f"declare i32 @{WALK}(i64, i64, i64, i64, i64, i64, ptr)",
+            f"@table = internal constant [{2 * len(kinds)} x i64] [{table}]",
             *functions,
             f""" define i32 @entry(i64 %args, i64 %layout, i64 %lo, i64 %hi) {{ %s = call i32
-            @{WALK}(i64 %args, i64 %layout, i64 %lo, i64 %hi, i64 {count}, ptr @sizes, ptr @table)
+            @{WALK}(i64 %args, i64 %layout, i64 %lo, i64 %hi, i64 {outs}, i64 {count}, ptr @table)
             ret i32 %s
 }}""",
             _LOOP_METADATA,
         ]
     )
+
+
+def _choice(name: str) -> str:
+    """The function of a tile that has a rare case: asks first, as the output may be the input."""
+    passed = "ptr %pointers, ptr %steps, i64 %rows, i64 %columns, ptr %args"
+    return f"""define internal i32 @tile_{name}({passed}) {{
+  %bad = call i32 @tile_check_{name}({passed})
+  %fits = icmp eq i32 %bad, 0
+  br i1 %fits, label %near, label %whole
+near:
+  %a = call i32 @tile_near_{name}({passed})
+  ret i32 %a
+whole:
+  %b = call i32 @tile_whole_{name}({passed})
+  ret i32 %b
+}}"""
 
 
 # !0 says that an access touches nothing which another iteration touches.
@@ -342,28 +387,18 @@ _LOOP_METADATA = """
 !5 = !{!"llvm.loop.unroll.disable"}
 """
 
-_Row = tuple[
-    str, int
-]  # its name, and its pattern: bit k is set where operand k has stride 0 and not 1
-
-
-def _rows(inner: LoweredFunction, outs: int, ins: int) -> list[_Row]:
-    rows: list[_Row] = []
-    if _vectorizes(inner):
-        rows.append(("dense", 0))
-        if ins > 1:
-            rows += [(f"broadcast{k}", 1 << (outs + k)) for k in range(ins)]
-    return [*rows, ("strided", STRIDED)]
+# a tile function's name, and its pattern: bit k is set where operand k has stride 0 and not 1
+_Kind = tuple[str, int]
 
 
 def _vectorizes(inner: LoweredFunction) -> bool:
-    """Whether nothing in it forbids that: a call into the C library, a way out by an exception."""
+    """Whether nothing in it forbids that, as a call into the C library does."""
     functions = [f for module in inner.modules for f in module.functions]
     defined = {f.name for f in functions if not f.is_declaration}
     called = {f.name for f in functions} - defined
     if any(not name.startswith(("llvm.", "NRT_")) for name in called):
         return False
-    return not any(stop in str(m) for m in inner.modules for stop in ("ret i32 1", " frem "))
+    return not any(" frem " in str(m) for m in inner.modules)
 
 
 def _passed(t: _Text, value: str, source: str, compute: str, kind: str) -> str:
@@ -373,9 +408,9 @@ def _passed(t: _Text, value: str, source: str, compute: str, kind: str) -> str:
     return t.new(f"trunc i8 {value} to i1") if kind == "i1" else value
 
 
-def _row(
+def _tile(
     inner: LoweredFunction,
-    row: _Row,
+    kind: _Kind,
     stored: list[str],
     outs: int,
     out_dtypes: tuple[str, ...],
@@ -385,56 +420,79 @@ def _row(
     scalars: list[int],
     raises: int,
 ) -> str:
-    """The function that computes one row of at least one element."""
-    name, pattern = row
-    dense = pattern != STRIDED
-    group = ", !llvm.access.group !0" if dense else ""
+    """The function that computes one tile of at least one element.
+
+    An element that raises is noted and the row goes on, or the loop could not be vectorized; the
+    tile is given up at the end of the row.
+    """
+    name, pattern = kind
+    vector = _vectorizes(inner)
+    group = ", !llvm.access.group !0" if vector else ""
     t = _Text()
     t.put(f"%r = alloca {inner.result_ir}")
     t.put("%e = alloca ptr")
-    base = [t.word("%pointers", k, "ptr") for k in range(len(stored))]
-    steps = [] if dense else [t.word("%strides", k) for k in range(len(stored))]
+    start = [t.word("%pointers", k, "ptr") for k in range(len(stored))]
+    step = [t.word("%steps", k) for k in range(len(stored))]
     values: dict[int, str] = {}
     for position, k in enumerate(scalars):
-        kind, source = ("double", "float64") if in_dtypes[k] == "float64" else ("i64", "int64")
-        word = t.word("%args", OPERANDS_AT + len(stored) + position, kind)
+        word_kind, source = ("double", "float64") if in_dtypes[k] == "float64" else ("i64", "int64")
+        word = t.word("%args", OPERANDS_AT + len(stored) + position, word_kind)
         values[k] = _passed(t, word, source, compute[k], inner.args_ir[k])
-    loaded = {
+    t.put("br label %row")
+    t.label("row")
+    t.put("%row_number = phi i64 [0, %entry], [%next_row, %done]")
+    base = []
+    for k, (first, bytes_) in enumerate(zip(start, step, strict=True)):
+        t.put(f"%at{k} = phi ptr [{first}, %entry], [%next{k}, %done]")
+        t.late.append(f"  %next{k} = getelementptr i8, ptr %at{k}, i64 {bytes_}")
+        base.append(f"%at{k}")
+    single = {
         k: t.new(f"load {stored[k]}, ptr {base[k]}")
         for k in range(outs, len(stored))
-        if dense and pattern >> k & 1
+        if pattern >> k & 1
     }
     t.put("br label %loop")
     t.label("loop")
-    t.put("%i = phi i64 [0, %entry], [%after, %good]")
+    t.put("%i = phi i64 [0, %row], [%after, %next]")
+    t.put("%bad = phi i32 [0, %row], [%worse, %next]")
+    t.put(f"store {inner.result_ir} zeroinitializer, ptr %r")  # else it would be the last one
 
     def place(k: int) -> str:
-        index = "%i" if dense else t.new(f"mul i64 %i, {steps[k]}")
-        return t.new(f"getelementptr {stored[k]}, ptr {base[k]}, i64 {index}")
+        return t.new(f"getelementptr {stored[k]}, ptr {base[k]}, i64 %i")
 
     for position, k in enumerate(tensors, outs):
-        kind = stored[position]
-        value = loaded.get(position) or t.new(f"load {kind}, ptr {place(position)}{group}")
+        value = single.get(position)
+        value = value or t.new(f"load {stored[position]}, ptr {place(position)}{group}")
         values[k] = _passed(t, value, in_dtypes[k], compute[k], inner.args_ir[k])
     passed = "".join(f", {inner.args_ir[k]} {values[k]}" for k in range(len(values)))
     status = t.new(f'call i32 @"{inner.name}"(ptr %r, ptr %e{passed}){group}')
-    t.put(f"%ok = icmp eq i32 {status}, 0")
-    t.put("br i1 %ok, label %good, label %bad")
-    t.label("good")
-    for k, (dtype, result) in enumerate(zip(out_dtypes, _results(inner), strict=True)):
+    results = _results(inner) if out_dtypes else []
+    for k, (dtype, result) in enumerate(zip(out_dtypes, results, strict=True)):
         spot = (
             "%r" if outs == 1 else t.new(f"getelementptr {inner.result_ir}, ptr %r, i32 0, i32 {k}")
         )
         value = t.new(f"load {_STORED[result]}, ptr {spot}{group}")
         t.put(f"store {stored[k]} {_convert(t, value, result, dtype)}, ptr {place(k)}{group}")
-    t.put("%after = add i64 %i, 1")
-    t.put("%end = icmp eq i64 %after, %len")
-    t.put(f"br i1 %end, label %done, label %loop, !llvm.loop !{1 if dense else 2}")
+    t.put(f"%worse = or i32 %bad, {status}")
+    t.put("br label %next")
+    t.label("next")
+    t.put("%after = add nuw nsw i64 %i, 1")
+    t.put("%end = icmp eq i64 %after, %columns")
+    t.put(f"br i1 %end, label %done, label %loop, !llvm.loop !{1 if vector else 2}")
     t.label("done")
-    t.put("ret i32 0")
-    t.label("bad")
-    t.put(f"ret i32 {raises}")
-    head = f"define internal i32 @row_{name}(ptr %pointers, ptr %strides, i64 %len, ptr %args)"
+    t.lines += t.late
+    t.put("%next_row = add nuw nsw i64 %row_number, 1")
+    t.put("%last = icmp eq i64 %next_row, %rows")
+    t.put("%fine = icmp eq i32 %worse, 0")
+    t.put("%stop = select i1 %fine, i1 %last, i1 true")
+    t.put("br i1 %stop, label %finish, label %row")
+    t.label("finish")
+    t.put(f"%status = select i1 %fine, i32 0, i32 {raises}")
+    t.put("ret i32 %status")
+    head = (
+        f"define internal i32 @tile_{name}"
+        "(ptr %pointers, ptr %steps, i64 %rows, i64 %columns, ptr %args)"
+    )
     return f"{head} {{\nentry:\n{t}\n}}"
 
 

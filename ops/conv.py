@@ -1,6 +1,6 @@
 """Convolutions and transposed convolutions in one, two and three dimensions: arguments and checks.
 
-The ops are in `conv_ops`, the kernels in `conv_kernels`.
+The ops are in `conv_ops`, the kernels in `conv_strips` and `conv_weight`.
 
 Long because the samples of six functions follow them.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.ops.conv_kernels import Triple
-from flowvm.ops.conv_ops import _conv, _conv_bias, _conv_input, _How
+from flowvm.ops.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
+from flowvm.ops.conv_plan import three_of
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
 
@@ -62,6 +62,8 @@ def _check(
             f"{name}: input and weight must have one floating point dtype, got {x.dtype.name} "
             f"and {w.dtype.name}"
         )
+    if 0 in w.shape[2:]:
+        raise ShapeError(f"{name}: the kernel has no element, weight has shape {tuple(w.shape)}")
     channels = x.shape[-n - 1]
     wanted = w.shape[0] if transposed else w.shape[1] * groups
     outputs = w.shape[1] * groups if transposed else w.shape[0]
@@ -100,11 +102,6 @@ def _padded(
     return tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
 
 
-def _three_of(values: Sequence[int], filling: int) -> Triple:
-    filled = ((filling,) * 3 + tuple(values))[-3:]
-    return filled[0], filled[1], filled[2]
-
-
 def _convolve(
     name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None,
     stride: Any, padding: Any, dilation: Any, groups: int,
@@ -126,7 +123,7 @@ def _convolve(
                 f"shape {tuple(input.shape)}"
             )
         size.append(room // s + 1)
-    how = _How(_three_of(stride, 1), _three_of(front, 0), _three_of(dilation, 1), groups)
+    how = _How(three_of(stride, 1), three_of(front, 0), three_of(dilation, 1), groups)
     if bias is None:
         out: Tensor = _conv(x, weight, how, tuple(size))
     else:
@@ -161,11 +158,13 @@ def _convolve_back(
                 f"{tuple(input.shape)}"
             )
         size.append(length)
-    how = _How(_three_of(stride, 1), _three_of(padding, 0), _three_of(dilation, 1), groups)
+    how = _How(three_of(stride, 1), three_of(padding, 0), three_of(dilation, 1), groups)
     channels = weight._meta.shape[1] * groups
-    out: Tensor = _conv_input(x, weight, how, (x._meta.shape[0], channels, *size))
-    if bias is not None:
-        out = out + bias.reshape((-1,) + (1,) * n)
+    shape = (x._meta.shape[0], channels, *size)
+    if bias is None:
+        out: Tensor = _conv_input(x, weight, how, shape)
+    else:
+        out = _conv_input_bias(x, weight, bias, how, shape)
     return out if x is input else out.squeeze(0)
 
 

@@ -1,29 +1,44 @@
 """Three ops that are each other's gradients, of which all convolutions are made.
 
-_conv         out    = weight @ columns(input)            in blocks of output positions
-_conv_input   input  = sum of weight' @ g into windows    and conv_transpose
-_conv_weight  weight = sum over samples of g @ columns(input)'
+_conv         output from input and weight
+_conv_input   input's gradient from output's and weight: the transposed convolution
+_conv_weight  weight's gradient from output's and input
+
+The bias's gradient is a sum.  What does not fit into an arena goes row by row (`conv_plain`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flowvm.meta import TensorMeta
-from flowvm.ops.blas import blas
-from flowvm.ops.conv_kernels import (
-    UNITS,
-    Triple,
-    _conv_bias_body,
-    _conv_body,
-    _input_body,
-    _Shape,
-    _weight_body,
+from flowvm.ops.conv_plain import (
+    numbers_of,
+    plain_back_bias_body,
+    plain_back_body,
+    plain_bias_body,
+    plain_body,
+    plain_weight_body,
 )
-from flowvm.ops.product_kernels import ROUTINES
+from flowvm.ops.conv_plan import Shape, Triple, strips_of, three_of, tiles_of
+from flowvm.ops.conv_strips import strips_bias_body, strips_body
+from flowvm.ops.conv_weight import weight_body
 from flowvm.ops.registry import Launch, View, op
 from flowvm.tensor import Tensor
+
+__all__: list[str] = []
+
+MOST = 1 << 21  # bytes of an arena
+
+
+_PLAIN: dict[tuple[bool, int], Callable[..., Any]] = {
+    (False, 2): plain_body,
+    (False, 3): plain_bias_body,
+    (True, 2): plain_back_body,
+    (True, 3): plain_back_bias_body,
+}
 
 
 class _How(NamedTuple):
@@ -37,15 +52,10 @@ class _How(NamedTuple):
     groups: int
 
 
-def _three(space: Sequence[int]) -> Triple:
-    filled = (1, 1, 1, *space)[-3:]
-    return filled[0], filled[1], filled[2]
-
-
-def _shape(input: Sequence[int], weight: Sequence[int], out: Sequence[int], how: _How) -> _Shape:
-    return _Shape(
-        input[0], input[1], *_three(input[2:]), weight[0], *_three(weight[2:]), *_three(out),
-        *how.stride, *how.padding, *how.dilation, how.groups,
+def _shape(input: Sequence[int], weight: Sequence[int], out: Sequence[int], how: _How) -> Shape:
+    return Shape(
+        input[0], weight[1], weight[0] // how.groups, how.groups, three_of(input[2:], 1),
+        three_of(out, 1), three_of(weight[2:], 1), how.stride, how.padding, how.dilation,
     )  # fmt: skip
 
 
@@ -53,23 +63,26 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
     return tuple(View(m.dtype, (m.numel,)) for m in metas)
 
 
-def _conv_launch(
-    body: Any,
-    input: TensorMeta,
-    weight: TensorMeta,
-    *bias: TensorMeta,
-    how: _How,
-    size: tuple[int, ...],
-) -> Launch:
-    s = _shape(input.shape, weight.shape, size, how)
-    out = input.with_shape((s.samples, s.outputs, *size))
-    width = s.width(1 if s.direct else s.rows)
-    tasks = s.samples * s.groups * -(-s.places // width)
-    units = min(tasks, UNITS)
-    consts = (*s, blas(ROUTINES[input.dtype.name]), s.direct, width, units)
-    scratch = 0 if s.direct else units * s.rows * width * input.dtype.itemsize
-    views = _flat(out, input, weight, *bias)
-    return Launch((out,), body, views, consts, units, 1, max(8, scratch))
+def _strips(out: TensorMeta, shape: Shape, back: bool, *inputs: TensorMeta) -> Launch:
+    """A convolution or, if `back`, its input's gradient; the third input is a bias."""
+    views, size = _flat(out, *inputs), out.dtype.itemsize
+    plan = strips_of(shape, out.dtype.name, back)
+    arena = plan.spots + plan.arena * size
+    if arena > MOST:
+        plain = _PLAIN[back, len(inputs)]
+        units = math.prod(out.shape[:2])
+        return Launch((out,), plain, views, numbers_of(shape), units)
+    return Launch(
+        (out,),
+        strips_bias_body if len(inputs) == 3 else strips_body,
+        views,
+        tuple(plan),
+        plan.panels,
+        plan.panel_grain,
+        plan.table + plan.weights * size,
+        phases=((plan.units, plan.grain),),
+        arena=arena,
+    )
 
 
 def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -82,20 +95,29 @@ def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 def _conv_bias_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    dims = [d for d in range(g.ndim) if d != 1]
-    return (*_conv_grad(c, g), g.sum(dims) if c.needs[2] else None)
+    return (*_conv_grad(c, g), _over_places(g) if c.needs[2] else None)
+
+
+def _over_places(g: Tensor) -> Tensor:
+    """The gradient of a bias."""
+    total: Tensor = g.sum([d for d in range(g.ndim) if d != 1])
+    return total
 
 
 @op("input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad)
 def _conv(input: TensorMeta, weight: TensorMeta, how: _How, size: tuple[int, ...]) -> Launch:
-    return _conv_launch(_conv_body, input, weight, how=how, size=size)
+    s = _shape(input.shape, weight.shape, size, how)
+    out = input.with_shape((input.shape[0], weight.shape[0], *size))
+    return _strips(out, s, False, input, weight)
 
 
 @op("input, weight, bias -> out", name="conv", saves="input, weight", grad=_conv_bias_grad)
 def _conv_bias(
     input: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, size: tuple[int, ...]
 ) -> Launch:
-    return _conv_launch(_conv_bias_body, input, weight, bias, how=how, size=size)
+    s = _shape(input.shape, weight.shape, size, how)
+    out = input.with_shape((input.shape[0], weight.shape[0], *size))
+    return _strips(out, s, False, input, weight, bias)
 
 
 def _conv_input_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
@@ -108,17 +130,24 @@ def _conv_input_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     )
 
 
+def _conv_input_bias_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    return (*_conv_input_grad(c, v), _over_places(v) if c.needs[2] else None)
+
+
 @op("g, weight -> out", name="conv_input", saves="g, weight", grad=_conv_input_grad)
 def _conv_input(g: TensorMeta, weight: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's input, which has `shape`."""
     s = _shape(shape, weight.shape, g.shape[2:], how)
-    out = g.with_shape(shape)
-    width = s.width(s.rows)
-    units = min(s.samples * s.groups, UNITS)
-    consts = (*s, blas(ROUTINES[g.dtype.name]), s.direct, width, units)
-    scratch = 0 if s.direct else units * s.rows * width * g.dtype.itemsize
-    views = _flat(out, g, weight)
-    return Launch((out,), _input_body, views, consts, units, 1, max(8, scratch))
+    return _strips(g.with_shape(shape), s, True, g, weight)
+
+
+@op("g, weight, bias -> out", name="conv_input", saves="g, weight", grad=_conv_input_bias_grad)
+def _conv_input_bias(
+    g: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, shape: tuple[int, ...]
+) -> Launch:
+    """_conv_input with a number added to each channel."""
+    s = _shape(shape, weight.shape, g.shape[2:], how)
+    return _strips(g.with_shape(shape), s, True, g, weight, bias)
 
 
 def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
@@ -133,14 +162,21 @@ def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
 @op("g, input -> out", name="conv_weight", saves="g, input", grad=_conv_weight_grad)
 def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's weight, which has `shape`."""
-    s = _shape(input.shape, shape, g.shape[2:], how)
     out = g.with_shape(shape)
-    each, made = s.channels // s.groups, s.outputs // s.groups
-    c_parts = max(1, min(each, -(-8 // s.groups)))
-    o_parts = max(1, min(made // 8, 4)) if c_parts * s.groups < 4 else 1
-    rows = -(-each // c_parts) * (s.rows // max(1, each))
-    width, units = s.width(rows), s.groups * c_parts * o_parts
-    consts = (*s, blas(ROUTINES[g.dtype.name]), s.direct, width, c_parts, o_parts)
-    scratch = 0 if s.direct else units * rows * width * g.dtype.itemsize
-    views = _flat(out, g, input)
-    return Launch((out,), _weight_body, views, consts, units, 1, max(8, scratch))
+    size = g.dtype.itemsize
+    s = _shape(input.shape, shape, g.shape[2:], how)
+    plan = tiles_of(s, g.dtype.name)
+    arena = plan.table + plan.arena * size
+    if arena > MOST:
+        return Launch((out,), plain_weight_body, _flat(out, g, input), numbers_of(s), shape[0])
+    return Launch(
+        (out,),
+        weight_body,
+        _flat(out, g, input),
+        tuple(plan),
+        plan.units,
+        plan.grain,
+        max(8, plan.partial * size),
+        phases=((plan.units // plan.parts, 1),),
+        arena=arena,
+    )

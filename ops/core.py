@@ -13,15 +13,22 @@ from flowvm.errors import ArgumentTypeError, ShapeError, Status
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
-from flowvm.ops.elementwise import _apart, _broadcast_stride, record_in_place
+from flowvm.ops.elementwise import _apart, broadcast_stride, record_in_place
+from flowvm.ops.plan import plan_of
 from flowvm.ops.rebase import remember_view
-from flowvm.ops.registry import GRAIN, broadcast_shapes
+from flowvm.ops.registry import broadcast_shapes
+from flowvm.ops.walk import copy_kernel
 from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
 
 
 def _copy_kernel(out: TensorMeta, x: TensorMeta) -> Invocation:
+    strides = [out.stride, broadcast_stride(x, out.shape)]
+    sizes = [out.dtype.itemsize, x.dtype.itemsize]
+    if out.dtype is x.dtype:
+        plan = plan_of(out.shape, strides, sizes, copy=True)
+        return Invocation((out,), copy_kernel(), *plan)
     to, source = [out.dtype.name], [x.dtype.name]
     if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
         kind = ["float32" if x.dtype is float16 else x.dtype.name]
@@ -29,8 +36,7 @@ def _copy_kernel(out: TensorMeta, x: TensorMeta) -> Invocation:
         kernel = codegen.elementwise_kernel("finite(x)", ["x"], source, to, kind, raises=raises)
     else:
         kernel = codegen.elementwise_kernel("x", ["x"], source, to, to)
-    layout = codegen.elementwise_layout(out.shape, [out.stride, _broadcast_stride(x, out.shape)])
-    return Invocation((out,), kernel, layout, out.numel, GRAIN)
+    return Invocation((out,), kernel, *plan_of(out.shape, strides, sizes))
 
 
 def _lower_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:

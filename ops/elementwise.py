@@ -38,11 +38,12 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DType
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
+from flowvm.ops.plan import plan_of
 from flowvm.ops.rebase import check_base, rebase
-from flowvm.ops.registry import GRAIN, _operators, broadcast_shapes
+from flowvm.ops.registry import _operators, broadcast_shapes
 from flowvm.tensor import Tensor, alias
 
-__all__ = ["Elementwise", "elementwise", "record_in_place"]
+__all__ = ["Elementwise", "broadcast_stride", "elementwise", "record_in_place"]
 
 NUMBERS = (bool, int, float, np.generic)
 TYPES = ("promote", "number", "float", "bool", "logical", "int")
@@ -158,7 +159,7 @@ class Elementwise:
 
         Comparisons widen to int64, other ops raise ArgumentError.
         """
-        compute, _ = self._types(pattern, [t._meta for t in tensors], kinds)
+        compute, _ = self.types_of(pattern, [t._meta for t in tensors], kinds)
         compares = self.types == "bool"
         number = iter(numbers)
         for name, p, dtype in zip(self.args, pattern, compute, strict=True):
@@ -200,6 +201,7 @@ class Elementwise:
             scalars=tuple(numbers),
             saves=self._kept(tensors),
             grad=grad,
+            form=(self, pattern),
         )
         if not numbers:
             made.fallback = self._with_numbers
@@ -224,7 +226,7 @@ class Elementwise:
 
     # --- inference ----------------------------------------------------------------------------
 
-    def _types(
+    def types_of(
         self, pattern: str, metas: Sequence[TensorMeta], kinds: Sequence[type]
     ) -> tuple[list[DType], DType]:
         """The dtype each argument is computed in, and the result's."""
@@ -257,7 +259,7 @@ class Elementwise:
         count = pattern.count("t")
         into = metas[0] if len(metas) > count else None
         inputs = metas[-count:]
-        compute, result = self._types(pattern, inputs, kinds)
+        compute, result = self.types_of(pattern, inputs, kinds)
         shape = Size(broadcast_shapes(*(m.shape for m in inputs)))
         if into is None:
             out = TensorMeta.of(shape, result, inputs[0].device, _kept_stride(shape, inputs))
@@ -281,9 +283,9 @@ class Elementwise:
             ["float32" if c is float16 else c.name for c in compute],
             scalars,
         )
-        strides = [out.stride, *(_broadcast_stride(m, shape) for m in inputs)]
-        layout = codegen.elementwise_layout(shape, strides)
-        return Invocation((out,), kernel, layout, shape.numel(), GRAIN, 0, pack[::-1])
+        strides = [out.stride, *(broadcast_stride(m, shape) for m in inputs)]
+        plan = plan_of(shape, strides, [m.dtype.itemsize for m in (out, *inputs)])
+        return Invocation((out,), kernel, *plan, 0, pack[::-1])
 
     def _fits(self, out: TensorMeta, shape: Size, result: DType) -> None:
         if out.shape != shape:
@@ -320,7 +322,8 @@ class _Numbered:
         self.out_metas = c.out_metas
 
 
-def _broadcast_stride(meta: TensorMeta, shape: Size) -> tuple[int, ...]:
+def broadcast_stride(meta: TensorMeta, shape: Size) -> tuple[int, ...]:
+    """The strides by which a tensor is read as one of `shape`: 0 where it repeats."""
     lead = len(shape) - meta.ndim
     own = [0 if d == 1 else s for d, s in zip(meta.shape, meta.stride, strict=True)]
     return (0,) * lead + tuple(own)

@@ -7,8 +7,8 @@ equal elements.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,19 +16,25 @@ import numpy as np
 from flowvm.dtype import bool_, float16, float32, int64, uint8
 from flowvm.errors import ArgumentTypeError
 from flowvm.meta import TensorMeta
+from flowvm.ops import search_kernels
 from flowvm.ops.compare import where
 from flowvm.ops.filled import zeros_like
-from flowvm.ops.folds import shape_without
+from flowvm.ops.fold_walk import (
+    ROW_SEGMENT,
+    Columns,
+    grain_of,
+    kernel_input,
+    shape_without,
+    walk_of,
+)
 from flowvm.ops.limits import maximum, minimum
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.reduce import amax, amin, require_elements
-from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
+from flowvm.ops.registry import Launch, Sample, View, op, operator_of, samples
 from flowvm.ops.sorting import kthvalue
-from flowvm.tensor import Tensor, method
+from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
-
-Array = Any
 
 
 class Extremes(NamedTuple):
@@ -45,80 +51,72 @@ class MinMax(NamedTuple):
     max: Tensor
 
 
-def _larger(a: Any, b: Any) -> bool:
-    return bool(a > b or (a != a and b == b))
+_rows_body = functools.cache(search_kernels.rows_body)
+_columns_body = functools.cache(search_kernels.columns_body)
 
 
-def _smaller(a: Any, b: Any) -> bool:
-    return bool(a < b or (a != a and b == b))
-
-
-def _searching(beats: Callable[[Any, Any], bool]) -> Callable[..., None]:
-    """A body that finds, for each unit of [outer, inner], the element that none of the n before or
-    after beats.
-    """
-
-    def body(values: Array, indices: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
-        if inner == 1:
-            for unit in range(lo, hi):
-                row = x[unit * n : unit * n + n]
-                best, place = row[0], 0
-                for j in range(1, n):
-                    if beats(row[j], best):
-                        best, place = row[j], j
-                values[unit], indices[unit] = best, place
-            return
-        unit = lo
-        while unit < hi:
-            outer = unit // inner
-            column = unit - outer * inner
-            width = min_of(inner - column, hi - unit)
-            start = outer * n * inner + column
-            best_here, place_here = values[unit : unit + width], indices[unit : unit + width]
-            for i in range(width):
-                best_here[i], place_here[i] = x[start + i], 0
-            for j in range(1, n):
-                start += inner
-                for i in range(width):
-                    if beats(x[start + i], best_here[i]):
-                        best_here[i], place_here[i] = x[start + i], j
-            unit += width
-
-    return body
-
-
-def min_of(a: int, b: int) -> int:
-    """`min` of two numbers: this module's own is for tensors."""
-    return a if a < b else b
-
-
-_largest_body = _searching(_larger)
-_smallest_body = _searching(_smaller)
-
-
-def _launch(body: Callable[..., None], x: TensorMeta, dim: int, keepdim: bool) -> Launch:
-    n = x.shape[dim]
-    inner = math.prod(x.shape[dim + 1 :])
-    values = x.with_shape(shape_without(x.shape, (dim,), keepdim))
-    seen = uint8 if x.dtype is bool_ else x.dtype
+def _launch(order: Any, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    """The launch, where there is a walk.  The values of float16 are float32."""
+    walk = walk_of(x, (dim,))
+    assert walk is not None
+    kind = float32 if x.dtype is float16 else x.dtype
+    values = x.with_shape(shape_without(x.shape, (dim,), keepdim), kind)
+    given, lift = kernel_input(x.dtype)
+    seen = uint8 if kind is bool_ else kind
+    results = walk.results
+    views = (View(seen, (results,)), View(int64, (results,)), View(given, (walk.extent,)))
+    outputs = (values, values.dense(int64))
+    (outers, outer_stride), (inner, inner_stride) = walk.kept
+    if walk.reduced[1][1] != 1 and inner_stride == 1:
+        c = Columns.of(walk)
+        every = c.segments * c.parts
+        return Launch(
+            outputs,
+            _columns_body(order, lift),
+            views,
+            (outer_stride, c.width, c.tile, c.near, c.rows, c.rest, c.length, c.segments, c.parts),
+            units=outers * -(-c.width // c.tile) * c.segments,
+            grain=c.grain,
+            scratch=16 * outers * c.width * c.segments if every > 1 else 8,
+            arena=16 * c.tile,
+            phases=((results, grain_of(every)),) if every > 1 else (),
+        )
+    n = walk.elements
+    segments = -(-n // ROW_SEGMENT)
+    length = ROW_SEGMENT if segments > 1 else n
     return Launch(
-        (values, values.dense(int64)),
-        body,
-        (View(seen, (values.numel,)), View(int64, (values.numel,)), View(seen, (x.numel,))),
-        consts=(n, inner),
-        units=values.numel,
-        grain=GRAIN // n + 1,
+        outputs,
+        _rows_body(order, lift),
+        views,
+        (inner, outer_stride, inner_stride, n, length, segments),
+        units=results * segments,
+        grain=grain_of(length),
+        scratch=16 * results * segments if segments > 1 else 8,
+        phases=((results, grain_of(segments)),) if segments > 1 else (),
     )
 
 
-@op("x -> values, indices", name="max")
+@op("x -> values, indices", name="max", dense=False, half="native")
 def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
-    return _launch(_largest_body, x, dim, keepdim)
+    return _launch(search_kernels.LARGEST, x, dim, keepdim)
 
 
-@op("x -> values, indices", name="min")
+@op("x -> values, indices", name="min", dense=False, half="native")
 def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
-    return _launch(_smallest_body, x, dim, keepdim)
+    return _launch(search_kernels.SMALLEST, x, dim, keepdim)
+
+
+def _copied(search: Any) -> Any:
+    """What `search` does with an input that has no walk."""
+
+    def fallback(x: Tensor, dim: int, keepdim: bool) -> Any:
+        return None if walk_of(x._meta, (dim,)) else search(x.contiguous(), dim, keepdim)
+
+    return fallback
+
+
+for _f in (_largest, _smallest):
+    operator_of(_f).fallback = _copied(_f)
 
 
 def _selected_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -137,14 +135,16 @@ _min_node = Recorded("min", _selected_grad, ("x",), "indices")
 
 def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """Values and indices, outside the graph.  A 0-d tensor is a vector of one."""
-    x = x.detach()
-    if x._meta.ndim == 0:
-        values, indices = _search(search, x.reshape(1), 0, False)
-    elif x._meta.dtype is float16:
-        values, indices = search(x.to(float32), dim, keepdim)
+    meta = x._meta
+    if meta.ndim == 0:
+        values, indices = _search(search, alias(x, meta.with_shape((1,))), 0, False)
+    elif meta.numel == 0:
+        nothing = meta.with_shape(shape_without(meta.shape, (dim,), keepdim))
+        values, indices = filled_of(nothing), filled_of(nothing, 0, int64)
     else:
-        values, indices = search(x, dim, keepdim)
-    return values.to(x._meta.dtype), indices
+        bare = x if x._node is None else alias(x, meta)
+        values, indices = search(bare, dim, keepdim)
+    return (values if values._meta.dtype is meta.dtype else values.to(meta.dtype)), indices
 
 
 def _along(name: str, search: Any, node: Recorded, x: Tensor, dim: Any, keepdim: bool) -> Extremes:
@@ -204,7 +204,10 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
 def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     need_tensor(name, "input", input)
     if dim is None:
-        flat = input.detach().reshape(-1)
+        meta = input._meta
+        flat = input.detach().contiguous()
+        if meta.ndim != 1:
+            flat = alias(flat, meta.with_shape((meta.numel,)))
         require_elements(name, flat, (0,))
         place = _search(search, flat, 0, False)[1]
         kept: Tensor = place.reshape((1,) * input._meta.ndim) if keepdim else place

@@ -1,12 +1,10 @@
 """Elements at positions that are data: read with one index for whole slices (`index_select`) or one
-for each element (`gather`), and the kernels that write at such positions.
+for each element (`gather`), and the ops that write at such positions.
 
-A tensor is seen as [outer, n, inner] around the indexed dimension, so four kernels serve all
-shapes.  Reads check each index and stop with INDEX_OUT_OF_RANGE.  Writes are split over `outer` and
-over blocks of `inner`, never over the indices: whatever the number of threads, the writes to one
-element come in the order of the indices.
+A tensor is seen as [outer, n, inner] around the indexed dimension, so the four kernels of
+`flowvm.ops.index_kernels` serve all shapes.
 
-Long because the four kernels, their ops and the samples belong together.
+Long because the ops of the four kernels, their gradients and the samples belong together.
 """
 
 from __future__ import annotations
@@ -21,6 +19,13 @@ from flowvm.dtype import int64
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import cast
+from flowvm.ops.index_kernels import ADD as ADD  # indexing takes both from here
+from flowvm.ops.index_kernels import NONE as NONE
+from flowvm.ops.index_kernels import SET
+from flowvm.ops.index_kernels import gather as gather_body
+from flowvm.ops.index_kernels import put as put_body
+from flowvm.ops.index_kernels import scatter as scatter_body
+from flowvm.ops.index_kernels import take as take_body
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, bits, broadcast_shapes, op, samples
 from flowvm.ops.slicing import basic_view
@@ -29,9 +34,7 @@ from flowvm.tensor import Tensor, method
 
 __all__ = ["gather", "index_select", "take", "take_along_dim"]
 
-Array = Any
-SET, ADD, MULTIPLY, AMAX, AMIN = range(5)
-NONE = -(1 << 63)  # where no index is special
+PUT_BLOCK = 2048  # elements of inner that are written at a time, at least
 
 
 def split_at(meta: TensorMeta, dim: int) -> tuple[int, int, int]:
@@ -52,155 +55,7 @@ def positions_of(name: str, argument: str, index: Any) -> Tensor:
     return cast(index, int64)
 
 
-# --- kernels ------------------------------------------------------------------------------------
-
-
-def _take_body(
-    out: Array,
-    x: Array,
-    index: Array,
-    low: int,
-    dim: int,
-    zero: int,
-    lo: int,
-    hi: int,
-    details: Array,
-) -> int:
-    n, inner, m = x.shape[1], x.shape[2], len(index)
-    o, r = lo // max(m, 1), lo % max(m, 1)
-    left = hi - lo
-    while inner == 1 and left > 0:  # elements: a tight loop for each o
-        count = min(left, m - r)
-        for i in range(r, r + count):
-            j = index[i]
-            if j < low or j >= n:
-                details[0], details[1], details[2] = j, n, dim
-                return 1  # Status.INDEX_OUT_OF_RANGE
-            value = x[o, j + n if j < 0 else j, 0]
-            out[o, i, 0] = out.dtype.type(0) if j == zero else value
-        left -= count
-        o, r = o + 1, 0
-    for _ in range(left):
-        j = index[r]
-        if j < low or j >= n:
-            details[0], details[1], details[2] = j, n, dim
-            return 1  # Status.INDEX_OUT_OF_RANGE
-        if j == zero:
-            for k in range(inner):
-                out[o, r, k] = 0
-        else:
-            at = j + n if j < 0 else j
-            for k in range(inner):
-                out[o, r, k] = x[o, at, k]
-        r += 1
-        if r == m:
-            o, r = o + 1, 0
-    return 0
-
-
-def _put_body(
-    x: Array,
-    index: Array,
-    source: Array,
-    low: int,
-    dim: int,
-    skip: int,
-    mode: int,
-    one: bool,
-    block: int,
-    lo: int,
-    hi: int,
-    details: Array,
-) -> int:
-    n, inner, m = x.shape[1], x.shape[2], len(index)
-    blocks = (inner + block - 1) // block
-    for unit in range(lo, hi):
-        o, start = unit // blocks, unit % blocks * block
-        end = min(inner, start + block)
-        for r in range(m):
-            j = index[r]
-            if j < low or j >= n:
-                details[0], details[1], details[2] = j, n, dim
-                return 1  # Status.INDEX_OUT_OF_RANGE
-            if j == skip:
-                continue
-            at = j + n if j < 0 else j
-            if one:
-                value = source[0, 0, 0]
-                for k in range(start, end):
-                    x[o, at, k] = _combined(mode, x[o, at, k], value)
-            elif mode == 0:
-                for k in range(start, end):
-                    x[o, at, k] = source[o, r, k]
-            elif mode == 1:
-                for k in range(start, end):
-                    x[o, at, k] += source[o, r, k]
-            else:
-                for k in range(start, end):
-                    x[o, at, k] = _combined(mode, x[o, at, k], source[o, r, k])
-    return 0
-
-
-def _combined(mode: int, old: Any, new: Any) -> Any:
-    if mode == 0:
-        return new
-    if mode == 1:
-        return old + new
-    if mode == 2:
-        return old * new
-    if new != new or old != old:  # a NaN stays
-        return old + new
-    if mode == 3:
-        return new if new > old else old
-    return new if new < old else old
-
-
-def _gather_body(
-    out: Array, x: Array, index: Array, dim: int, lo: int, hi: int, details: Array
-) -> int:
-    n, (m, inner) = x.shape[1], index.shape[1:]
-    o, r = lo // max(m, 1), lo % max(m, 1)
-    for _ in range(lo, hi):
-        for k in range(inner):
-            j = index[o, r, k]
-            if j < 0 or j >= n:
-                details[0], details[1], details[2] = j, n, dim
-                return 1  # Status.INDEX_OUT_OF_RANGE
-            out[o, r, k] = x[o, j, k]
-        r += 1
-        if r == m:
-            o, r = o + 1, 0
-    return 0
-
-
-def _scatter_body(
-    x: Array,
-    index: Array,
-    source: Array,
-    dim: int,
-    mode: int,
-    one: bool,
-    block: int,
-    lo: int,
-    hi: int,
-    details: Array,
-) -> int:
-    n, (m, inner) = x.shape[1], index.shape[1:]
-    blocks = (inner + block - 1) // block
-    for unit in range(lo, hi):
-        o, start = unit // blocks, unit % blocks * block
-        for r in range(m):
-            for k in range(start, min(inner, start + block)):
-                j = index[o, r, k]
-                if j < 0 or j >= n:
-                    details[0], details[1], details[2] = j, n, dim
-                    return 1  # Status.INDEX_OUT_OF_RANGE
-                new = source[0, 0, 0] if one else source[o, r, k]
-                x[o, j, k] = _combined(mode, x[o, j, k], new)
-    return 0
-
-
-# --- their ops ----------------------------------------------------------------------------------
+# --- ops ----------------------------------------------------------------------------------------
 
 
 def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
@@ -222,14 +77,14 @@ def take_slices(
     outer, n, inner = split_at(x, dim)
     m = index.numel
     out = x.with_shape((*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
-    views = (bits(out, (outer, m, inner)), bits(x, (outer, n, inner)), View(int64, (m,)))
+    views = (bits(out, (out.numel,)), bits(x, (x.numel,)), View(int64, (m,)))
     grain = max(1, GRAIN // max(inner, 1))
-    return Launch((out,), _take_body, views, (low, shown, zero), outer * m, grain)
+    return Launch((out,), take_body, views, (n, inner, low, shown, zero), outer * m, grain)
 
 
 def _blocks(outer: int, inner: int, m: int) -> tuple[int, int, int]:
     """(size of a block of inner, units, grain) of a write with m indices."""
-    block = max(inner, 1) if outer >= 16 else max(16, -(-inner // 16))
+    block = max(inner, 1) if outer >= 16 else max(64, -(-inner // 16))
     units = outer * -(-inner // block)
     return block, units, max(1, GRAIN // max(1, m * min(block, max(inner, 1))))
 
@@ -247,14 +102,21 @@ def _put(
     outer, n, inner = split_at(x, dim)
     m = index.numel
     one = source.numel == 1 and outer * m * inner != 1
-    shape = (1, 1, 1) if one else (outer, m, inner)
-    block, units, grain = _blocks(outer, inner, m)
-    if mode == SET:
-        views = (bits(x, (outer, n, inner)), View(int64, (m,)), bits(source, shape))
-    else:
-        views = (View(x.dtype, (outer, n, inner)), View(int64, (m,)), View(source.dtype, shape))
-    consts = (low, shown, skip, mode, one, block)
-    return Launch((), _put_body, views, consts, units, grain)
+    block, parts = max(inner, 1), 1
+    if outer < 16 and inner >= 2 * PUT_BLOCK:
+        block = max(PUT_BLOCK, -(-inner // 16))
+    elif outer < 16 and inner >= 16:  # then passing over another part's index costs little
+        parts = max(1, min(16, n, m * inner // (4 * GRAIN)))
+    units = outer * parts * -(-inner // block)
+    grain = max(1, GRAIN * parts // max(1, m * min(block, max(inner, 1))))
+    seen = bits if mode == SET else _flat_view
+    views = (seen(x, (x.numel,)), View(int64, (m,)), seen(source, (source.numel,)))
+    consts = (n, inner, low, shown, skip, mode, one, block, parts)
+    return Launch((), put_body, views, consts, units, grain)
+
+
+def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
+    return View(meta.dtype, shape)
 
 
 @op("x!, index, source -> ", name="index_copy_", half="native")
@@ -294,27 +156,19 @@ def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
     out = x.with_shape(index.shape)
-    views = (
-        bits(out, (outer, m, inner)),
-        bits(x, (outer, n, inner)),
-        View(int64, (outer, m, inner)),
-    )
+    views = (bits(out, (out.numel,)), bits(x, (x.numel,)), View(int64, (index.numel,)))
     grain = max(1, GRAIN // max(inner, 1))
-    return Launch((out,), _gather_body, views, (dim,), outer * m, grain)
+    return Launch((out,), gather_body, views, (n, m, inner, dim), outer * m, grain)
 
 
 def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int) -> Launch:
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
     one = source.numel == 1 and index.numel != 1
-    shape = (1, 1, 1) if one else (outer, m, inner)
     block, units, grain = _blocks(outer, inner, m)
-    at = View(int64, (outer, m, inner))
-    if mode == SET:
-        views = (bits(x, (outer, n, inner)), at, bits(source, shape))
-    else:
-        views = (View(x.dtype, (outer, n, inner)), at, View(source.dtype, shape))
-    return Launch((), _scatter_body, views, (dim, mode, one, block), units, grain)
+    seen = bits if mode == SET else _flat_view
+    views = (seen(x, (x.numel,)), View(int64, (index.numel,)), seen(source, (source.numel,)))
+    return Launch((), scatter_body, views, (n, m, inner, dim, mode, one, block), units, grain)
 
 
 @op("x!, index, source -> ", name="scatter_", half="native")

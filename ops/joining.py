@@ -1,24 +1,28 @@
 """Tensors put together, and one tensor repeated.
 
-`cat` copies each tensor into its slice of one fresh output, converting on the way, and is one node
-for autograd; the rest is views around `cat` and around one copy.
+`cat` and `stack` are one instruction that writes each tensor's slice of the output, after
+converting those of another dtype; the rest is views around them and around one copy.
+
+Long because joining and repeating are here with their samples.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from flowvm.dtype import result_type_of
-from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
-from flowvm.interpreter import call_into
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.interpreter import Invocation, Operator, call_into
 from flowvm.meta import TensorMeta
-from flowvm.ops.core import _copy, cast
-from flowvm.ops.recording import Recorded, empty_of, need_tensor, record, wrap_dim
+from flowvm.ops.assembly import Piece, assembled
+from flowvm.ops.core import cast
+from flowvm.ops.recording import Recorded, empty_of, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.registry import Sample, samples
-from flowvm.ops.slicing import _slice, _slice_geometry
+from flowvm.ops.slicing import _select, _slice, _slice_geometry
 from flowvm.ops.views import _given, _xs, expand, flatten, reshape, unsqueeze
 from flowvm.tensor import Tensor, alias, method
 
@@ -40,21 +44,123 @@ __all__ = [
 ]
 
 
+# tensors that one instruction joins: its operands have to fit into a record
+MOST = 25
+
+
 def _cat_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    (at,) = c.attrs
+    dim, new = c.attrs
+    at = wrap_dim("cat", dim, g._meta.ndim)
     out: list[Tensor | None] = []
     start = 0
     for meta, needed in zip(c.metas, c.needs, strict=True):
-        size = meta.shape[at]
-        piece = _slice(g, at, start, size, 1) if needed else None
-        if piece is not None and piece._meta.dtype is not meta.dtype:
-            piece = cast(piece, meta.dtype)
-        out.append(piece)
-        start += size
+        if new:
+            out.append(_select(g, at, start) if needed else None)
+            start += 1
+        elif _skipped(meta, g._meta):
+            out.append(filled_of(meta, 0, g._meta.dtype) if needed else None)
+        else:
+            size = meta.shape[at]
+            out.append(_slice(g, at, start, size, 1) if needed else None)
+            start += size
     return tuple(out)
 
 
-_cat_op = Recorded("cat", _cat_grad)
+def _skipped(meta: TensorMeta, out: TensorMeta) -> bool:
+    """Whether `cat` passes over it: it is 1-d and without elements, and the others are not 1-d."""
+    return meta.shape == (0,) and out.ndim != 1
+
+
+@functools.lru_cache(1 << 12)
+def _cat_meta(metas: tuple[TensorMeta, ...], dim: int, new: bool) -> tuple[TensorMeta, int]:
+    """The joined tensor's meta and the dimension; ShapeError where the shapes do not fit."""
+    parts = list(enumerate(metas))
+    if not new:
+        parts = [(i, m) for i, m in parts if m.shape != (0,)] or parts[:1]
+    first = parts[0][1]
+    if first.ndim == 0 and not new:
+        raise ShapeError("cat: a 0-d tensor cannot be joined; use stack")
+    name = "stack" if new else "cat"
+    at = wrap_dim(name, dim, first.ndim + new)
+    rest = (first.shape[:at], first.shape[at + 1 - new :])
+    total = 0
+    for i, m in parts:
+        if new and m.shape != first.shape:
+            raise ShapeError(
+                f"stack: all tensors must have one shape, got {tuple(first.shape)} and "
+                f"{tuple(m.shape)} (tensor {i})"
+            )
+        if not new and (m.ndim != first.ndim or (m.shape[:at], m.shape[at + 1 :]) != rest):
+            raise ShapeError(
+                f"cat: shapes {tuple(first.shape)} and {tuple(m.shape)} (tensor {i}) differ "
+                f"outside dimension {at}"
+            )
+        total += 1 if new else m.shape[at]
+    return TensorMeta.of((*rest[0], total, *rest[1]), first.dtype, first.device), at
+
+
+def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    dim, new = attrs
+    inputs = metas[len(metas) - count :]
+    out, at = _cat_meta(inputs, dim, new)
+    if len(metas) > count:
+        out = metas[0]
+    pieces, start = [], 0
+    for k, m in enumerate(inputs, 1):
+        if new:
+            shape: tuple[int, ...] = (*m.shape[:at], 1, *m.shape[at:])
+            stride: tuple[int, ...] = (*m.stride[:at], 0, *m.stride[at:])
+        elif _skipped(m, out):
+            continue
+        else:
+            shape, stride = tuple(m.shape), m.stride
+        pieces.append(Piece(k, shape, out.stride, start * out.stride[at], 0, stride))
+        start += shape[at]
+    return assembled(out, pieces)
+
+
+@functools.cache
+def _cat_of(count: int) -> Operator:
+    return Operator(
+        name="cat",
+        inputs=tuple(f"x{i}" for i in range(count)),
+        outputs=("out",),
+        lower=functools.partial(_cat_lower, count),
+        attrs=("dim", "stacked"),
+        grad=_cat_grad,
+    )
+
+
+_many = Recorded("cat", _cat_grad)
+
+
+def _joined(tensors: list[Tensor], dim: int, new: bool) -> Tensor:
+    """One or more tensors of one dtype along `dim`, a `new` one or theirs."""
+    if len(tensors) <= MOST:
+        joined: Tensor = _cat_of(len(tensors)).call(*tensors, dim, new)
+        return joined
+    meta, at = _cat_meta(tuple(t._meta for t in tensors), dim, new)
+    out = empty_of(meta)
+    start = 0
+    for first in range(0, len(tensors), MOST):
+        group = tuple(tensors[first : first + MOST])
+        part, _ = _cat_meta(tuple(t._meta for t in group), dim, new)
+        if part.ndim == meta.ndim:
+            view, offset = _slice_geometry(meta, at, start, part.shape[at], 1)
+            target = alias(out, view, offset * meta.dtype.itemsize)
+            call_into(_cat_of(len(group)), (target,), group, (dim, new))
+            start += part.shape[at]
+    return record(_many, tensors, out, (dim, new))
+
+
+def _alike(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors in the dtype that they promote to."""
+    metas = [t._meta for t in tensors]
+    dtype = metas[0].dtype
+    if all(m.dtype is dtype for m in metas):
+        return tensors
+    dtype = result_type_of(*((m.dtype, False) for m in metas))
+    return [t if t._meta.dtype is dtype else cast(t, dtype) for t in tensors]
 
 
 def _listed(name: str, tensors: Any) -> list[Tensor]:
@@ -77,37 +183,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     >>> flow.cat([flow.zeros(1, 2), flow.ones(2, 2)]).shape
     flow.Size([3, 2])
     """
-    listed = _listed("cat", tensors)
-    metas = [t._meta for t in listed]
-    dtype = metas[0].dtype
-    if any(m.dtype is not dtype for m in metas):
-        dtype = result_type_of(*((m.dtype, False) for m in metas))
-    kept = [t for t in listed if t._meta.shape != (0,)]
-    parts = kept or listed[:1]
-    first = parts[0]._meta
-    if first.ndim == 0:
-        raise ShapeError("cat: a 0-d tensor cannot be joined; use stack")
-    at = wrap_dim("cat", dim, first.ndim)
-    total, rest = 0, (first.shape[:at], first.shape[at + 1 :])
-    for i, t in enumerate(parts):
-        m = t._meta
-        if m.ndim != first.ndim or (m.shape[:at], m.shape[at + 1 :]) != rest:
-            raise ShapeError(
-                f"cat: shapes {tuple(first.shape)} and {tuple(m.shape)} (tensor {i}) differ "
-                f"outside dimension {at}"
-            )
-        if m.device != first.device:
-            raise DeviceError(f"cat: tensors are on {first.device} and {m.device}")
-        total += m.shape[at]
-    out = empty_of(TensorMeta.of((*rest[0], total, *rest[1]), dtype, first.device))
-    start = 0
-    for t in parts:
-        size = t._meta.shape[at]
-        meta, offset = _slice_geometry(out._meta, at, start, size, 1)
-        if meta.numel:
-            call_into(_copy, (alias(out, meta, offset * dtype.itemsize),), (t,))
-        start += size
-    return record(_cat_op, parts, out, (at,))
+    return _joined(_alike(_listed("cat", tensors)), dim, False)
 
 
 concat = concatenate = cat
@@ -115,16 +191,7 @@ concat = concatenate = cat
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors, all of one shape, along a new dimension `dim`."""
-    listed = _listed("stack", tensors)
-    shape = listed[0]._meta.shape
-    for i, t in enumerate(listed):
-        if t._meta.shape != shape:
-            raise ShapeError(
-                f"stack: all tensors must have one shape, got {tuple(shape)} and "
-                f"{tuple(t.shape)} (tensor {i})"
-            )
-    at = wrap_dim("stack", dim, len(shape) + 1)
-    return cat([unsqueeze(t, at) for t in listed], at)
+    return _joined(_alike(_listed("stack", tensors)), dim, True)
 
 
 def _at_least(ndim: int, tensors: tuple[Any, ...]) -> Any:

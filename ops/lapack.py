@@ -20,7 +20,7 @@ import numpy as np
 from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.meta import TensorMeta
 from flowvm.native import Intrinsic
-from flowvm.ops.blas import blas
+from flowvm.ops.blas import one_thread
 from flowvm.ops.core import sum_to
 from flowvm.ops.linalg import _matmul_nt, _matmul_tn, matmul
 from flowvm.ops.registry import Launch, Sample, View, broadcast_shapes, op, samples
@@ -40,7 +40,7 @@ def _routine(name: str) -> int:
     """The address of a LAPACK routine of the library that SciPy carries."""
     from scipy.linalg import cython_lapack
 
-    blas("dgemm")  # sees to it that the library runs on one thread
+    one_thread()
     capsule = cython_lapack.__pyx_capi__[name]
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype = ctypes.c_char_p

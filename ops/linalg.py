@@ -12,18 +12,16 @@ import numpy as np
 
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.blas import blas
 from flowvm.ops.core import sum_to
-from flowvm.ops.product_kernels import (
-    ROUTINES,
-    _flat,
-    _linear_body,
-    _plan,
-    _product,
-    _side,
-    _with_copies,
+from flowvm.ops.gemm import check_pair, product, walkable
+from flowvm.ops.registry import (
+    Launch,
+    Sample,
+    broadcast_shapes,
+    op,
+    operator_of,
+    samples,
 )
-from flowvm.ops.registry import Launch, Sample, op, samples
 from flowvm.tensor import Tensor, method
 
 __all__ = ["linear", "matmul"]
@@ -78,7 +76,7 @@ def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("input, other -> out", saves="input, other", grad=_matmul_grad, dense=False)
+@op("input, other -> out", saves="input, other", grad=_matmul_grad, dense=False, half="native")
 def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     """The matrix product; `a @ b` is the same.
 
@@ -89,19 +87,42 @@ def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     Both must have one dtype, of floats or integers: DTypeError.  ShapeError where the inner sizes
     differ.
     """
-    return _product("matmul", input, other, False, False)
+    return product("matmul", input, other, False, False)
 
 
-@op("input, other -> out", saves="input, other", grad=_nt_grad, dense=False)
+@op("input, other -> out", saves="input, other", grad=_nt_grad, dense=False, half="native")
 def _matmul_nt(input: TensorMeta, other: TensorMeta) -> Launch:
     """input @ other.transpose(-2, -1), for matrices."""
-    return _product("matmul", input, other, False, True)
+    return product("matmul", input, other, False, True)
 
 
-@op("input, other -> out", saves="input, other", grad=_tn_grad, dense=False)
+@op("input, other -> out", saves="input, other", grad=_tn_grad, dense=False, half="native")
 def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
     """input.transpose(-2, -1) @ other, for matrices."""
-    return _product("matmul", input, other, True, False)
+    return product("matmul", input, other, True, False)
+
+
+def _with_copies(function: Any, ta: bool, tb: bool) -> None:
+    """Make `function` copy operands first whose batches the kernel cannot walk together, and refuse
+    mixed dtypes before anything else.
+    """
+    made = operator_of(function)
+    upcast = made.fallback
+
+    def fallback(*args: Any) -> Any:
+        a, b = args[0], args[1]
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            return None
+        check_pair(made.name, a._meta, b._meta, ta, tb)
+        if not walkable(a._meta, b._meta, ta, tb):
+            batch = broadcast_shapes(a._meta.shape[:-2], b._meta.shape[:-2])
+            return function(
+                a.expand((*batch, *a.shape[-2:])).contiguous(),
+                b.expand((*batch, *b.shape[-2:])).contiguous(),
+            )
+        return upcast(*args)
+
+    made.fallback = fallback
 
 
 _with_copies(matmul, False, False)
@@ -121,24 +142,21 @@ def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("input, weight, bias -> out", name="linear", saves="input, weight", grad=_linear_grad)
+@op(
+    "input, weight, bias -> out",
+    name="linear",
+    saves="input, weight",
+    grad=_linear_grad,
+    dense=False,
+)
 def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
     _check_linear(input, weight)
     if tuple(bias.shape) != (weight.shape[0],) or bias.dtype is not input.dtype:
         raise ShapeError(
             f"linear: bias must be {input.dtype.name} of shape ({weight.shape[0]},), one number "
-            f"for each row of "
-            f"weight, got {bias.dtype.name} of shape {tuple(bias.shape)}"
+            f"for each row of weight, got {bias.dtype.name} of shape {tuple(bias.shape)}"
         )
-    left, right = _side(input, False, True), _side(weight, True, False)
-    if input.ndim == 1:
-        left = left._replace(row_stride=input.shape[0])
-    plan = _plan(left, right, left.batch, True)
-    assert plan is not None  # the operands are dense
-    out = input.with_shape((*input.shape[:-1], weight.shape[0]))
-    views = (_flat(out), _flat(input), _flat(weight), _flat(bias))
-    consts = (blas(ROUTINES[input.dtype.name]), *plan.numbers)
-    return Launch((out,), _linear_body, views, consts, plan.units, plan.grain)
+    return product("linear", input, weight, False, True, bias)
 
 
 def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
@@ -221,6 +239,9 @@ samples(
     lambda x, w, b=0.0: x @ w.T + b,
     errors=(
         (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 4)), RuntimeError),
-        (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 3), flow.ones(3)), RuntimeError),
+        (
+            lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 3), flow.ones(3)),
+            RuntimeError,
+        ),
     ),
 )

@@ -1,244 +1,159 @@
-"""The kernels of normalisation by mean and variance: layer, batch, group, instance and RMS norm.
+"""The kernels of normalisation whose groups are rows: runs of n elements, each with a weight and
+a bias of its own (layer and RMS norm, and the group norm of (N, C)).
 
-They differ in what is averaged together, a group, and in which weight an element has; a `_Groups`
-says both in strides.
+Row r takes its weights from (r % period) * n on.  `stats` holds the rows' means, then their
+variances.  A row is visited several times while it is in the cache, so memory is read once.
+
+    forward    out = (x - mean) * rstd * weight + bias
+    backward   dx = rstd * (h - M(h) - xhat * M(h * xhat)), where h = g * weight and M averages
+
+The gradients of weight and bias are sums over rows: each block of `tall` rows leaves its part in
+scratch, and a second phase adds the parts up, in an order that depends on the shape alone.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from flowvm.meta import TensorMeta
-from flowvm.ops.rows import centered_dot, squares_of, sum_of
+from flowvm.ops.registry import PHASE_BITS
+from flowvm.ops.rows import dot_of, moments_of, slopes_of, weighted_slopes
+
+__all__ = [
+    "STRIPE",
+    "UNIT_MASK",
+    "add_parts",
+    "affine_rows",
+    "plain_rows",
+    "plain_rows_backward",
+    "rows_backward",
+    "weighted_rows",
+]
 
 Array = Any
-COLUMNS = 64  # weights of a layer norm that one unit sums gradients for
-
-
-class _Groups(NamedTuple):
-    """`groups` groups: group r is `segments` runs of `inner` elements, from r * step on, `jump`
-    apart.
-
-    Element j of a segment has weight r % period * each + j // run.
-    """
-
-    groups: int
-    segments: int
-    inner: int
-    step: int
-    jump: int
-    period: int
-    each: int
-    run: int
-
-
-def _groups(x: TensorMeta, kind: str, size: int) -> _Groups:
-    """kind "layer": `size` trailing elements; "batch": each channel; "group": `size` groups of
-    channels in each sample.
-    """
-    if kind == "layer":
-        return _Groups(x.numel // size if size else 0, 1, size, size, 0, 1, 0, 1)
-    samples, channels = x.shape[0], x.shape[1]
-    space = math.prod(x.shape[2:])
-    if kind == "batch":
-        return _Groups(
-            channels, samples, space, space, channels * space, channels, 1, max(space, 1)
-        )
-    each = channels // size
-    n = each * space
-    return _Groups(samples * size, 1, n, n, 0, size, each, max(space, 1))
-
-
-def _cube(
-    x: TensorMeta, kind: str, size: int
-) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]:
-    """The shape in which groups are dimensions, the dimensions that are averaged, and the shape of
-    the averages.
-    """
-    groups = _groups(x, kind, size)
-    if kind == "batch":
-        return (groups.segments, groups.groups, groups.inner), (0, 2), (1, groups.groups, 1)
-    return (groups.groups, 1, groups.inner), (2,), (groups.groups, 1, 1)
-
-
-# --- kernels -----------------------------------------------------------------------------------
+UNIT_MASK = (1 << PHASE_BITS) - 1
+STRIPE = 256  # weights of a unit of phase 1
 
 
 def _forward(
-    out: Array, mean: Array, var: Array, x: Array, weight: Array, bias: Array, affine: bool,
-    segments: int, inner: int, step: int, jump: int, period: int, each: int, run: int,
-    eps: float, center: bool, lo: int, hi: int,
+    out: Array, stats: Array, x: Array, weight: Array, bias: Array, weighted: bool, biased: bool,
+    n: int, period: int, eps: float, center: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    real = out.dtype.type
+    real, groups = out.dtype.type, len(stats) // 2
     for r in range(lo, hi):
-        middle, total = real(0), 0.0
+        xs, ys = x[r * n : r * n + n], out[r * n : r * n + n]
         if center:
-            for s in range(segments):
-                at = r * step + s * jump
-                total += sum_of(x[at : at + inner])
-            middle, total = real(total / (segments * inner)), 0.0
-        for s in range(segments):
-            at = r * step + s * jump
-            total += squares_of(x[at : at + inner], middle)
-        total /= segments * inner
-        mean[r], var[r] = middle, total
-        scale = real(1.0 / np.sqrt(total + eps))
-        first = r % period * each
-        for s in range(segments):
-            at = r * step + s * jump
-            if not affine:
-                xs, ys = x[at : at + inner], out[at : at + inner]
-                for j in range(inner):
-                    ys[j] = (xs[j] - middle) * scale
-            elif run == 1:
-                xs, ys = x[at : at + inner], out[at : at + inner]
-                ws, bs = weight[first : first + inner], bias[first : first + inner]
-                for j in range(inner):
+            middle, squares = moments_of(xs)
+        else:
+            middle, squares = real(0), dot_of(xs, xs)
+        spread = squares / real(n)
+        stats[r], stats[groups + r] = middle, spread
+        scale = real(1.0 / np.sqrt(spread + eps))
+        first = r % period * n
+        if weighted:
+            ws = weight[first : first + n]
+            if biased:
+                bs = bias[first : first + n]
+                for j in range(n):
                     ys[j] = (xs[j] - middle) * scale * ws[j] + bs[j]
             else:
-                for q in range(inner // run):
-                    xs, ys = (
-                        x[at + q * run : at + (q + 1) * run],
-                        out[at + q * run : at + (q + 1) * run],
-                    )
-                    factor, shift = scale * weight[first + q], bias[first + q]
-                    for j in range(run):
-                        ys[j] = (xs[j] - middle) * factor + shift
+                for j in range(n):
+                    ys[j] = (xs[j] - middle) * scale * ws[j]
+        else:
+            for j in range(n):
+                ys[j] = (xs[j] - middle) * scale
 
 
-def _plain_body(
-    out: Array, mean: Array, var: Array, x: Array,
-    segments: int, inner: int, step: int, jump: int, period: int, each: int, run: int,
-    eps: float, center: bool, lo: int, hi: int,
-) -> None:  # fmt: skip
-    _forward(
-        out, mean, var, x, x, x, False, segments, inner, step, jump, period, each, run, eps, center,
-        lo, hi,
-    )  # fmt: skip
-
-
-def _affine_body(
-    out: Array, mean: Array, var: Array, x: Array, weight: Array, bias: Array,
-    segments: int, inner: int, step: int, jump: int, period: int, each: int, run: int,
-    eps: float, center: bool, lo: int, hi: int,
-) -> None:  # fmt: skip
-    _forward(
-        out, mean, var, x, weight, bias, True, segments, inner, step, jump, period, each, run, eps,
-        center,
-        lo, hi,
-    )  # fmt: skip
-
-
-def _backward(
-    out: Array, g: Array, x: Array, mean: Array, var: Array, weight: Array, weighted: bool,
-    segments: int, inner: int, step: int, jump: int, period: int, each: int, run: int,
-    eps: float, center: bool, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """D(g * weight).  `out` holds g * weight until the averages are known."""
-    real = out.dtype.type
-    for r in range(lo, hi):
-        middle, scale = mean[r], real(1.0 / np.sqrt(var[r] + eps))
-        first = r % period * each
-        plain, slanted = 0.0, 0.0
-        for s in range(segments):
-            at = r * step + s * jump
-            for q in range(inner // run if run > 1 else 1):
-                length = run if run > 1 else inner
-                start = at + q * length
-                gs, os = g[start : start + length], out[start : start + length]
-                if not weighted:
-                    for j in range(length):
-                        os[j] = gs[j]
-                elif run > 1:
-                    factor = weight[first + q]
-                    for j in range(length):
-                        os[j] = gs[j] * factor
-                else:
-                    ws = weight[first : first + length]
-                    for j in range(length):
-                        os[j] = gs[j] * ws[j]
-            if center:
-                plain += sum_of(out[at : at + inner])
-            slanted += centered_dot(out[at : at + inner], x[at : at + inner], middle)
-        base = real(plain / (segments * inner))
-        slope = real(slanted / (segments * inner)) * scale * scale
-        for s in range(segments):
-            at = r * step + s * jump
-            xs, os = x[at : at + inner], out[at : at + inner]
-            for j in range(inner):
-                os[j] = scale * (os[j] - base - (xs[j] - middle) * slope)
-
-
-def _plain_backward_body(
-    out: Array, g: Array, x: Array, mean: Array, var: Array,
-    segments: int, inner: int, step: int, jump: int, period: int, each: int, run: int,
-    eps: float, center: bool, lo: int, hi: int,
-) -> None:  # fmt: skip
-    _backward(
-        out, g, x, mean, var, g, False, segments, inner, step, jump, period, each, run, eps, center,
-        lo, hi,
-    )  # fmt: skip
-
-
-def _weighted_backward_body(
-    out: Array, g: Array, x: Array, mean: Array, var: Array, weight: Array,
-    segments: int, inner: int, step: int, jump: int, period: int, each: int, run: int,
-    eps: float, center: bool, lo: int, hi: int,
-) -> None:  # fmt: skip
-    _backward(
-        out, g, x, mean, var, weight, True, segments, inner, step, jump, period, each, run, eps,
-        center,
-        lo, hi,
-    )  # fmt: skip
-
-
-def _column_sums_body(
-    dw: Array, db: Array, g: Array, x: Array, mean: Array, var: Array, rows: int, n: int,
-    eps: float, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Units are blocks of COLUMNS weights of a layer norm."""
-    real = dw.dtype.type
-    for unit in range(lo, hi):
-        first, width = unit * COLUMNS, min(COLUMNS, n - unit * COLUMNS)
-        ws, bs = dw[first : first + width], db[first : first + width]
-        for j in range(width):
-            ws[j] = 0
-            bs[j] = 0
-        for r in range(rows):
-            at = r * n + first
-            gs, xs = g[at : at + width], x[at : at + width]
-            middle, scale = mean[r], real(1.0 / np.sqrt(var[r] + eps))
-            for j in range(width):
-                ws[j] += gs[j] * ((xs[j] - middle) * scale)
-                bs[j] += gs[j]
-
-
-def _channel_sums_body(
-    dw: Array, db: Array, g: Array, x: Array, mean: Array, var: Array, count: int, channels: int,
-    space: int, each: int, eps: float, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Units are channels.  `each`: the channels of a group, 0 where a channel is a group in all
-    samples together.
-    """
-    for c in range(lo, hi):
-        w, b = 0.0, 0.0
-        for i in range(count):
-            row = i * channels + c
-            group = row // each if each else c
-            gs, xs = g[row * space : (row + 1) * space], x[row * space : (row + 1) * space]
-            w += centered_dot(gs, xs, mean[group]) / np.sqrt(var[group] + eps)
-            b += sum_of(gs)
-        dw[c], db[c] = w, b
-
-
-def _update_body(
-    running_mean: Array, running_var: Array, mean: Array, var: Array, unbias: float,
-    momentum: float,
+def plain_rows(
+    out: Array, stats: Array, x: Array, n: int, period: int, eps: float, center: bool,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
-    for c in range(lo, hi):
-        running_mean[c] += momentum * (mean[c] - running_mean[c])
-        running_var[c] += momentum * (var[c] * unbias - running_var[c])
+    """Without weight and bias."""
+    _forward(out, stats, x, x, x, False, False, n, period, eps, center, lo, hi)
+
+
+def weighted_rows(
+    out: Array, stats: Array, x: Array, weight: Array, n: int, period: int, eps: float,
+    center: bool, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Without bias."""
+    _forward(out, stats, x, weight, x, True, False, n, period, eps, center, lo, hi)
+
+
+def affine_rows(
+    out: Array, stats: Array, x: Array, weight: Array, bias: Array, n: int, period: int,
+    eps: float, center: bool, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """With both."""
+    _forward(out, stats, x, weight, bias, True, True, n, period, eps, center, lo, hi)
+
+
+def plain_rows_backward(
+    out: Array, g: Array, x: Array, stats: Array, n: int, eps: float, center: bool,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    """dx where there is no weight."""
+    real, groups = out.dtype.type, len(stats) // 2
+    for r in range(lo, hi):
+        gs, xs, os = g[r * n : r * n + n], x[r * n : r * n + n], out[r * n : r * n + n]
+        middle, scale = stats[r], real(1.0 / np.sqrt(stats[groups + r] + eps))
+        base, slope = slopes_of(gs, xs, middle)
+        base = base / real(n) if center else real(0)
+        slope = slope / real(n) * scale * scale
+        for j in range(n):
+            os[j] = scale * ((gs[j] - base) - (xs[j] - middle) * slope)
+
+
+def rows_backward(
+    out: Array, dw: Array, db: Array, g: Array, x: Array, stats: Array, weight: Array,
+    n: int, period: int, tall: int, eps: float, center: bool, scratch: Array, arena: Array,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    """dx; then, in phase 1, stripes of dw and db."""
+    real, groups, size = out.dtype.type, len(stats) // 2, len(dw)
+    parts = scratch.view(out.dtype)
+    if lo >> PHASE_BITS == 1:
+        add_parts(dw, db, parts, (groups + tall - 1) // tall, arena, lo & UNIT_MASK, hi & UNIT_MASK)
+        return
+    for block in range(lo, hi):
+        own = parts[2 * block * size : 2 * (block + 1) * size]
+        for j in range(len(own)):
+            own[j] = 0
+        for r in range(block * tall, min((block + 1) * tall, groups)):
+            gs, xs, os = g[r * n : r * n + n], x[r * n : r * n + n], out[r * n : r * n + n]
+            first = r % period * n
+            ws = weight[first : first + n]
+            middle, scale = stats[r], real(1.0 / np.sqrt(stats[groups + r] + eps))
+            base, slope = weighted_slopes(gs, ws, xs, middle)
+            base = base / real(n) if center else real(0)
+            slope = slope / real(n) * scale * scale
+            for j in range(n):
+                os[j] = scale * ((gs[j] * ws[j] - base) - (xs[j] - middle) * slope)
+            slants, sums = own[first : first + n], own[size + first : size + first + n]
+            for j in range(n):
+                slants[j] += gs[j] * ((xs[j] - middle) * scale)
+                sums[j] += gs[j]
+
+
+def add_parts(
+    dw: Array, db: Array, parts: Array, blocks: int, arena: Array, lo: int, hi: int
+) -> None:
+    """Stripes [lo, hi) of the sums over blocks: a block's part of dw, then its part of db."""
+    size = len(dw)
+    for stripe in range(lo, hi):
+        first, width = stripe * STRIPE, min(STRIPE, size - stripe * STRIPE)
+        totals = arena.view(np.float64)[: 2 * width]
+        ws, bs = totals[:width], totals[width:]
+        for j in range(2 * width):
+            totals[j] = 0
+        for block in range(blocks):
+            at = 2 * block * size + first
+            slants, sums = parts[at : at + width], parts[at + size : at + size + width]
+            for j in range(width):
+                ws[j] += slants[j]
+                bs[j] += sums[j]
+        wide, shifts = dw[first : first + width], db[first : first + width]
+        for j in range(width):
+            wide[j] = ws[j]
+            shifts[j] = bs[j]

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import finfo, float16, float32
-from flowvm.errors import ArgumentError, ShapeError
-from flowvm.ops.norm_ops import _normalized, _scale_shift, _update
+from flowvm.errors import ArgumentError
+from flowvm.ops.norm_checks import check_channels
+from flowvm.ops.norm_ops import _both, _fixed, _normalized, _tracking, _update
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
 
@@ -27,27 +28,6 @@ __all__ = [
     "normalize",
     "rms_norm",
 ]
-
-
-def _size_of(
-    name: str, x: Tensor, normalized_shape: int | Sequence[int], **weights: Tensor | None
-) -> int:
-    """The number of elements in `normalized_shape`, which must be x's last dimensions and the
-    weights' shape.
-    """
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    have = tuple(x._meta.shape)
-    if not shape or have[len(have) - len(shape) :] != shape:
-        raise ShapeError(
-            f"{name}: normalized_shape {shape} must be the last dimensions of the input's shape "
-            f"{have}"
-        )
-    for which, w in weights.items():
-        if w is not None and tuple(w._meta.shape) != shape:
-            raise ShapeError(
-                f"{name}: {which} must have normalized_shape {shape}, got {tuple(w.shape)}"
-            )
-    return math.prod(shape)
 
 
 def layer_norm(
@@ -62,8 +42,8 @@ def layer_norm(
 
     `normalized_shape` names these dimensions and is the shape of `weight` and `bias`.
     """
-    size = _size_of("layer_norm", input, normalized_shape, weight=weight, bias=bias)
-    return _normalized(input, weight, bias, "layer", size, eps, True)[0]
+    shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return _normalized(input, weight, bias, "layer", shape, eps, True)[0]
 
 
 def rms_norm(
@@ -75,22 +55,10 @@ def rms_norm(
     """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the
     dtype's.
     """
-    size = _size_of("rms_norm", input, normalized_shape, weight=weight)
-    eps = finfo(input._meta.dtype).eps if eps is None else eps
-    return _normalized(input, weight, None, "layer", size, eps, False)[0]
-
-
-def _check_channels(name: str, x: Tensor, **per_channel: Tensor | None) -> int:
-    if x._meta.ndim < 2:
-        raise ShapeError(f"{name}: input must be (N, C, ...), got shape {tuple(x.shape)}")
-    channels: int = x._meta.shape[1]
-    for which, t in per_channel.items():
-        if t is not None and tuple(t._meta.shape) != (channels,):
-            raise ShapeError(
-                f"{name}: {which} has one number for each of {channels} channels, got shape "
-                f"{tuple(t.shape)}"
-            )
-    return channels
+    shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if eps is None and input._meta.dtype.is_floating_point:
+        eps = finfo(input._meta.dtype).eps
+    return _normalized(input, weight, None, "layer", shape, eps or 0.0, False)[0]
 
 
 def group_norm(
@@ -103,9 +71,6 @@ def group_norm(
     """Normalise each sample of (N, C, ...) within `num_groups` groups of its channels; weight and
     bias are per channel.
     """
-    channels = _check_channels("group_norm", input, weight=weight, bias=bias)
-    if num_groups <= 0 or channels % num_groups:
-        raise ShapeError(f"group_norm: {channels} channels do not divide into {num_groups} groups")
     return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
 
 
@@ -125,29 +90,17 @@ def batch_norm(
     Training moves `running_mean` and `running_var` by `momentum` towards the batch's, in place, the
     variance unbiased.
     """
-    channels = _check_channels(
-        "batch_norm",
-        input,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-    )
     if not training:
-        return _with_running(input, running_mean, running_var, weight, bias, eps)
-    count = input._meta.numel // max(1, channels)
-    if count == 1:
-        raise ArgumentError(
-            f"batch_norm: training needs more than one value per channel, got input of shape "
-            f"{tuple(input.shape)}"
-        )
-    out, mean, var = _normalized(input, weight, bias, "batch", channels, eps, True)
-    if running_mean is not None and running_var is not None:
-        _update(running_mean, running_var, mean.detach(), var.detach(), count, float(momentum))
+        return _by_given("batch_norm", input, running_mean, running_var, weight, bias, eps)
+    if running_mean is None or running_var is None:
+        return _normalized(input, weight, bias, "batch", 0, eps, True)[0]
+    weight, bias = _both(input, weight, bias)
+    out: Tensor = _tracking(input, weight, bias, running_mean, running_var, eps, momentum)[0]
     return out
 
 
-def _with_running(
+def _by_given(
+    name: str,
     x: Tensor,
     mean: Tensor | None,
     var: Tensor | None,
@@ -156,15 +109,16 @@ def _with_running(
     eps: float,
 ) -> Tensor:
     if mean is None or var is None:
-        raise ArgumentError("batch_norm: without training, running_mean and running_var are needed")
-    scale = (var + eps).rsqrt()
-    if weight is not None:
-        scale = scale * weight
-    shift = -(mean * scale) if bias is None else bias - mean * scale
+        raise ArgumentError(f"{name}: running_mean and running_var are needed")
+    weight, bias = _both(x, weight, bias)
+    if mean._node is None and var._node is None:
+        fixed: Tensor = _fixed(x, weight, bias, mean, var, eps)[0]
+        return fixed
+    check_channels(name, x._meta, weight=weight._meta, bias=bias._meta, mean=mean._meta)
+    scale = (var + eps).rsqrt() * weight
     shape = (-1,) + (1,) * (x._meta.ndim - 2)
-    dtype = x._meta.dtype
-    scale, shift = scale.reshape(shape).to(dtype), shift.reshape(shape).to(dtype)
-    out: Tensor = _scale_shift.call(x, scale, shift)
+    shift = (bias - mean * scale).reshape(shape)
+    out: Tensor = x * scale.reshape(shape).to(x._meta.dtype) + shift.to(x._meta.dtype)
     return out
 
 
@@ -183,26 +137,13 @@ def instance_norm(
     With running statistics, these move by `momentum` towards the average over the samples; without
     `use_input_stats` they are what normalises.
     """
-    channels = _check_channels(
-        "instance_norm",
-        input,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-    )
     if not use_input_stats:
-        return _with_running(input, running_mean, running_var, weight, bias, eps)
-    space = math.prod(input._meta.shape[2:])
-    if space == 1:
-        raise ArgumentError(
-            f"instance_norm needs more than one element per channel, got input of shape "
-            f"{tuple(input.shape)}"
-        )
-    out, mean, var = _normalized(input, weight, bias, "group", channels, eps, True)
+        return _by_given("instance_norm", input, running_mean, running_var, weight, bias, eps)
+    out, stats = _normalized(input, weight, bias, "instance", 0, eps, True)
     if running_mean is not None and running_var is not None:
-        mean, var = (s.detach().reshape((-1, channels)).mean(0) for s in (mean, var))
-        _update(running_mean, running_var, mean, var, space, float(momentum))
+        shape = input._meta.shape
+        mean, var = stats.reshape((2, -1, shape[1])).mean(1).unbind()
+        _update(running_mean, running_var, mean, var, math.prod(shape[2:]), momentum)
     return out
 
 
@@ -337,7 +278,12 @@ def _register() -> None:
         errors=(
             (lambda flow: flow.batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
             (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None), ValueError),
-            (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None, flow.ones(2)), RuntimeError),
+            (
+                lambda flow: flow.batch_norm(
+                    flow.ones(2, 3), None, None, flow.ones(2), training=True
+                ),
+                RuntimeError,
+            ),
         ),
     )
     samples(

@@ -1,5 +1,7 @@
-"""Elements moved about whole: flipped, rolled, rotated, padded.  Views, `cat` and copies; no kernel
-of its own.
+"""Elements moved about whole: flipped, rolled, rotated, padded.  Views, copies, and tensors put
+together of pieces (`ops/assembly.py`); no kernel of its own.
+
+Long because the four ways to pad are here with their gradients and samples.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.interpreter import call_into
-from flowvm.meta import TensorMeta
-from flowvm.ops.core import _copy, cast, clone
-from flowvm.ops.joining import cat
-from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim, wrap_dims
+from flowvm.interpreter import Invocation, Operator
+from flowvm.meta import Size, TensorMeta
+from flowvm.ops.assembly import NUMBER, Piece, assembled, rectangles
+from flowvm.ops.core import cast, clone
+from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dim, wrap_dims
 from flowvm.ops.registry import samples
 from flowvm.ops.slicing import _slice, basic_view
-from flowvm.ops.views import _given, _xs, flatten, reshape, transpose
+from flowvm.ops.views import _given, _xs, flatten, reshape
 from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["flip", "fliplr", "flipud", "pad", "roll", "rot90"]
@@ -35,15 +37,21 @@ def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
     """A copy in which the elements along `dims` come in reverse order."""
     meta = need_tensor("flip", "input", input)._meta
     turned = wrap_dims("flip", dims, meta.ndim)
-    if meta.ndim == 0 or meta.numel == 0:
-        return clone(input)
-    # the copy reads backwards: negative strides, from the last element; no such view leaves this
-    # function
-    stride = tuple(-s if d in turned else s for d, s in enumerate(meta.stride))
-    last = sum((meta.shape[d] - 1) * meta.stride[d] for d in turned)
-    backwards = TensorMeta.of(meta.shape, meta.dtype, meta.device, stride)
-    out = cast(alias(input, backwards, last * meta.dtype.itemsize), meta.dtype)
+    out = _arranged(input, turned, tuple(range(meta.ndim)))
     return record(_flip_op, (input,), out, (turned,))
+
+
+def _arranged(x: Tensor, turned: Sequence[int], order: Sequence[int]) -> Tensor:
+    """A copy with the dimensions `turned` reversed and then all in this order, not recorded.
+
+    It reads backwards: negative strides, from the last element; no such view leaves this function.
+    """
+    meta = x._meta
+    stride = [-s if d in turned else s for d, s in enumerate(meta.stride)]
+    last = sum((meta.shape[d] - 1) * meta.stride[d] for d in turned) if meta.numel else 0
+    shape = Size(meta.shape[d] for d in order)
+    view = TensorMeta.of(shape, meta.dtype, meta.device, tuple(stride[d] for d in order))
+    return cast(alias(x, view, last * meta.dtype.itemsize), meta.dtype)
 
 
 @method()
@@ -60,6 +68,25 @@ def flipud(input: Tensor) -> Tensor:
     if need_tensor("flipud", "input", input)._meta.ndim < 1:
         raise ShapeError("flipud: needs at least 1 dimension, got a 0-d tensor")
     return flip(input, (0,))
+
+
+def _roll_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    (x,) = metas
+    out = x.dense()
+    cuts = [
+        [(0, size - cut, cut, 1), (size - cut, cut, 0, 1)] if cut else [(0, size, 0, 1)]
+        for size, cut in zip(x.shape, attrs[0], strict=True)
+    ]
+    pieces, planes, _ = rectangles(out, x, cuts)
+    return assembled(out, pieces, 0, planes)
+
+
+def _roll_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    back = tuple(-cut % size for cut, size in zip(c.attrs[0], g._meta.shape, strict=True))
+    return (_roll.call(g, back),)
+
+
+_roll = Operator("roll", ("x",), ("out",), _roll_lower, attrs=("cuts",), grad=_roll_grad)
 
 
 @method()
@@ -81,13 +108,11 @@ def roll(
         raise ArgumentError(f"roll: shifts {by} and dims {tuple(along)} have different lengths")
     if x._meta.numel == 0 or x._meta.ndim == 0:
         return clone(x)
-    out = x
+    cuts = [0] * x._meta.ndim
     for shift, d in zip(by, along, strict=True):
-        size = x._meta.shape[d]
-        cut = -shift % size
-        if cut:
-            out = cat([_slice(out, d, cut, size - cut, 1), _slice(out, d, 0, cut, 1)], d)
-    return clone(out) if out is x else out
+        cuts[d] = (cuts[d] - shift) % x._meta.shape[d]
+    rolled: Tensor = _roll.call(x, tuple(cuts))
+    return rolled
 
 
 @method()
@@ -98,67 +123,124 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     if len(turned) != 2:
         raise ArgumentError(f"rot90: needs two dimensions to turn, got {tuple(dims)}")
     a, b = turned
-    if k % 4 == 1:
-        return clone(transpose(flip(x, (b,)), a, b))
-    if k % 4 == 2:
-        return flip(x, turned)
-    if k % 4 == 3:
-        return clone(transpose(flip(x, (a,)), a, b))
-    return clone(x)
+    order = list(range(x._meta.ndim))
+    if k % 2:
+        order[a], order[b] = b, a
+    flips = ((), (b,), turned, (a,))[k % 4]
+    return record(_rot90_op, (x,), _arranged(x, flips, order), (k, turned))
 
+
+_rot90_op = Recorded("rot90", lambda c, g: (rot90(g, -c.attrs[0], c.attrs[1]),))
 
 # --- padding ------------------------------------------------------------------------------------
 
 
+# before and after of every dimension
+_Sides = tuple[tuple[int, int], ...]
+
+
+def _constant_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    (x,) = metas
+    sides, value = attrs
+    out = x.with_shape([n + a + b for n, (a, b) in zip(x.shape, sides, strict=True)]).dense()
+    pairs = list(zip(x.shape, sides, strict=True))
+    pieces, planes, lead = rectangles(out, x, [[(a, n, 0, 1)] for n, (a, _) in pairs])
+    shape, offset, to = list(out.shape[lead:]), 0, out.stride[lead:]
+    for d, (n, (a, b)) in enumerate(pairs[lead:]):
+        for start, length in ((0, a), (a + n, b)):  # inside the borders of the dimensions before
+            shape[d] = length
+            zeros = (0,) * len(shape)
+            pieces.append(Piece(NUMBER, tuple(shape), to, offset + start * to[d], 0, zeros))
+        shape[d] = n
+        offset += a * to[d]
+    return assembled(out, pieces, value, planes)
+
+
 def _constant_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    return (basic_view(g, c.attrs[0]),)
+    sides = c.attrs[0]
+    inner = tuple((a, n, 1) for n, (a, _) in zip(c.metas[0].shape, sides, strict=True))
+    return (basic_view(g, inner),)
 
 
-_constant_op = Recorded("pad", _constant_grad)
+_constant = Operator(
+    "pad", ("x",), ("out",), _constant_lower, attrs=("sides", "value"), grad=_constant_grad
+)
 
 
-def _constant(x: Tensor, sides: dict[int, tuple[int, int]], value: float) -> Tensor:
-    shape = list(x._meta.shape)
-    for d, (before, after) in sides.items():  # negative padding takes away first
-        start, end = max(0, -before), shape[d] + min(0, after)
-        x = _slice(x, d, start, end - start, 1) if before < 0 or after < 0 else x
-        shape[d] += before + after
-    out = filled_of(x._meta.with_shape(shape), value)
-    inner = tuple(
-        (max(0, sides.get(d, (0, 0))[0]), size, 1) for d, size in enumerate(x._meta.shape)
-    )
-    if x._meta.numel:
-        target = basic_view(out, inner)
-        call_into(_copy, (target,), (x,))
-    return record(_constant_op, (x,), out, (inner,))
+def _border_cuts(n: int, a: int, b: int, mode: str) -> list[tuple[int, int, int, int]]:
+    """Before, the dimension itself, and behind it: as `rectangles` takes them."""
+    before, after, step = {
+        "reflect": (a, n - 2, -1),
+        "circular": (n - a, 0, 1),
+        "replicate": (0, n - 1, 0),
+    }[mode]
+    cuts = [(0, a, before, step), (a, n, 0, 1), (a + n, b, after, step)]
+    return [cut for cut in cuts if cut[1]]
 
 
-def _bordered(x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
-    """`x` with borders made of its own elements along one dimension."""
-    size = x._meta.shape[d]
-    if before < 0 or after < 0:
-        x = _slice(x, d, max(0, -before), size + min(0, before) + min(0, after), 1)
-        before, after, size = max(0, before), max(0, after), x._meta.shape[d]
-    most = {"reflect": size - 1, "circular": size, "replicate": before + after if size else 0}[mode]
-    if max(before, after) > most:
-        raise ShapeError(
-            f"pad: mode {mode!r} can add at most {most} to dimension {d} of size {size}, got "
-            f"({before}, {after})"
-        )
-    first, last = x, x
-    if mode == "reflect":
-        first = flip(_slice(x, d, 1, before, 1), (d,)) if before else x
-        last = flip(_slice(x, d, size - 1 - after, after, 1), (d,)) if after else x
-    elif mode == "circular":
-        first, last = _slice(x, d, size - before, before, 1), _slice(x, d, 0, after, 1)
-    else:
-        shape = list(x._meta.shape)
-        shape[d] = before
-        first = _slice(x, d, 0, 1, 1).expand(shape) if before else x
-        shape[d] = after
-        last = _slice(x, d, size - 1, 1, 1).expand(shape) if after else x
-    parts = [*([first] if before else []), x, *([last] if after else [])]
-    return cat(parts, d) if len(parts) > 1 else x
+def _border_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    (x,) = metas
+    sides, mode = attrs
+    pairs = list(zip(x.shape, sides, strict=True))
+    out = x.with_shape([n + a + b for n, (a, b) in pairs]).dense()
+    cuts = [_border_cuts(n, a, b, mode) for n, (a, b) in pairs]
+    if x.numel == 0:
+        return assembled(out, [])
+    pieces, planes, _ = rectangles(out, x, cuts)
+    return assembled(out, pieces, 0, planes)
+
+
+def _border_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    return (_folded(g, *c.attrs),)
+
+
+_border = Operator(
+    "pad", ("x",), ("out",), _border_lower, attrs=("sides", "mode"), grad=_border_grad
+)
+_folded_op = Recorded("pad_backward", lambda c, g: (_border.call(g, *c.attrs),))
+
+
+def _folded(g: Tensor, sides: _Sides, mode: str) -> Tensor:
+    """The gradient of a border of the tensor's own elements: each adds to where it came from."""
+    out = g.detach()
+    for d, (a, b) in enumerate(sides):
+        if a == b == 0:
+            continue
+        whole, n = out, out._meta.shape[d] - a - b
+        out = clone(_slice(whole, d, a, n, 1))
+        for width, start in ((a, 0), (b, a + n)):
+            if width == 0:
+                continue
+            border = _slice(whole, d, start, width, 1)
+            if mode == "reflect":
+                border = flip(border, (d,))
+                at = 1 if start == 0 else n - 1 - width
+            elif mode == "circular":
+                at = n - width if start == 0 else 0
+            else:
+                border = border.sum(d, keepdim=True)
+                at, width = (0 if start == 0 else n - 1), 1
+            _slice(out, d, at, width, 1).add_(border)
+    return record(_folded_op, (g,), out, (sides, mode))
+
+
+def _shrunk(x: Tensor, sides: dict[int, tuple[int, int]]) -> Tensor:
+    """`x` without what negative padding takes away."""
+    for d, (before, after) in sides.items():
+        if before < 0 or after < 0:
+            start, end = max(0, -before), x._meta.shape[d] + min(0, after)
+            x = _slice(x, d, start, end - start, 1)
+    return x
+
+
+def _check_borders(x: Tensor, sides: _Sides, mode: str) -> None:
+    for d, ((before, after), size) in enumerate(zip(sides, x._meta.shape, strict=True)):
+        most = {"reflect": size - 1, "circular": size}.get(mode, before + after if size else 0)
+        if max(before, after) > most:
+            raise ShapeError(
+                f"pad: mode {mode!r} can add at most {most} to dimension {d} of size {size}, got "
+                f"({before}, {after})"
+            )
 
 
 def pad(
@@ -196,7 +278,10 @@ def pad(
         ):
             raise ShapeError(f"pad: ({before}, {after}) leaves less than nothing of dimension {d}")
     if mode == "constant":
-        return _constant(x, sides, 0 if value is None else value)
+        x = _shrunk(x, sides)
+        around = _around(x, sides)
+        padded: Tensor = _constant.call(x, around, 0 if value is None else value)
+        return padded
     if value is not None and value != 0:
         raise ArgumentError(f"pad: mode {mode!r} takes no value, got {value}")
     if x._meta.ndim - len(sides) not in (1, 2):
@@ -204,9 +289,17 @@ def pad(
             f"pad: mode {mode!r} pads all dimensions but the first one or two, got {widths} for "
             f"shape {tuple(x.shape)}"
         )
-    for d, (before, after) in sorted(sides.items(), reverse=True):
-        x = _bordered(x, d, before, after, mode)
-    return x if x is not input else clone(x)
+    x = _shrunk(x, sides)
+    around = _around(x, sides)
+    _check_borders(x, around, mode)
+    bordered: Tensor = _border.call(x, around, mode)
+    return bordered
+
+
+def _around(x: Tensor, sides: dict[int, tuple[int, int]]) -> _Sides:
+    """What is added before and after each dimension of `x`."""
+    pairs = (sides.get(d, (0, 0)) for d in range(x._meta.ndim))
+    return tuple((max(0, a), max(0, b)) for a, b in pairs)
 
 
 # --- samples ------------------------------------------------------------------------------------

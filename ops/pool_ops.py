@@ -4,147 +4,38 @@ those that divide the input evenly.
 Inputs are planes (all leading dimensions together) of height and width; one dimension has height 1.
  Max pooling notes where each maximum is; its gradient adds to these places, and that one's gradient
  reads from them.  Average pooling is linear: it and
-its gradient are each other's gradients.
+its gradient are each other's gradients.  The kernels are in `pool_kernels`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from flowvm.dtype import int64
+import numpy as np
+
+from flowvm.dtype import DType, int64
 from flowvm.errors import DTypeError
 from flowvm.meta import TensorMeta
+from flowvm.ops.conv_plan import axis_of
+from flowvm.ops.pool_kernels import (
+    Windows,
+    any_average_back_body,
+    any_average_body,
+    any_max_body,
+    average_back_body,
+    average_body,
+    gather_body,
+    max_body,
+    scatter_body,
+)
 from flowvm.ops.registry import GRAIN, Launch, View, op
-from flowvm.ops.rows import sum_of
 
-Array = Any
+__all__: list[str] = []
 
-
-class _Windows(NamedTuple):
-    """Sizes of input, output, kernel, stride, padding and dilation; a kernel of 0 means adaptive
-    windows.
-    """
-
-    h: int
-    w: int
-    oh: int
-    ow: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    ph: int
-    pw: int
-    dh: int
-    dw: int
-
-
-def _bounds(i: int, size: int, out: int, k: int, s: int, p: int) -> tuple[int, int]:
-    """Window i as [start, end), which may reach into the padding."""
-    if k == 0:
-        return i * size // out, ((i + 1) * size + out - 1) // out
-    return i * s - p, min(i * s - p + k, size + p)
-
-
-def _max_body(
-    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
-    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
-) -> None:  # fmt: skip
-    tall, wide = (kh - 1) * dh + 1 if kh else 0, (kw - 1) * dw + 1 if kw else 0
-    for plane in range(lo, hi):
-        xs = x[plane * h * w : (plane + 1) * h * w]
-        for i in range(oh):
-            top, bottom = _bounds(i, h, oh, tall, sh, ph)
-            while top < 0:
-                top += dh
-            for j in range(ow):
-                left, right = _bounds(j, w, ow, wide, sw, pw)
-                while left < 0:
-                    left += dw
-                at = top * w + left
-                best = xs[at]
-                for y in range(top, min(bottom, h), dh):
-                    for z in range(left, min(right, w), dw):
-                        v = xs[y * w + z]
-                        if v > best or v != v:
-                            best, at = v, y * w + z
-                out[(plane * oh + i) * ow + j] = best
-                index[(plane * oh + i) * ow + j] = at
-
-
-def _scatter_body(
-    out: Array, g: Array, index: Array, size: int, places: int, lo: int, hi: int
-) -> None:
-    for plane in range(lo, hi):
-        whole = out[plane * size : (plane + 1) * size]
-        for k in range(size):
-            whole[k] = 0
-        for k in range(plane * places, (plane + 1) * places):
-            whole[index[k]] += g[k]
-
-
-def _gather_body(
-    out: Array, x: Array, index: Array, size: int, places: int, lo: int, hi: int
-) -> None:
-    for plane in range(lo, hi):
-        for k in range(plane * places, (plane + 1) * places):
-            out[k] = x[plane * size + index[k]]
-
-
-def _average_body(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, lo: int, hi: int,
-) -> None:  # fmt: skip
-    real = out.dtype.type
-    for plane in range(lo, hi):
-        xs = x[plane * h * w : (plane + 1) * h * w]
-        for i in range(oh):
-            top, bottom = _bounds(i, h, oh, kh, sh, ph)
-            for j in range(ow):
-                left, right = _bounds(j, w, ow, kw, sw, pw)
-                count = (bottom - top) * (right - left)
-                y0, y1, z0, z1 = max(top, 0), min(bottom, h), max(left, 0), min(right, w)
-                if not padded:
-                    count = (y1 - y0) * (z1 - z0)
-                if divisor != 0:
-                    count = divisor
-                total = real(0)
-                if z1 - z0 == w:
-                    total = sum_of(xs[y0 * w : y1 * w])
-                else:
-                    for y in range(y0, y1):
-                        for z in range(z0, z1):
-                            total += xs[y * w + z]
-                out[(plane * oh + i) * ow + j] = total / real(count)
-
-
-def _average_back_body(
-    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, lo: int, hi: int,
-) -> None:  # fmt: skip
-    real = out.dtype.type
-    for plane in range(lo, hi):
-        whole = out[plane * h * w : (plane + 1) * h * w]
-        for k in range(h * w):
-            whole[k] = 0
-        for i in range(oh):
-            top, bottom = _bounds(i, h, oh, kh, sh, ph)
-            for j in range(ow):
-                left, right = _bounds(j, w, ow, kw, sw, pw)
-                count = (bottom - top) * (right - left)
-                y0, y1, z0, z1 = max(top, 0), min(bottom, h), max(left, 0), min(right, w)
-                if not padded:
-                    count = (y1 - y0) * (z1 - z0)
-                if divisor != 0:
-                    count = divisor
-                part = g[(plane * oh + i) * ow + j] / real(count)
-                for y in range(y0, y1):
-                    for z in range(z0, z1):
-                        whole[y * w + z] += part
-
-
-# --- ops -----------------------------------------------------------------------------------------
+POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
+TAPS = 36  # of a window that is laid out: one loop over all positions for each
+MOST = 1 << 20  # bytes laid out
 
 
 def _flat(*metas: TensorMeta) -> tuple[View, ...]:
@@ -161,6 +52,53 @@ def _grain(space: int) -> int:
     return max(1, GRAIN // max(1, space))
 
 
+def _lowest(dtype: DType) -> int | float:
+    """What no element is below."""
+    if dtype.is_floating_point:
+        return -math.inf
+    return 0 if dtype.name == "bool" else int(np.iinfo(dtype.name).min)
+
+
+def _up(count: int) -> int:
+    return -(-count // 16) * 16
+
+
+def _cut(count: int, reach: int) -> tuple[int, int]:
+    """Positions of a block, and blocks of a plane."""
+    blocks = max(1, -(-count // max(POSITIONS, 4 * reach)))
+    span = _up(-(-count // blocks))
+    return span, -(-count // span)
+
+
+class _Cut(NamedTuple):
+    """How planes are laid out: phases, row pitch, positions of a block, blocks, pitch of a phase.
+
+    No blocks: not at all, because windows are adaptive, or so large that they are few.
+    """
+
+    sources_h: int
+    sources_w: int
+    wide: int
+    span: int
+    blocks: int
+    pitch: int
+
+    @property
+    def lines(self) -> int:
+        """Elements laid out."""
+        return self.sources_h * self.sources_w * self.pitch
+
+
+def _forward(t: Windows) -> _Cut:
+    if not 0 < t.kh * t.kw <= TAPS:
+        return _Cut(1, 1, 1, 0, 0, 0)
+    h = axis_of(t.h, t.oh, t.kh, t.sh, t.ph, t.dh)
+    w = axis_of(t.w, t.ow, t.kw, t.sw, t.pw, t.dw)
+    reach = h.reach * w.wide + w.reach
+    span, blocks = _cut((t.oh - 1) * w.wide + t.ow, reach)
+    return _Cut(h.sources, w.sources, w.wide, span, blocks, _up(span + reach))
+
+
 @op(
     "input -> out, indices",
     name="max_pool",
@@ -171,13 +109,20 @@ def _grain(space: int) -> int:
         else None,
     ),
 )
-def _max(input: TensorMeta, windows: _Windows, n: int) -> Launch:
+def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     planes, space = _planes(input, n)
     size = (windows.oh, windows.ow)[-n:]
     out = input.with_shape((*input.shape[:-n], *size))
     indices = input.with_shape(out.shape, int64)
     views = _flat(out, indices, input)
-    return Launch((out, indices), _max_body, views, tuple(windows), planes, _grain(space))
+    cut = _forward(windows)
+    arena = 8 * cut.span + (cut.lines + cut.span) * input.dtype.itemsize
+    if not cut.blocks or arena > MOST:
+        return Launch((out, indices), any_max_body, views, windows, planes, _grain(space))
+    return Launch(
+        (out, indices), max_body, views, (*windows, *cut, _lowest(input.dtype)), planes,
+        _grain(space), arena=arena,
+    )  # fmt: skip
 
 
 @op(
@@ -193,7 +138,7 @@ def _pool_scatter(g: TensorMeta, indices: TensorMeta, size: tuple[int, ...]) -> 
     out = g.with_shape((*g.shape[:-n], *size))
     space = math.prod(size)
     views = _flat(out, g, indices)
-    return Launch((out,), _scatter_body, views, (space, places), planes, _grain(space))
+    return Launch((out,), scatter_body, views, (space, places), planes, _grain(space))
 
 
 @op(
@@ -207,7 +152,7 @@ def _pool_gather(input: TensorMeta, indices: TensorMeta, n: int) -> Launch:
     out = input.with_shape(indices.shape)
     places = math.prod(indices.shape[-n:])
     views = _flat(out, input, indices)
-    return Launch((out,), _gather_body, views, (space, places), planes, _grain(space))
+    return Launch((out,), gather_body, views, (space, places), planes, _grain(space))
 
 
 @op(
@@ -215,14 +160,19 @@ def _pool_gather(input: TensorMeta, indices: TensorMeta, n: int) -> Launch:
     name="avg_pool",
     grad=lambda c, g: (_average_back(g, tuple(c.metas[0].shape), *c.attrs),),
 )
-def _average(input: TensorMeta, windows: _Windows, n: int, padded: bool, divisor: int) -> Launch:
+def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor: int) -> Launch:
     if not input.dtype.is_floating_point:
         raise DTypeError(f"avg_pool needs a floating point input, got {input.dtype.name}")
     planes, space = _planes(input, n)
     size = (windows.oh, windows.ow)[-n:]
     out = input.with_shape((*input.shape[:-n], *size))
-    consts = (*windows, padded, divisor)
-    return Launch((out,), _average_body, _flat(out, input), consts, planes, _grain(space))
+    views, itemsize, grain = _flat(out, input), out.dtype.itemsize, _grain(space)
+    consts, cut = (*windows, padded, divisor), _forward(windows)
+    arena = (cut.lines + 2 * cut.span) * itemsize
+    if not cut.blocks or arena > MOST:
+        line = min(itemsize * max(1, windows.w), MOST)
+        return Launch((out,), any_average_body, views, consts, planes, grain, arena=line)
+    return Launch((out,), average_body, views, (*consts, *cut), planes, grain, arena=arena)
 
 
 @op(
@@ -231,9 +181,23 @@ def _average(input: TensorMeta, windows: _Windows, n: int, padded: bool, divisor
     grad=lambda c, v: (_average(v, *c.attrs[1:]),),
 )
 def _average_back(
-    g: TensorMeta, shape: tuple[int, ...], windows: _Windows, n: int, padded: bool, divisor: int
+    g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: int, padded: bool, divisor: int
 ) -> Launch:
     out = g.with_shape(shape)
     planes, space = _planes(out, n)
-    consts = (*windows, padded, divisor)
-    return Launch((out,), _average_back_body, _flat(out, g), consts, planes, _grain(space))
+    views, itemsize, grain = _flat(out, g), out.dtype.itemsize, _grain(space)
+    t, consts = windows, (*windows, padded, divisor)
+    if 0 < t.kh * t.kw <= TAPS:
+        h = axis_of(t.h, t.oh, t.kh, t.sh, t.ph, 1, back=True)
+        w = axis_of(t.w, t.ow, t.kw, t.sw, t.pw, 1, back=True)
+        reach = h.reach * w.wide + w.reach
+        span, blocks = _cut((h.places - 1) * w.wide + w.places, reach)
+        pitch = _up(span + reach)
+        cut = (h.base, w.base, h.places, w.places, w.wide, span, blocks, pitch)
+        arena = itemsize * (2 * pitch + t.sw * span)
+        if arena <= MOST:
+            return Launch(
+                (out,), average_back_body, views, (*consts, *cut), planes, grain, arena=arena
+            )
+    line = min(itemsize * max(1, t.w), MOST)
+    return Launch((out,), any_average_back_body, views, consts, planes, grain, arena=line)

@@ -10,7 +10,8 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.conv import _numbers
-from flowvm.ops.pool_ops import _average, _max, _Windows
+from flowvm.ops.pool_kernels import Windows
+from flowvm.ops.pool_ops import _average, _max
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
 
@@ -43,7 +44,7 @@ def _check(name: str, n: int, input: Tensor) -> tuple[int, ...]:
 def _windows(
     name: str, n: int, input: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool,
-) -> _Windows:  # fmt: skip
+) -> Windows:  # fmt: skip
     space = _check(name, n, input)
     kernel = _numbers(name, "kernel_size", kernel_size, n, 1)
     given = stride is not None and stride != ()
@@ -67,13 +68,13 @@ def _windows(
                 f"{tuple(input.shape)}"
             )
         size.append(count)
-    return _Windows(
+    return Windows(
         *_two(space, 1), *_two(size, 1), *_two(kernel, 1), *_two(steps, 1), *_two(pads, 0),
         *_two(gaps, 1),
     )  # fmt: skip
 
 
-def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> _Windows:
+def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> Windows:
     space = _check(name, n, input)
     if isinstance(output_size, int) or output_size is None:
         output_size = (output_size,) * n
@@ -84,10 +85,10 @@ def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> _Windows:
         raise ShapeError(
             f"{name}: output_size {size} cannot be had of input of shape {tuple(input.shape)}"
         )
-    return _Windows(*_two(space, 1), *_two(size, 1), 0, 0, 1, 1, 0, 0, 1, 1)
+    return Windows(*_two(space, 1), *_two(size, 1), 0, 0, 1, 1, 0, 0, 1, 1)
 
 
-def _pooled(input: Tensor, windows: _Windows, n: int, return_indices: bool) -> Any:
+def _pooled(input: Tensor, windows: Windows, n: int, return_indices: bool) -> Any:
     out, indices = _max(input, windows, n)
     return (out, indices) if return_indices else out
 

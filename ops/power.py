@@ -8,10 +8,9 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.binary import pairs, reversed_operator
-from flowvm.ops.elementwise import elementwise
+from flowvm.ops.elementwise import Elementwise, elementwise
 from flowvm.ops.filled import full, number_for, zeros_like
-from flowvm.ops.math import log, reciprocal, rsqrt, sqrt
-from flowvm.ops.math import square as square_of
+from flowvm.ops.math import _square, log, reciprocal, rsqrt, sqrt
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.unary import back
 from flowvm.tensor import Tensor, method
@@ -59,9 +58,10 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
     Integers to a negative integer number raise ArgumentError, as in PyTorch.
     """
     if isinstance(exponent, (int, float)) and isinstance(input, Tensor):
-        shortcut = None if out is not None else _power(input, exponent)
-        if shortcut is not None:
-            return shortcut
+        cheaper = _cheaper(input, exponent)
+        if cheaper is not None:
+            short: Tensor = cheaper(input, out=out)
+            return short
         if exponent < 0 and isinstance(exponent, int) and not input.dtype.is_floating_point:
             raise ArgumentError(
                 f"pow: integers to a negative integer power ({exponent}) are not integers; "
@@ -71,25 +71,29 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
     return power
 
 
-def _power(x: Tensor, exponent: float) -> Tensor | None:
-    """The powers that are cheaper another way."""
-    floating = x._meta.dtype.is_floating_point
-    if exponent == 2 and (floating or isinstance(exponent, int)):
-        return square_of(x)
-    if exponent == 3 and floating:
-        cubed: Tensor = _cube.call(x)
-        return cubed
-    if not floating:
-        return None
-    shortcut = {0.5: sqrt, -0.5: rsqrt, -1.0: reciprocal}.get(exponent)
-    root: Tensor | None = None if shortcut is None else shortcut.call(x)
-    return root
+# the powers that are cheaper another way; for 2 also those of integers
+_CHEAPER: dict[float, Elementwise] = {
+    2: _square,
+    3: _cube,
+    0.5: sqrt,
+    -0.5: rsqrt,
+    -1: reciprocal,
+}
+
+
+def _cheaper(x: Tensor, exponent: float) -> Elementwise | None:
+    dtype = x._meta.dtype
+    if dtype.is_floating_point:
+        return _CHEAPER.get(exponent)
+    whole = isinstance(exponent, int) and not dtype.is_bool
+    return _square if whole and exponent == 2 else None
 
 
 @method()
 def pow_(x: Tensor, exponent: Any) -> Tensor:
     """In-place `pow`."""
-    return _pow.into(x, x, exponent)
+    cheaper = _cheaper(x, exponent) if isinstance(exponent, (int, float)) else None
+    return _pow.into(x, x, exponent) if cheaper is None else cheaper.into(x, x)
 
 
 Tensor.pow = pow  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What is written with `matmul` in a line or two: the other matrix products of PyTorch."""
+"""The other matrix products of PyTorch: most are `matmul` in a line or two."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.ops.linalg import matmul
-from flowvm.ops.registry import Sample, samples
+from flowvm.meta import TensorMeta
+from flowvm.ops.core import sum_to
+from flowvm.ops.gemm import Epilogue, product
+from flowvm.ops.linalg import _matmul_nt, _matmul_tn, matmul
+from flowvm.ops.registry import Launch, Sample, op, samples
 from flowvm.tensor import Tensor, method
 
 __all__ = [
@@ -35,6 +38,16 @@ def _need(name: str, tensor: Tensor, ndim: int) -> None:
         raise ShapeError(f"{name}: expected {ndim} dimensions, got shape {tuple(tensor.shape)}")
 
 
+def _need_batches(name: str, a: Tensor, b: Tensor) -> None:
+    _need(name, a, 3)
+    _need(name, b, 3)
+    if a.shape[0] != b.shape[0]:
+        raise ShapeError(
+            f"{name}: both must hold as many matrices, got shapes {tuple(a.shape)} and "
+            f"{tuple(b.shape)}"
+        )
+
+
 @method()
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices, (m, k) and (k, n)."""
@@ -47,13 +60,7 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
 @method()
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast."""
-    _need("bmm", input, 3)
-    _need("bmm", mat2, 3)
-    if input.shape[0] != mat2.shape[0]:
-        raise ShapeError(
-            f"bmm: both must hold as many matrices, got shapes {tuple(input.shape)} and "
-            f"{tuple(mat2.shape)}"
-        )
+    _need_batches("bmm", input, mat2)
     out: Tensor = matmul(input, mat2)
     return out
 
@@ -104,16 +111,38 @@ ger = outer
 method("ger")(outer)
 
 
-def _with_addend(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    if alpha != 1:
-        product = product * alpha
+def _added_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    beta, alpha = c.attrs
+    scaled = g if alpha == 1 else g * alpha
+    return (
+        _matmul_nt(scaled, b) if c.needs[0] else None,
+        _matmul_tn(a, scaled) if c.needs[1] else None,
+        sum_to(g if beta == 1 else g * beta, c.metas[2].shape) if c.needs[2] else None,
+    )
+
+
+@op("a, b, input -> out", name="addmm", saves="a, b", grad=_added_grad, dense=False)
+def _added_product(
+    a: TensorMeta, b: TensorMeta, input: TensorMeta, beta: float, alpha: float
+) -> Launch:
+    """beta * input + alpha * (a @ b), in one pass."""
+    return product("addmm", a, b, False, False, input, Epilogue(alpha, beta))
+
+
+def _sum_with_product(input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    if beta != 0 and a._meta.dtype.is_floating_point:
+        out: Tensor = _added_product(a, b, input, float(beta), float(alpha))
+        return out
+    made: Tensor = matmul(a, b)
+    scaled = made if alpha == 1 else made * alpha
     if beta == 0:  # as in PyTorch, NaN in `input` then has no effect
-        return product
-    total = product + (input if beta == 1 else input * beta)
-    if total._meta.shape != product._meta.shape:
+        return scaled
+    total = scaled + (input if beta == 1 else input * beta)
+    if total._meta.shape != made._meta.shape:
         raise ShapeError(
             f"input of shape {tuple(input.shape)} does not broadcast to the product's "
-            f"{tuple(product.shape)}"
+            f"{tuple(made.shape)}"
         )
     return total
 
@@ -123,7 +152,9 @@ def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2), `input` broadcast to the product's shape."""
-    return _with_addend(input, mm(mat1, mat2), beta, alpha)
+    _need("addmm", mat1, 2)
+    _need("addmm", mat2, 2)
+    return _sum_with_product(input, mat1, mat2, beta, alpha)
 
 
 @method()
@@ -131,7 +162,8 @@ def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2), `input` broadcast to the product's shape."""
-    return _with_addend(input, bmm(batch1, batch2), beta, alpha)
+    _need_batches("baddbmm", batch1, batch2)
+    return _sum_with_product(input, batch1, batch2, beta, alpha)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
@@ -220,7 +252,10 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
         for i in range(len(matrices) - length):
             j = i + length
             best[i, j] = min(
-                (best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
+                (
+                    best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1],
+                    k,
+                )
                 for k in range(i, j)
             )
 
@@ -271,7 +306,10 @@ samples(
     _shapes(((3, 2), (3, 4), (4, 2)), ((2,), (3, 4), (4, 2)), beta=0.5, alpha=2.0),
     lambda c, a, b, beta, alpha: beta * c + alpha * (a @ b),
     errors=(
-        (lambda flow: flow.addmm(flow.ones(3), flow.ones(2, 2), flow.ones(2, 2)), RuntimeError),
+        (
+            lambda flow: flow.addmm(flow.ones(3), flow.ones(2, 2), flow.ones(2, 2)),
+            RuntimeError,
+        ),
     ),
 )
 samples(
@@ -287,7 +325,12 @@ samples(
         Sample((rng.standard_normal((2, 3)), rng.standard_normal(2), 0)),
     ],
     lambda a, b, dims=2: np.tensordot(a, b, dims),
-    errors=((lambda flow: flow.tensordot(flow.ones(2, 3), flow.ones(2, 3), 1), RuntimeError),),
+    errors=(
+        (
+            lambda flow: flow.tensordot(flow.ones(2, 3), flow.ones(2, 3), 1),
+            RuntimeError,
+        ),
+    ),
 )
 samples(kron, _shapes(((2, 3), (2, 2)), ((3,), (2, 2)), ((), (3,))), np.kron)
 samples(

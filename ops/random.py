@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,19 @@ from flowvm.meta import Size, as_shape
 from flowvm.ops.core import cast
 from flowvm.ops.filled import finished, size_of
 from flowvm.ops.generator import Generator, drawn_from
-from flowvm.ops.philox import integer_words, normal_words, uniform_words
-from flowvm.ops.recording import need_tensor
+from flowvm.ops.philox import (
+    exponential_into,
+    integer_words,
+    integers_into,
+    normal_into,
+    normal_words,
+    uniform_into,
+    uniform_words,
+)
+from flowvm.ops.recording import Recorded, need_tensor
 from flowvm.ops.registry import Sample, samples
+from flowvm.ops.scattering import changed
+from flowvm.ops.shuffle import permutation
 from flowvm.tensor import Tensor, method
 
 __all__ = [
@@ -43,16 +53,22 @@ def _float_dtype(name: str, dtype: Any) -> DType:
 def uniform_of(shape: Size, dtype: DType, generator: Generator | None) -> Tensor:
     drawn = drawn_from(generator)
     if dtype is float16:
-        narrow: Tensor = uniform_words(shape, float32, 21, *drawn).to(float16)
+        narrow: Tensor = uniform_words(shape, float32, 21, 0.0, 1.0, *drawn).to(float16)
         return narrow
-    out: Tensor = uniform_words(shape, dtype, 0 if dtype is float64 else 8, *drawn)
+    out: Tensor = uniform_words(shape, dtype, _dropped(dtype), 0.0, 1.0, *drawn)
     return out
 
 
-def normal_of(shape: Size, dtype: DType, generator: Generator | None) -> Tensor:
-    out: Tensor = normal_words(
-        shape, float32 if dtype is float16 else dtype, *drawn_from(generator)
-    )
+def _dropped(dtype: DType) -> int:
+    """The low bits of a word that a uniform number of this dtype has no room for."""
+    return 0 if dtype is float64 else 21 if dtype is float16 else 8
+
+
+def normal_of(
+    shape: Size, dtype: DType, generator: Generator | None, mean: float = 0.0, std: float = 1.0
+) -> Tensor:
+    made = float32 if dtype is float16 else dtype
+    out: Tensor = normal_words(shape, made, mean, std, *drawn_from(generator))
     return cast(out, dtype) if dtype is float16 else out
 
 
@@ -130,7 +146,10 @@ def normal(
         if tensors:
             raise ArgumentTypeError("normal takes size, or tensors for mean or std, not both")
         shape, kind = as_shape(size), _float_dtype("normal", dtype)
-    with_spread = normal_of(shape, kind, generator) * std + mean
+    if tensors:
+        with_spread = normal_of(shape, kind, generator) * std + mean
+    else:
+        with_spread = normal_of(shape, kind, generator, float(mean), float(std))
     return finished(with_spread, requires_grad)
 
 
@@ -171,8 +190,9 @@ def randint(
             raise ArgumentError(
                 f"randint: numbers from {low} to {high - 1} do not fit {chosen.name}"
             )
+    made = float32 if chosen is float16 else chosen
     out: Tensor = integer_words(
-        as_shape(size), int(low), int(high) - int(low), *drawn_from(generator)
+        as_shape(size), made, int(low), int(high) - int(low), *drawn_from(generator)
     )
     return finished(out.to(chosen), requires_grad)
 
@@ -206,20 +226,23 @@ def randperm(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """The integers from 0 to `n` - 1 in random order: that of `n` random 62-bit keys."""
+    """The integers from 0 to `n` - 1 in random order."""
     as_device(device)
     if not isinstance(n, (int, np.integer)) or n < 0:
         raise ArgumentError(f"randperm: n is a non-negative int, got {n!r}")
-    keys: Tensor = integer_words(as_shape(n), 0, 1 << 62, *drawn_from(generator))
-    order = keys.argsort(stable=True)
+    order = permutation(int(n), *drawn_from(generator))
     return finished(order.to(int64 if dtype is None else as_dtype(dtype)), requires_grad)
 
 
 # --- in place ---------------------------------------------------------------------------------
 
+DRAWN = Recorded("drawn", lambda c, g: (None,), ("x",))  # nothing of what was there is left
 
-def filled_by(x: Tensor, name: str, draw: Any, generator: Generator | None) -> Tensor:
-    return draw(x._meta.shape, _float_dtype(name, x._meta.dtype), generator)  # type: ignore[no-any-return]
+
+def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
+    """`x`, a tensor of floats that `write` has filled."""
+    _float_dtype(name, need_tensor(name, "input", x)._meta.dtype)
+    return changed(DRAWN, x, (), (), write)
 
 
 @method()
@@ -229,9 +252,9 @@ def uniform_(
     """Fill `x` with uniform numbers from [from_, to)."""
     if not from_ <= to:
         raise ArgumentError(f"uniform_: from_ must not exceed to, got {from_} and {to}")
-    numbers = filled_by(x, "uniform_", uniform_of, generator)
-    changed: Tensor = x.copy_(numbers * (to - from_) + from_)
-    return changed
+    numbers = (float(from_), float(to - from_), *drawn_from(generator))
+    drop = _dropped(x._meta.dtype)
+    return _refilled("uniform_", x, lambda out: uniform_into(out, drop, *numbers))
 
 
 @method()
@@ -241,11 +264,8 @@ def normal_(
     """Fill `x` with normally distributed numbers."""
     if std < 0:
         raise ArgumentError(f"normal_: a standard deviation is not negative, got {std}")
-    numbers = filled_by(x, "normal_", normal_of, generator)
-    if std != 1 or mean != 0:
-        numbers = numbers * std + mean
-    changed: Tensor = x.copy_(numbers)
-    return changed
+    numbers = (float(mean), float(std), *drawn_from(generator))
+    return _refilled("normal_", x, lambda out: normal_into(out, *numbers))
 
 
 @method()
@@ -253,9 +273,8 @@ def exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None =
     """Fill `x` with waiting times of rate `lambd`."""
     if lambd <= 0:
         raise ArgumentError(f"exponential_: lambd must be positive, got {lambd}")
-    numbers = -(-filled_by(x, "exponential_", uniform_of, generator)).log1p() / lambd
-    changed: Tensor = x.copy_(numbers)
-    return changed
+    numbers = (float(lambd), *drawn_from(generator))
+    return _refilled("exponential_", x, lambda out: exponential_into(out, *numbers))
 
 
 @method()
@@ -270,9 +289,10 @@ def random_(
         to = 1 << (np.finfo(dtype.numpy).nmant + 1)
     elif to is None:
         to = 2 if dtype.is_bool else int(np.iinfo(dtype.numpy).max)
-    numbers = randint(from_, to, tuple(x._meta.shape), generator=generator)
-    changed: Tensor = x.copy_(numbers.to(dtype))
-    return changed
+    if not from_ < to:
+        raise ArgumentError(f"random_: from_ must be less than to, got {from_} and {to}")
+    numbers = (int(from_), int(to) - int(from_), *drawn_from(generator))
+    return changed(DRAWN, x, (), (), lambda out: integers_into(out, *numbers))
 
 
 samples(

@@ -30,21 +30,23 @@ Scalar = bool | int | float
 
 
 def _count_body(out: Array, start: int, step: int, lo: int, hi: int) -> None:
-    for i in range(lo, hi):
-        out[i] = start + i * step
+    y = out[lo:hi]
+    for k in range(hi - lo):
+        y[k] = start + (lo + k) * step
 
 
 @op(" -> out", name="arange", scalars="start: int, step: int")
-def _count(n: int) -> Launch:
-    return Launch((TensorMeta.of((n,), int64),), _count_body, units=n, grain=GRAIN)
+def _count(n: int, dtype: DType) -> Launch:
+    return Launch((TensorMeta.of((n,), dtype),), _count_body, units=n, grain=GRAIN)
 
 
 def _ramp_body(
     out: Array, middle: int, start: float, end: float, step: float, lo: int, hi: int
 ) -> None:
-    last = len(out) - 1
-    for i in range(lo, hi):
-        out[i] = start + i * step if i < middle else end - (last - i) * step
+    last, y = len(out) - 1, out[lo:hi]
+    for k in range(hi - lo):
+        i = lo + k
+        y[k] = start + i * step if i < middle else end - (last - i) * step
 
 
 @op(" -> out", name="linspace", scalars="start: float, end: float, step: float")
@@ -88,8 +90,8 @@ def arange(
         )
     n = -((start - end) // step) if whole else math.ceil((end - start) / step)
     if not dtype.is_floating_point:
-        counted: Tensor = _count(int(n), int(start), int(step))
-        return counted if dtype is int64 else cast(counted, dtype)
+        counted: Tensor = _count(int(n), dtype, int(start), int(step))
+        return counted
     return finished(_ramped(int(n), int(n), start, end, step, dtype), requires_grad)
 
 

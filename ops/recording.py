@@ -20,7 +20,7 @@ from flowvm.errors import ArgumentTypeError, OutOfRangeError
 from flowvm.interpreter import Invocation, Node, Operator, grad_enabled
 from flowvm.meta import TensorMeta
 from flowvm.ops import codegen
-from flowvm.ops.registry import GRAIN
+from flowvm.ops.plan import plan_of
 from flowvm.tensor import Tensor
 from flowvm.vm.engine import no_op
 
@@ -81,9 +81,9 @@ def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invoca
     kind = "float64" if out.dtype.is_floating_point else "int64"
     compute = "float32" if out.dtype.name == "float16" else out.dtype.name
     kernel = codegen.elementwise_kernel("x", ["x"], [kind], [out.dtype.name], [compute], ["x"])
-    layout = codegen.elementwise_layout(out.shape, [out.stride])
+    plan = plan_of(out.shape, [out.stride], [out.dtype.itemsize])
     pack = "d" if kind == "float64" else "q"
-    return Invocation((out,), kernel, layout, out.numel, GRAIN, 0, pack)
+    return Invocation((out,), kernel, *plan, 0, pack)
 
 
 _empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",))

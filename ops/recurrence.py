@@ -18,12 +18,13 @@ from flowvm.ops.joining import cat
 from flowvm.ops.registry import GRAIN, Launch, View, op
 from flowvm.tensor import Tensor
 
-__all__ = ["later", "line", "recurrence", "recurrence_back", "scan_launch"]
+__all__ = ["later", "line", "recurrence", "recurrence_back", "scan_launch", "split"]
 
 Array = Any
 
 
-def _split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
+def split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
+    """The sizes [outer, n, inner] of `x` around its dimension `dim`."""
     return math.prod(x.shape[:dim]), x.shape[dim], math.prod(x.shape[dim + 1 :])
 
 
@@ -36,7 +37,7 @@ def scan_launch(
     *flags: bool,
 ) -> Launch:
     """A unit is one line through the [outer, n, inner] elements."""
-    outer, n, inner = _split(x, dim)
+    outer, n, inner = split(x, dim)
     views = tuple(View(dtype, (x.numel,)) for dtype in seen)
     grain = GRAIN // (n + 1) + 1
     return Launch(outputs, body, views, (n, inner, *flags), units=outer * inner, grain=grain)

@@ -11,22 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype, bool_, float32, float64, int64
+from flowvm.dtype import DType, as_dtype, float32, float64
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.compare import ne, where
+from flowvm.ops.fold_walk import (
+    shape_without,
+)
 from flowvm.ops.folds import (
-    ROW_LIMIT,
     add_up,
+    count_up,
     every,
     largest,
     multiply_up,
-    shape_without,
     smallest,
     some,
-    whole_sum,
 )
-from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dims
+from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.registry import Launch, Sample, op, samples
 from flowvm.tensor import Tensor, alias, method
 
@@ -71,7 +72,7 @@ def spread(g: Tensor, meta: TensorMeta, dims: tuple[int, ...]) -> Tensor:
 def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     dims, divisor = c.attrs
     g = g if divisor == 1.0 else g / divisor
-    return (spread(g, c.metas[0], dims),)
+    return (spread(g.to(c.metas[0].dtype), c.metas[0], dims),)
 
 
 def _sum_whole_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -92,11 +93,11 @@ def _spread_meta(meta: TensorMeta) -> TensorMeta:
 
 @op("x -> out", name="sum", grad=_sum_whole_grad)
 def _sum_whole(x: TensorMeta) -> Launch:
-    return whole_sum(x)
+    return add_up.launch(x, tuple(range(x.ndim)), False)
 
 
 _sum_node = Recorded("sum", _sum_grad, ("x",))
-_mean_node = Recorded("mean", _sum_grad, ("x",))
+mean_node = Recorded("mean", _sum_grad, ("x",))
 
 
 def sum(
@@ -112,18 +113,27 @@ def sum(
     """
     if dim is None and dtype is None and not keepdim and type(input) is Tensor:
         meta = input._meta
-        if meta.contiguous and meta.numel <= ROW_LIMIT and meta.dtype in (float32, float64):
+        if meta.contiguous and meta.numel > 0 and meta.dtype in (float32, float64):
             whole: Tensor = _sum_whole(
                 input
             )  # one call: what a loss ends with, so it must be quick
             return whole
     dims = dims_of("sum", input, dim)
-    if dtype is not None:
-        input = input.to(as_dtype(dtype))
-    out = add_up(input, dims, keepdim)
+    input, kind = _summand(input, dtype)
+    out = add_up(input, dims, keepdim, 1.0, kind)
     if input._node is not None:
         record(_sum_node, (input,), out, (dims, 1.0))
     return out
+
+
+def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
+    """What to sum so that elements count as `dtype`, and the dtype that the kernel converts to."""
+    if dtype is None:
+        return input, None
+    kind = as_dtype(dtype)
+    if kind is float64 or kind is float32:
+        return input, kind
+    return input.to(kind), None
 
 
 def mean(
@@ -133,9 +143,8 @@ def mean(
     as flow.float32.
     """
     dims = dims_of("mean", input, dim)
-    if dtype is not None:
-        input = input.to(as_dtype(dtype))
-    if not input._meta.dtype.is_floating_point:
+    input, kind = _summand(input, dtype)
+    if kind is None and not input._meta.dtype.is_floating_point:
         raise DTypeError(
             f"mean is for floats, got {input.dtype.name}; pass dtype=flow.float32 to convert first"
         )
@@ -143,9 +152,9 @@ def mean(
     for d in dims:
         count *= input._meta.shape[d]
     divisor = float(count)
-    out = add_up(input, dims, keepdim, divisor)
+    out = add_up(input, dims, keepdim, divisor, kind)
     if input._node is not None:
-        record(_mean_node, (input,), out, (dims, divisor))
+        record(mean_node, (input,), out, (dims, divisor))
     return out
 
 
@@ -190,24 +199,10 @@ def prod(
     dims = dims_of("prod", input, dim)
     if dtype is not None:
         input = input.to(as_dtype(dtype))
-    out = _or_neutral(multiply_up, input, dims, keepdim, 1)
+    out = multiply_up(input, dims, keepdim)
     if input._node is not None:
         record(_prod_node, (input,), out, (dims,), (input,))
     return out
-
-
-def _or_neutral(
-    fold: Any, input: Tensor, dims: tuple[int, ...], keepdim: bool, neutral: int
-) -> Tensor:
-    """The reduction, or its neutral element where there is nothing to reduce."""
-    meta = input._meta
-    if meta.numel > 0 or 0 not in [meta.shape[d] for d in dims]:
-        out: Tensor = fold(input, dims, keepdim)
-        return out
-    dtype = meta.dtype if fold is multiply_up else bool_
-    if not dtype.is_floating_point and fold is multiply_up:
-        dtype = int64
-    return filled_of(meta.with_shape(shape_without(meta.shape, dims, keepdim), dtype), neutral)
 
 
 # --- extremes ---------------------------------------------------------------------------------
@@ -270,18 +265,18 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` (one or several; None: all) is not 0."""
-    return _or_neutral(some, input, dims_of("any", input, dim), keepdim, 0)
+    return some(input, dims_of("any", input, dim), keepdim)
 
 
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` (one or several; None: all) are not 0; True of none."""
-    return _or_neutral(every, input, dims_of("all", input, dim), keepdim, 1)
+    return every(input, dims_of("all", input, dim), keepdim)
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """How many elements over `dim` (one or several; None: all) are not 0, as int64."""
     dims = dims_of("count_nonzero", input, dim)
-    return add_up(input.detach().to(bool_), dims, False)
+    return count_up(input, dims, False)
 
 
 for _f in (sum, mean, nansum, prod, amax, amin, any, all, count_nonzero):

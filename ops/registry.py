@@ -94,7 +94,8 @@ class Launch:
     last: partial sums or packed panels go there.  `arena` bytes (at most ARENA_BYTES) belong to the
     thread that runs a range, and hold nothing when it begins.
 
-    A loop over elements vectorizes when it counts from zero: `for k in range(hi - lo): i = lo + k`.
+    `for i in range(lo, hi): out[i] = ...` vectorizes, as do slices x[lo:hi]: lo is known not to be
+    negative.  Where LLVM cannot know that of a range's begin (a const), loop from zero.
     """
 
     outputs: tuple[TensorMeta, ...]
@@ -158,6 +159,7 @@ def op(
     *,
     name: str | None = None,
     saves: str = "",
+    constants: str = "",
     grad: Callable[..., Any] | None = None,
     scalars: str = "",
     dense: bool = True,
@@ -168,8 +170,9 @@ def op(
     signature   "x, y! -> out, rows?": inputs left, those written in place with !; fresh outputs
                 right, mut2 ones with ?
     saves       names of the operands that `grad` gets as `c.saved`
-    grad        `grad(c, *gradients of the outputs)` -> one gradient or None for each input; written
-                in flowvm ops
+    constants   names of outputs, the last ones, that have no gradient (an op's own notes)
+    grad        `grad(c, *gradients of the other outputs)` -> one gradient or None for each input;
+                written in flowvm ops
     scalars     "lr: float, step: int": numbers that change from call to call and are no part of the
                 cache key
     dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any
@@ -203,6 +206,7 @@ def op(
             writes=writes,
             unsized=unsized,
             saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
+            constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
             grad=grad,
         )
         made.fallback = _prepared(made, dense, half)

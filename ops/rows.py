@@ -1,80 +1,209 @@
-"""Loops over one row of memory that kernel bodies share: sums, products and maxima in eight parts
-side by side.
+"""Loops over one run of memory that kernel bodies share: sums, sums of products, maxima.
 
-LLVM keeps the order of a sum as written, which leaves one addition at a time; eight accumulators
-fill the vector unit, round less, and always add in the same order.  Bodies pass slices: an index
-into a slice that starts at 0 vectorizes, where `x[at + j]` does not.
+LLVM may reorder the additions written here (`REASSOCIATE`), so it fills the vector unit with
+several partial sums; a body that calls these needs no leave to reorder anything else.  How a run is
+summed depends on its length alone.  Bodies pass slices: an index into a slice that starts at 0
+vectorizes, where `x[at + j]` does not.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["centered_dot", "squares_of", "sum_of", "top_of"]
+import numpy as np
 
+from flowvm.native import Intrinsic
+from flowvm.ops.decay import decay
+
+__all__ = [
+    "apart_of",
+    "dot_of",
+    "exps_of",
+    "moments_of",
+    "put_exps",
+    "slopes_of",
+    "sum_of",
+    "top_of",
+    "weighted_slopes",
+]
+
+REASSOCIATE = True  # for flowvm.native
+RUN = 4096  # elements whose sum is formed before it joins the others
 Array = Any
 
 
-def _larger(a: Any, b: Any) -> Any:
-    return a if a > b else b
+def _rank_ir(builder: Any, word: Any) -> Any:
+    sign = builder.ashr(word, word.type(word.type.width - 1))
+    return builder.xor(word, builder.and_(sign, word.type((1 << (word.type.width - 1)) - 1)))
+
+
+def _define_rank() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def rank_of(typingctx: Any, x: Any) -> Any:
+        width = 32 if x == types.float32 else 64
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return _rank_ir(builder, builder.bitcast(values[0], ir.IntType(width)))
+
+        return (types.int32 if width == 32 else types.int64)(x), codegen
+
+    return rank_of
+
+
+def _define_ranked() -> Any:
+    from numba import types
+
+    def number_of(typingctx: Any, rank: Any) -> Any:
+        result = types.float32 if rank == types.int32 else types.float64
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            word = _rank_ir(builder, values[0])
+            return builder.bitcast(word, context.get_value_type(result))
+
+        return result(rank), codegen
+
+    return number_of
+
+
+def _rank(x: Any) -> Any:
+    kind = np.int32 if isinstance(x, np.float32) else np.int64
+    word = x.view(kind)
+    return word if word >= 0 else word ^ np.iinfo(kind).max
+
+
+def _ranked(rank: Any) -> Any:
+    word = rank if rank >= 0 else rank ^ np.iinfo(rank.dtype).max
+    return word.view(np.float32 if rank.dtype == np.int32 else np.float64)
+
+
+rank = Intrinsic(_rank, _define_rank)  # an integer in the order of the numbers; NaN at either end
+ranked = Intrinsic(_ranked, _define_ranked)  # the number of that rank
 
 
 def top_of(x: Array) -> Any:
-    """The largest element; x has one at least.  NaN is passed over unless it comes first."""
-    a = b = c = d = e = f = g = h = x[0]
-    whole = len(x) // 8
-    for k in range(whole):
-        j = 8 * k
-        a, b = _larger(x[j], a), _larger(x[j + 1], b)
-        c, d = _larger(x[j + 2], c), _larger(x[j + 3], d)
-        e, f = _larger(x[j + 4], e), _larger(x[j + 5], f)
-        g, h = _larger(x[j + 6], g), _larger(x[j + 7], h)
-    top = _larger(_larger(_larger(a, b), _larger(c, d)), _larger(_larger(e, f), _larger(g, h)))
-    for j in range(8 * whole, len(x)):
-        top = _larger(x[j], top)
-    return top
+    """The largest element; x has one at least.  NaN counts as the largest or the smallest.
+
+    Integers have one instruction for the larger of two, where floats need several for NaN.
+    """
+    top = rank(x[0])
+    for j in range(len(x)):
+        r = rank(x[j])
+        top = r if r > top else top
+    return ranked(top)
 
 
 def sum_of(x: Array) -> Any:
     """The sum."""
-    a = b = c = d = e = f = g = h = x.dtype.type(0)
-    whole = len(x) // 8
-    for k in range(whole):
-        j = 8 * k
-        a, b, c, d = a + x[j], b + x[j + 1], c + x[j + 2], d + x[j + 3]
-        e, f, g, h = e + x[j + 4], f + x[j + 5], g + x[j + 6], h + x[j + 7]
-    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-    for j in range(8 * whole, len(x)):
-        total += x[j]
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            part += run[j]
+        total += part
     return total
 
 
-def centered_dot(y: Array, x: Array, middle: Any) -> Any:
-    """The sum of y * (x - middle)."""
-    a = b = c = d = e = f = g = h = x.dtype.type(0)
-    whole = len(x) // 8
-    for k in range(whole):
-        j = 8 * k
-        a, b = a + y[j] * (x[j] - middle), b + y[j + 1] * (x[j + 1] - middle)
-        c, d = c + y[j + 2] * (x[j + 2] - middle), d + y[j + 3] * (x[j + 3] - middle)
-        e, f = e + y[j + 4] * (x[j + 4] - middle), f + y[j + 5] * (x[j + 5] - middle)
-        g, h = g + y[j + 6] * (x[j + 6] - middle), h + y[j + 7] * (x[j + 7] - middle)
-    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-    for j in range(8 * whole, len(x)):
-        total += y[j] * (x[j] - middle)
+def dot_of(y: Array, x: Array) -> Any:
+    """The sum of y * x."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        ys, xs = y[start : start + RUN], x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(xs)):
+            part += ys[j] * xs[j]
+        total += part
     return total
 
 
-def squares_of(x: Array, middle: Any) -> Any:
-    """The sum of (x - middle)²."""
-    a = b = c = d = x.dtype.type(0)
-    whole = len(x) // 4
-    for k in range(whole):
-        j = 4 * k
-        p, q, r, s = x[j] - middle, x[j + 1] - middle, x[j + 2] - middle, x[j + 3] - middle
-        a, b, c, d = a + p * p, b + q * q, c + r * r, d + s * s
-    total = (a + b) + (c + d)
-    for j in range(4 * whole, len(x)):
-        p = x[j] - middle
-        total += p * p
+def slopes_of(g: Array, x: Array, middle: Any) -> tuple[Any, Any]:
+    """The sums of g and of g * (x - middle)."""
+    real = x.dtype.type
+    plain, slanted = real(0), real(0)
+    for start in range(0, len(x), RUN):
+        gs, xs = g[start : start + RUN], x[start : start + RUN]
+        part, slant = real(0), real(0)
+        for j in range(len(xs)):
+            part += gs[j]
+            slant += gs[j] * (xs[j] - middle)
+        plain += part
+        slanted += slant
+    return plain, slanted
+
+
+def weighted_slopes(g: Array, weight: Array, x: Array, middle: Any) -> tuple[Any, Any]:
+    """The same of g * weight."""
+    real = x.dtype.type
+    plain, slanted = real(0), real(0)
+    for start in range(0, len(x), RUN):
+        gs, xs = g[start : start + RUN], x[start : start + RUN]
+        ws = weight[start : start + RUN]
+        part, slant = real(0), real(0)
+        for j in range(len(xs)):
+            h = gs[j] * ws[j]
+            part += h
+            slant += h * (xs[j] - middle)
+        plain += part
+        slanted += slant
+    return plain, slanted
+
+
+def exps_of(x: Array, top: Any) -> Any:
+    """The sum of exp(x - top)."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            part += decay(run[j] - top)
+        total += part
     return total
+
+
+def apart_of(x: Array, middle: Any) -> Any:
+    """The sum of x - middle."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            part += run[j] - middle
+        total += part
+    return total
+
+
+def put_exps(out: Array, x: Array, top: Any) -> Any:
+    """out = exp(x - top); their sum."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run, es = x[start : start + RUN], out[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            e = decay(run[j] - top)
+            es[j] = e
+            part += e
+        total += part
+    return total
+
+
+def moments_of(x: Array) -> tuple[Any, Any]:
+    """Mean and sum of squared distances from it, for one element at least.
+
+    The sum alone would leave an error in the last place of the mean, which is large against the
+    spread where that is small against the mean; the distances' own mean takes it away.
+    """
+    real = x.dtype.type
+    count = real(len(x))
+    middle, off, squares = sum_of(x) / count, real(0), real(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part, square = real(0), real(0)
+        for j in range(len(run)):
+            d = run[j] - middle
+            part += d
+            square += d * d
+        off += part
+        squares += square
+    return middle + off / count, max(squares - off * off / count, real(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,18 @@ import numpy as np
 from flowvm.dtype import DType, as_dtype, bool_, float16, float32, int64, uint8
 from flowvm.errors import DTypeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.extremes import Extremes, _larger, _smaller
+from flowvm.ops import scan_blocks, scan_kernels
+from flowvm.ops.extremes import Extremes
 from flowvm.ops.filled import zeros_like
+from flowvm.ops.fold_walk import (
+    grain_of,
+)
 from flowvm.ops.joining import cat
 from flowvm.ops.math import exp
 from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dim
-from flowvm.ops.recurrence import later, line, recurrence_back, scan_launch
-from flowvm.ops.registry import Launch, Sample, op, samples
+from flowvm.ops.recurrence import later, line, recurrence_back, scan_launch, split
+from flowvm.ops.registry import Launch, Sample, View, op, samples
+from flowvm.ops.scan_blocks import Running
 from flowvm.tensor import Tensor, method
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
@@ -24,27 +30,60 @@ __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
 Array = Any
 
 
-# --- sums -------------------------------------------------------------------------------------
+# --- how the work is cut ------------------------------------------------------------------------
 
-
-def _cumsum_body(out: Array, x: Array, n: int, inner: int, reverse: bool, lo: int, hi: int) -> None:
-    for unit in range(lo, hi):
-        at, step = line(unit, n, inner, reverse)
-        total = out.dtype.type(0) * 1  # float64 or int64
-        for _ in range(n):
-            total += x[at]
-            out[at] = total
-            at += step
+ROW_SEGMENT = 1 << 16  # elements
+TILE = 512  # columns
+_rows_body = functools.cache(scan_kernels.rows_body)
+_columns_body = functools.cache(scan_kernels.columns_body)
+_extreme_rows_body = functools.cache(scan_kernels.extreme_rows_body)
+_extreme_columns_body = functools.cache(scan_kernels.extreme_columns_body)
 
 
 def _summed(dtype: DType) -> DType:
     return dtype if dtype.is_floating_point else int64
 
 
+def _total_launch(
+    running: tuple[Running, Running], x: TensorMeta, dim: int, reverse: bool = False
+) -> Launch:
+    kind = _summed(x.dtype)
+    rule = running[kind is int64]
+    outer, n, inner = split(x, dim)
+    views = (View(kind, (x.numel,)), View(uint8 if x.dtype is bool_ else x.dtype, (x.numel,)))
+    out = (x.dense(kind),)
+    if inner == 1:
+        segments = max(1, -(-n // ROW_SEGMENT))
+        length = ROW_SEGMENT if segments > 1 else n
+        units, grain = outer * segments, grain_of(max(length, 1))
+        return Launch(
+            out,
+            _rows_body(rule),
+            views,
+            (n, length, segments, reverse),
+            units=units,
+            grain=grain,
+            scratch=8 * units if segments > 1 else 8,
+            phases=((units, grain),) if segments > 1 else (),
+        )
+    tile = max(1, min(inner, TILE))
+    return Launch(
+        out,
+        _columns_body(rule),
+        views,
+        (n, inner, tile, reverse),
+        units=outer * -(-inner // tile),
+        grain=grain_of(max(n * tile, 1)),
+        arena=8 * tile,
+    )
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
 @op("x -> out", name="cumsum", grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),))
 def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
-    kind = _summed(x.dtype)
-    return scan_launch(_cumsum_body, x, dim, (kind, x.dtype), (x.dense(kind),), reverse)
+    return _total_launch(scan_blocks.SUMS, x, dim, reverse)
 
 
 def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
@@ -65,16 +104,6 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
 # --- products ---------------------------------------------------------------------------------
 
 
-def _cumprod_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
-    for unit in range(lo, hi):
-        at, step = line(unit, n, inner, False)
-        total = out.dtype.type(1) * 1
-        for _ in range(n):
-            total *= x[at]
-            out[at] = total
-            at += step
-
-
 def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     x, out = c.saved
     (dim,) = c.attrs
@@ -83,8 +112,7 @@ def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 @op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad)
 def _cumprod(x: TensorMeta, dim: int) -> Launch:
-    kind = _summed(x.dtype)
-    return scan_launch(_cumprod_body, x, dim, (kind, x.dtype), (x.dense(kind),))
+    return _total_launch(scan_blocks.PRODUCTS, x, dim)
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
@@ -106,38 +134,34 @@ def others_product(x: Tensor, dim: int) -> Tensor:
 # --- extremes ---------------------------------------------------------------------------------
 
 
-def _running(beats: Callable[[Any, Any], bool]) -> Callable[..., None]:
-    def body(values: Array, indices: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
-        for unit in range(lo, hi):
-            at, step = line(unit, n, inner, False)
-            best, place = x[at], 0
-            for k in range(n):
-                if beats(x[at], best) or not beats(best, x[at]):  # the last of equals
-                    best, place = x[at], k
-                values[at], indices[at] = best, place
-                at += step
-
-    return body
-
-
-_cummax_body = _running(_larger)
-_cummin_body = _running(_smaller)
-
-
-def _running_scan_launch(body: Callable[..., None], x: TensorMeta, dim: int) -> Launch:
+def _extreme_launch(stays: Callable[[Any, Any], Any], x: TensorMeta, dim: int) -> Launch:
     seen = uint8 if x.dtype is bool_ else x.dtype
+    outer, n, inner = split(x, dim)
     outputs = (x.dense(), x.dense(int64))
-    return scan_launch(body, x, dim, (seen, int64, seen), outputs)
+    views = tuple(View(dtype, (x.numel,)) for dtype in (seen, int64, seen))
+    if inner == 1:
+        body, units = _extreme_rows_body(stays), outer if n else 0
+        return Launch(outputs, body, views, (n,), units, grain_of(max(n, 1)))
+    tile = max(1, min(inner, TILE))
+    return Launch(
+        outputs,
+        _extreme_columns_body(stays),
+        views,
+        (n, inner, tile),
+        units=outer * -(-inner // tile) if n else 0,
+        grain=grain_of(max(n * tile, 1)),
+        arena=16 * tile,
+    )
 
 
 @op("x -> values, indices", name="cummax")
 def _cummax(x: TensorMeta, dim: int) -> Launch:
-    return _running_scan_launch(_cummax_body, x, dim)
+    return _extreme_launch(scan_kernels.LARGEST, x, dim)
 
 
 @op("x -> values, indices", name="cummin")
 def _cummin(x: TensorMeta, dim: int) -> Launch:
-    return _running_scan_launch(_cummin_body, x, dim)
+    return _extreme_launch(scan_kernels.SMALLEST, x, dim)
 
 
 def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:

@@ -11,7 +11,8 @@ import numpy as np
 from flowvm.dtype import iinfo
 from flowvm.errors import ArgumentError
 from flowvm.ops.compare import eq, ne
-from flowvm.ops.gathering import ADD, aligned, gather, narrowed_to
+from flowvm.ops.gathering import aligned, gather, narrowed_to
+from flowvm.ops.index_kernels import ADD
 from flowvm.ops.padding import pad
 from flowvm.ops.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.registry import Sample, samples

@@ -19,11 +19,6 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops.core import sum_to
 from flowvm.ops.elementwise import record_in_place
 from flowvm.ops.gathering import (
-    ADD,
-    AMAX,
-    AMIN,
-    MULTIPLY,
-    NONE,
     aligned,
     combine_elements,
     combine_slices,
@@ -34,6 +29,7 @@ from flowvm.ops.gathering import (
     put_slices,
     scatter_elements,
 )
+from flowvm.ops.index_kernels import ADD, AMAX, AMIN, MULTIPLY, NONE
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.views import reshape

@@ -20,32 +20,47 @@ from flowvm.tensor import Tensor, method
 __all__ = ["bucketize", "histc", "isin", "searchsorted"]
 
 Array = Any
+TOGETHER = 256  # searches that go on at the same time
 
 
 # --- sorted boundaries --------------------------------------------------------------------------
 
 
-def _place_of(row: Array, value: Any, right: bool) -> int:
-    """How many of the sorted `row` come before `value` (`right`: or are equal); NaN is larger than
-    any number.
+def _find(places: Array, row: Array, values: Array, right: bool) -> None:
+    """How many of the sorted `row` come before each value (`right`: or are equal); NaN is larger
+    than any number.
+
+    All searches take the same steps, one step of all after another: there is nothing to predict,
+    and no search waits for the memory that another one asks for.
     """
-    lo, hi = 0, len(row)
-    while lo < hi:
-        middle = (lo + hi) // 2
-        v = row[middle]
-        below = not (v > value) if right else (v < value or (value != value and v == v))
-        if below and not (v != v and value == value):
-            lo = middle + 1
+    places[:] = 0
+    left = len(row)
+    while left > 0:
+        half = (left + 1) // 2
+        last = np.uint64(half - 1)
+        if right:
+            for i in range(len(places)):
+                at, value = places[i], values[i]
+                v = row[np.uint64(at) + last]
+                after = np.int64(v > value) | (np.int64(v != v) & np.int64(value == value))
+                places[i] = at + half * (1 - after)
         else:
-            hi = middle
-    return lo
+            for i in range(len(places)):
+                at, value = places[i], values[i]
+                v = row[np.uint64(at) + last]
+                before = np.int64(v < value) | (np.int64(value != value) & np.int64(v == v))
+                places[i] = at + half * before
+        left -= half
 
 
 def _search_body(out: Array, boundaries: Array, x: Array, right: bool, lo: int, hi: int) -> None:
     rows, m = boundaries.shape[0], x.shape[1]
-    for i in range(lo, hi):
-        r, j = i // m, i % m
-        out[r, j] = _place_of(boundaries[r if rows > 1 else 0], x[r, j], right)
+    at = lo
+    while at < hi:
+        r, start = at // m, at % m
+        end = min(m, start + min(hi - at, TOGETHER))
+        _find(out[r, start:end], boundaries[r if rows > 1 else 0], x[r, start:end], right)
+        at += end - start
 
 
 @op("boundaries, x -> out", name="searchsorted")
@@ -125,17 +140,25 @@ def bucketize(
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def _isin_body(out: Array, x: Array, tests: Array, invert: bool, lo: int, hi: int) -> None:
+def _isin_body(
+    out: Array, x: Array, tests: Array, invert: bool, arena: Array, lo: int, hi: int
+) -> None:
     n = len(tests)
-    for i in range(lo, hi):
-        at = _place_of(tests, x[i], False)
-        out[i] = (at < n and tests[at] == x[i]) != invert
+    room = arena.view(np.int64)
+    for start in range(lo, hi, TOGETHER):
+        end = min(hi, start + TOGETHER)
+        values, y, places = x[start:end], out[start:end], room[: end - start]
+        _find(places, tests, values, False)
+        for i in range(len(y)):
+            at = places[i]
+            y[i] = (at < n and tests[min(at, n - 1)] == values[i]) != invert
 
 
 @op("x, tests -> out", name="isin")
 def _isin(x: TensorMeta, tests: TensorMeta, invert: bool) -> Launch:
     views = (View(bool_, (x.numel,)), View(x.dtype, (x.numel,)), View(tests.dtype, (tests.numel,)))
-    return Launch((x.dense(bool_),), _isin_body, views, (invert,), x.numel, GRAIN // 8)
+    consts, arena = (invert,), 8 * TOGETHER
+    return Launch((x.dense(bool_),), _isin_body, views, consts, x.numel, GRAIN // 8, arena=arena)
 
 
 def isin(

@@ -1,8 +1,6 @@
-"""softmax, log_softmax and softmin: each row in one visit, in the stable form.
+"""softmax, log_softmax and softmin in the stable form; the kernels are in `softmax_kernels`.
 
-A row is what is normalised together: the tensor is seen as (outer, n, inner), and row (o, i) has
-its n elements `inner` apart. The gradient is an op of its own, whose gradient is written in
-differentiable ops.
+The gradient is an op of its own, whose gradient is written in differentiable ops.
 """
 
 from __future__ import annotations
@@ -15,17 +13,11 @@ import numpy as np
 from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
-from flowvm.ops.rows import _larger, top_of
-from flowvm.ops.scalar import exp, log
+from flowvm.ops.registry import Launch, Sample, op, samples
+from flowvm.ops.softmax_kernels import softmax_launch
 from flowvm.tensor import Tensor, method
 
 __all__ = ["log_softmax", "softmax", "softmin"]
-
-Array = Any
-RUN = 4096  # elements summed before their sum joins the row's
-SHORT = 64  # the same where rows are summed side by side, one addition at a time
-WIDTH = 64  # rows that lie side by side and are done together
 
 
 def axis_of(name: str, dim: Any, ndim: int) -> int:
@@ -45,156 +37,12 @@ def rows_of(name: str, meta: TensorMeta, dim: Any) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _rows_body(out: Array, x: Array, n: int, logarithm: bool, lo: int, hi: int) -> None:
-    for row in range(lo, hi):
-        xs, ys = x[row * n : row * n + n], out[row * n : row * n + n]
-        top = top_of(xs)
-        total = out.dtype.type(0)
-        for start in range(0, n, RUN):
-            block, es = xs[start : start + RUN], ys[start : start + RUN]
-            for j in range(len(es)):
-                es[j] = exp(block[j] - top)
-            part = out.dtype.type(0)
-            for j in range(len(es)):
-                part += es[j]
-            total += part
-        if logarithm:
-            total = log(total)
-            for j in range(n):
-                ys[j] = (xs[j] - top) - total
-        else:
-            scale = out.dtype.type(1) / total
-            for j in range(n):
-                ys[j] *= scale
-
-
-def _columns_body(
-    out: Array, x: Array, n: int, inner: int, logarithm: bool, scratch: Array, lo: int, hi: int
-) -> None:
-    """WIDTH neighbouring rows at a time, so that memory is read along its lines."""
-    stats = scratch.view(out.dtype)
-    blocks = (inner + WIDTH - 1) // WIDTH
-    for unit in range(lo, hi):
-        first = unit % blocks * WIDTH
-        width, at = min(WIDTH, inner - first), unit // blocks * n * inner + first
-        own = stats[3 * unit * WIDTH : 3 * (unit + 1) * WIDTH]
-        top, total, part = own[:width], own[WIDTH : WIDTH + width], own[2 * WIDTH :]
-        for i in range(width):
-            top[i] = x[at + i]
-            total[i] = 0
-            part[i] = 0
-        for j in range(1, n):
-            xs = x[at + j * inner : at + j * inner + width]
-            for i in range(width):
-                top[i] = _larger(xs[i], top[i])
-        for j in range(n):
-            xs = x[at + j * inner : at + j * inner + width]
-            ys = out[at + j * inner : at + j * inner + width]
-            for i in range(width):
-                ys[i] = exp(xs[i] - top[i])
-            for i in range(width):
-                part[i] += ys[i]
-            if j % SHORT == SHORT - 1 or j == n - 1:
-                for i in range(width):
-                    total[i] += part[i]
-                    part[i] = 0
-        for i in range(width):
-            total[i] = log(total[i]) if logarithm else out.dtype.type(1) / total[i]
-        for j in range(n):
-            xs = x[at + j * inner : at + j * inner + width]
-            ys = out[at + j * inner : at + j * inner + width]
-            if logarithm:
-                for i in range(width):
-                    ys[i] = (xs[i] - top[i]) - total[i]
-            else:
-                for i in range(width):
-                    ys[i] *= total[i]
-
-
-def _rows_backward(
-    out: Array, g: Array, y: Array, n: int, logarithm: bool, lo: int, hi: int
-) -> None:
-    for row in range(lo, hi):
-        gs, ys = g[row * n : row * n + n], y[row * n : row * n + n]
-        os = out[row * n : row * n + n]
-        total = out.dtype.type(0)
-        for start in range(0, n, RUN):
-            part = out.dtype.type(0)
-            left, right = gs[start : start + RUN], ys[start : start + RUN]
-            if logarithm:
-                for j in range(len(left)):
-                    part += left[j]
-            else:
-                for j in range(len(left)):
-                    part += left[j] * right[j]
-            total += part
-        if logarithm:
-            for j in range(n):
-                os[j] = gs[j] - exp(ys[j]) * total
-        else:
-            for j in range(n):
-                os[j] = (gs[j] - total) * ys[j]
-
-
-def _columns_backward(
-    out: Array, g: Array, y: Array, n: int, inner: int, logarithm: bool, scratch: Array,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    stats = scratch.view(out.dtype)
-    blocks = (inner + WIDTH - 1) // WIDTH
-    for unit in range(lo, hi):
-        first = unit % blocks * WIDTH
-        width, at = min(WIDTH, inner - first), unit // blocks * n * inner + first
-        own = stats[3 * unit * WIDTH : 3 * (unit + 1) * WIDTH]
-        total, part = own[:width], own[WIDTH : WIDTH + width]
-        for i in range(width):
-            total[i] = 0
-            part[i] = 0
-        for j in range(n):
-            row = at + j * inner
-            gs, ys = g[row : row + width], y[row : row + width]
-            for i in range(width):
-                part[i] += gs[i] if logarithm else gs[i] * ys[i]
-            if j % SHORT == SHORT - 1 or j == n - 1:
-                for i in range(width):
-                    total[i] += part[i]
-                    part[i] = 0
-        for j in range(n):
-            row = at + j * inner
-            gs, ys, os = g[row : row + width], y[row : row + width], out[row : row + width]
-            if logarithm:
-                for i in range(width):
-                    os[i] = gs[i] - exp(ys[i]) * total[i]
-            else:
-                for i in range(width):
-                    os[i] = (gs[i] - total[i]) * ys[i]
-
-
 def _launch(name: str, x: TensorMeta, dim: int, operands: int) -> Launch:
     if not x.dtype.is_floating_point:
         raise DTypeError(
             f"{name} needs a floating point tensor, got {x.dtype.name}; pass dtype=flow.float32"
         )
-    outer, n, inner = rows_of(name, x, dim)
-    views = (View(x.dtype, (x.numel,)),) * operands
-    forward, logarithm = operands == 2, name == "log_softmax"
-    grain = max(1, GRAIN // max(n, 1))
-    if inner == 1:
-        body = _rows_body if forward else _rows_backward
-        return Launch(
-            (x.dense(),), body, views, (n, logarithm), outer if n else 0, grain, reassociate=True
-        )
-    units = outer * -(-inner // WIDTH) if n else 0
-    scratch = 3 * units * WIDTH * x.dtype.itemsize
-    return Launch(
-        outputs=(x.dense(),),
-        body=_columns_body if forward else _columns_backward,
-        views=views,
-        consts=(n, inner, logarithm),
-        units=units,
-        grain=max(1, grain // WIDTH),
-        scratch=max(scratch, 8),
-    )
+    return softmax_launch(x, rows_of(name, x, dim), name == "log_softmax", operands == 3)
 
 
 def _softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
@@ -216,12 +64,12 @@ def _log_softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("g, y -> out", saves="g, y", grad=_softmax_backward_grad)
+@op("g, y -> out", name="softmax_backward", saves="g, y", grad=_softmax_backward_grad)
 def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     return _launch("softmax", y, dim, 3)
 
 
-@op("g, y -> out", saves="g, y", grad=_log_softmax_backward_grad)
+@op("g, y -> out", name="log_softmax_backward", saves="g, y", grad=_log_softmax_backward_grad)
 def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", y, dim, 3)
 

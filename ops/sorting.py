@@ -1,9 +1,10 @@
-"""Sorting and selecting by order: `sort`, `argsort`, `topk`, `kthvalue`, `msort`.
+"""Sorting and selecting by order: `sort`, `argsort`, `msort`, `topk`, `kthvalue`, `mode`.
 
-Rows are sorted by merging, which is stable; a NaN is larger than any number.  The kernels give the
-positions with the values, and backward is `gather`'s: the gradient goes where the value came from.
+Sorting is stable; a NaN is larger than any number.  The kernels (most of them are those of
+`flowvm.ops.order` and `nth`) give the positions with the values, and backward is `gather`'s: the
+gradient goes where the value came from.
 
-Long because of the kernels: two merge sorts and a heap.
+Long because the first k of many, slices and frequencies have kernels of their own.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from flowvm.dtype import bool_, int64, uint8
 from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.gathering import gather_elements
+from flowvm.ops.nth import NTH_FROM, nth_of_rows
+from flowvm.ops.order import ordered_rows
 from flowvm.ops.recording import need_tensor, record, wrap_dim
 from flowvm.ops.registry import Launch, Sample, View, op, operator_of, samples
-from flowvm.ops.slicing import _select, _slice
-from flowvm.ops.views import movedim, unsqueeze
+from flowvm.ops.slicing import _select
+from flowvm.ops.views import movedim, reshape, unsqueeze
 from flowvm.tensor import Tensor, method
 
-__all__ = ["argsort", "kthvalue", "msort", "sort", "topk"]
+__all__ = ["argsort", "kthvalue", "mode", "msort", "sort", "topk"]
 
 Array = Any
-RUN = 24  # this many neighbours are sorted by insertion before merging begins
+HEAP = 4  # a heap finds the first k of n where n is at least this often k, times its bits
+STRIDE = 256  # elements that are compared with the worst of the heap at once
 
 
 class Sorted(NamedTuple):
@@ -37,87 +41,6 @@ class Sorted(NamedTuple):
 
 
 # --- sorting rows -------------------------------------------------------------------------------
-
-
-def _before(a: Any, b: Any, descending: bool) -> bool:
-    """Whether `a` comes strictly before `b`."""
-    if descending:
-        return bool(a > b or (a != a and b == b))
-    return bool(a < b or (b != b and a == a))
-
-
-def _insertion(values: Array, indices: Array, r: int, start: int, end: int, down: bool) -> None:
-    for i in range(start + 1, end):
-        v, p = values[r, i], indices[r, i]
-        j = i - 1
-        while j >= start and _before(v, values[r, j], down):
-            values[r, j + 1], indices[r, j + 1] = values[r, j], indices[r, j]
-            j -= 1
-        values[r, j + 1], indices[r, j + 1] = v, p
-
-
-def _merge(
-    v: Array, p: Array, w: Array, q: Array, r: int, start: int, middle: int, end: int, down: bool
-) -> None:
-    """Merge [start, middle) and [middle, end) of (v, p) into (w, q)."""
-    i, j = start, middle
-    for k in range(start, end):
-        if i < middle and (j >= end or not _before(v[r, j], v[r, i], down)):
-            w[r, k], q[r, k] = v[r, i], p[r, i]
-            i += 1
-        else:
-            w[r, k], q[r, k] = v[r, j], p[r, j]
-            j += 1
-
-
-def _sort_body(
-    values: Array,
-    indices: Array,
-    other_values: Array,
-    other_indices: Array,
-    x: Array,
-    down: bool,
-    lo: int,
-    hi: int,
-) -> None:
-    n = x.shape[1]
-    passes, width = 0, RUN
-    while width < n:
-        passes, width = passes + 1, 2 * width
-    for r in range(lo, hi):
-        v, p, w, q = values, indices, other_values, other_indices
-        if passes % 2:  # so that the last merge writes the results
-            v, p, w, q = w, q, v, p
-        for i in range(n):
-            v[r, i], p[r, i] = x[r, i], i
-        for start in range(0, n, RUN):
-            _insertion(v, p, r, start, min(n, start + RUN), down)
-        width = RUN
-        while width < n:
-            for start in range(0, n, 2 * width):
-                middle = min(n, start + width)
-                _merge(v, p, w, q, r, start, middle, min(n, start + 2 * width), down)
-            v, p, w, q = w, q, v, p
-            width *= 2
-
-
-@op("x -> values, indices, other_values, other_indices", name="sort")
-def _sort_rows(x: TensorMeta, descending: bool) -> Launch:
-    """The last dimension sorted; the second pair of outputs is working space."""
-    n = x.shape[-1] if x.ndim else 1
-    rows = x.numel // n if n else 0
-    kind = uint8 if x.dtype is bool_ else x.dtype
-    seen = View(kind, (rows, n))
-    where = View(int64, (rows, n))
-    positions = x.dense(int64)
-    return Launch(
-        (x.dense(), positions, x.dense(), positions),
-        _sort_body,
-        (seen, where, seen, where, seen),
-        (descending,),
-        rows,
-        max(1, 4096 // max(n, 1)),
-    )
 
 
 def _linked(x: Tensor, values: Tensor, indices: Tensor) -> Tensor:
@@ -155,7 +78,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     [1, 2, 0]
     """
     x, at = _last("sort", input, dim)
-    values, indices, _, _ = _sort_rows(x.detach(), bool(descending))
+    n = x._meta.shape[-1] if x._meta.ndim else 1
+    values, indices = ordered_rows(x.detach(), 0, n, bool(descending))
     return _placed((_linked(x, values, indices), indices), at)
 
 
@@ -172,6 +96,13 @@ def msort(input: Tensor) -> Tensor:
 
 
 # --- the order of rows --------------------------------------------------------------------------
+
+
+def _before(a: Any, b: Any, descending: bool) -> bool:
+    """Whether `a` comes strictly before `b`."""
+    if descending:
+        return bool(a > b or (a != a and b == b))
+    return bool(a < b or (b != b and a == a))
 
 
 def _row_before(x: Array, a: int, b: int) -> bool:
@@ -257,6 +188,18 @@ def _exchange(values: Array, indices: Array, r: int, i: int, j: int) -> None:
     values[r, j], indices[r, j] = v, p
 
 
+def _any_before(x: Array, worst: Any, largest: bool) -> bool:
+    """Whether there may be an element that comes before `worst`: vectors at a time."""
+    hits = 0
+    if largest:
+        for i in range(len(x)):
+            hits += not (x[i] <= worst)
+    else:
+        for i in range(len(x)):
+            hits += not (x[i] >= worst)
+    return hits > 0
+
+
 def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, hi: int) -> None:
     n, k = x.shape[1], values.shape[1]
     for r in range(lo, hi):
@@ -264,10 +207,13 @@ def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, 
             values[r, i], indices[r, i] = x[r, i], i
         for i in range(k // 2 - 1, -1, -1):
             _sink(values, indices, r, i, k, largest)
-        for i in range(k, n if k > 0 else k):
-            if _before(x[r, i], values[r, 0], largest):
-                values[r, 0], indices[r, 0] = x[r, i], i
-                _sink(values, indices, r, 0, k, largest)
+        for start in range(k, n if k > 0 else k, STRIDE):
+            end = min(n, start + STRIDE)
+            if _any_before(x[r, start:end], values[r, 0], largest):
+                for i in range(start, end):
+                    if _before(x[r, i], values[r, 0], largest):
+                        values[r, 0], indices[r, 0] = x[r, i], i
+                        _sink(values, indices, r, 0, k, largest)
         for size in range(k - 1, 0, -1):  # the worst goes last
             _exchange(values, indices, r, 0, size)
             _sink(values, indices, r, 0, size, largest)
@@ -298,11 +244,8 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         )
     if x._meta.ndim == 0 and k == 0:
         raise ArgumentError("topk: k must be 1 for a 0-d tensor")
-    if k > 64 and k > n // 8:
-        values, indices, _, _ = _sort_rows(x.detach(), bool(largest))
-        values, indices = (
-            _slice(t, x._meta.ndim - 1, 0, k, 1).contiguous() for t in (values, indices)
-        )
+    if k * int(k).bit_length() * HEAP > n:
+        values, indices = ordered_rows(x.detach(), 0, int(k), bool(largest))
     else:
         values, indices = _topk_rows(x.detach(), int(k), bool(largest))
     return _placed((_linked(x, values, indices), indices), at)
@@ -317,10 +260,65 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sor
         raise OutOfRangeError(
             f"kthvalue: k = {k} is not between 1 and {n}, the size of dimension {dim}"
         )
-    values, indices = topk(x, k, -1, largest=False)
+    if n < NTH_FROM:
+        values, indices = ordered_rows(x.detach(), int(k) - 1, 1, False)
+        shape = x._meta.shape[:-1]
+        parts = reshape(values, shape), reshape(indices, shape)
+    else:
+        parts = nth_of_rows(x.detach(), int(k) - 1)
+    return _reduced(x, parts, at, keepdim)
+
+
+# --- the most frequent --------------------------------------------------------------------------
+
+
+def _mode_body(values: Array, indices: Array, x: Array, order: Array, lo: int, hi: int) -> None:
+    n = x.shape[1]
+    for r in range(lo, hi):
+        most = begin = last = 0
+        for i in range(1, n + 1):
+            a, b = x[r, i - 1], x[r, min(i, n - 1)]
+            if i == n or not (a == b or (a != a and b != b)):
+                if i - begin > most:
+                    most, last = i - begin, i - 1
+                begin = i
+        values[r], indices[r] = x[r, last], order[r, last]
+
+
+@op("x, order -> value, index", name="mode")
+def _mode_rows(x: TensorMeta, order: TensorMeta) -> Launch:
+    """The most frequent element of each sorted row, and where its last one was."""
+    n = x.shape[-1] if x.ndim else 1
+    rows, shape = math.prod(x.shape[:-1]), x.shape[:-1]
+    kind = uint8 if x.dtype is bool_ else x.dtype
+    views = View(kind, (rows,)), View(int64, (rows,)), View(kind, (rows, n)), View(int64, (rows, n))
+    outputs = x.with_shape(shape), x.with_shape(shape, int64)
+    return Launch(outputs, _mode_body, views, (), rows, max(1, 16384 // n))
+
+
+@method()
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Sorted:
+    """The most frequent element of dimension `dim`, and the position of its last occurrence:
+    (values, indices).
+
+    Of equally frequent ones it is the smallest.  All NaN count as one number, the largest.
+    """
+    x, at = _last("mode", input, dim)
+    if x._meta.ndim and x._meta.shape[-1] == 0:
+        raise OutOfRangeError(
+            f"mode: dimension {dim} of shape {tuple(input.shape)} has no elements"
+        )
+    parts = _mode_rows(*sort(x.detach()))
+    return _reduced(x, parts, at, keepdim)
+
+
+def _reduced(x: Tensor, parts: tuple[Tensor, Tensor], at: int, keepdim: bool) -> Sorted:
+    """One element of each row of `x` and its position, recorded; the row's dimension was `at`."""
     if x._meta.ndim == 0:
-        return Sorted(values, indices)
-    values, indices = (_select(t, t._meta.ndim - 1, k - 1) for t in (values, indices))
+        return Sorted(_linked(x, *parts), parts[1])
+    indices = unsqueeze(parts[1], -1)
+    values = _linked(x, unsqueeze(parts[0], -1), indices)
+    values, indices = (_select(t, t._meta.ndim - 1, 0) for t in (values, indices))
     if keepdim:
         values, indices = unsqueeze(values, at), unsqueeze(indices, at)
     return Sorted(values, indices)
@@ -383,6 +381,32 @@ samples(
     ),
     _numpy_topk,
     errors=((lambda flow: flow.topk(flow.ones(2), 3), IndexError),),
+)
+
+
+def _numpy_mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    def of_row(row: Any) -> int:
+        values, often = np.unique(row, return_counts=True)
+        return int(np.flatnonzero(row == values[np.argmax(often)])[-1])
+
+    if x.ndim == 0:
+        return x, np.array(0)
+    at = np.expand_dims(np.apply_along_axis(of_row, dim, x), dim)
+    values = np.take_along_axis(x, at, dim)
+    return (values, at) if keepdim else (values.squeeze(dim), at.squeeze(dim))
+
+
+samples(
+    mode,
+    lambda rng: [
+        Sample((rng.integers(0, 3, (3, 5)),)),
+        Sample((np.array([[1.0, 2.0], [1.0, 3.0], [4.0, 3.0]]), 0, True)),
+        Sample((np.array([2.0, 1.0, 3.0]),)),
+        Sample((np.array(1.5),)),
+    ],
+    _numpy_mode,
+    grad=False,
+    errors=((lambda flow: flow.mode(flow.ones(2, 0)), IndexError),),
 )
 samples(
     kthvalue,

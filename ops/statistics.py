@@ -1,4 +1,4 @@
-"""Moments, norms and sums of exponentials over dimensions, made of sums and elementwise ops."""
+"""Norms and sums of exponentials over dimensions, made of sums and elementwise ops."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype
-from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.ops.compare import isinf, ne, where
-from flowvm.ops.core import cast
+from flowvm.dtype import DType, as_dtype, float16, float32
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.ops.compare import isinf, where
 from flowvm.ops.elementwise import elementwise
+from flowvm.ops.folds import (
+    Fold,
+    count_up,
+    magnitude_up,
+    square_up,
+)
 from flowvm.ops.math import abs as abs_of
-from flowvm.ops.math import exp, log, square
-from flowvm.ops.recording import need_tensor
-from flowvm.ops.reduce import amax, amin, dims_of, mean, sum
+from flowvm.ops.math import exp, log, sign
+from flowvm.ops.moments import floats_only, root_of
+from flowvm.ops.recording import Recorded, need_tensor, record
+from flowvm.ops.reduce import amax, amin, dims_of, spread, sum
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.unary import back
 from flowvm.tensor import Tensor, method
@@ -23,11 +29,7 @@ from flowvm.tensor import Tensor, method
 __all__ = [
     "logsumexp",
     "norm",
-    "std",
-    "std_mean",
     "trace",
-    "var",
-    "var_mean",
     "vector_norm",
 ]
 
@@ -42,109 +44,37 @@ def _root_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 _root = elementwise("root", "pow(x, 1 / y)", types="float", saves="x, y, out", grad=_root_grad)
-_sqrt = elementwise(
-    "sqrt",
-    "sqrt(x)",
-    types="float",
-    saves="out",
-    grad=lambda c, g: (g * where(c.saved[0] == 0, 0, 0.5 / where(c.saved[0] == 0, 1, c.saved[0])),),
-)
-
-
-def _floats(name: str, input: Any) -> Tensor:
-    if not need_tensor(name, "input", input)._meta.dtype.is_floating_point:
-        raise DTypeError(
-            f"{name} is for floats, got {input.dtype.name}; convert with .to(flow.float32)"
-        )
-    return input  # type: ignore[no-any-return]
-
-
-# --- variance ---------------------------------------------------------------------------------
-
-
-def _moments(
-    name: str,
-    input: Tensor,
-    dim: Any,
-    unbiased: bool | None,
-    correction: float | None,
-    keepdim: bool,
-) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
-    if isinstance(dim, bool):  # PyTorch's var(x, unbiased)
-        dim, unbiased = None, dim
-    if unbiased is not None and correction is not None:
-        raise ArgumentTypeError(f"{name} takes unbiased or correction, not both")
-    if correction is None:
-        correction = 0 if unbiased is False else 1
-    x = _floats(name, input)
-    dims = dims_of(name, x, dim)
-    count = math.prod(x._meta.shape[d] for d in dims)
-    center = mean(x, dims, True)
-    squares = sum(square(x - center), dims, keepdim)
-    freedom = max(0.0, count - correction)
-    # through a product, so that no degrees of freedom give NaN, as 0 / 0 does
-    variance = squares / freedom
-    shape = squares._meta.shape
-    return variance, (center if center._meta.shape == shape else center.reshape(shape))
-
-
-def var(
-    input: Tensor,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Tensor:
-    """The variance over `dim` (one or several; None: all), with `correction` (1) fewer degrees of
-    freedom than elements.
-
-    `unbiased=False` is `correction=0`.  NaN where no degree of freedom is left.  DTypeError for
-    integers.
-    """
-    return _moments("var", input, dim, unbiased, correction, keepdim)[0]
-
-
-def std(
-    input: Tensor,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Tensor:
-    """The standard deviation over `dim`: the root of `var`, with the same arguments."""
-    root: Tensor = _sqrt.call(_moments("std", input, dim, unbiased, correction, keepdim)[0])
-    return root
-
-
-def var_mean(
-    input: Tensor,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The variance and the mean over `dim`; arguments as `var`."""
-    return _moments("var_mean", input, dim, unbiased, correction, keepdim)
-
-
-def std_mean(
-    input: Tensor,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean over `dim`; arguments as `var`."""
-    variance, center = _moments("std_mean", input, dim, unbiased, correction, keepdim)
-    return _sqrt.call(variance), center
-
-
 # --- norms ------------------------------------------------------------------------------------
+
+
+def _recorded(
+    fold: Fold, node: Recorded, x: Tensor, dims: tuple[int, ...], keepdim: bool
+) -> Tensor:
+    """The fold of `x`, with its node; that of float16 is float32, whose range squares need."""
+    out = fold(x, dims, keepdim, 1.0, float32 if x._meta.dtype is float16 else None)
+    if x._node is not None:
+        record(node, (x,), out, (dims,), (x,))
+    return out
+
+
+def _narrowed(t: Tensor, dtype: DType) -> Tensor:
+    narrow: Tensor = t.to(dtype)
+    return narrow
+
+
+def _squares_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (x,) = c.saved
+    wide = spread(g * 2, x._meta, c.attrs[0])
+    return ((wide * x).to(x._meta.dtype),)
+
+
+def _magnitudes_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (x,) = c.saved
+    return ((spread(g, x._meta, c.attrs[0]) * sign.call(x)).to(x._meta.dtype),)
+
+
+_squares_node = Recorded("sum_of_squares", _squares_grad, ("x",), "x")
+_magnitudes_node = Recorded("sum_of_magnitudes", _magnitudes_grad, ("x",), "x")
 
 
 def vector_norm(
@@ -161,22 +91,23 @@ def vector_norm(
     """
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         raise ArgumentTypeError(f"norm: the order is a number, got {ord!r}")
-    x = _floats(
+    x = floats_only(
         "norm", input if dtype is None else need_tensor("norm", "input", input).to(as_dtype(dtype))
     )
     dims = dims_of("norm", x, dim)
+    dtype = x._meta.dtype
     if ord == 2:
-        root: Tensor = _sqrt.call(sum(square(x), dims, keepdim))
-        return root
+        root = root_of.call(_recorded(square_up, _squares_node, x, dims, keepdim))
+        return _narrowed(root, dtype)
+    if ord == 1:
+        return _narrowed(_recorded(magnitude_up, _magnitudes_node, x, dims, keepdim), dtype)
     if ord == 0:
-        return sum(cast(ne.call(x, 0), x._meta.dtype), dims, keepdim)
+        return _narrowed(count_up(x, dims, keepdim), dtype)
     size = abs_of.call(x)
     if ord == math.inf:
         return amax(size, dims, keepdim)
     if ord == -math.inf:
         return amin(size, dims, keepdim)
-    if ord == 1:
-        return sum(size, dims, keepdim)
     power: Tensor = _root.call(sum(size**ord, dims, keepdim), float(ord))
     return power
 
@@ -230,39 +161,11 @@ def trace(input: Tensor) -> Tensor:
     return sum(input.diagonal())
 
 
-for _f in (var, std, norm, logsumexp, trace):
+for _f in (norm, logsumexp, trace):
     method()(_f)
 
 
 # --- samples ----------------------------------------------------------------------------------
-
-
-def _moment_samples(rng: np.random.Generator) -> list[Sample]:
-    x = rng.standard_normal((3, 4, 2))
-    return [
-        Sample((x,)),
-        Sample((x, 1)),
-        Sample((x, (0, 2)), {"keepdim": True, "correction": 0}),
-        Sample((x, 1, False)),
-    ]
-
-
-def _moment(f: Any) -> Any:
-    def reference(
-        x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
-    ) -> Any:
-        freedom = (0 if unbiased is False else 1) if correction is None else correction
-        return f(x, axis=dim, ddof=freedom, keepdims=keepdim)
-
-    return reference
-
-
-def _and_mean(f: Any) -> Any:
-    def reference(x: Any, dim: Any = None, *more: Any, keepdim: bool = False, **others: Any) -> Any:
-        spread = _moment(f)(x, dim, *more, keepdim=keepdim, **others)
-        return spread, np.mean(x, axis=dim, keepdims=keepdim)
-
-    return reference
 
 
 def _norm_reference(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
@@ -287,18 +190,6 @@ def _norm_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
-samples(
-    var,
-    _moment_samples,
-    _moment(np.var),
-    errors=(
-        (lambda flow: flow.var(flow.arange(3)), RuntimeError),
-        (lambda flow: flow.var(flow.ones(3), 0, True, correction=1), TypeError),
-    ),
-)
-samples(std, _moment_samples, _moment(np.std))
-samples(var_mean, _moment_samples, _and_mean(np.var))
-samples(std_mean, _moment_samples, _and_mean(np.std))
 samples(
     norm,
     _norm_samples,

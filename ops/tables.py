@@ -10,7 +10,8 @@ from flowvm.dtype import int64
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.interpreter import set_grad_enabled
 from flowvm.meta import TensorMeta
-from flowvm.ops.gathering import NONE, positions_of, spread, take_slices
+from flowvm.ops.gathering import positions_of, spread, take_slices
+from flowvm.ops.index_kernels import NONE
 from flowvm.ops.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
 from flowvm.ops.scattering import index_copy_

@@ -1,6 +1,7 @@
-"""The different elements of a tensor: `unique` and `unique_consecutive`, one kernel on sorted rows.
+"""The different elements of a tensor: `unique` and `unique_consecutive`, after a sort.
 
-It is a mut2 op: called once to count and once to write.  Asking for a shape waits.
+Their kernels, one for elements and one for slices, are those of mut2 ops: called once to count and
+once to write.  Asking for a shape waits.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import numpy as np
 from flowvm.dtype import int64
 from flowvm.errors import ShapeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.recording import need_tensor, wrap_dim
+from flowvm.ops.recording import empty_of, need_tensor, wrap_dim
 from flowvm.ops.registry import Launch, Sample, View, op, samples
-from flowvm.ops.sorting import row_order
+from flowvm.ops.sorting import row_order, sort
 from flowvm.ops.views import movedim, reshape
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, method
@@ -24,6 +25,69 @@ __all__ = ["unique", "unique_consecutive"]
 
 Array = Any
 
+
+# --- elements -----------------------------------------------------------------------------------
+
+
+def _distinct_body(
+    values: Array,
+    inverse: Array,
+    counts: Array,
+    x: Array,
+    order: Array,
+    lo: int,
+    hi: int,
+    details: Array,
+) -> None:
+    """Equal elements of x are neighbours; element i of x is number order[i] (without order: i).
+
+    `inverse` and `counts` are empty if they are not wanted.
+    """
+    n, kept = len(x), 0
+    if lo < 0:
+        for i in range(n - 1):
+            kept += x[i + 1] != x[i]
+    elif n > 0:
+        values[0], begin = x[0], 0
+        numbered = n if len(inverse) > 0 and len(order) == 0 else 0
+        for i in range(1, n):
+            if x[i] != x[i - 1]:
+                if len(counts) > 0:
+                    counts[kept] = i - begin
+                kept, begin = kept + 1, i
+                values[kept] = x[i]
+            if i < numbered:
+                inverse[i] = kept
+        if len(counts) > 0:
+            counts[kept] = n - begin
+        if numbered > 0:
+            inverse[0] = 0
+        elif len(inverse) > 0:
+            _number(inverse, x, order)
+    details[0] = kept + 1 if n > 0 else 0
+    details[2] = details[0] if len(counts) > 0 else 0
+
+
+def _number(inverse: Array, x: Array, order: Array) -> None:
+    kept = 0
+    inverse[order[0]] = 0
+    for i in range(1, len(x)):
+        kept += x[i] != x[i - 1]
+        inverse[np.uint64(order[i])] = kept
+
+
+@op("x, order -> values?, inverse, counts?", name="unique")
+def _distinct(x: TensorMeta, order: TensorMeta, wants_inverse: bool, wants_counts: bool) -> Launch:
+    n = x.numel
+    values = x.dense()
+    inverse = TensorMeta.of((n if wants_inverse else 0,), int64, x.device)
+    counts = TensorMeta.of((n if wants_counts else 0,), int64, x.device)
+    line = View(x.dtype, (n,))
+    views = (line, View.of(inverse), View.of(counts), line, View.of(order))
+    return Launch((values, inverse, counts), _distinct_body, views)
+
+
+# --- slices -------------------------------------------------------------------------------------
 
 # A slice counts as a row: x is [n, inner].  `order` sorts the rows; equal rows are then neighbours.
 
@@ -61,7 +125,7 @@ def _unique_body(
     details[2] = kept + 1
 
 
-@op("x, order -> values?, inverse, counts?", name="unique")
+@op("x, order -> values?, inverse, counts?", name="unique_dim")
 def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
     n = order.numel
     inner = math.prod(x.shape[1:])
@@ -81,20 +145,21 @@ def _unique_of(
     shape = need_tensor(name, "input", x)._meta.shape
     plain = x.detach()
     if dim is None:
-        rows = reshape(plain.contiguous(), (-1,)) if x.numel() else reshape(plain, (0,))
-    else:
-        at = wrap_dim(name, dim, len(shape))
-        rows = movedim(plain, at, 0).contiguous()
-        if rows.numel() == 0 and rows._meta.shape[0]:
-            raise ShapeError(
-                f"{name}: dim {dim} of shape {tuple(shape)} has slices without elements"
-            )
+        line = reshape(plain.contiguous(), (plain.numel(),))
+        order = empty_of(TensorMeta.of((0,), int64))
+        if ordered:
+            line, order = sort(line)
+        values, back, counts = _distinct(line, order, inverse, count)
+        back = reshape(back, shape) if inverse else back
+        return _results((values, back, counts), (True, inverse, count))
+    at = wrap_dim(name, dim, len(shape))
+    rows = movedim(plain, at, 0).contiguous()
     n = rows._meta.shape[0]
+    if rows.numel() == 0 and n:
+        raise ShapeError(f"{name}: dim {dim} of shape {tuple(shape)} has slices without elements")
     order = row_order(rows) if ordered else adopt_array(np.arange(n, dtype=np.int64))
     values, back, counts = _unique(rows, order)
-    if dim is None:
-        back = reshape(back, shape)
-    elif len(shape) > 1:
+    if len(shape) > 1:
         values = movedim(values, 0, at)
     return _results((values, back, counts), (True, inverse, count))
 

@@ -1,9 +1,10 @@
-"""The walk over the rows of an elementwise kernel, compiled once and called by all of them.
+"""The walk through the tiles of an elementwise kernel, compiled once and called by all of them.
 
-A row is a run along the innermost dimension.  A kernel brings one function for each kind of row;
-the walk finds the kind, moves every operand's pointer from row to row, and cuts the first and last
-row where the range [lo, hi) begins and ends.  Kernels call it by name, `WALK`, which keeps each of
-them to a few loops.
+A plan (`ops/plan.py`) says what the tiles are.  The walk finds each operand's place in a tile,
+moves what is to be staged into its stage, calls the kernel's function for the tile, and moves
+staged results out.  Kernels call it by name, `WALK`, which keeps each of them to a few loops.
+
+`copy` is the kernel of a plain copy: it moves the tiles and calls nothing.
 """
 
 from __future__ import annotations
@@ -16,100 +17,122 @@ import numpy as np
 
 from flowvm import jit
 from flowvm.native import Intrinsic
+from flowvm.ops.moves import load_word, move, store_word
+from flowvm.ops.plan import HEADER, MAX_NDIM, OPERAND, STAGE, STAGED
 
-__all__ = ["MAX_NDIM", "OPERANDS_AT", "STRIDED", "WALK", "provide", "walk"]
+__all__ = [
+    "OPERANDS_AT",
+    "WALK",
+    "copy",
+    "copy_kernel",
+    "copy_tiles",
+    "provide",
+    "stack_memory",
+    "walk",
+]
 
 OPERANDS_AT = 8  # the word of `args` where the operands' addresses begin
-MAX_NDIM = 32  # and the most operands
-STRIDED = -1
-ODD = 1 << 62  # in no row's pattern
 WALK = "flowvm_walk"
+# words of the walk's memory: the tile's pointers, its row steps, where staged operands come from,
+# the outer indices; then the stages, aligned to a cache line, each rounded up to one
+_STEPS, _HOME, _INDEX, _STAGES = MAX_NDIM, 2 * MAX_NDIM, 3 * MAX_NDIM, 4 * MAX_NDIM
+_WORDS = _STAGES + (STAGE + 64 * (MAX_NDIM + 1)) // 8
 
 
-def walk(args: int, layout: int, lo: int, hi: int, count: int, sizes: int, table: int) -> int:
-    """Call the row function for each row of [lo, hi); the first that fails ends it.
+def walk(args: int, layout: int, lo: int, hi: int, outs: int, count: int, table: int) -> int:
+    """Call the tile function for the tiles [lo, hi); the first that fails ends it.
 
-    `table` has (pattern, row function) pairs; all rows have the same inner strides, so one of them
-    serves all. The outer indices count up like an odometer: only the first row divides.
+    The first `outs` of `count` operands are outputs. `table` has (pattern, tile function) pairs,
+    one of which serves all tiles.
     """
     if lo >= hi:
         return 0
-    pointers = _stack()
-    steps, index = pointers + 8 * MAX_NDIM, pointers + 16 * MAX_NDIM
-    ndim = _load(layout)
-    shape, last = layout + 8, ndim - 1
-    n = _load(shape + 8 * last)
-    pattern = 0
-    for k in range(count):
-        step = _load(shape + 8 * (ndim * (k + 1) + last))
-        _store(steps + 8 * k, step)
-        _store(pointers + 8 * k, _load(args + 8 * (OPERANDS_AT + k)))
-        if step == 0:
-            pattern |= 1 << k
-        elif step != 1:
-            pattern |= ODD
-    while _load(table) != pattern and _load(table) != STRIDED:
+    memory = stack_memory()
+    steps, home, index = memory + 8 * _STEPS, memory + 8 * _HOME, memory + 8 * _INDEX
+    stages = (memory + 8 * _STAGES + 63) // 64 * 64
+    outer, pattern, flat = load_word(layout, 0), load_word(layout, 5), load_word(layout, 6)
+    while load_word(table, 0) != pattern:
         table += 16
-    row = _load(table + 8)
-    column, rest = lo % n, lo // n
-    _shift(pointers, shape, sizes, count, ndim, last, column)
-    for d in range(last - 1, -1, -1):
-        size = _load(shape + 8 * d)
-        _store(index + 8 * d, rest % size)
-        _shift(pointers, shape, sizes, count, ndim, d, rest % size)
-        rest //= size
-    while True:
-        length = min(n - column, hi - lo)
-        status = _call_row(row, pointers, steps, length, args)
-        lo += length
-        if status != 0 or lo >= hi:
-            return int(status)
-        _shift(pointers, shape, sizes, count, ndim, last, -column)
-        column = 0
-        d = last - 1
-        while _load(index + 8 * d) + 1 == _load(shape + 8 * d):
-            _store(index + 8 * d, 0)
-            _shift(pointers, shape, sizes, count, ndim, d, 1 - _load(shape + 8 * d))
-            d -= 1
-        _store(index + 8 * d, _load(index + 8 * d) + 1)
-        _shift(pointers, shape, sizes, count, ndim, d, 1)
-
-
-def _shift(
-    pointers: int, shape: int, sizes: int, count: int, ndim: int, d: int, steps: int
-) -> None:
-    """Move every operand's pointer by `steps` in dimension `d`."""
-    if steps != 0:
+    function = load_word(table, 1)
+    operands, each = layout + 8 * (HEADER + outer), 8 * (OPERAND + outer)
+    held = 0  # shape of the tile that is in the stages; 0 when nothing is
+    for unit in range(lo, hi):
+        row, column, rows, columns = _locate(layout, unit, index)
+        shape = (rows << 32) + columns
         for k in range(count):
-            stride = _load(shape + 8 * (ndim * (k + 1) + d)) * _load(sizes + 8 * k)
-            _store(pointers + 8 * k, _load(pointers + 8 * k) + steps * stride)
+            words = operands + k * each
+            at = load_word(args, OPERANDS_AT + k) + _offset(words, outer, index, row, column)
+            step = load_word(words, 3)
+            if load_word(words, 0) == STAGED:
+                size, place = load_word(words, 1), stages + load_word(words, 2)
+                if k >= outs and not (held == shape and load_word(home, k) == at):
+                    across = load_word(words, 4)
+                    move(size, place, columns * size, size, at, step, across, rows, columns)
+                store_word(home, k, at)
+                at, step = place, columns * size
+            store_word(memory, k, at)
+            store_word(steps, k, step)
+        held = shape
+        if flat:
+            status = _call_tile(function, memory, steps, 1, rows * columns, args)
+        else:
+            status = _call_tile(function, memory, steps, rows, columns, args)
+        if status != 0:
+            return int(status)
+        for k in range(outs):
+            words = operands + k * each
+            if load_word(words, 0) == STAGED:
+                size, place = load_word(words, 1), load_word(memory, k)
+                at, step, across = load_word(home, k), load_word(words, 3), load_word(words, 4)
+                move(size, at, step, across, place, columns * size, size, rows, columns)
+    return 0
 
 
-def _load_define() -> Any:
-    from llvmlite import ir
-    from numba import types
-
-    def typing(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return builder.load(builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
-
-        return types.int64(types.int64), codegen
-
-    return typing
+def copy(args: int, layout: int, lo: int, hi: int) -> int:
+    """The kernel of a copy: operand 1 to operand 0, elements of one size."""
+    to, source = load_word(args, OPERANDS_AT), load_word(args, OPERANDS_AT + 1)
+    copy_tiles(to, source, layout, lo, hi, stack_memory())
+    return 0
 
 
-def _store_define() -> Any:
-    from llvmlite import ir
-    from numba import types
+def copy_tiles(to: int, source: int, layout: int, lo: int, hi: int, index: int) -> None:
+    """Tiles [lo, hi) of a copy's plan; `index` is memory for a word each outer dimension."""
+    outer = load_word(layout, 0)
+    first = layout + 8 * (HEADER + outer)
+    second = first + 8 * (OPERAND + outer)
+    size, d_row, d_col = load_word(first, 1), load_word(first, 3), load_word(first, 4)
+    s_row, s_col = load_word(second, 3), load_word(second, 4)
+    for unit in range(lo, hi):
+        row, column, rows, columns = _locate(layout, unit, index)
+        t = to + _offset(first, outer, index, row, column)
+        f = source + _offset(second, outer, index, row, column)
+        move(size, t, d_row, d_col, f, s_row, s_col, rows, columns)
 
-    def typing(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            builder.store(values[1], builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
-            return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64), codegen
+def _locate(layout: int, unit: int, index: int) -> tuple[int, int, int, int]:
+    """Where a tile begins and how large it is; the outer indices go to `index`."""
+    outer, height, width = load_word(layout, 0), load_word(layout, 3), load_word(layout, 4)
+    rows, columns = load_word(layout, 1), load_word(layout, 2)
+    row = column = 0
+    if width < columns:  # a division costs as much as a short row
+        across = (columns + width - 1) // width
+        column, unit = unit % across * width, unit // across
+    if height < rows:
+        down = (rows + height - 1) // height
+        row, unit = unit % down * height, unit // down
+    for d in range(outer - 1, -1, -1):
+        n = load_word(layout, HEADER + d)
+        store_word(index, d, unit % n)
+        unit //= n
+    return row, column, min(height, rows - row), min(width, columns - column)
 
-    return typing
+
+def _offset(words: int, outer: int, index: int, row: int, column: int) -> int:
+    """Bytes from an operand's first element to the tile's."""
+    at = row * load_word(words, 3) + column * load_word(words, 4)
+    for d in range(outer):
+        at += load_word(index, d) * load_word(words, OPERAND + d)
+    return int(at)
 
 
 def _stack_define() -> Any:
@@ -120,45 +143,41 @@ def _stack_define() -> Any:
     def typing(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             word = ir.IntType(64)
-            return builder.ptrtoint(cgutils.alloca_once(builder, word, size=3 * MAX_NDIM), word)
+            return builder.ptrtoint(cgutils.alloca_once(builder, word, size=_WORDS), word)
 
         return types.int64(), codegen
 
     return typing
 
 
-def _call_row_define() -> Any:
+def _call_tile_define() -> Any:
     from llvmlite import ir
     from numba import types
 
-    def typing(typingctx: Any, row: Any, pointers: Any, steps: Any, length: Any, args: Any) -> Any:
+    def typing(
+        typingctx: Any, tile: Any, pointers: Any, steps: Any, rows: Any, columns: Any, args: Any
+    ) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             word = ir.IntType(64)
-            kind = ir.FunctionType(ir.IntType(32), [word] * 4).as_pointer()
+            kind = ir.FunctionType(ir.IntType(32), [word] * 5).as_pointer()
             status = builder.call(builder.inttoptr(values[0], kind), values[1:])
             return builder.sext(status, word)
 
-        return types.int64(*([types.int64] * 5)), codegen
+        return types.int64(*([types.int64] * 6)), codegen
 
     return typing
 
 
-def _word_at(address: int) -> ctypes.c_int64:
-    return ctypes.c_int64.from_address(address)
+def _call_tile_python(
+    tile: int, pointers: int, steps: int, rows: int, columns: int, args: int
+) -> int:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *([ctypes.c_int64] * 5))
+    return int(kind(tile)(pointers, steps, rows, columns, args))
 
 
-def _call_row_python(row: int, pointers: int, steps: int, length: int, args: int) -> int:
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *([ctypes.c_int64] * 4))
-    return int(kind(row)(pointers, steps, length, args))
-
-
-_stack_memory = np.zeros(
-    3 * MAX_NDIM, np.int64
-)  # where plain Python runs `walk`, one call at a time
-_load = Intrinsic(lambda address: _word_at(address).value, _load_define)
-_store = Intrinsic(lambda address, value: setattr(_word_at(address), "value", value), _store_define)
-_stack = Intrinsic(lambda: _stack_memory.ctypes.data, _stack_define)
-_call_row = Intrinsic(_call_row_python, _call_row_define)
+_stack_memory = np.zeros(_WORDS, np.int64)  # where plain Python runs `walk`, one call at a time
+stack_memory = Intrinsic(lambda: _stack_memory.ctypes.data, _stack_define)
+_call_tile = Intrinsic(_call_tile_python, _call_tile_define)
 
 
 @functools.cache
@@ -166,3 +185,9 @@ def provide() -> None:
     """Let elementwise kernels that are compiled or loaded later call `walk`."""
     words = ", ".join(["int64"] * 7)
     jit.provide(WALK, jit.native(walk, f"int32({words})"))
+
+
+@functools.cache
+def copy_kernel() -> int:
+    """The address of `copy`."""
+    return jit.native(copy, "int32(int64, int64, int64, int64)")

@@ -3,15 +3,17 @@
 import ctypes
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from scipy import special
 
+from flowvm import jit
 from flowvm.errors import CompileError
 from flowvm.ops import codegen, scalar
-from flowvm.ops.blas import blas, gemm
-from flowvm.ops.walk import walk
+from flowvm.ops.plan import plan_of
+from flowvm.ops.walk import copy_kernel, walk
 
 KERNEL = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64
@@ -43,12 +45,15 @@ def elementwise(expr, outs, ins, compute=None, scalars=None, splits=()):
     address = codegen.elementwise_kernel(
         expr, [*names, *scalars], [*dtypes, *kinds], [str(o.dtype) for o in outs], compute, scalars
     )
-    shape = outs[0].shape
-    operands = [*outs, *(np.broadcast_to(a, shape) for a in ins)]
+    operands = [*outs, *(np.broadcast_to(a, outs[0].shape) for a in ins)]
+    plan = planned(operands)
+    cuts = [s for s in splits if s < plan.units]
+    return call(address, plan.layout, operands, list(scalars.values()), plan.units, cuts)[0]
+
+
+def planned(operands, **options):
     strides = [[s // a.itemsize for s in a.strides] for a in operands]
-    layout = codegen.elementwise_layout(shape, strides)
-    units = math.prod(shape)
-    return call(address, layout, operands, list(scalars.values()), units, splits)[0]
+    return plan_of(operands[0].shape, strides, [a.itemsize for a in operands], **options)
 
 
 def floats(rng, *shape, dtype="float32"):
@@ -58,14 +63,31 @@ def floats(rng, *shape, dtype="float32"):
 # --- layouts --------------------------------------------------------------------------------
 
 
-def test_layouts_coalesce():
-    layout = codegen.elementwise_layout
-    assert layout((2, 3, 4), [(12, 4, 1)] * 2).tolist() == [1, 24, 1, 1]
-    assert layout((2, 1, 4), [(4, 99, 1), (4, 7, 1)]).tolist() == [1, 8, 1, 1]
-    assert layout((2, 3), [(3, 1), (0, 1)]).tolist() == [2, 2, 3, 3, 1, 0, 1]
-    assert layout((2, 3), [(1, 2), (3, 1)]).tolist() == [2, 3, 2, 2, 1, 1, 3]
-    assert layout((), [(), ()]).tolist() == [1, 1, 1, 1]
-    assert layout((1, 1), [(5, 5)]).tolist() == [1, 1, 1]
+def test_plans():
+    def words(shape, *strides):
+        plan = plan_of(shape, strides, [4] * len(strides))
+        return plan.layout.tolist(), plan.units, plan.grain
+
+    # outer dimensions, rows, columns, rows and columns of a tile, pattern, flat; then each operand
+    # (how, size, place in the stage, strides in bytes)
+    direct = [0, 4, 0, 0, 4]
+    dense = [0, 1, 24, 1, 24, 0, 0, *direct, *direct]
+    assert words((2, 3, 4), (12, 4, 1), (12, 4, 1)) == (dense, 1, 1365)
+    one = [0, 1, 8, 1, 8, 0, 0, *direct, *direct]
+    assert words((2, 1, 4), (4, 99, 1), (4, 7, 1))[0] == one
+    rows, units, grain = words((2000, 300), (300, 1), (0, 1))
+    assert rows[:7] == [0, 2000, 300, 109, 300, 0, 0]
+    assert (units, grain) == (19, 1)
+    assert words((200, 300), (300, 1), (1, 0))[0][5] == 2  # the pattern: operand 1 is single
+    turned = words((200, 300), (300, 1), (1, 200))[0]
+    assert turned[:7] == [0, 200, 300, 64, 64, 0, 0]
+    assert turned[12:] == [2, 4, 0, 4, 800]  # staged
+    short = words((200, 3), (3, 1), (0, 1))[0]
+    assert short[:7] == [0, 200, 3, 200, 3, 0, 1]  # flat
+    assert words((), (), ())[0] == [0, 1, 1, 1, 1, 0, 0, *direct, *direct]
+    assert words((3, 0), (0, 1), (0, 1))[1] == 0
+    with pytest.raises(ValueError, match="operands"):
+        plan_of((2,), [(1,)] * 33, [4] * 33)
 
 
 def test_body_layouts():
@@ -92,17 +114,71 @@ def views(rng):
     yield "both", a[:, :1], b[:1]
 
 
-@pytest.mark.parametrize("splits", [(), (1,), (3, 4, 50), tuple(range(1, 210))])
-def test_strides_and_splits(rng, splits):
+@pytest.fixture(params=["as it is", "small tiles"])
+def tiles(request, monkeypatch):
+    """Also with tiles so small that small arrays have many."""
+    if request.param == "small tiles":
+        for name, value in (("CHUNK", 24), ("STAGE", 512), ("SHORT", 4), ("PIECE", 4)):
+            monkeypatch.setattr(f"flowvm.ops.plan.{name}", value)
+
+
+@pytest.mark.parametrize("splits", [(), (1,), (3, 4, 9), tuple(range(1, 210))])
+def test_strides_and_splits(rng, tiles, splits):
     for name, a, b in views(rng):
-        shape = np.broadcast_shapes(a.shape, b.shape)
-        out = np.full(shape, np.nan, np.float32)
-        cuts = [s for s in splits if s < out.size]
-        assert elementwise("x - y", [out], [a, b], splits=cuts) == 0
+        out = np.full(np.broadcast_shapes(a.shape, b.shape), np.nan, np.float32)
+        assert elementwise("x - y", [out], [a, b], splits=splits) == 0
         np.testing.assert_array_equal(out, a - b, err_msg=name)
 
 
-def test_outputs_of_any_layout(rng):
+def arrangement(rng, shape, dtype, whole):
+    """An array of this shape with random contents, somehow in memory: any order of dimensions,
+    gaps, backwards; unless `whole`, broadcast at times.
+    """
+    order = rng.permutation(len(shape))
+    gaps = rng.integers(1, 4, len(shape)) * (rng.random(len(shape)) < 0.3)
+    stored = [shape[d] * max(1, g) for d, g in zip(order, gaps, strict=True)]
+    x = rng.integers(-99, 100, stored).astype(dtype)
+    steps = [max(1, g) * rng.choice((1, 1, -1)) for g in gaps]
+    x = x[tuple(slice(None, None, s) for s in steps)].transpose(np.argsort(order))
+    if not whole and rng.random() < 0.5:
+        once = rng.random(len(shape)) < 0.4
+        x = x[tuple(slice(0, 1) if o else slice(None) for o in once)]
+    return x
+
+
+SHAPES = ((7,), (300,), (3, 500), (500, 3), (70, 70), (33, 17, 5), (2, 3, 4, 5), (40, 1, 40), (1,))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_arrangement(seed, tiles):
+    rng = np.random.default_rng(seed)
+    for shape in SHAPES:
+        dtypes = rng.choice(["float32", "float64", "int16", "uint8", "int64"], 3).tolist()
+        out, x, y = (arrangement(rng, shape, d, k == 0) for k, d in enumerate(dtypes))
+        splits = sorted(set(rng.integers(1, 50, 3).tolist()))
+        compute = [dtypes[0]] * 2
+        assert elementwise("x + y", [out], [x, y], compute=compute, splits=splits) == 0
+        with np.errstate(all="ignore"):
+            expected = x.astype(dtypes[0]) + y.astype(dtypes[0])
+        np.testing.assert_array_equal(
+            out, np.broadcast_to(expected, shape), err_msg=f"{seed=} {shape=} {dtypes=}"
+        )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_copies_of_any_arrangement(seed, tiles):
+    rng = np.random.default_rng(seed)
+    for shape in SHAPES:
+        dtype = rng.choice(["float32", "float64", "int16", "uint8"])
+        out, x = (arrangement(rng, shape, dtype, k == 0) for k in range(2))
+        spread = np.broadcast_to(x, shape)
+        plan = planned([out, spread], copy=True)
+        cuts = [s for s in (1, 5, 6) if s < plan.units]
+        assert call(copy_kernel(), plan.layout, [out, spread], (), plan.units, cuts)[0] == 0
+        np.testing.assert_array_equal(out, spread, err_msg=f"{seed=} {shape=} {dtype=}")
+
+
+def test_outputs_of_any_layout(rng, tiles):
     a, b = floats(rng, 4, 5, 6), floats(rng, 4, 5, 6)
     big = np.full((8, 6, 10), np.nan, np.float32)
     out = big[::2, ::-1, ::2].transpose(0, 2, 1)
@@ -125,10 +201,14 @@ def test_in_place(rng):
     expected = x * 2 + y
     assert elementwise("x * 2 + y", [x], [x, y], splits=(37,)) == 0
     np.testing.assert_allclose(x, expected, rtol=1e-6, atol=1e-6)
-    matrix = floats(rng, 30, 30).T
-    expected = matrix * matrix
-    assert elementwise("x * y", [matrix], [matrix, matrix]) == 0
-    np.testing.assert_array_equal(matrix, expected)
+    for matrix in (
+        floats(rng, 30, 30).T,
+        floats(rng, 90, 90)[::3, ::2],
+        floats(rng, 500, 3)[:, 1:],
+    ):
+        expected = matrix * matrix
+        assert elementwise("x * y", [matrix], [matrix, matrix]) == 0
+        np.testing.assert_array_equal(matrix, expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
@@ -151,10 +231,48 @@ def test_integers(rng, dtype):
             np.testing.assert_array_equal(out, reference(x, y), err_msg=name)
     assert elementwise("x + 2 * y", [out], [x, y]) == 0
     np.testing.assert_array_equal(out, x + x.dtype.type(2) * y)
-    y[50] = 0
-    for name in ("floor_divide", "remainder", "fmod"):
-        status = elementwise(f"{name}(x, y)", [out], [x, y])
-        assert status == codegen.DIVISION_BY_ZERO
+    for zero in (0, 50, 99):
+        ones = np.ones_like(y)
+        ones[zero] = 0
+        for name in ("floor_divide", "remainder", "fmod"):
+            status = elementwise(f"{name}(x, y)", [out], [x, ones])
+            assert status == codegen.DIVISION_BY_ZERO
+
+
+def test_divisions_of_64_bits(rng):
+    """They go by way of float64: any rounding there has to be made up for."""
+    edges = [s * (1 << k) + d for k in range(63) for s in (1, -1) for d in (-1, 0, 1)]
+    edges = np.array(sorted({*edges, (1 << 63) - 1, -(1 << 63), 1 - (1 << 63)}), np.int64)
+    x, y = (a.ravel() for a in np.meshgrid(edges, edges[edges != 0]))
+    low, high = -(1 << 63), (1 << 63) - 1
+    wide = rng.integers(low, high, (2, 50000)) >> rng.integers(0, 63, (2, 50000))
+    q, d = rng.integers(-(1 << 31), 1 << 31, (2, 50000))
+    near = q * d + rng.integers(-1, 2, 50000)  # just below, at and above a whole quotient
+    for a, b in ((x, y), wide, (near, d)):
+        a, b = np.ascontiguousarray(a), np.where(b == 0, 1, b)
+        for name, reference in (
+            ("floor_divide", np.floor_divide), ("remainder", np.remainder), ("fmod", np.fmod),
+        ):  # fmt: skip
+            out = np.empty_like(a)
+            assert elementwise(f"{name}(x, y)", [out], [a, b]) == 0
+            with np.errstate(over="ignore"):
+                np.testing.assert_array_equal(out, reference(a, b), err_msg=name)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_raises_does_so_anywhere(rng, tiles, dtype, bad):
+    for layout in (np.s_[:], np.s_[::2], np.s_[::-1]):
+        x = rng.integers(-99, 99, 700).astype(dtype)[layout]
+        out = np.empty(x.shape, np.int32)
+        options = {"compute": ["float32" if dtype == "float16" else dtype]}
+        assert elementwise("finite(x)", [out], [x], **options) == 0
+        np.testing.assert_array_equal(out, x)
+        for at in (0, 63, len(x) // 2, len(x) - 1):
+            wrong = x.copy()
+            wrong[at] = bad
+            status = elementwise("finite(x)", [out], [wrong], **options)
+            assert status == codegen.DIVISION_BY_ZERO  # the status given when it was compiled
 
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -217,23 +335,35 @@ def test_wrong_requests_raise_at_once():
         codegen.elementwise_kernel("x", ["x", "y"], ["float32"], ["float32"], ["float32"])
 
 
-def test_the_walk_means_the_same_in_python(rng):
-    """`walk` uncompiled, with a row function that records its calls."""
-    rows = []
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *([ctypes.c_int64] * 4))
+def test_the_walk_means_the_same_in_python():
+    """`walk` uncompiled, with a tile function that records its calls and adds one."""
+    calls = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *([ctypes.c_int64] * 5))
+
+    def at(address):
+        return ctypes.c_int64.from_address(address)
 
     @kind
-    def row(pointers, steps, length, args):
-        rows.append((ctypes.c_int64.from_address(pointers).value, length))
+    def tile(pointers, steps, rows, columns, args):
+        calls.append((rows, columns))
+        for r in range(rows):
+            for c in range(columns):
+                out, x = (at(pointers + 8 * k).value + r * at(steps + 8 * k).value for k in (0, 1))
+                at(out + 8 * c).value = at(x + 8 * c).value + 1
         return 0
 
-    words = np.zeros(16, np.int64)
-    layout = np.array([2, 3, 4, 10, 1], np.int64)
-    sizes = np.array([8], np.int64)
-    table = np.array([-1, ctypes.cast(row, ctypes.c_void_p).value], np.int64)
-    addresses = [a.ctypes.data for a in (words, layout)]
-    walk(*addresses, 2, 11, 1, sizes.ctypes.data, table.ctypes.data)
-    assert rows == [(16, 2), (80, 4), (160, 3)]
+    table = np.array([0, ctypes.cast(tile, ctypes.c_void_p).value], np.int64)
+    x = np.arange(4 * 70).reshape(70, 4)[::-1, ::2]
+    y = np.arange(90 * 70).reshape(90, 70).T
+    for source in (x, y):
+        out = np.zeros(source.shape, np.int64)
+        words = np.zeros(16, np.int64)
+        words[8:10] = out.ctypes.data, source.ctypes.data
+        plan = planned([out, source])
+        walk(words.ctypes.data, plan.layout.ctypes.data, 0, plan.units, 1, 2, table.ctypes.data)
+        np.testing.assert_array_equal(out, source + 1)
+    assert calls[0] == (1, 140)  # flat
+    assert calls[1] == (64, 32)  # turned
 
 
 # --- scalar functions -----------------------------------------------------------------------
@@ -421,12 +551,6 @@ def rows_body(out, x, lo, hi):
         out[r] = row.sum()
 
 
-def gemm_body(out, a, b, address, m, n, k, tb, lo, hi):
-    one, zero = a.dtype.type(1), a.dtype.type(0)
-    ldb = k if tb else n
-    gemm(address, 0, tb, hi - lo, n, k, one, a, lo * k, k, b, 0, ldb, zero, out, lo * n, n)
-
-
 def operand(a):
     return (str(a.dtype), a.ndim, a.flags.c_contiguous)
 
@@ -474,6 +598,47 @@ def test_consts_scalars_scratch_and_0d():
         assert (out == 7.5 * flag + 1.5).all()
 
 
+def twice_body(out, x, lo, hi):
+    for i in range(lo, hi):
+        out[i] = x[i] + x[i]
+
+
+def test_a_loop_over_the_range_is_vectorized(monkeypatch, rng):
+    said = []
+
+    def load(key, make, name):
+        lowered = make()
+        module = jit._linked(lowered, "symbol")
+        jit._optimize(module, lowered.loops_only)
+        said.append(str(module))
+        return 0
+
+    monkeypatch.setattr(codegen.jit, "load", load)
+    codegen._body.__wrapped__(
+        twice_body, (("float32", 1, True),) * 2, (), (), False, False, False, False
+    )
+    assert re.search(r"load <\d+ x float>", said[0])
+    assert "gather" not in said[0]
+
+
+def ranges_body(out, start, stop, step, lo, hi):
+    n = 0
+    for i in range(start, stop, step):
+        out[n] = i
+        n += 1
+    out[-1] = n
+
+
+def test_ranges_count_as_pythons_do():
+    most = (1 << 63) - 1
+    ends = [(0, 9, 2), (9, -5, -3), (most - 5, most, 4), (-most - 1, -most + 4, 3), (5, 5, 1)]
+    for start, stop, step in [*ends, (3, -3, 1), (-4, 4, 1)]:
+        out = np.zeros(20, np.int64)
+        assert run_body(ranges_body, [out], [start, stop, step])[0] == 0
+        values = list(range(start, stop, step))
+        assert out[: out[-1]].tolist() == values
+
+
 def test_row_views_and_reassociated_sums(rng):
     x, out = floats(rng, 8, 100), np.empty(8, np.float32)
     for reassociate in (False, True):
@@ -488,17 +653,3 @@ def test_bodies_that_cannot_be(rng):
         codegen.body_kernel(rows_body, [("float16", 1, True), ("float16", 2, True)])
     with pytest.raises(ValueError, match="rows_body"):
         codegen.body_kernel(rows_body, [("float32", 1, True)])
-
-
-@pytest.mark.parametrize(("dtype", "routine"), [("float32", "sgemm"), ("float64", "dgemm")])
-def test_gemm_by_address(rng, dtype, routine):
-    a = floats(rng, 9, 7, dtype=dtype)
-    for tb in (0, 1):
-        b = floats(rng, *((6, 7) if tb else (7, 6)), dtype=dtype)
-        out = np.empty((9, 6), dtype)
-        consts = (blas(routine), 9, 6, 7, tb)
-        assert run_body(gemm_body, [out, a, b], consts, units=9, splits=(4,))[0] == 0
-        np.testing.assert_allclose(out, a @ (b.T if tb else b), rtol=1e-5, atol=1e-5)
-        again = np.empty_like(out)
-        gemm_body(again, a, b, *consts, 0, 9)
-        np.testing.assert_allclose(again, out, rtol=1e-5, atol=1e-5)

@@ -13,7 +13,6 @@ __all__ = [
     "cosine_embedding_loss",
     "gaussian_nll_loss",
     "hinge_embedding_loss",
-    "instance_norm",
     "margin_ranking_loss",
     "pairwise_distance",
     "poisson_nll_loss",
@@ -47,25 +46,6 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     out = ops.sum((x1 @ weight) * x2, -1).t()  # (k, rows, in2) -> (k, rows) -> (rows, k)
     out = out if bias is None else out + bias
     return ops.reshape(out, (*input1.shape[:-1], weight.shape[0]))
-
-
-def instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Normalise each channel of each sample of (N, C, ...) by its own mean and variance."""
-    if input.ndim < 3:
-        raise ShapeError(f"instance_norm needs (N, C, ...), got shape {tuple(input.shape)}")
-    if not use_input_stats or running_mean is not None or running_var is not None:
-        raise ArgumentError("instance_norm keeps no running statistics; use batch_norm")
-    # A group norm with one group a channel is the same thing.
-    return ops.group_norm(input, input.shape[1], weight, bias, eps)
 
 
 def pairwise_distance(

@@ -1,7 +1,8 @@
 """Normalisation layers.
 
-BatchNorm is the only one with state beyond its parameters: running_mean and running_var follow the
-batches seen in training (running_var the unbiased variance), and evaluation uses them.
+BatchNorm, and InstanceNorm where it is asked to, have state beyond their parameters: running_mean
+and running_var follow the batches seen in training (running_var the unbiased variance), and
+evaluation uses them.
 """
 
 from __future__ import annotations
@@ -62,25 +63,27 @@ class _Affine(Module):
                 self.bias.zero_()
 
 
-class _BatchNorm(_Affine):
-    """What BatchNorm1d and BatchNorm2d share; `_ndims` are the input ranks they accept."""
+class _Tracking(_Affine):
+    """What batch and instance norm share: a weight for each channel, and running statistics.
+
+    `_ndims` are the input ranks they accept.
+    """
 
     _ndims: tuple[int, ...]
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    def __init__(
+    def _build(
         self,
         num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Device | str | None = None,
-        dtype: DType | None = None,
+        eps: float,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        device: Device | str | None,
+        dtype: DType | None,
     ) -> None:
-        super().__init__()
         self.num_features = integer(self, "num_features", num_features)
         self.eps = eps
         self.momentum = momentum
@@ -108,24 +111,13 @@ class _BatchNorm(_Affine):
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.zero_()
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _check(self, input: Tensor) -> None:
         if input.ndim not in self._ndims:
             wanted = " or ".join(f"{n}D" for n in self._ndims)
             raise ShapeError(
                 f"{type(self).__name__}: expected {wanted} input, got {input.ndim}D of shape "
                 f"{tuple(input.shape)}"
             )
-        channels(self, input, 1, self.num_features, "num_features")
-        return F.batch_norm(
-            input,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            self.training or self.running_mean is None,
-            self._count_batch(),
-            self.eps,
-        )
 
     def _count_batch(self) -> float:
         """Note one more training batch; return the weight of its statistics."""
@@ -143,6 +135,37 @@ class _BatchNorm(_Affine):
         )
 
 
+class _BatchNorm(_Tracking):
+    """What BatchNorm1d and BatchNorm2d share."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        self._build(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check(input)
+        channels(self, input, 1, self.num_features, "num_features")
+        return F.batch_norm(
+            input,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            self._count_batch(),
+            self.eps,
+        )
+
+
 class BatchNorm1d(_BatchNorm):
     """Normalises each channel of (N, C) or (N, C, L) over everything else."""
 
@@ -155,36 +178,37 @@ class BatchNorm2d(_BatchNorm):
     _ndims = (4,)
 
 
-class _InstanceNorm(_Affine):
-    """What InstanceNorm1d and InstanceNorm2d share; they keep no running statistics."""
-
-    _ndims: tuple[int, ...]
+class _InstanceNorm(_Tracking):
+    """What InstanceNorm1d and InstanceNorm2d share; the last of `_ndims` is the batched one."""
 
     def __init__(
         self,
         num_features: int,
         eps: float = 1e-5,
+        momentum: float | None = 0.1,
         affine: bool = False,
+        track_running_stats: bool = False,
         device: Device | str | None = None,
         dtype: DType | None = None,
     ) -> None:
         super().__init__()
-        self.num_features = integer(self, "num_features", num_features)
-        self.eps = eps
-        self.affine = affine
-        self._make((self.num_features,), affine, affine, device, dtype)
+        self._build(num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.ndim not in self._ndims:
-            wanted = " or ".join(f"{n}D" for n in self._ndims)
-            raise ShapeError(f"{type(self).__name__}: expected {wanted} input, got {input.ndim}D")
+        self._check(input)
         batched = input if input.ndim == self._ndims[-1] else input.unsqueeze(0)
         channels(self, batched, 1, self.num_features, "num_features")
-        out = F.instance_norm(batched, weight=self.weight, bias=self.bias, eps=self.eps)
+        out = F.instance_norm(
+            batched,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            self._count_batch(),
+            self.eps,
+        )
         return out if batched is input else out.squeeze(0)
-
-    def extra_repr(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
 
 
 class InstanceNorm1d(_InstanceNorm):

@@ -65,14 +65,15 @@ OPTIMIZERS = {
 }
 
 
-def trained(make_model, shape, make_optimizer, captured, steps=5, scheduled=False):
-    """Losses and the final state of a training, eager or by a graph."""
+def trained(make_model, shape, make_optimizer, captured, without=(), steps=5, scheduled=False):
+    """Losses and the final state of a training, eager or by a graph without some passes."""
     flow.manual_seed(0)
     model = make_model()
     optimizer = make_optimizer(model.parameters())
     schedule = flow.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if scheduled else None
     batches = [(flow.randn(*shape), flow.randint(0, 3, shape[:1])) for _ in range(steps)]
     graph = Train(model, optimizer, schedule)
+    graph.without_passes = without
     losses = []
     for x, y in batches:
         if captured:
@@ -96,12 +97,16 @@ def trained(make_model, shape, make_optimizer, captured, steps=5, scheduled=Fals
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_training_with_a_graph_is_eager_training_bit_for_bit(model, optimizer):
+    """Where kernels are the same; fused ones differ in the last place."""
     eager = trained(*MODELS[model], OPTIMIZERS[optimizer], False, scheduled=True)
-    graph = trained(*MODELS[model], OPTIMIZERS[optimizer], True, scheduled=True)
+    graph = trained(*MODELS[model], OPTIMIZERS[optimizer], True, ("fusion",), scheduled=True)
+    fused = trained(*MODELS[model], OPTIMIZERS[optimizer], True, scheduled=True)
     assert eager[0] == graph[0]
-    assert eager[2] == graph[2]
-    for ours, theirs in zip(graph[1], eager[1], strict=True):
+    assert eager[2] == graph[2] == fused[2]
+    np.testing.assert_allclose(fused[0], eager[0], rtol=1e-4)
+    for ours, close, theirs in zip(graph[1], fused[1], eager[1], strict=True):
         np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(close, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_train_and_eval_graphs_share_a_model_with_eager_code():
@@ -114,7 +119,9 @@ def test_train_and_eval_graphs_share_a_model_with_eager_code():
         model.train()
         train(x, y)
         model.eval()
-        np.testing.assert_array_equal(evaluate(x).numpy(), model(x).detach().numpy())
+        np.testing.assert_allclose(
+            evaluate(x).numpy(), model(x).detach().numpy(), rtol=1e-5, atol=1e-6
+        )
     assert len(train.plans) == 1
     assert len(evaluate.plans) == 1
     assert model[1].num_batches_tracked.item() == 3

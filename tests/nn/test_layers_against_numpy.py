@@ -94,6 +94,19 @@ def test_norms(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(out_of(nn.InstanceNorm1d(6), x), expected)
 
 
+def test_instance_norm_follows_its_batches(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(4, 6, 5))
+    layer = nn.InstanceNorm1d(6, momentum=0.5, track_running_stats=True, dtype=flow.float64)
+    layer(flow.tensor(x))
+    mean, var = 0.5 * x.mean((0, 2)), 0.5 + 0.5 * x.var(2, ddof=1).mean(0)
+    np.testing.assert_allclose(layer.running_mean.numpy(), mean)
+    np.testing.assert_allclose(layer.running_var.numpy(), var)
+    assert layer.num_batches_tracked.item() == 1
+    expected = (x - mean[:, None]) / np.sqrt(var[:, None] + 1e-5)
+    np.testing.assert_allclose(layer.eval()(flow.tensor(x)).numpy(), expected)
+    np.testing.assert_allclose(layer(flow.tensor(x[0])).numpy(), expected[0])  # no batch
+
+
 def test_embedding_and_its_padding_row() -> None:
     layer = nn.Embedding(4, 3, padding_idx=1)
     index = flow.tensor(np.array([[0, 1], [3, 1]]))

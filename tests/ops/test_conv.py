@@ -1,5 +1,6 @@
 """Convolution and pooling against their definitions, in the sizes that take another path."""
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -7,7 +8,12 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.ops import codegen, conv_ops
 from flowvm.ops.conv import _conv_reference, _transposed_reference
+from flowvm.ops.conv_code import lanes_of
+from flowvm.ops.conv_tile import ADDED, ALONE, PLACED, convolve_strip, strip_rows
+from flowvm.ops.pooling import _reference as _pooled
+from flowvm.ops.walk import OPERANDS_AT
 
 
 def tensor(array):
@@ -117,6 +123,181 @@ def test_conv_refuses():
         flow.conv2d(x, w, dilation=0)
 
 
+# --- random geometries -------------------------------------------------------------------------
+
+
+def _random_case(rng):
+    """Shapes and options of a convolution in one to three dimensions."""
+    n = int(rng.integers(1, 4))
+    groups = int(rng.choice([1, 1, 2, 3]))
+    kernel = rng.integers(1, 4, n)
+    stride, dilation, padding = rng.integers(1, 4, n), rng.integers(1, 3, n), rng.integers(0, 3, n)
+    most = (40, 12, 6)[n - 1]
+    size = dilation * (kernel - 1) + 1 + rng.integers(0, most, n)
+    channels, outputs = groups * rng.integers(1, 6), groups * rng.integers(1, 11)
+    names = ("stride", "padding", "dilation")
+    options = dict(
+        zip(names, (tuple(map(int, v)) for v in (stride, padding, dilation)), strict=True)
+    )
+    shapes = (int(rng.integers(1, 4)), int(channels), *map(int, size)), (
+        int(outputs), int(channels) // groups, *map(int, kernel),
+    )  # fmt: skip
+    return n, *shapes, {**options, "groups": groups}
+
+
+def _agree_with_definition(rng, n, size, kernel, options, dtype):
+    """Forward against the definition; the gradients as those of a linear function."""
+    x, w, b = (rng.standard_normal(s).astype(dtype) for s in (size, kernel, kernel[:1]))
+    leaves = [leaf(v) for v in (x, w, b)]
+    out = getattr(flow, f"conv{n}d")(*leaves, **options)
+    tolerance = {"rtol": 1e-8, "atol": 1e-8} if dtype == "float64" else {"rtol": 1e-3, "atol": 1e-3}
+    exact = _conv_reference(*(v.astype("float64") for v in (x, w, b)), **options)
+    np.testing.assert_allclose(out.numpy(), exact, **tolerance)
+    g = rng.standard_normal(tuple(out.shape)).astype(dtype)
+    out.backward(tensor(g))
+    for i, like in enumerate((x, w)):
+        other = rng.standard_normal(like.shape)
+        moved = _conv_reference(*(other if j == i else v for j, v in enumerate((x, w))), **options)
+        found = (other * leaves[i].grad.numpy()).sum()
+        scale = np.abs(other).mean() * np.abs(leaves[i].grad.numpy()).sum()
+        assert abs((moved * g).sum() - found) <= (1e-12 if dtype == "float64" else 1e-5) * scale
+    places = (0, *range(2, n + 2))
+    np.testing.assert_allclose(leaves[2].grad.numpy(), g.astype("f8").sum(places), **tolerance)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_geometries(seed):
+    rng = np.random.default_rng(seed)
+    _agree_with_definition(rng, *_random_case(rng), ("float32", "float64")[seed % 2])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_geometries_row_by_row(seed, monkeypatch):
+    """What planes that do not fit into an arena take, on small ones."""
+    monkeypatch.setattr(conv_ops, "MOST", 0)
+    rng = np.random.default_rng(1000 + seed)
+    n, size, kernel, options = _random_case(rng)
+    size = (size[0], size[1], *(s + 1 for s in size[2:]))  # no entry of the other tests
+    _agree_with_definition(rng, n, size, kernel, options, "float64")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_transposed(seed):
+    rng = np.random.default_rng(seed)
+    n, size, kernel, options = _random_case(rng)
+    del options["padding"]
+    kernel = (size[1], kernel[0] // options["groups"], *kernel[2:])
+    x, w = rng.standard_normal(size), rng.standard_normal(kernel)
+    b = rng.standard_normal(kernel[1] * options["groups"])
+    out = getattr(flow, f"conv_transpose{n}d")(tensor(x), tensor(w), tensor(b), **options)
+    np.testing.assert_allclose(out.numpy(), _transposed_reference(x, w, b, **options), rtol=1e-9)
+
+
+LARGE = {
+    "placed under masks": ((2, 20, 30, 41), (19, 20, 3, 3), {"padding": 1}),
+    "several passes over channels": ((1, 700, 12, 20), (9, 700, 3, 3), {"padding": 1}),
+    "several blocks and parts": ((1, 3, 90, 100), (150, 3, 5, 5), {"stride": 2}),
+    "depthwise": ((3, 40, 30, 30), (40, 1, 3, 3), {"padding": 1, "groups": 40}),
+}
+
+
+@pytest.mark.parametrize("case", LARGE, ids=lambda c: c.replace(" ", "_"))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large(rng, case, dtype):
+    _agree_with_definition(rng, 2, *LARGE[case], dtype)
+
+
+@pytest.mark.parametrize("case", LARGE, ids=lambda c: c.replace(" ", "_"))
+def test_the_same_bits_with_any_number_of_workers(rng, case):
+    size, kernel, options = LARGE[case]
+    x, w, b = (rng.standard_normal(s).astype("float32") for s in (size, kernel, kernel[:1]))
+    results = []
+    for workers in (1, 2, 3):
+        with flow.config(workers=workers):
+            leaves = [leaf(v) for v in (x, w, b)]
+            out = flow.conv2d(*leaves, **options)
+            (out * out).sum().backward()
+            pooled = flow.avg_pool2d(flow.max_pool2d(out, 3, 2, 1), 2)
+            results.append([t.numpy() for t in (out, pooled, *(v.grad for v in leaves))])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_infinity_stays_where_it_is_seen():
+    x = np.zeros((1, 1, 20, 20), "float32")
+    x[0, 0, 0, 0] = np.inf
+    w = leaf(np.ones((1, 1, 3, 3), "float32"))
+    out = flow.conv2d(tensor(x), w, padding=1)
+    assert np.isinf(out.numpy()[0, 0, :2, :2]).all()
+    assert np.isfinite(out.numpy()).sum() == 400 - 4
+    out.backward(flow.ones_like(out))
+    assert np.isinf(w.grad.numpy()[0, 0, :2, :2]).all()
+    assert (w.grad.numpy()[0, 0, 2] == 0).all()
+    assert (w.grad.numpy()[0, 0, :, 2] == 0).all()
+
+
+EXTREME = {
+    "wide": ((1, 2, 8, 300_000), (3, 2, 7, 3), {}),
+    "one window": ((1, 3, 256, 256), (4, 3, 256, 256), {"stride": 256}),
+    "a line": ((1, 1, 1, 3_000_000), (1, 1, 1, 5), {}),
+}
+
+
+@pytest.mark.parametrize("case", EXTREME, ids=lambda c: c.replace(" ", "_"))
+def test_extreme_shapes(rng, case):
+    size, kernel, options = EXTREME[case]
+    x, w = leaf(np.ones(size, "float32")), leaf(np.ones(kernel, "float32"))
+    out = flow.conv2d(x, w, **options)
+    assert (out.numpy() == np.prod(kernel[1:])).all()
+    out.backward(flow.ones_like(out))
+    assert (w.grad.numpy() == np.prod(out.shape[2:])).all()
+    assert x.grad.numpy().max() <= np.prod(kernel) / kernel[1]
+    np.testing.assert_allclose(x.grad.numpy().sum(dtype="f8"), out.numel() * np.prod(kernel[1:]))
+
+
+def test_a_kernel_without_elements():
+    with pytest.raises(ShapeError, match="no element"):
+        flow.conv2d(flow.ones(1, 1, 4, 4), flow.ones(1, 1, 0, 3))
+
+
+# --- the tiles against their Python ------------------------------------------------------------
+
+
+def _strip(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, lo, hi):
+    convolve_strip(
+        rows, depth, a, 3, b, 5, table, 1, c, 2, 16 * vectors, kind, plus, 1,
+        spots.view(np.int32), masks.view(np.uint16), vectors,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", [ALONE, ADDED, PLACED])
+def test_strip(rng, dtype, kind):
+    lanes, address = lanes_of(dtype), None
+    for rows, vectors in itertools.product(strip_rows(), (1, 2, 4, 15)):
+        depth = 7
+        arrays = [
+            rng.standard_normal(size).astype(dtype)
+            for size in (600 * vectors, 100, 400 + 16 * vectors, 20)
+        ]
+        table = rng.integers(0, 300, depth + 1).astype("int32")
+        spots = np.arange(2 * vectors, dtype="int32") // 2 * lanes
+        masks = np.tile(np.array([5, 10], "uint16"), vectors)
+        tables = [table, spots.view("uint8"), masks.view("uint8")]
+        numbers = (rows, depth, kind, vectors)
+        operands = [(str(v.dtype), 1, True) for v in (*arrays, *tables)]
+        address = codegen.body_kernel(_strip, operands, "iiii")
+        layout = codegen.body_layout([(v.shape, (1,)) for v in (*arrays, *tables)], numbers)
+        words = np.zeros(OPERANDS_AT + 7, np.int64)
+        words[OPERANDS_AT:] = [v.ctypes.data for v in (*arrays, *tables)]
+        exact = [v.copy() for v in arrays]
+        call = ctypes.CFUNCTYPE(*[ctypes.c_int32, *[ctypes.c_int64] * 4])(address)
+        assert call(words.ctypes.data, layout.ctypes.data, 0, 1) == 0
+        _strip(*exact, *tables, *numbers, 0, 1)
+        np.testing.assert_allclose(arrays[0], exact[0], rtol=1e-4, atol=1e-4)
+
+
 # --- pooling -----------------------------------------------------------------------------------
 
 
@@ -167,3 +348,49 @@ def test_pool_refuses():
         flow.avg_pool1d(flow.tensor([[1, 2]]), 2)
     with pytest.raises(ArgumentError, match="output_size"):
         flow.adaptive_avg_pool2d(flow.ones(1, 3, 3), (1, 2, 3))
+
+
+POOLS = {
+    "several blocks": ((2, 3, 70, 90), (2, 2, 0)),
+    "overlapping": ((2, 3, 50, 61), (3, 2, 1)),
+    "far apart": ((1, 2, 31, 47), ((2, 3), (3, 5), (1, 0))),
+    "large windows": ((2, 2, 20, 21), ((7, 9), (3, 2), (3, 4))),
+    "global": ((2, 3, 56, 56), (56, 56, 0)),
+}
+
+
+@pytest.mark.parametrize("case", POOLS, ids=lambda c: c.replace(" ", "_"))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pools_against_their_definition(rng, case, dtype):
+    size, options = POOLS[case]
+    two = [v if isinstance(v, tuple) else (v, v) for v in options]
+    x = rng.permutation(int(np.prod(size))).reshape(size).astype(dtype)
+    leaves = leaf(x), leaf(x)
+    out = flow.max_pool2d(leaves[0], *options), flow.avg_pool2d(leaves[1], *options, False, False)
+    for fold, found in zip((np.nanmax, np.nanmean), out, strict=True):
+        np.testing.assert_allclose(found.numpy(), _pooled(fold, x, *two), rtol=1e-4)
+    g = rng.standard_normal(tuple(out[0].shape))
+    for found in out:
+        found.backward(tensor(g.astype(dtype)))
+    other = rng.standard_normal(size)
+    moved = (_pooled(np.nanmean, other, *two) * g).sum()
+    np.testing.assert_allclose(
+        (leaves[1].grad.numpy() * other).sum(), moved, rtol=1e-3, atol=1e-3 * np.abs(g).sum()
+    )
+    places = flow.max_pool2d(tensor(x), *options, return_indices=True)[1].numpy()
+    exact = np.zeros((size[0] * size[1], size[2] * size[3]))
+    rows = np.arange(len(exact))[:, None]
+    np.add.at(exact, (rows, places.reshape(len(exact), -1)), g.reshape(len(exact), -1))
+    np.testing.assert_allclose(
+        leaves[0].grad.numpy().reshape(exact.shape), exact, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_places_of_nothing_but_the_lowest():
+    x = flow.full((1, 1, 20, 20), -float("inf"))
+    out, places = flow.max_pool2d(x, 3, 2, 1, return_indices=True)
+    assert (out.numpy() == -np.inf).all()
+    first = np.maximum(np.arange(10) * 2 - 1, 0)
+    np.testing.assert_array_equal(places.numpy()[0, 0], first[:, None] * 20 + first)
+    ints = flow.full((1, 6), np.iinfo("int64").min, dtype=flow.int64)
+    assert flow.max_pool1d(ints, 3, 3, return_indices=True)[1].tolist() == [[0, 3]]

@@ -1,5 +1,6 @@
 """Random numbers: which ones, that they repeat, and that they are distributed as they say."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import scipy.stats
 
 import flowvm as flow
+from flowvm.errors import AutogradError, InvalidValueError
 from flowvm.ops.choices import dropout_mask
 from flowvm.ops.philox import philox
 from flowvm.vm.engine import engine
@@ -54,6 +56,14 @@ DRAWS = [
     lambda n: flow.randint(1000, (n,)),
     lambda n: flow.dropout(flow.ones(n), 0.3),
     lambda n: flow.empty(n).exponential_(),
+    lambda n: flow.empty(n, dtype=flow.float64).exponential_(),
+    lambda n: flow.empty(n).normal_(1.0, 2.0),
+    lambda n: flow.empty(n).uniform_(-1.0, 2.0),
+    lambda n: flow.randint(-5, 1 << 60, (n,)),
+    lambda n: flow.empty(n, dtype=flow.int32).random_(),
+    lambda n: flow.bernoulli(flow.full((n,), 0.3)),
+    lambda n: flow.poisson(flow.full((n,), 3.0)),
+    lambda n: flow.poisson(flow.full((n,), 30.0)),
 ]
 
 
@@ -74,6 +84,72 @@ def test_a_number_depends_on_its_place_alone(draw, seed):
     flow.manual_seed(seed)
     few = draw(10).numpy()
     np.testing.assert_array_equal(many[:10], few)
+
+
+def _words(count, call, seed):
+    return [w for k in range(-(-count // 4)) for w in philox(k, call, seed)][:count]
+
+
+def _fresh(seed=9):
+    """The words of the next call."""
+    flow.manual_seed(seed)
+    return np.array(_words(2400, 0, seed), np.uint64)
+
+
+def test_normal_numbers_are_the_documented_words():
+    w = _fresh()
+    for n in (2000, 1, 333):  # with and without what is left over of a step
+        flow.manual_seed(9)
+        radius = np.sqrt(-2 * np.log(((w[::2] >> np.uint64(1)) + 0.5) / 2**31))
+        angle = w[1::2] * (2 * np.pi / 2**32)
+        wanted = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:n]
+        np.testing.assert_allclose(flow.randn(n).numpy(), wanted, rtol=2e-6, atol=2e-6)
+
+
+def test_wide_normal_numbers_are_the_documented_words():
+    w = _fresh()
+    size = ((w[::4] << np.uint64(21)) | (w[1::4] >> np.uint64(11))) + 0.5
+    radius = np.sqrt(-2 * np.log(size / 2**53))
+    angle = ((w[2::4] << np.uint64(32)) | w[3::4]) * (2 * np.pi / 2**64)
+    wanted = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:777]
+    made = flow.randn(777, dtype=flow.float64).numpy()
+    np.testing.assert_allclose(made, wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_exponential_numbers_are_the_documented_words():
+    w = _fresh()
+    wanted = -np.log(((w >> np.uint64(1)) + 0.5) / 2**31)[:1500]
+    np.testing.assert_allclose(flow.empty(1500).exponential_().numpy(), wanted, rtol=1e-6)
+
+
+def test_integers_are_the_documented_words():
+    w = [int(v) for v in _fresh()]
+    for low, size in ((0, 10), (-7, 1 << 33), (-(1 << 62), (1 << 63) - 1)):
+        flow.manual_seed(9)
+        made = flow.randint(low, low + size, (1100,)).tolist()
+        pairs = zip(w[::2], w[1::2], strict=True)
+        assert made == [low + (((a << 32 | b) * size) >> 64) for a, b in pairs][:1100]
+
+
+def test_dropout_and_bernoulli_are_the_documented_words():
+    kept = _fresh()[:1300] >= 0.3 * 2**32
+    np.testing.assert_array_equal(flow.dropout(flow.ones(1300), 0.3).numpy() != 0, kept)
+    flow.manual_seed(9)
+    chosen = flow.bernoulli(flow.full((1300,), 0.3, dtype=flow.float64)).numpy()
+    np.testing.assert_array_equal(chosen == 0, kept)
+    flow.manual_seed(9)
+    np.testing.assert_array_equal(flow.empty(1300).bernoulli_(0.3).numpy() == 0, kept)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_permutations_do_not_depend_on_the_workers(workers, seed):
+    orders = []
+    for count in (1, workers):
+        with flow.config(workers=count):
+            flow.manual_seed(seed)
+            orders.append(flow.randperm(300_001).numpy())
+    np.testing.assert_array_equal(*orders)
+    np.testing.assert_array_equal(np.sort(orders[0]), np.arange(300_001))
 
 
 def test_calls_differ():
@@ -143,9 +219,64 @@ def test_randint_is_even():
     assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_randperm_is_a_permutation():
-    assert sorted(flow.randperm(500).tolist()) == list(range(500))
-    assert flow.randperm(0).shape == (0,)
+@pytest.mark.parametrize("n", [0, 1, 2, 500, 1025, 50_000])
+def test_randperm_is_a_permutation(n):
+    assert sorted(flow.randperm(n).tolist()) == list(range(n))
+
+
+def test_every_permutation_is_as_likely():
+    orders = list(itertools.permutations(range(4)))
+    counts = np.zeros(len(orders))
+    for _ in range(2400):
+        counts[orders.index(tuple(flow.randperm(4).tolist()))] += 1
+    assert scipy.stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_a_long_permutation_is_random_everywhere():
+    n = 60_000
+    order = flow.randperm(n).numpy()
+    assert scipy.stats.kstest(order[:3000] / n, "uniform").pvalue > 1e-4
+    assert scipy.stats.kstest(order[-3000:] / n, "uniform").pvalue > 1e-4
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.1, 3.5, 11.9, 12.0, 40.0, 1e4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_poisson(mean, dtype):
+    counts = flow.poisson(flow.full((N,), mean, dtype=getattr(flow, dtype))).numpy()
+    assert counts.dtype == dtype
+    at = np.arange(int(mean + 10 * mean**0.5) + 10)
+    expected = scipy.stats.poisson.pmf(at, mean) * N
+    seen = np.bincount(counts.astype(int), minlength=len(at))[: len(at)]
+    often = expected > 8
+    if often.sum() > 1:
+        pairs = [np.append(c[often], N - c[often].sum()) for c in (seen, expected)]
+        assert scipy.stats.chisquare(*pairs).pvalue > 1e-4
+    else:
+        assert counts.max() <= 2 * mean
+
+
+def test_poisson_of_what_is_no_mean():
+    for bad in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidValueError, match="element 2 "):
+            flow.poisson(flow.tensor([1.0, 2.0, bad])).numpy()
+
+
+def test_filling_a_part_leaves_the_rest():
+    x = flow.zeros(6, 8)
+    x[:, ::2].normal_()
+    assert (x.numpy()[:, 1::2] == 0).all()
+    assert (x.numpy()[:, ::2] != 0).all()
+
+
+def test_filling_a_tensor_of_a_graph():
+    with pytest.raises(AutogradError):
+        flow.ones(3, requires_grad=True).uniform_()
+    x = flow.ones(3, requires_grad=True)
+    y = x * 2
+    y.normal_()
+    y.sum().backward()
+    assert x.grad is None or x.grad.tolist() == [0, 0, 0]
 
 
 def test_multinomial():

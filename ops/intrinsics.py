@@ -1,0 +1,171 @@
+"""What kernels do to floating point numbers that Python has no word for: LLVM's own functions, the
+C library's, and the bits of a number.
+
+Each is an `Intrinsic` and has a Python twin.  All but `libm` vectorize.  `bits` and `from_bits`
+give and take integers of Python's kind; what is done to them in between is narrowed to 32 bits
+where the number has 32, if no bit above those can matter: adding, subtracting, shifting left,
+masking, and shifting the bits themselves right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.native import Intrinsic
+
+__all__ = [
+    "Number",
+    "bits",
+    "ceil",
+    "copysign",
+    "fabs",
+    "float_intrinsic",
+    "floor",
+    "fma",
+    "from_bits",
+    "libm",
+    "llvm_intrinsic",
+    "rint",
+    "sqrt",
+    "trunc",
+]
+
+Number = Any  # float32 or float64, NumPy's, Numba's or Python's
+
+
+def float_intrinsic(build: Callable[..., Any], python: Callable[..., Any], arity: int) -> Intrinsic:
+    """An intrinsic on `arity` floats of one dtype, made by `build(builder, values, bits)`."""
+
+    def define() -> Any:
+        from numba import types
+
+        def typed(kind: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                return build(builder, list(values), 32 if kind == types.float32 else 64)
+
+            return kind(*([kind] * arity)), codegen
+
+        def one(typingctx: Any, x: Any) -> Any:
+            return typed(x)
+
+        def two(typingctx: Any, x: Any, y: Any) -> Any:
+            return typed(x)
+
+        def three(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+            return typed(x)
+
+        return (one, two, three)[arity - 1]
+
+    return Intrinsic(python, define)
+
+
+def _declared(builder: Any, name: str, values: list[Any]) -> Any:
+    from llvmlite import ir
+    from numba.core import cgutils
+
+    kinds = [v.type for v in values]
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kinds[0], kinds), name
+    )
+    return builder.call(function, values)
+
+
+def llvm_intrinsic(name: str, python: Callable[..., Any], arity: int = 1) -> Intrinsic:
+    """The function that LLVM calls llvm.<name>.f32 and .f64."""
+    return float_intrinsic(
+        lambda builder, values, bits: _declared(builder, f"llvm.{name}.f{bits}", values),
+        python,
+        arity,
+    )
+
+
+def libm(name: str, arity: int = 1) -> Intrinsic:
+    """A function of the C library; a loop that calls it is not vectorized."""
+
+    def python(*args: Number) -> Number:
+        c = getattr(ctypes.CDLL(None), name)
+        c.restype, c.argtypes = ctypes.c_double, [ctypes.c_double] * arity
+        return c(*(float(a) for a in args))
+
+    python.__name__ = name
+    return float_intrinsic(
+        lambda builder, values, bits: _declared(builder, name + ("f" * (bits == 32)), values),
+        python,
+        arity,
+    )
+
+
+def _fma(x: Number, y: Number, z: Number) -> Number:
+    """x * y + z, rounded once: for float32 by way of float64, which is that but for rare ties."""
+    if isinstance(x, np.float32):
+        return np.float32(float(x) * float(y) + float(z))
+    from fractions import Fraction
+
+    try:
+        return type(x)(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
+    except (OverflowError, ValueError):  # an infinity or NaN, which nothing needs to round
+        return x * y + z
+
+
+fabs = llvm_intrinsic("fabs", abs)
+floor = llvm_intrinsic("floor", np.floor)
+ceil = llvm_intrinsic("ceil", np.ceil)
+trunc = llvm_intrinsic("trunc", np.trunc)
+rint = llvm_intrinsic("rint", np.rint)
+sqrt = llvm_intrinsic("sqrt", np.sqrt)
+copysign = llvm_intrinsic("copysign", np.copysign, 2)
+fma = llvm_intrinsic("fma", _fma, 3)
+
+
+# --- bits -------------------------------------------------------------------------------------
+
+
+def _bits_python(x: Number) -> int:
+    code = "<f<i" if isinstance(x, np.float32) else "<d<q"
+    return int(struct.unpack(code[2:], struct.pack(code[:2], float(x)))[0])
+
+
+def _define_bits() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def bits_of(typingctx: Any, x: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            narrow = x == types.float32
+            word = builder.bitcast(values[0], ir.IntType(32 if narrow else 64))
+            return builder.sext(word, ir.IntType(64)) if narrow else word
+
+        return types.int64(x), codegen
+
+    return bits_of
+
+
+def _from_bits_python(word: int, like: Number) -> Number:
+    if isinstance(like, np.float32):
+        return np.uint32(word & 0xFFFFFFFF).view(np.float32)
+    return type(like)(np.uint64(word & 0xFFFFFFFFFFFFFFFF).view(np.float64))
+
+
+def _define_from_bits() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def number_of(typingctx: Any, word: Any, like: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            value = values[0]
+            if like == types.float32:
+                value = builder.trunc(value, ir.IntType(32))
+            return builder.bitcast(value, context.get_value_type(like))
+
+        return like(types.int64, like), codegen
+
+    return number_of
+
+
+bits = Intrinsic(_bits_python, _define_bits)
+from_bits = Intrinsic(_from_bits_python, _define_from_bits)
