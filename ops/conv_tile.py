@@ -38,8 +38,8 @@ ALONE, ADDED, PLACED = 0, 1, 2  # what `convolve_strip` does with a product
 def strip_rows() -> dict[int, tuple[int, ...]]:
     """The heights that a strip may have, and the vectors that it does at once in each."""
     if roomy():
-        return {8: (3, 1), 4: (6, 1), 1: (8, 1)}
-    return {4: (3, 1), 1: (6, 1)}
+        return {8: (3, 2, 1), 4: (6, 3, 1), 1: (8, 4, 2, 1)}
+    return {4: (3, 2, 1), 1: (6, 3, 1)}
 
 
 def tile_of(rows: int) -> tuple[int, int]:

@@ -8,9 +8,9 @@ whose results (partials, in scratch) are put together in a second phase.  Three 
     few       results of a few adjacent elements each: neighbours are joined, then theirs, ...
 
 Sums and products are kept in float64 or int64 between segments and runs of elements, and in the
-result's dtype within: 2,048 elements in at least 32 parts side by side, or eight rows.  So a
-float32 sum has a relative error of about 1e-6 of the sum of the magnitudes at most, whatever its
-length.
+result's dtype within: 2,048 elements of a row, side by side in as many parts as four vectors have
+lanes, or eight rows.  So the error of a float32 sum does not grow with its length: in 64 parts it
+is at most 3e-6 of the sum of the magnitudes, and 1e-7 as a rule.
 
 Invariant: what a unit does depends on the consts alone, so no split of the units changes a bit.
 """
