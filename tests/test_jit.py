@@ -309,4 +309,3 @@ def test_reading_an_entry_marks_it_as_used(cache):
     again = jit.native(triple, signature, key=key)
     assert call(first, 4) == call(again, 4) == 12
     assert entry.stat().st_mtime > 1
-
