@@ -17,6 +17,7 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 _MONOTONIC = 1
+_MADV_HUGEPAGE = 14
 
 
 def _word(context: Any, builder: Any, array: Any, index: Any) -> Any:
@@ -153,6 +154,16 @@ def _futex(builder: Any, address: Any, operation: int, value: Any, timeout: Any)
     )
     zero = I64(0)
     return builder.call(syscall, [I64(_FUTEX), address, I64(operation), value, timeout, zero, zero])
+
+
+def advise_huge(typingctx: Any, address: Any, size: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(I32, [I64, I64, I32])
+        madvise = cgutils.get_or_insert_function(builder.module, kind, "madvise")
+        answer = builder.call(madvise, [*values, I32(_MADV_HUGEPAGE)])
+        return builder.sext(answer, I64)
+
+    return types.int64(types.int64, types.int64), codegen
 
 
 aligned_alloc = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))

@@ -28,6 +28,7 @@ __all__ = [
     "Words",
     "address_in",
     "address_of",
+    "advise_huge",
     "aligned_alloc",
     "call_kernel",
     "clock",
@@ -54,7 +55,9 @@ class Words(Protocol):
     def __setitem__(self, i: int, value: int, /) -> None: ...
 
 
+MADV_HUGEPAGE = 14
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.aligned_alloc.restype = ctypes.c_void_p
 _libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 _libc.free.argtypes = [ctypes.c_void_p]
@@ -143,6 +146,12 @@ def address_in(m: Words, i: int) -> int:
 def aligned_alloc(alignment: int, size: int) -> int:
     """`size` bytes aligned to `alignment`, of which it is a multiple; 0 if there are none."""
     return _libc.aligned_alloc(int(alignment), int(size)) or 0
+
+
+@_primitive
+def advise_huge(address: int, size: int) -> int:
+    """Ask for huge pages behind memory that begins at a page; what the system answers."""
+    return int(_libc.madvise(int(address), int(size), MADV_HUGEPAGE))
 
 
 @_primitive

@@ -73,6 +73,7 @@ def system(monkeypatch):
 def installed(monkeypatch, system):
     monkeypatch.setattr(allocator, "aligned_alloc", system.aligned_alloc)
     monkeypatch.setattr(allocator, "free", system.free)
+    monkeypatch.setattr(allocator, "advise_huge", lambda address, size: 0)
     return system
 
 

@@ -27,7 +27,7 @@ from .bench import Bench, random_program
 
 PURE = {"Words", "load_acquire", "store_release", "load_word", "store_word"}
 ATOMIC = {"fetch_add", "compare_exchange"}  # workers of several streams count into the same words
-SYSTEM = {"aligned_alloc", "free"}
+SYSTEM = {"advise_huge", "aligned_alloc", "free"}
 
 
 @pytest.mark.parametrize(

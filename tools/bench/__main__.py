@@ -1,7 +1,7 @@
 """`python -m tools.bench [--groups eager,kernels] [--peers torch,jax] [--only TEXT] [--json]`: one
 table of what is promised.  Every op over sizes is `python -m tools.bench.kernels`.
 
-Ours and the peer run in turn in one process, one thread each (`FLOWVM_WORKERS=1`,
+Ours and the peer run in turn in one process, one thread each (`flow.set_num_threads(1)`,
 `torch.set_num_threads(1)`); a ratio is the median of paired ratios.  Absolute times are this
 machine's at this moment.
 """
@@ -16,18 +16,15 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-os.environ.setdefault("FLOWVM_WORKERS", "1")
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
-
+import flowvm as flow
 from tools.bench import eager, graph, machine, startup, targets
-from tools.bench.measure import Result
+from tools.bench.measure import XLA_FLAGS, Result
 
 GROUPS = "eager,kernels,graph,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
+    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
     found = {}
     for name in filter(None, names.split(",")):
         try:
@@ -62,6 +59,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="rows whose name has this text")
     options = parser.parse_args()
+    flow.set_num_threads(1)
     rows = []
     for row in _all(options.groups.split(","), options.peers, options.rounds, options.only):
         if options.only not in row.name:

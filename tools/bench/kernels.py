@@ -23,17 +23,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-os.environ.setdefault("FLOWVM_WORKERS", "1")
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
-
 import numpy as np
 
 import flowvm as flow
 from tools.bench.cases import OPERANDS, Case, all_cases
 from tools.bench.ceilings import bytes_per_second, flops_per_second
 from tools.bench.heatmap import print_table, save_svg
+from tools.bench.measure import XLA_FLAGS
 
 SIZES = (0, 6, 12, 16, 20, 24)
 SLICE = 0.02  # seconds that one measurement of a library takes, about
@@ -128,6 +124,7 @@ _OTHER_NAMES = {
 
 
 def _jax() -> Runner:
+    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
     import jax
 
     other = Library(jax.numpy, jax.nn, jax.scipy.special, jax.lax, jax.numpy.linalg, **_OTHER_NAMES)
@@ -291,6 +288,7 @@ def main() -> int:
     parser.add_argument("--svg", default="")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
+    flow.set_num_threads(1)
     families = set(filter(None, options.families.split(",")))
     cases = [
         c for c in all_cases()

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+# for JAX to use one thread, in the environment when it is imported
+XLA_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
 
 @dataclass
 class Result:
