@@ -223,7 +223,7 @@ def _fused(facts: _Facts, group: _Group) -> OpNode:
     inputs, outputs = _interface(facts, members)
     names: dict[Any, str] = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     lives: list[Any] = []
-    lines = []
+    lines: list[str] = []
     for member in members:
         made, pattern = member.operator.form
         tensors, numbers = iter(member.inputs), iter(member.scalars)

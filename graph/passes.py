@@ -16,6 +16,7 @@ from typing import Any
 
 from flowvm.config import config
 from flowvm.errors import ArgumentError
+from flowvm.graph.epilogues import fuse_epilogues
 from flowvm.graph.fusion import fuse_elementwise
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.printing import graph_text
@@ -183,5 +184,6 @@ PASSES: dict[str, Pass] = {
     "constants": fold_constants,
     "common": eliminate_common_subexpressions,
     "dead": eliminate_dead_code,
+    "epilogues": fuse_epilogues,
     "fusion": fuse_elementwise,
 }

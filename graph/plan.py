@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 import weakref
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -28,7 +29,7 @@ from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNo
 from flowvm.graph.memory import Block, MemoryPlan, plan_memory
 from flowvm.graph.printing import operand_text, size_text
 from flowvm.interpreter import Invocation, current_recorder, current_stream, find_user
-from flowvm.live import Live, freeze
+from flowvm.live import Live
 from flowvm.tensor import Storage, Tensor, new_tensor
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine, hot
@@ -181,10 +182,9 @@ class Plan:
         access[: len(self.made)] = [w.MUT | w.ALLOCATE] * len(self.made)
         count = len(operands)
         self._count = count
-        self._block = np.zeros(2 * count + len(self.live), np.int64)
-        self._block[count : 2 * count] = access
-        first = count - len(self.variables)
-        self._block[first:count] = [b.held.id for b in self.variables]
+        held = [b.held.id for b in self.variables]
+        given = [0] * (count - len(held))
+        self._block = array("q", [*given, *held, *access, *[0] * len(self.live)])
         self._mutated = [b.held for b in self.graph.mutated()]
         self._first_input = len(self.made)
         self._metas = tuple(o.meta for o in self.graph.inputs)
@@ -215,13 +215,19 @@ class Plan:
         """
         if current_recorder() is not None:
             raise CaptureError(f"{self.name}: a compiled graph cannot be called inside a capture")
-        block = self._block.copy()
+        block = self._block[:]
         storages = [engine.new_storage() for _ in self.made]
-        block[: len(storages)] = storages
-        for k, (tensor, shift) in enumerate(zip(inputs, self._shifts, strict=True), len(storages)):
+        k = 0
+        for storage in storages:
+            block[k] = storage
+            k += 1
+        for tensor, shift in zip(inputs, self._shifts, strict=True):
             block[k] = tensor._ref - shift
-        for k, (kind, value) in enumerate(zip(self._live_kinds, self.live, strict=True)):
-            block[2 * self._count + k] = _bits(kind, freeze(value))
+            k += 1
+        k = 2 * self._count
+        for kind, value in zip(self._live_kinds, self.live, strict=True):
+            block[k] = _bits(kind, value.find())
+            k += 1
         stream = current_stream()
         if stream:
             for storage in storages:
@@ -230,10 +236,10 @@ class Plan:
         code, last = find_user(sys._getframe(1))
         if hot["dead"]:
             engine.release_dead()
-        engine.issue_block(entry | stream << w.ENTRY_BITS, block, self._count, (), code, last)
+        engine.issue_block(entry | stream << w.ENTRY_BITS, block, self._count, code, last)
         for held in self._mutated:
             held.version += 1
-        own = dict(zip(self.made, (Storage(s, 0) for s in storages), strict=True))
+        own = {b: Storage(s, 0) for b, s in zip(self.made, storages, strict=True)}
         return [self._output(operand, own, inputs) for operand in self.graph.outputs]
 
     def _output(

@@ -23,7 +23,6 @@ train or eval, other parameters) selects another Plan, captured when it is first
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -106,13 +105,16 @@ class Graph:
             if isinstance(value, Module):
                 yield from value.named_modules(prefix=name)
 
+    def _roots(self) -> list[Any]:
+        """Where modules are found; what is no module among them is looked over."""
+        return list(self.__dict__.values())
+
     def _state(self) -> list[Any]:
         """What a Plan depends on besides the arguments."""
         found: list[Any] = []
-        for _, module in self._modules():
-            found.append(module.training)
-            found += [None if p is None else p._ref for p in module._parameters.values()]
-            found += [None if b is None else b._ref for b in module._buffers.values()]
+        for value in self._roots():
+            if isinstance(value, Module):
+                _add_state(value, found)
         for optimizer, _ in self._optimizers:
             for group in optimizer.param_groups:
                 found += [
@@ -205,6 +207,26 @@ class Graph:
         return "\n".join(repr(graph) for graph in self.graphs)
 
 
+def _add_state(module: Module, found: list[Any]) -> None:
+    found.append(module.training)
+    for p in module._parameters.values():
+        found.append(None if p is None else p._ref)
+    for b in module._buffers.values():
+        found.append(None if b is None else b._ref)
+    for child in module._modules.values():
+        if child is not None:
+            _add_state(child, found)
+
+
+def _is_set(cell: Any) -> bool:
+    """Whether a closure's variable has a value yet."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
 class _Compiled:
     """A Plan with what Python does around each replay."""
 
@@ -237,9 +259,18 @@ class _FunctionGraph(Graph):
     def build(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def _roots(self) -> list[Any]:
+        return [cell for _, cell in self._closed_over()]
+
+    def _closed_over(self) -> list[tuple[str, Any]]:
+        """Names and values that the function closes over."""
+        code = getattr(self.function, "__code__", None)
+        cells = getattr(self.function, "__closure__", None) or ()
+        names = code.co_freevars if code is not None else ()
+        return [(n, c.cell_contents) for n, c in zip(names, cells, strict=False) if _is_set(c)]
+
     def _modules(self) -> Iterator[tuple[str, Module]]:
-        yield from super()._modules()
-        for name, value in inspect.getclosurevars(self.function).nonlocals.items():
+        for name, value in self._closed_over():
             if isinstance(value, Module):
                 yield from value.named_modules(prefix=name)
 

@@ -31,6 +31,7 @@ import struct
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
@@ -458,20 +459,25 @@ class Engine:
         if len(operands) > w.MAX_OPERANDS:
             most = w.MAX_OPERANDS
             raise VMError(f"an instruction has at most {most} operands, not {len(operands)}")
-        block = np.array([*operands, *access], np.int64)
         code, last = user_frame(2)
-        self.issue_block(entry, block, len(operands), scalars, code, last)
+        block = array("q", [*operands, *access])
+        self.issue_block(entry, block, len(operands), code, last, scalars)
 
     def issue_block(
-        self, entry: int, block: Any, count: int, scalars: Sequence[int], code: Any, last: int
+        self,
+        entry: int,
+        block: array[int],
+        count: int,
+        code: CodeType | None,
+        last: int,
+        scalars: Sequence[int] = (),
     ) -> None:
         """The same with `block` made by the caller: `count` operands, their accesses, and for a
         LaunchPlan its live scalars; kept until the instruction is released.
         """
         while self.outline and self.outline[0][0] < self.control[w.HEAD]:
             self.outline.popleft()
-        extra = [block.ctypes.data, count]
-        seq = self.publish(entry, extra, scalars, code, last)
+        seq = self.publish(entry, (block.buffer_info()[0], count), scalars, code, last)
         self.outline.append((seq, block))
 
     def after_issue(self) -> None:

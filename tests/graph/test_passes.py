@@ -352,3 +352,58 @@ def test_random_elementwise_programs(seed):
     assert len(plan.tasks) < len(graph.nodes)
     for ours, theirs in zip(plan.launch([x, y]), program(x, y), strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-5)
+
+
+# --- epilogues --------------------------------------------------------------------------------
+
+W, BIAS = flow.randn(6, 7), flow.randn(6)
+F = flow.nn.functional
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "tanh", "sigmoid", "silu", "exp"])
+@pytest.mark.parametrize("dtype", [flow.float32, flow.float64])
+def test_an_activation_joins_its_product(name, dtype):
+    x, w, b = (t.to(dtype) for t in (A, W, BIAS))
+    function = getattr(F, name, None) or getattr(flow, name)
+    before = captured(lambda x: function(F.linear(x, w, b)), x)
+    after = PASSES["epilogues"](before)
+    assert names(after) == ["linear_act"]
+    np.testing.assert_allclose(
+        compile_plan(after).launch([x])[0].numpy(), interpret(before, [x])[0].numpy(), rtol=2e-6
+    )
+
+
+def test_products_that_others_read_keep_their_result():
+    def two_readers(x):
+        y = F.linear(x, W, BIAS)
+        return y.relu() + y
+
+    def shown(x):
+        y = F.linear(x, W, BIAS)
+        return y, y.relu()
+
+    def view(x):
+        return F.linear(x, W, BIAS)[1:].relu()
+
+    def changed(x):
+        y = F.linear(x, W, BIAS)
+        z = y.relu()
+        z.add_(1)
+        return z
+
+    for function in (two_readers, shown, view, changed):
+        before = captured(function, A)
+        after = PASSES["epilogues"](before)
+        assert "linear" in names(after), function.__name__
+        for ours, theirs in zip(
+            compile_plan(optimize(before)).launch([A]), interpret(before, [A]), strict=True
+        ):
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_nan_and_infinity_go_through_an_epilogue():
+    x = flow.tensor([[float("nan")] * 7, [float("inf")] * 7, [-float("inf")] * 7])
+    before = captured(lambda x: F.linear(x, W.abs(), BIAS).relu(), x)
+    np.testing.assert_array_equal(
+        compile_plan(optimize(before)).launch([x])[0].numpy(), interpret(before, [x])[0].numpy()
+    )

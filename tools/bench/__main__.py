@@ -11,24 +11,22 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import flowvm as flow
 from tools.bench import eager, graph, machine, startup, targets
-from tools.bench.measure import XLA_FLAGS, Result
+from tools.bench.measure import Result, import_jax
 
 GROUPS = "eager,kernels,graph,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
-    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
     found = {}
     for name in filter(None, names.split(",")):
         try:
-            found[name] = importlib.import_module(name)
+            found[name] = import_jax() if name == "jax" else importlib.import_module(name)
         except ImportError:
             print(f"bench: {name} is not installed; its columns stay empty", file=sys.stderr)
     if "torch" in found:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -29,7 +28,7 @@ import flowvm as flow
 from tools.bench.cases import OPERANDS, Case, all_cases
 from tools.bench.ceilings import bytes_per_second, flops_per_second
 from tools.bench.heatmap import print_table, save_svg
-from tools.bench.measure import XLA_FLAGS
+from tools.bench.measure import import_jax
 
 SIZES = (0, 6, 12, 16, 20, 24)
 SLICE = 0.02  # seconds that one measurement of a library takes, about
@@ -124,8 +123,7 @@ _OTHER_NAMES = {
 
 
 def _jax() -> Runner:
-    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
-    import jax
+    jax = import_jax()
 
     other = Library(jax.numpy, jax.nn, jax.scipy.special, jax.lax, jax.numpy.linalg, **_OTHER_NAMES)
     space = {"l": other, "F": other}

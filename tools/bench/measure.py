@@ -5,14 +5,29 @@ Ours and the peer run in turn, in one process, and the median of the ratios coun
 
 from __future__ import annotations
 
+import importlib
+import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# for JAX to use one thread, in the environment when it is imported
-XLA_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+def import_jax() -> Any:
+    """JAX, computing on one thread.
+
+    It makes as many as there are CPUs for it when it starts, whatever its flags say, so it starts
+    with one.
+    """
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        jax = importlib.import_module("jax")
+        jax.devices()
+    finally:
+        os.sched_setaffinity(0, cpus)
+    return jax
 
 
 @dataclass
