@@ -119,6 +119,8 @@ def _tensor_backward(
     """
     if inputs is None and gradient is None and t._node is not None and t._meta.numel == 1:
         keep = create_graph if retain_graph is None else retain_graph
+        if (recorder := current_recorder()) is not None:
+            recorder.phase = "backward"
         run([(t._node, _one(t._meta))], keep, create_graph)
     else:
         backward(
@@ -133,6 +135,8 @@ def _one(meta: Any) -> Tensor:
     """The gradient of a number with respect to itself; kept, since every training step starts with
     it.
     """
+    if current_recorder() is not None:
+        return filled_of(meta, 1)  # it has no value outside the capture
     found = _ones.get(meta)
     if found is None or found.version:  # a hook may have written to it
         found = _ones[meta] = filled_of(meta, 1)

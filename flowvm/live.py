@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from flowvm.errors import CaptureError
 
-__all__ = ["Frozen", "FrozenFloat", "FrozenInt", "Guard", "Live", "freeze", "now"]
+__all__ = ["Frozen", "FrozenFloat", "FrozenInt", "Guard", "Live", "freeze", "now", "plain_type"]
 
 Find = Callable[[], Any]
 Guard = tuple[Find, Any]  # (what was asked, the answer)
@@ -70,6 +70,9 @@ class Live:
 
     def __repr__(self) -> str:
         return f"{self.find()!r} (live)"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.find(), spec)
 
     def __hash__(self) -> int:
         return id(self)
@@ -134,3 +137,10 @@ def freeze(value: Live | Frozen) -> Any:
     frozen: Any = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
     frozen.live = value
     return frozen
+
+
+def plain_type(value: Any) -> type:
+    """int or float for a frozen number, else its type."""
+    if isinstance(value, Frozen):
+        return float if isinstance(value, float) else int
+    return type(value)

@@ -39,21 +39,21 @@ CAPTURED = int(Status.CAPTURED)
 
 
 @functools.cache
-def _instead(outputs: int, inputs: int, scalars: int) -> list[int]:
+def _instead(outputs: int, name: str) -> list[int]:
     """The entry of instructions that poison so many outputs, in a list that is emptied when the VM
     forgets its entries.
     """
     return []
 
 
-def _entry_instead(outputs: int, inputs: int, scalars: int) -> int:
-    known = _instead(outputs, inputs, scalars)
+def _entry_instead(outputs: int, name: str) -> int:
+    """An entry that looks at an operation's outputs alone: each fails by itself, so that the error
+    of one names its own line.
+    """
+    known = _instead(outputs, name)
     if not known:
         kernel = jit.native(no_value, "int32(int64, int64, int64, int64)", key="no_value")
-        access = [w.MUT] * outputs + [w.CONST] * inputs
-        known.append(
-            engine.new_entry(w.OP_CALL, access, kernel=kernel, scalars=scalars, info="captured")
-        )
+        known.append(engine.new_entry(w.OP_CALL, [w.MUT] * outputs, kernel=kernel, info=name))
     return known[0]
 
 
@@ -89,7 +89,7 @@ class Capture:
         """An input that is no tensor yet: what code is to be run on.  It has no value to read."""
         tensor = new_tensor(engine.new_storage(), meta)
         self.input(tensor, name)
-        engine.issue(_entry_instead(1, 0, 0), [tensor._ref])
+        engine.issue(_entry_instead(1, name), [tensor._ref])
         return tensor
 
     def draw(self, generator: Any) -> tuple[Live, Live]:
@@ -150,6 +150,12 @@ class Capture:
         into: bool = False,
     ) -> int:
         """Append a node; the entry to issue in the operation's place."""
+        if op.unsized:
+            raise CaptureError(
+                f"{op.name}: the shape of its result depends on values, which a graph has only "
+                f"when it runs; use a form of fixed shape (flow.where, masked_fill, a mask that "
+                f"multiplies), or do this part outside"
+            )
         if any(isinstance(a, Live) for a in attrs):
             raise CaptureError(
                 f"{op.name}: an attribute that changes from replay to replay cannot be captured "
@@ -177,9 +183,7 @@ class Capture:
             last,
         )
         self.graph.nodes.append(node)
-        values = len(scalars)
-        lost = 0 if into else len(outputs)
-        return _entry_instead(lost, len(inputs) + len(outputs) - lost, values)
+        return _entry_instead(0 if into else len(outputs), op.name)
 
     def _fresh(self, tensor: Tensor, meta: Any) -> Operand:
         self._kept.append(tensor)

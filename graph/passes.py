@@ -42,6 +42,9 @@ def optimize(graph: LogicalGraph, without: Sequence[str] = ()) -> LogicalGraph:
     if unknown:
         raise ArgumentError(f"there is no pass {sorted(unknown)}; there are {', '.join(PASSES)}")
     watched = config.debug_pass
+    if watched not in ("", "all", *PASSES):
+        names = ", ".join(PASSES)
+        raise ArgumentError(f"debug_pass={watched!r} is no pass; there are {names}, and all")
     for name, run in PASSES.items():
         if name in without:
             continue

@@ -36,6 +36,7 @@ from flowvm.dtype import (
 )
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
+from flowvm.live import Live, freeze, plain_type
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
 from flowvm.ops.plan import plan_of
@@ -125,6 +126,8 @@ class Elementwise:
         for name, a in zip(self.args, args, strict=True):
             if isinstance(a, Tensor):
                 continue
+            if isinstance(a, Live):
+                a = freeze(a)
             if not isinstance(a, NUMBERS):
                 hint = "; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else ""
                 raise ArgumentTypeError(
@@ -132,7 +135,7 @@ class Elementwise:
                     f"got {type(a).__name__}{hint}"
                 )
             numbers.append(a.item() if isinstance(a, np.generic) else a)
-        kinds = tuple(type(n) for n in numbers)
+        kinds = tuple(plain_type(n) for n in numbers)
         return pattern, tuple(a for a in args if isinstance(a, Tensor)), tuple(numbers), kinds
 
     def _with_numbers(self, *args: Any) -> Any:

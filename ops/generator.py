@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import as_device
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.interpreter import current_recorder
 from flowvm.ops.create import tensor
 from flowvm.tensor import Tensor
@@ -46,6 +46,11 @@ class Generator:
             raise ArgumentTypeError(f"manual_seed: a seed is an int, got {type(seed).__name__}")
         if not -(1 << 63) <= seed < 1 << 64:
             raise ArgumentError(f"manual_seed: a seed has 64 bits, got {seed}")
+        if current_recorder() is not None:
+            raise CaptureError(
+                "manual_seed in a graph's build would seed once, when it is captured, and not in "
+                "later calls; seed before the call"
+            )
         with self._lock:
             self._seed, self._calls = int(seed) % (1 << 64), 0
         return self

@@ -15,28 +15,33 @@
     loss = train(x, y)            # captures, compiles, runs; later calls replay
 
 Parameters and buffers are the modules' own: train with a graph, evaluate eagerly, or the other way
-round.  What a call may differ in without a new capture: the inputs' values, learning rates and step
-counts, random numbers.  Anything else (structure, shapes, dtypes, numbers among the arguments,
-train or eval, other parameters) selects another Plan, captured when it is first needed.
+round.  What a call may differ in without a new capture: the inputs' values, learning rates and
+step counts, random numbers.  Another Plan is captured, when it is first needed, for other
+structures of the arguments, shapes, dtypes, numbers among them, grad mode, other options of an
+optimizer, and other settings or parameters of any module that was called.  Further Python values
+that `build` reaches are taken as they are at the capture.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.graph.capture import Capture, capturing
 from flowvm.graph.logical import LogicalGraph
 from flowvm.graph.passes import optimize
 from flowvm.graph.plan import Plan, compile_plan
 from flowvm.graph.trees import difference, flatten, unflatten
+from flowvm.interpreter import Node, grad_enabled
 from flowvm.live import Guard
 from flowvm.nn.graph_steps import LIVE_OPTIONS, Steps, WithoutGrads
 from flowvm.nn.module import Module
+from flowvm.nn.watching import state_of, watching
+from flowvm.ops.recording import Recorded
 from flowvm.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -53,8 +58,8 @@ class Graph:
     def __init__(self) -> None:
         self.name = type(self).__name__
         self._optimizers: list[tuple[Optimizer, Any]] = []
-        self._plans: OrderedDict[Any, _Compiled] = OrderedDict()
-        self._history: list[str] = []
+        self._plans: OrderedDict[Any, list[_Compiled]] = OrderedDict()
+        self._history: deque[str] = deque(maxlen=MAX_PLANS)
         self.without_passes: tuple[str, ...] = ()  # names of passes to leave out
         self._lock = threading.RLock()
         self._stepped = False  # eagerly, once, if there is an optimizer
@@ -69,6 +74,7 @@ class Graph:
         `build` calls `loss.backward()`; gradients are cleared and the step is taken by the graph.
         """
         from flowvm.optim import Optimizer
+        from flowvm.optim.lr_scheduler import ReduceLROnPlateau
 
         if not isinstance(optim, Optimizer):
             raise ArgumentTypeError(
@@ -76,53 +82,55 @@ class Graph:
             )
         if self._plans:
             raise ArgumentError(f"{self.name}: add optimizers before the first call")
+        if isinstance(lr_sch, ReduceLROnPlateau):
+            raise ArgumentTypeError(
+                "add_optimizer cannot step a ReduceLROnPlateau, which needs the metric: call its "
+                "step(metric) after the graph's call"
+            )
         self._optimizers.append((optim, lr_sch))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the graph: the outputs, as `build` returns them, without a place in autograd."""
+        """Run the graph: the outputs, as `build` returns them.
+
+        They have no gradient: backward through one is an AutogradError.
+        """
         leaves: list[Tensor] = []
-        structure = flatten((args, kwargs), leaves)
+        structure = flatten((args, dict(sorted(kwargs.items()))), leaves)
+        if "_lock" not in self.__dict__:
+            raise ArgumentError(
+                f"{type(self).__name__}.__init__ must begin with super().__init__()"
+            )
         with self._lock:
             return self._call(structure, leaves, args, kwargs)
 
     def _call(self, structure: Any, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
-        key = (structure, *[t._meta for t in leaves], *self._state())
-        compiled = self._plans.get(key)
-        if compiled is None or not compiled.holds():
-            if self._needs_eager_step():
-                return self._step_eagerly(args, kwargs)
-            compiled = self._compile(key, structure, leaves)
-            if compiled is None:  # the step makes state that is not there yet
-                return self._step_eagerly(args, kwargs)
-        else:
-            self._plans.move_to_end(key)
-        return compiled.run(leaves)
+        key = (structure, *[t._meta for t in leaves], grad_enabled(), *self._options())
+        for compiled in self._plans.get(key, ()):
+            if compiled.holds():
+                self._plans.move_to_end(key)
+                return compiled.run(leaves)
+        made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
+        if made is None:  # the step makes state that is not there yet
+            return self._step_eagerly(args, kwargs)
+        return made.run(leaves)
 
     # --- which Plan ---------------------------------------------------------------------------
 
     def _modules(self) -> Iterator[tuple[str, Module]]:
+        """Modules that have a name here; others are watched too, and have none."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield from value.named_modules(prefix=name)
 
-    def _roots(self) -> list[Any]:
-        """Where modules are found; what is no module among them is looked over."""
-        return list(self.__dict__.values())
-
-    def _state(self) -> list[Any]:
-        """What a Plan depends on besides the arguments."""
-        found: list[Any] = []
-        for value in self._roots():
-            if isinstance(value, Module):
-                _add_state(value, found)
-        for optimizer, _ in self._optimizers:
-            for group in optimizer.param_groups:
-                found += [
-                    value if isinstance(value, (bool, int, float, str, tuple)) else id(value)
-                    for name, value in group.items()
-                    if name not in LIVE_OPTIONS
-                ]
-        return found
+    def _options(self) -> list[Any]:
+        """The optimizers' settings, but those that are live."""
+        return [
+            value if isinstance(value, (bool, int, float, str, tuple)) else id(value)
+            for optimizer, _ in self._optimizers
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if name not in LIVE_OPTIONS
+        ]
 
     def _needs_eager_step(self) -> bool:
         """Whether an optimizer has yet to make its state, which its first step does."""
@@ -145,9 +153,11 @@ class Graph:
     # --- capture ------------------------------------------------------------------------------
 
     def _compile(self, key: Any, structure: Any, leaves: list[Tensor]) -> _Compiled | None:
-        if self._plans:
+        if key in self._plans:
+            self._history.append("a module's setting, or a decision by a changing number")
+        elif self._plans:
             self._history.append(difference(next(reversed(self._plans)), key))
-        with capturing(self.name) as capture:
+        with watching() as seen, capturing(self.name) as capture:
             for name, module in self._modules():
                 for kind in (module._parameters, module._buffers):
                     for own, tensor in kind.items():
@@ -164,14 +174,18 @@ class Graph:
                 outputs = self.build(*args, **kwargs)
                 made: list[Tensor] = []
                 result = flatten(outputs, made)
+                trained = capture.phase == "backward"
                 steps.take()
                 for t in made:
                     capture.output(t)
         if steps.made_state:
             return None
         optimized = optimize(capture.graph, self.without_passes)
-        compiled = _Compiled(capture, compile_plan(optimized), result, steps)
-        self._plans[key] = compiled
+        compiled = _Compiled(capture, compile_plan(optimized), result, steps, list(seen.values()))
+        compiled.ends = [t._node is not None and not trained for t in made]
+        same = self._plans.setdefault(key, [])
+        same.insert(0, compiled)
+        del same[MAX_PLANS:]
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
         return compiled
@@ -187,16 +201,17 @@ class Graph:
     @property
     def plans(self) -> list[Plan]:
         """The Plans compiled so far, the last one called last."""
-        return [compiled.plan for compiled in self._plans.values()]
+        return [compiled.plan for same in self._plans.values() for compiled in same]
 
     @property
     def graphs(self) -> list[LogicalGraph]:
         """What was captured for each of them."""
-        return [compiled.plan.graph for compiled in self._plans.values()]
+        return [plan.graph for plan in self.plans]
 
     def explain(self) -> str:
         """Which Plans there are, and what made a new capture necessary each time."""
-        lines = [f"{self.name}: {len(self._plans)} plans"]
+        count = len(self.plans)
+        lines = [f"{self.name}: {count} plan{'s' * (count != 1)}"]
         lines += [f"  {plan!r}" for plan in self.plans]
         lines += [f"  captured again: {why}" for why in self._history]
         return "\n".join(lines)
@@ -207,44 +222,52 @@ class Graph:
         return "\n".join(repr(graph) for graph in self.graphs)
 
 
-def _add_state(module: Module, found: list[Any]) -> None:
-    found.append(module.training)
-    for p in module._parameters.values():
-        found.append(None if p is None else p._ref)
-    for b in module._buffers.values():
-        found.append(None if b is None else b._ref)
-    for child in module._modules.values():
-        if child is not None:
-            _add_state(child, found)
-
-
-def _is_set(cell: Any) -> bool:
-    """Whether a closure's variable has a value yet."""
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
 class _Compiled:
-    """A Plan with what Python does around each replay."""
+    """A Plan with what Python does around each replay.
 
-    def __init__(self, capture: Capture, plan: Plan, structure: Any, steps: Steps) -> None:
+    `ends` says which outputs eager code could have gone backward from.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        plan: Plan,
+        structure: Any,
+        steps: Steps,
+        modules: list[Module],
+    ) -> None:
         self.plan, self.structure, self.steps = plan, structure, steps
         self.guards: list[Guard] = capture.guards
         self.draws = capture.draws
+        self.watched = [(module, state_of(module)) for module in modules]
+        self.ends: list[bool] = []
 
     def holds(self) -> bool:
-        """Whether every decision that the captured code made would be made again."""
+        """Whether the modules are as they were, and every decision would be made again."""
+        for module, state in self.watched:
+            if state_of(module) != state:
+                return False
         return all(find() == outcome for find, outcome in self.guards)
 
     def run(self, inputs: list[Tensor]) -> Any:
         for generator, drawn in self.draws:
             drawn[0] = generator.draw_now()
         outputs = self.plan.launch(inputs)
+        for out, end in zip(outputs, self.ends, strict=True):
+            if end and grad_enabled():
+                out._node = Node(_NO_GRADIENT, (), (), (), (), (), (out._meta,))
         self.steps.after_launch()
         return unflatten(self.structure, iter(outputs))
+
+
+def _no_gradient(c: Any, *gradients: Any) -> Any:
+    raise AutogradError(
+        "backward through the output of a graph: what led to it was replayed, not recorded.  Call "
+        "backward() inside build, or call the graph under flow.no_grad() if no gradient is wanted"
+    )
+
+
+_NO_GRADIENT = Recorded("graph", _no_gradient)
 
 
 # --- functions ----------------------------------------------------------------------------------
@@ -259,9 +282,6 @@ class _FunctionGraph(Graph):
     def build(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
-    def _roots(self) -> list[Any]:
-        return [cell for _, cell in self._closed_over()]
-
     def _closed_over(self) -> list[tuple[str, Any]]:
         """Names and values that the function closes over."""
         code = getattr(self.function, "__code__", None)
@@ -275,15 +295,24 @@ class _FunctionGraph(Graph):
                 yield from value.named_modules(prefix=name)
 
 
+def _is_set(cell: Any) -> bool:
+    """Whether a closure's variable has a value yet."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
 def compile(function: Callable[..., Any]) -> Graph:
     """A graph of a plain function, or a decorator: `@flow.compile`.
 
     Called with tensors it captures what the function does, once for each kind of call, and replays
-    it.  Modules that the function closes over are watched as a Graph's attributes are; tensors that
-    it reaches otherwise are taken for variables.
+    it.  Modules that it calls are watched; tensors that it reaches are variables; other Python
+    values are taken as they are when it is captured.
     """
     if not callable(function):
         raise ArgumentTypeError(f"compile takes a function, got {type(function).__name__}")
     graph = _FunctionGraph(function)
-    functools.update_wrapper(graph, function)
+    functools.update_wrapper(graph, function, updated=())
     return graph

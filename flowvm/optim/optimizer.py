@@ -17,8 +17,8 @@ from itertools import chain
 from typing import Any
 
 from flowvm.autograd import enable_grad
-from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.interpreter import set_grad_enabled
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.interpreter import current_recorder, set_grad_enabled
 from flowvm.nn.module import clear_grads
 from flowvm.tensor import Tensor
 
@@ -77,6 +77,12 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what closure, run first, returns."""
+        recorder = current_recorder()
+        if recorder is not None and recorder.phase != "optimizer":
+            raise CaptureError(
+                f"{type(self).__name__}.step() in a graph's build: give the optimizer to the graph "
+                f"with add_optimizer(), which steps it after build"
+            )
         loss = None
         if closure is not None:
             with enable_grad():

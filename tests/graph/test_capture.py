@@ -52,10 +52,12 @@ def test_every_op_captured_and_interpreted_gives_the_same_bits(known, rng):
     flow.vm.sync()
 
 
-def train(model, optimizer, x, y):
+def train(model, optimizer, x, y, capture=None):
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
+    if capture is not None:
+        capture.phase = "optimizer"
     optimizer.step()
     return loss
 
@@ -80,7 +82,7 @@ def test_training_steps_replayed_are_eager_training(kind):
         values = [train(model, optimizer, x, y).item()]
         if captured:
             with capturing("step", [(x, "x"), (y, "y")]) as capture:
-                capture.output(train(model, optimizer, x, y))
+                capture.output(train(model, optimizer, x, y, capture))
             capture.graph.check()
             model.zero_grad()
             values += [interpret(capture.graph, [x, y])[0].item() for _ in range(4)]
@@ -119,9 +121,8 @@ def test_replay_changes_variables_in_the_captured_order():
 
 @pytest.mark.parametrize(
     "read",
-    [lambda t: t.item(), lambda t: t.numpy(), lambda t: bool(t > 0), lambda t: t.tolist(), float,
-     lambda t: flow.nonzero(t).shape],
-    ids=["item", "numpy", "bool", "tolist", "float", "shape of nonzero"],
+    [lambda t: t.item(), lambda t: t.numpy(), bool, lambda t: t.tolist(), float],
+    ids=["item", "numpy", "bool", "tolist", "float"],
 )  # fmt: skip
 def test_reading_a_value_names_the_rule_and_the_line(read):
     x = flow.ones(1)
