@@ -8,6 +8,7 @@ the module is still found by `from flowvm.ops.softmax import ...`.
 import math as _numbers
 
 from flowvm.ops import activation as _activation
+from flowvm.ops import bags as _bags
 from flowvm.ops import binary as _binary
 from flowvm.ops import choices as _choices
 from flowvm.ops import class_loss as _class_loss
@@ -33,16 +34,19 @@ from flowvm.ops import matrices as _matrices
 from flowvm.ops import moments as _moments
 from flowvm.ops import normalization as _normalization
 from flowvm.ops import padding as _padding
+from flowvm.ops import patches as _patches
 from flowvm.ops import pooling as _pooling
 from flowvm.ops import power as _power
 from flowvm.ops import products as _products
 from flowvm.ops import random as _random
 from flowvm.ops import ranges as _ranges
 from flowvm.ops import reduce as _reduce
+from flowvm.ops import resize as _resize
 from flowvm.ops import scan as _scan
 from flowvm.ops import scatter_reduce as _scatter_reduce
 from flowvm.ops import scattering as _scattering
 from flowvm.ops import searching as _searching
+from flowvm.ops import shuffles as _shuffles
 from flowvm.ops import slicing as _slicing
 from flowvm.ops import softmax as _softmax
 from flowvm.ops import sorting as _sorting
@@ -55,6 +59,7 @@ from flowvm.ops import unique as _unique
 from flowvm.ops import views as _views
 from flowvm.ops import windows as _windows
 from flowvm.ops.activation import *  # noqa: F403
+from flowvm.ops.bags import *  # noqa: F403
 from flowvm.ops.binary import *  # noqa: F403
 from flowvm.ops.choices import *  # noqa: F403
 from flowvm.ops.class_loss import *  # noqa: F403
@@ -81,6 +86,7 @@ from flowvm.ops.moments import *  # noqa: F403
 from flowvm.ops.normalization import *  # noqa: F403
 from flowvm.ops.optimizer import *  # noqa: F403
 from flowvm.ops.padding import *  # noqa: F403
+from flowvm.ops.patches import *  # noqa: F403
 from flowvm.ops.pooling import *  # noqa: F403
 from flowvm.ops.power import *  # noqa: F403
 from flowvm.ops.products import *  # noqa: F403
@@ -88,10 +94,12 @@ from flowvm.ops.random import *  # noqa: F403
 from flowvm.ops.ranges import *  # noqa: F403
 from flowvm.ops.reduce import *  # noqa: F403
 from flowvm.ops.registry import SAMPLES, Launch, Sample, View, op, samples
+from flowvm.ops.resize import *  # noqa: F403
 from flowvm.ops.scan import *  # noqa: F403
 from flowvm.ops.scatter_reduce import *  # noqa: F403
 from flowvm.ops.scattering import *  # noqa: F403
 from flowvm.ops.searching import *  # noqa: F403
+from flowvm.ops.shuffles import *  # noqa: F403
 from flowvm.ops.slicing import *  # noqa: F403
 from flowvm.ops.softmax import *  # noqa: F403
 from flowvm.ops.sorting import *  # noqa: F403
@@ -108,6 +116,7 @@ inf, nan, pi, e = _numbers.inf, _numbers.nan, _numbers.pi, _numbers.e
 
 __all__ = ["SAMPLES", "Elementwise", "Launch", "Sample", "View", "elementwise", "op", "samples"]
 __all__ += _activation.__all__
+__all__ += _bags.__all__
 __all__ += _binary.__all__
 __all__ += _choices.__all__
 __all__ += _class_loss.__all__
@@ -132,16 +141,19 @@ __all__ += _matrices.__all__
 __all__ += _moments.__all__
 __all__ += _normalization.__all__
 __all__ += _padding.__all__
+__all__ += _patches.__all__
 __all__ += _pooling.__all__
 __all__ += _power.__all__
 __all__ += _products.__all__
 __all__ += _random.__all__
 __all__ += _ranges.__all__
 __all__ += _reduce.__all__
+__all__ += _resize.__all__
 __all__ += _scan.__all__
 __all__ += _scatter_reduce.__all__
 __all__ += _scattering.__all__
 __all__ += _searching.__all__
+__all__ += _shuffles.__all__
 __all__ += _slicing.__all__
 __all__ += _softmax.__all__
 __all__ += _sorting.__all__

@@ -6,14 +6,15 @@ processor has, and all operations are LLVM's own: no instruction of one processo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from flowvm.ops.tile import tile_shape
 
-__all__ = ["Emitter", "address_of", "emitter", "lanes_of", "roomy", "same_reals"]
+__all__ = ["Emitter", "address_of", "emitter", "functions_apart", "lanes_of", "roomy", "same_reals"]
 
 
 def lanes_of(dtype: str) -> int:
@@ -25,6 +26,23 @@ def roomy() -> bool:
     """Whether there are 32 vector registers, not 16."""
     shape = tile_shape("float32")
     return shape.rows * shape.vectors >= 24
+
+
+_apart: list[Any] = []
+
+
+@contextlib.contextmanager
+def functions_apart() -> Iterator[Any]:
+    """Inside, long functions are written to the module that this gives, and only declared where
+    they are called: Numba then has no work with them.  `jit` compiles one program at a time.
+    """
+    from llvmlite import ir
+
+    _apart.append(ir.Module("apart"))
+    try:
+        yield _apart[-1]
+    finally:
+        _apart.pop()
 
 
 class Emitter:
@@ -43,17 +61,25 @@ class Emitter:
         self.suffix = f"v{self.lanes}{'f' if real else 'i'}{8 * self.size}"
         self.zero = ir.Constant(self.vector, None)
 
-    def function(self, name: str, args: list[Any], emit: Callable[[Any, Any], None]) -> Any:
-        """The function of this name; `emit(builder, function)` writes it when it is new."""
-        name = f"flowvm_{name}_{self.dtype}"
-        if (known := self.module.globals.get(name)) is not None:
-            return known
-        made = self.ir.Function(self.module, self.ir.FunctionType(self.ir.VoidType(), args), name)
-        made.linkage = "linkonce_odr"  # bodies that share it are linked to one
-        made.attributes.add("noinline")
-        made.attributes.add("nounwind")
-        emit(self.ir.IRBuilder(made.append_basic_block("entry")), made)
-        return made
+    def function(
+        self, name: str, args: list[Any], emit: Callable[[Any, Any], None], *, long: bool = False
+    ) -> Any:
+        """The function of this name; `emit(builder, function)` writes it when it is new.
+
+        `long`: it may be written apart, so what calls it belongs to one program alone.
+        """
+        name, own = f"flowvm_{name}_{self.dtype}", self.module
+        home = _apart[-1] if _apart and long else own
+        if name not in home.globals:
+            kind = self.ir.FunctionType(self.ir.VoidType(), args)
+            made = self.ir.Function(home, kind, name)
+            made.linkage = "linkonce_odr"  # bodies that share it are linked to one
+            made.attributes.add("noinline")
+            made.attributes.add("nounwind")
+            self.module = home
+            emit(self.ir.IRBuilder(made.append_basic_block("entry")), made)
+            self.module = own
+        return self.declared(name, self.ir.VoidType(), args)
 
     def declared(self, name: str, returns: Any, args: list[Any]) -> Any:
         kind = self.ir.FunctionType(returns, args)

@@ -22,9 +22,18 @@ from flowvm.ops.conv_plain import (
     plain_body,
     plain_weight_body,
 )
-from flowvm.ops.conv_plan import Shape, Triple, strips_of, three_of, tiles_of
-from flowvm.ops.conv_strips import strips_bias_body, strips_body
-from flowvm.ops.conv_weight import weight_body
+from flowvm.ops.conv_plan import (
+    Shape,
+    Triple,
+    shifts_of,
+    strips_of,
+    taps_of,
+    three_of,
+    tiles_of,
+)
+from flowvm.ops.conv_strips import strips_bias_body, strips_body, strips_walker
+from flowvm.ops.conv_walk import numbers_address
+from flowvm.ops.conv_weight import tiles_walker, weight_body
 from flowvm.ops.registry import Launch, View, op
 from flowvm.tensor import Tensor
 
@@ -76,7 +85,7 @@ def _strips(out: TensorMeta, shape: Shape, back: bool, *inputs: TensorMeta) -> L
         (out,),
         strips_bias_body if len(inputs) == 3 else strips_body,
         views,
-        tuple(plan),
+        (strips_walker(out.dtype.name), numbers_address((*plan, *taps_of(plan)))),
         plan.panels,
         plan.panel_grain,
         plan.table + plan.weights * size,
@@ -173,7 +182,7 @@ def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, 
         (out,),
         weight_body,
         _flat(out, g, input),
-        tuple(plan),
+        (tiles_walker(g.dtype.name), numbers_address((*plan, *shifts_of(plan)))),
         plan.units,
         plan.grain,
         max(8, plan.partial * size),

@@ -35,8 +35,10 @@ __all__ = [
     "axis_of",
     "packed_rows",
     "shift_of",
+    "shifts_of",
     "strips_of",
     "takes_part",
+    "taps_of",
     "three_of",
     "tiles_of",
 ]
@@ -263,6 +265,32 @@ def strips_of(s: Shape, dtype: str, back: bool) -> Strips:
     )  # fmt: skip
 
 
+def taps_of(t: Strips) -> tuple[int, ...]:
+    """How many taps take part in each phase of the result; then, phase after phase, their numbers
+    in the kernel's plane; then where their shifts begin, from a channel's first line.
+    """
+    counts: list[int] = []
+    numbers: list[int] = []
+    shifts: list[int] = []
+    for phase in range(t.results_h * t.results_w):
+        before = len(numbers)
+        for tap in range(t.kh * t.kw):
+            down, right = (
+                shift_of(k, p, stride, pad, gap, t.back, base)
+                for k, p, stride, pad, gap, base in (
+                    (tap // t.kw, phase // t.results_w, t.stride_h, t.pad_h, t.gap_h, t.base_h),
+                    (tap % t.kw, phase % t.results_w, t.stride_w, t.pad_w, t.gap_w, t.base_w),
+                )
+            )
+            if takes_part(down, t.stride_h, t.back) and takes_part(right, t.stride_w, t.back):
+                numbers.append(tap)
+                plane = down % t.stride_h * t.sources_w + right % t.stride_w
+                shift = down // t.stride_h * t.wide + right // t.stride_w
+                shifts.append(plane * t.pitch + shift)
+        counts.append(len(numbers) - before)
+    return (*counts, *numbers, *shifts)
+
+
 class Tiles(NamedTuple):
     """What `correlate` takes, in this order: sums over samples and positions, in tiles."""
 
@@ -384,6 +412,17 @@ def tiles_of(s: Shape, dtype: str) -> Tiles:
         unit_c, -(-s.channels // unit_c), block_c, block_o, blocks_o, parts, rows, columns, slots,
         lanes,
     )  # fmt: skip
+
+
+def shifts_of(t: Tiles) -> tuple[int, ...]:
+    """Where the shift of each tap begins, from a channel's first line."""
+    shifts = []
+    for tap in range(t.kh * t.kw):
+        down, right = tap // t.kw * t.gap_h, tap % t.kw * t.gap_w
+        plane = down % t.stride_h * t.sources_w + right % t.stride_w
+        shift = down // t.stride_h * t.wide + right // t.stride_w
+        shifts.append(plane * t.segments * t.pitch + shift)
+    return tuple(shifts)
 
 
 def three_of(values: Sequence[int], filling: int) -> Triple:

@@ -5,8 +5,6 @@ each channel of a block begins.  Phase 1 is strips of positions, each one chunk:
 rows that it needs in its arena, multiplies panel after panel with `convolve_strip`, whose results
 stay in the arena while channels and planes of depth are added up, and writes them out with the
 bias.  See `conv_plan` for the geometry.  The gradient by the weight is in `conv_weight`.
-
-Long because a body lists what `Strips` has, twice.
 """
 
 from __future__ import annotations
@@ -15,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.conv_plan import Strips, shift_of, takes_part
+from flowvm.ops.conv_plan import Strips, shift_of
 from flowvm.ops.conv_rows import add_row, take_row
 from flowvm.ops.conv_tile import ADDED, ALONE, PLACED, convolve_strip
+from flowvm.ops.conv_walk import array_at, array_in, call_walk, numbers_at, walker
 from flowvm.ops.registry import PHASE_BITS
 
-__all__ = ["convolve", "fill_with", "lay_out", "strips_bias_body", "strips_body"]
+__all__ = ["fill_with", "lay_out", "strips_bias_body", "strips_body", "strips_walker"]
 
 Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
+FIELDS = len(Strips._fields)  # behind them lies what `taps_of` says
+strips_at = numbers_at(Strips)
 
 
 def fill_with(line: Array, value: Any) -> None:
@@ -57,39 +58,17 @@ def lay_out(
         u += 1
 
 
-def _taps_of(t: Strips, ph: int, pw: int) -> int:
-    """How many taps take part in a phase of the result."""
-    rows = columns = 0
-    for b in range(t.kh):
-        rows += takes_part(
-            shift_of(b, ph, t.stride_h, t.pad_h, t.gap_h, t.back, 0), t.stride_h, t.back
-        )
-    for e in range(t.kw):
-        columns += takes_part(
-            shift_of(e, pw, t.stride_w, t.pad_w, t.gap_w, t.back, 0), t.stride_w, t.back
-        )
-    return rows * columns
-
-
-def _write_table(table: Array, t: Strips) -> None:
+def _write_table(table: Array, t: Strips, taps: Array) -> None:
     """For each phase of the result the offsets of its taps, channel after channel."""
-    at = 0
+    phases = t.results_h * t.results_w
     lines = t.sources_h * t.sources_w * t.pitch
-    for phase in range(t.results_h * t.results_w):
-        ph, pw = phase // t.results_w, phase % t.results_w
+    at, shift = 0, phases + t.kh * t.kw
+    for phase in range(phases):
         for c in range(t.channels):
-            for b in range(t.kh):
-                down = shift_of(b, ph, t.stride_h, t.pad_h, t.gap_h, t.back, t.base_h)
-                if not takes_part(down, t.stride_h, t.back):
-                    continue
-                for e in range(t.kw):
-                    right = shift_of(e, pw, t.stride_w, t.pad_w, t.gap_w, t.back, t.base_w)
-                    if not takes_part(right, t.stride_w, t.back):
-                        continue
-                    plane = down % t.stride_h * t.sources_w + right % t.stride_w
-                    shift = down // t.stride_h * t.wide + right // t.stride_w
-                    table[at] = c * lines + plane * t.pitch + shift
-                    at += 1
+            for k in range(taps[phase]):
+                table[at] = c * lines + taps[shift + k]
+                at += 1
+        shift += taps[phase]
 
 
 def _height(rest: int, tall: int) -> int:
@@ -99,40 +78,34 @@ def _height(rest: int, tall: int) -> int:
     return 4 if rest > 1 else 1
 
 
-def _pack_panel(packed: Array, weight: Array, t: Strips, group: int, row: int) -> None:
+def _pack_panel(packed: Array, weight: Array, t: Strips, taps: Array, group: int, row: int) -> None:
     """The panel that begins with `row`, for each phase, plane of depth and block of channels."""
-    taps = t.kh * t.kw
+    plane = t.kh * t.kw
     height = _height(t.rows - row, t.tall)
     real = min(height, t.rows - row)
-    per_row, per_channel = t.depth * t.kd * taps, t.kd * taps
+    per_row, per_channel = t.depth * t.kd * plane, t.kd * plane
     if t.back:
         per_row, per_channel = per_channel, t.rows * per_channel
-    start = group * t.rows * t.depth * t.kd * taps + row * per_row
-    first = group * t.padded * t.depth * t.kd * taps
+    start = group * t.rows * t.depth * t.kd * plane + row * per_row
+    first = group * t.padded * t.depth * t.kd * plane
     zero = packed.dtype.type(0)
+    number = t.results_h * t.results_w
     for phase in range(t.results_h * t.results_w):
-        ph, pw = phase // t.results_w, phase % t.results_w
-        count = _taps_of(t, ph, pw)
+        count = taps[phase]
         for a in range(t.kd):
             for c0 in range(0, t.depth, t.channels):
                 c1 = min(c0 + t.channels, t.depth)
                 at = first + ((a * t.depth + c0) * t.padded + row * (c1 - c0)) * count
                 for c in range(c0, c1):
-                    for b in range(t.kh):
-                        down = shift_of(b, ph, t.stride_h, t.pad_h, t.gap_h, t.back, 0)
-                        if not takes_part(down, t.stride_h, t.back):
-                            continue
-                        for e in range(t.kw):
-                            right = shift_of(e, pw, t.stride_w, t.pad_w, t.gap_w, t.back, 0)
-                            if not takes_part(right, t.stride_w, t.back):
-                                continue
-                            source = start + c * per_channel + (a * t.kh + b) * t.kw + e
-                            for i in range(real):
-                                packed[at + i] = weight[source + i * per_row]
-                            for i in range(real, height):
-                                packed[at + i] = zero
-                            at += height
+                    for k in range(count):
+                        source = start + c * per_channel + a * plane + taps[number + k]
+                        for i in range(real):
+                            packed[at + i] = weight[source + i * per_row]
+                        for i in range(real, height):
+                            packed[at + i] = zero
+                        at += height
         first += t.padded * t.depth * t.kd * count
+        number += count
 
 
 def _write_out(
@@ -193,8 +166,9 @@ def _lay_out_channels(
 
 
 def _strip(
-    out: Array, x: Array, bias: Array, biased: bool, packed: Array, table: Array, t: Strips,
-    lines: Array, results: Array, spots: Array, masks: Array, zeros: Array, unit: int,
+    out: Array, x: Array, bias: Array, biased: int, packed: Array, table: Array, t: Strips,
+    taps: Array, lines: Array, results: Array, spots: Array, masks: Array, zeros: Array,
+    unit: int,
 ) -> None:  # fmt: skip
     """One unit of phase 1: some rows of a group of a sample at a strip of positions of a plane."""
     block, z = unit % t.blocks, unit // t.blocks % t.result_d
@@ -203,8 +177,8 @@ def _strip(
     group, q0 = task % t.groups, block * t.span
     r0, r1 = part * t.part, min((part + 1) * t.part, t.rows)
     count = min(t.span, (t.down - 1) * t.wide + t.across - q0)
-    phases, taps = t.results_h * t.results_w, t.kh * t.kw
-    first = group * t.padded * t.depth * t.kd * taps
+    phases = t.results_h * t.results_w
+    first = group * t.padded * t.depth * t.kd * t.kh * t.kw
     x_at = task * t.depth * t.source_d * t.source_h * t.source_w
     plus = bias if biased else zeros
     passes = 0
@@ -222,7 +196,7 @@ def _strip(
             _lay_out_channels(lines, x, x_at, t, q0, plane, c0, c1)
             begin = 0  # of the phase's taps
             for phase in range(phases):
-                taken = _taps_of(t, phase // t.results_w, phase % t.results_w)
+                taken = taps[phase]
                 weights = first + begin * t.padded * t.depth * t.kd
                 weights += (a * t.depth + c0) * t.padded * taken
                 for row in range(r0, r1, t.tall):
@@ -251,12 +225,13 @@ def _strip(
         for phase in range(phases):
             for row in range(r0, r1):
                 _write_rows(
-                    out, bias, biased, results, 0, t, task, z, q0, count, phase, row, row + 1
-                )
+                    out, bias, biased, results, phase * t.high * t.span, t, task, z, q0, count,
+                    phase, row, row + 1,
+                )  # fmt: skip
 
 
 def _write_rows(
-    out: Array, bias: Array, biased: bool, results: Array, own: int, t: Strips, task: int, z: int,
+    out: Array, bias: Array, biased: int, results: Array, own: int, t: Strips, task: int, z: int,
     q0: int, count: int, phase: int, r0: int, r1: int,
 ) -> None:  # fmt: skip
     """Rows [r0, r1) of a group, whose results begin at `own`."""
@@ -289,73 +264,57 @@ def _write_spots(spots: Array, masks: Array, t: Strips, block: int) -> None:
             x, y = x - t.wide, y + 1
 
 
-def convolve(
-    out: Array, x: Array, weight: Array, bias: Array, biased: bool, t: Strips, scratch: Array,
+def _convolve(
+    out: Array, x: Array, weight: Array, bias: Array, biased: int, plan: int, scratch: Array,
     arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Units [lo, hi) of either phase."""
-    table = scratch[: t.table].view(np.int32)
-    packed = scratch[t.table :].view(out.dtype)
+    t = strips_at(plan)
+    taps = array_at(plan + 8 * FIELDS, t.results_h * t.results_w + 2 * t.kh * t.kw)
+    table = array_in(scratch, 0, t.table // 4, np.int32)
+    packed = array_in(scratch, t.table, (len(scratch) - t.table) // out.itemsize, out)
     if lo >> PHASE_BITS == 0:
         panels = (t.rows + t.tall - 1) // t.tall
         for unit in range(lo, hi):
             if unit == 0:
-                _write_table(table, t)
-            _pack_panel(packed, weight, t, unit // panels, unit % panels * t.tall)
+                _write_table(table, t, taps)
+            _pack_panel(packed, weight, t, taps, unit // panels, unit % panels * t.tall)
         return
     vectors = t.span // t.lanes
-    spots = arena[: 8 * vectors].view(np.int32)
-    masks = arena[8 * vectors : 12 * vectors].view(np.uint16)
-    own = arena[(12 * vectors + 63) // 64 * 64 :].view(out.dtype)
+    spots = array_in(arena, 0, 2 * vectors, np.int32)
+    masks = array_in(arena, 8 * vectors, 2 * vectors, np.uint16)
     laid = (t.channels * t.sources_h * t.sources_w * t.pitch + 63) // 64 * 64
     kept = (t.results_h * t.results_w * t.high * t.span + 63) // 64 * 64
-    lines, results, zeros = own[:laid], own[laid : laid + kept], own[laid + kept :]
-    fill_with(zeros[: t.tall], zeros.dtype.type(0))
+    begin = (12 * vectors + 63) // 64 * 64
+    lines = array_in(arena, begin, laid, out)
+    begin += laid * out.itemsize
+    results = array_in(arena, begin, kept, out)
+    zeros = array_in(arena, begin + kept * out.itemsize, t.tall, out)
+    fill_with(zeros, zeros.dtype.type(0))
     known = -1
     for unit in range(lo & PHASE_MASK, hi & PHASE_MASK):
         if t.placed and unit % t.blocks != known:
             known = unit % t.blocks
             _write_spots(spots, masks, t, known)
-        _strip(out, x, bias, biased, packed, table, t, lines, results, spots, masks, zeros, unit)
+        _strip(
+            out, x, bias, biased, packed, table, t, taps, lines, results, spots, masks, zeros, unit
+        )
+
+
+def strips_walker(dtype: str) -> int:
+    """The address of the walk that the bodies call."""
+    return walker(_convolve, dtype)
 
 
 def strips_body(
-    out: Array, x: Array, weight: Array,
-    samples: int, groups: int, depth: int, rows: int, source_d: int, source_h: int,
-    source_w: int, result_d: int, result_h: int, result_w: int, kd: int, kh: int, kw: int,
-    stride_d: int, stride_h: int, stride_w: int, pad_d: int, pad_h: int, pad_w: int, gap_d: int,
-    gap_h: int, gap_w: int, back: int, base_h: int, base_w: int, results_h: int, results_w: int,
-    sources_h: int, sources_w: int, down: int, across: int, wide: int, span: int, blocks: int,
-    pitch: int, channels: int, part: int, parts: int, tall: int, padded: int, high: int,
-    placed: int, lanes: int, table: int,
-    scratch: Array, arena: Array, lo: int, hi: int,
+    out: Array, x: Array, weight: Array, walk: int, plan: int, scratch: Array, arena: Array,
+    lo: int, hi: int,
 ) -> None:  # fmt: skip
-    t = Strips(
-        samples, groups, depth, rows, source_d, source_h, source_w, result_d, result_h,
-        result_w, kd, kh, kw, stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, gap_d, gap_h,
-        gap_w, back, base_h, base_w, results_h, results_w, sources_h, sources_w, down, across,
-        wide, span, blocks, pitch, channels, part, parts, tall, padded, high, placed, lanes,
-        table,
-    )  # fmt: skip
-    convolve(out, x, weight, weight, False, t, scratch, arena, lo, hi)
+    call_walk(walk, out, x, weight, weight, 0, plan, scratch, arena, lo, hi)
 
 
 def strips_bias_body(
-    out: Array, x: Array, weight: Array, bias: Array,
-    samples: int, groups: int, depth: int, rows: int, source_d: int, source_h: int,
-    source_w: int, result_d: int, result_h: int, result_w: int, kd: int, kh: int, kw: int,
-    stride_d: int, stride_h: int, stride_w: int, pad_d: int, pad_h: int, pad_w: int, gap_d: int,
-    gap_h: int, gap_w: int, back: int, base_h: int, base_w: int, results_h: int, results_w: int,
-    sources_h: int, sources_w: int, down: int, across: int, wide: int, span: int, blocks: int,
-    pitch: int, channels: int, part: int, parts: int, tall: int, padded: int, high: int,
-    placed: int, lanes: int, table: int,
-    scratch: Array, arena: Array, lo: int, hi: int,
+    out: Array, x: Array, weight: Array, bias: Array, walk: int, plan: int, scratch: Array,
+    arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    t = Strips(
-        samples, groups, depth, rows, source_d, source_h, source_w, result_d, result_h,
-        result_w, kd, kh, kw, stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, gap_d, gap_h,
-        gap_w, back, base_h, base_w, results_h, results_w, sources_h, sources_w, down, across,
-        wide, span, blocks, pitch, channels, part, parts, tall, padded, high, placed, lanes,
-        table,
-    )  # fmt: skip
-    convolve(out, x, weight, bias, True, t, scratch, arena, lo, hi)
+    call_walk(walk, out, x, weight, bias, 1, plan, scratch, arena, lo, hi)

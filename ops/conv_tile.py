@@ -128,7 +128,7 @@ class _Tiles(Emitter):
                 vectors = b.sub(vectors, did)
             b.ret_void()
 
-        return self.function(f"strip_{rows}", args, emit)
+        return self.function(f"strip_{rows}", args, emit, long=True)
 
     def strip_sums(self, b: Any, rows: int, wide: int, args: tuple[Any, ...]) -> list[Any]:
         """The products of a tile of so many rows and vectors."""
@@ -235,7 +235,7 @@ class _Tiles(Emitter):
                 self.store(b, b.fadd(before, total), c, n(k))
             b.ret_void()
 
-        return self.function(f"tile_{rows}", args, emit)
+        return self.function(f"tile_{rows}", args, emit, long=True)
 
 
 def _strip_define() -> Any:

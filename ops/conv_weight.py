@@ -12,29 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.conv_plan import Tiles, shift_of
+from flowvm.ops.conv_plan import Tiles
 from flowvm.ops.conv_strips import fill_with, lay_out
 from flowvm.ops.conv_tile import correlate_tile
+from flowvm.ops.conv_walk import array_at, array_in, call_walk, numbers_at, walker
 from flowvm.ops.registry import PHASE_BITS
 
-__all__ = ["weight_body"]
+__all__ = ["tiles_walker", "weight_body"]
 
 Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
+FIELDS = len(Tiles._fields)  # behind them lies what `shifts_of` says
+tiles_at = numbers_at(Tiles)
 
 
-def _write_table(table: Array, t: Tiles) -> None:
+def _write_table(table: Array, t: Tiles, shifts: Array) -> None:
     """Where the shift of each tap of each channel begins; the last tile repeats the last one."""
-    taps = t.kh * t.kw
-    lines = t.sources_h * t.sources_w
+    channel = t.sources_h * t.sources_w * t.segments * t.pitch
     for k in range(len(table)):
-        column = min(k, t.block_c * taps - 1)
-        c, b, e = column // taps, column % taps // t.kw, column % t.kw
-        down = shift_of(b, 0, t.stride_h, t.pad_h, t.gap_h, 0, 0)
-        right = shift_of(e, 0, t.stride_w, t.pad_w, t.gap_w, 0, 0)
-        plane = down % t.stride_h * t.sources_w + right % t.stride_w
-        shift = down // t.stride_h * t.wide + right // t.stride_w
-        table[k] = (c * lines + plane) * t.segments * t.pitch + shift
+        column = min(k, t.block_c * len(shifts) - 1)
+        table[k] = column // len(shifts) * channel + shifts[column % len(shifts)]
 
 
 def _write_masks(masks: Array, t: Tiles, q0: int) -> None:
@@ -132,7 +129,9 @@ def _channels(t: Tiles, unit: int) -> tuple[int, int, int, int, int]:
     return group, c0, min(c0 + t.unit_c, t.channels), o0, min(o0 + t.block_o, t.outputs)
 
 
-def _part(g: Array, x: Array, t: Tiles, partials: Array, arena: Array, unit: int) -> None:
+def _part(
+    g: Array, x: Array, t: Tiles, shifts: Array, partials: Array, arena: Array, unit: int
+) -> None:
     """One unit of phase 0."""
     part = unit // (t.groups * t.blocks_o * t.units_c)
     group, c0, c1, o0, o1 = _channels(t, unit)
@@ -141,19 +140,21 @@ def _part(g: Array, x: Array, t: Tiles, partials: Array, arena: Array, unit: int
     fill_with(partial, g.dtype.type(0))
     columns = _tiles(t, 1, t.block_c)[1] * t.columns
     begin = (4 * columns + 63) // 64 * 64
-    table = arena[: 4 * columns].view(np.int32)
-    masks = arena[begin : begin + 2 * (t.span // t.lanes)].view(np.uint16)
-    own = arena[begin + (2 * t.span + 63) // 64 * 64 :].view(g.dtype)
+    masks = array_in(arena, begin, t.span // t.lanes, np.uint16)
+    begin += (2 * t.span + 63) // 64 * 64
     outputs = (t.block_o + t.rows) * t.segments * t.span
-    _write_table(table, t)
+    gs = array_in(arena, begin, outputs, g)
+    begin += outputs * g.itemsize
+    xs = array_in(arena, begin, (len(arena) - begin) // g.itemsize, g)
+    table = array_in(arena, 0, columns, np.int32)
+    _write_table(table, t, shifts)
     works = (t.samples + t.segments - 1) // t.segments * t.output_d * t.blocks
     first = part * works // t.parts
     for work in range(first, (part + 1) * works // t.parts):
         if work == first or t.blocks > 1:
             _write_masks(masks, t, work % t.blocks * t.span)
         _block(
-            g, x, t, own[:outputs], own[outputs:], table, masks, partial, work, group, c0, c1,
-            o0, o1,
+            g, x, t, gs, xs, table, masks, partial, work, group, c0, c1, o0, o1,
         )  # fmt: skip
 
 
@@ -185,34 +186,29 @@ def _gather(out: Array, partials: Array, t: Tiles, unit: int) -> None:
                         tile += 1
 
 
-def correlate(
-    out: Array, g: Array, x: Array, t: Tiles, scratch: Array, arena: Array, lo: int,
-    hi: int,
+def _correlate(
+    out: Array, g: Array, x: Array, unused: Array, kind: int, plan: int, scratch: Array,
+    arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Units [lo, hi) of either phase."""
-    partials = scratch.view(out.dtype)
+    t = tiles_at(plan)
+    shifts = array_at(plan + 8 * FIELDS, t.kh * t.kw)
+    partials = array_in(scratch, 0, len(scratch) // out.itemsize, out)
     if lo >> PHASE_BITS == 0:
         for unit in range(lo, hi):
-            _part(g, x, t, partials, arena, unit)
+            _part(g, x, t, shifts, partials, arena, unit)
         return
     for unit in range(lo & PHASE_MASK, hi & PHASE_MASK):
         _gather(out, partials, t, unit)
 
 
+def tiles_walker(dtype: str) -> int:
+    """The address of the walk that the body calls."""
+    return walker(_correlate, dtype)
+
+
 def weight_body(
-    out: Array, g: Array, x: Array,
-    samples: int, groups: int, channels: int, outputs: int, input_d: int, input_h: int,
-    input_w: int, output_d: int, output_h: int, output_w: int, kd: int, kh: int, kw: int,
-    stride_d: int, stride_h: int, stride_w: int, pad_d: int, pad_h: int, pad_w: int, gap_d: int,
-    gap_h: int, gap_w: int, sources_h: int, sources_w: int, wide: int, places: int, span: int,
-    blocks: int, segments: int, pitch: int, unit_c: int, units_c: int, block_c: int,
-    block_o: int, blocks_o: int, parts: int, rows: int, columns: int, slots: int, lanes: int,
-    scratch: Array, arena: Array, lo: int, hi: int,
+    out: Array, g: Array, x: Array, walk: int, plan: int, scratch: Array, arena: Array, lo: int,
+    hi: int,
 ) -> None:  # fmt: skip
-    t = Tiles(
-        samples, groups, channels, outputs, input_d, input_h, input_w, output_d, output_h,
-        output_w, kd, kh, kw, stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, gap_d, gap_h,
-        gap_w, sources_h, sources_w, wide, places, span, blocks, segments, pitch, unit_c,
-        units_c, block_c, block_o, blocks_o, parts, rows, columns, slots, lanes,
-    )  # fmt: skip
-    correlate(out, g, x, t, scratch, arena, lo, hi)
+    call_walk(walk, out, g, x, x, 0, plan, scratch, arena, lo, hi)

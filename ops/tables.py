@@ -111,14 +111,15 @@ def embedding(
             )
         skip = padding_idx % rows
     if max_norm is not None:
-        _renormalize(weight, index, max_norm, norm_type)
+        renormalize(weight, index, max_norm, norm_type)
     out: Tensor = take_slices(weight, index, 0, 0, 0, NONE, skip)
     if scale_grad_by_freq:
         return record(_scaled_op, (out,), alias(out, out._meta), (rows,), (index,))
     return out
 
 
-def _renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> None:
+def renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> None:
+    """Scale rows of `weight` that `index` names down to the norm `most`, in place."""
     before = set_grad_enabled(False)
     try:
         used = unique(index)

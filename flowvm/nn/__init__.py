@@ -83,7 +83,17 @@ from flowvm.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
 )
-from flowvm.nn.sparse import Embedding
+from flowvm.nn.shape import (
+    ChannelShuffle,
+    Fold,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unfold,
+    Upsample,
+    UpsamplingBilinear2d,
+    UpsamplingNearest2d,
+)
+from flowvm.nn.sparse import Embedding, EmbeddingBag
 
 __all__ = [
     "CELU",
@@ -103,6 +113,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "Bilinear",
+    "ChannelShuffle",
     "Conv1d",
     "Conv2d",
     "CosineEmbeddingLoss",
@@ -111,7 +122,9 @@ __all__ = [
     "Dropout1d",
     "Dropout2d",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
+    "Fold",
     "GaussianNLLLoss",
     "Graph",
     "GroupNorm",
@@ -144,6 +157,8 @@ __all__ = [
     "Parameter",
     "ParameterDict",
     "ParameterList",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
     "ReLU",
@@ -163,6 +178,10 @@ __all__ = [
     "Threshold",
     "TripletMarginLoss",
     "Unflatten",
+    "Unfold",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
     "functional",
     "init",
     "utils",

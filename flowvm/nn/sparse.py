@@ -1,4 +1,4 @@
-"""Embedding: a table of vectors looked up by integer."""
+"""Embedding: a table of vectors looked up by integer, one by one or bag by bag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowvm.autograd import no_grad
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn import init
-from flowvm.nn._check import integer
+from flowvm.nn._check import choice, integer
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 from flowvm.tensor import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.dtype import DType
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "EmbeddingBag"]
 
 
 class Embedding(Module):
@@ -82,3 +82,52 @@ class Embedding(Module):
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+class EmbeddingBag(Embedding):
+    """The mean, sum or maximum of the rows of a table that the integers of a bag name."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype)
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self.sparse = sparse
+        self.mode = choice(self, "mode", mode, ("sum", "mean", "max"))
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        return F.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"

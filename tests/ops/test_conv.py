@@ -1,7 +1,9 @@
 """Convolution and pooling against their definitions, in the sizes that take another path."""
 
 import ctypes
+import functools
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops import codegen, conv_ops
 from flowvm.ops.conv import _conv_reference, _transposed_reference
 from flowvm.ops.conv_code import lanes_of
+from flowvm.ops.conv_plan import Shape, shifts_of, strips_of, taps_of, tiles_of
 from flowvm.ops.conv_tile import ADDED, ALONE, PLACED, convolve_strip, strip_rows
+from flowvm.ops.conv_walk import array_at, array_in, call_walk, numbers_address, numbers_at, walker
 from flowvm.ops.pooling import _reference as _pooled
 from flowvm.ops.walk import OPERANDS_AT
 
@@ -299,6 +303,78 @@ def test_strip(rng, dtype, kind):
 
 
 # --- pooling -----------------------------------------------------------------------------------
+
+
+GEOMETRIES = [
+    ((2, 3), (1, 1), (0, 0), (1, 1)),
+    ((3, 3), (2, 3), (1, 2), (1, 1)),
+    ((4, 1), (3, 2), (2, 0), (2, 3)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding", "gap"), GEOMETRIES)
+def test_every_tap_takes_part_in_one_phase(kernel, stride, padding, gap):
+    size = (20, 30)
+    out = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+           for n, k, s, p, d in zip(size, kernel, stride, padding, gap, strict=True)]  # fmt: skip
+    shape = Shape(
+        2, 3, 4, 1, (1, *size), (1, *out), (1, *kernel), (1, *stride), (0, *padding), (1, *gap)
+    )
+    taps = kernel[0] * kernel[1]
+    for back in (False, True):
+        plan = strips_of(shape, "float32", back)
+        phases = plan.results_h * plan.results_w
+        said = taps_of(plan)
+        assert sum(said[:phases]) == taps
+        assert sorted(said[phases : phases + taps]) == list(range(taps))
+        lines = plan.sources_h * plan.sources_w * plan.pitch
+        assert all(0 <= shift < lines for shift in said[phases + taps :])
+    shifts = shifts_of(tiles_of(shape, "float32"))
+    assert len(set(shifts)) == len(shifts) == taps
+
+
+def _sum_of(a, b, c, d, kind, plan, scratch, arena, lo, hi):
+    numbers = pair_at(plan)
+    more = array_at(plan + 16, 2)
+    places = array_in(arena, 4, 3, np.int32)
+    reals = array_in(scratch, 8, 2, a)
+    for k in range(lo, hi):
+        a[k] = b[k] + c[k] * d[k] + kind + numbers.x * 100 + numbers.y * 10
+    places[2] = more[1]
+    reals[1] = a[0]
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+pair_at = numbers_at(Pair)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_walk_means_the_same_in_python(rng, dtype):
+    plan = numbers_address((1, 2, 3, 4))
+    assert plan == numbers_address((1, 2, 3, 4)) != numbers_address((1, 2, 3, 5))
+    b, c, d = (rng.standard_normal(5).astype(dtype) for _ in range(3))
+    found = []
+    for call in (_sum_of, functools.partial(call_walk, walker(_sum_of, dtype))):
+        a, scratch, arena = np.zeros(5, dtype), np.zeros(64, np.uint8), np.zeros(64, np.uint8)
+        call(a, b, c, d, 7, plan, scratch, arena, 0, 5)
+        assert arena[12:16].view(np.int32) == 4
+        assert scratch[8:].view(dtype)[1] == a[0]
+        found.append(a)
+    np.testing.assert_allclose(found[0], b + c * d + 127, rtol=1e-6)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_a_bias_compiles_no_other_walk():
+    x, w = (leaf(np.ones(s, "float32")) for s in ((1, 2, 5, 5), (3, 2, 3, 3)))
+    flow.conv2d(x, w).sum().backward()
+    before = walker.cache_info().misses
+    flow.conv2d(x, w, flow.ones(3), stride=2).sum().backward()
+    flow.conv_transpose2d(x, flow.ones(2, 3, 3, 3), flow.ones(3)).numpy()
+    assert walker.cache_info().misses == before
 
 
 @pytest.mark.parametrize(("ceil_mode", "dilation"), list(itertools.product((False, True), (1, 2))))

@@ -20,7 +20,7 @@ INTERNAL = {
     "moment_kernels", "moves", "norm_checks", "norm_columns", "norm_kernels", "norm_launch",
     "norm_ops", "norm_planes", "nth", "optimizer", "order", "philox", "plan", "poisson",
     "pool_kernels",
-    "pool_ops", "rebase", "recording", "recurrence", "registry", "rows", "scalar",
+    "pool_ops", "rebase", "recording", "recurrence", "registry", "resize_kernels", "rows", "scalar",
     "scalar_area", "scalar_bits", "scalar_division", "scalar_erf", "scalar_exp", "scalar_log",
     "scalar_power", "scalar_special", "scalar_trig",
     "scan_blocks", "scan_kernels", "search_kernels", "shuffle", "softmax_kernels", "tile",

@@ -230,6 +230,8 @@ CASES: list[Case] = [
     Case("x[:, 3]", "index", "m", "x[:, 3] + 0", least=64),
     Case("embedding", "index", "mc", "F.embedding(y % x.shape[0], x)", "", ops=("embedding",),
          grad=True),
+    Case("embedding_bag", "index", "mj", "F.embedding_bag(y % x.shape[0], x)",
+         ops=("embedding_bag",), most=1 << 16, grad=True),
     Case("scatter_add", "index", "viv", "l.scatter_add(x, 0, y, z)",
          ops=("scatter", "scatter_add", "scatter_reduce")),
     Case("index_add", "index", "viv", "l.index_add(x, 0, y, z)",

@@ -1,0 +1,80 @@
+"""embedding_bag against PyTorch: random bags in every mode, and what changes table or gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+
+
+def both(arguments: dict[str, Any], **options: Any) -> None:
+    """The same result, table afterwards and gradients in both libraries."""
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (flow, torch):
+        given = {k: lib.tensor(v) for k, v in arguments.items()}
+        leaves = [t for t in given.values() if t.dtype in (lib.float64, lib.float32)]
+        for leaf in leaves:
+            leaf.requires_grad_(True)
+        out = lib.nn.functional.embedding_bag(**given, **options)
+        weight = np.cos(np.arange(out.numel())).reshape(tuple(out.shape))
+        (out * lib.tensor(weight)).sum().backward()
+        found.append([t.detach().numpy() for t in (out, *leaves, *(x.grad for x in leaves))])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-12, 1e-12)
+
+
+def arguments(rng: np.random.Generator, n: int = 200) -> dict[str, Any]:
+    offsets = np.sort(rng.integers(0, n, 30))
+    offsets[0] = 0
+    table = rng.standard_normal((20, 7))
+    return {"input": rng.integers(0, 20, n), "weight": table, "offsets": offsets}
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_random_bags(rng, mode, padding_idx):
+    both(arguments(rng), mode=mode, padding_idx=padding_idx)
+
+
+def test_factors_and_their_gradient(rng):
+    given = {**arguments(rng), "per_sample_weights": rng.standard_normal(200)}
+    both(given, mode="sum")
+    both(given, mode="sum", padding_idx=5)
+
+
+def test_gradients_divided_by_frequency():
+    # PyTorch 2.13 divides row 3 by 3 here, which is what row 1 should be divided by
+    table = flow.ones(5, 2, dtype=flow.float64, requires_grad=True)
+    index, offsets = flow.tensor([0, 1, 1, 2, 1, 2, 3]), flow.tensor([0, 3])
+    out = flow.nn.functional.embedding_bag(
+        index, table, offsets, mode="sum", scale_grad_by_freq=True
+    )
+    out[0].sum().backward()
+    np.testing.assert_allclose(table.grad.numpy()[:, 0], [1, 2 / 3, 0, 0, 0])
+
+
+def test_rows_scaled_down_to_a_norm(rng):
+    table = flow.tensor(rng.standard_normal((20, 7)))
+    given = arguments(rng)
+    offsets = flow.tensor(given["offsets"])
+    flow.nn.functional.embedding_bag(flow.tensor(given["input"]), table, offsets, max_norm=1.0)
+    norms = np.linalg.norm(table.numpy(), axis=1)
+    assert (norms[np.unique(given["input"])] <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_the_same_bits_with_1_and_3_workers(rng, mode):
+    table = flow.tensor(rng.standard_normal((500, 64)).astype(np.float32))
+    index = flow.tensor(rng.integers(0, 500, (4000, 9)))
+    found = []
+    for workers in (1, 3):
+        with flow.config(workers=workers):
+            leaf = table.clone().requires_grad_(True)
+            out = flow.nn.functional.embedding_bag(index, leaf, mode=mode)
+            out.sum().backward()
+            found.append((out.detach().numpy().tobytes(), leaf.grad.numpy().tobytes()))
+    assert found[0] == found[1]
