@@ -27,6 +27,7 @@ import contextlib
 import ctypes
 import dis
 import functools
+import gc
 import hashlib
 import importlib.metadata
 import json
@@ -421,7 +422,7 @@ def _symbol_exists(name: str) -> bool:
 
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     start = time.perf_counter()
-    with _progress.compiling():
+    with _progress.compiling(), _no_collection():
         lowered = make()
         module = _linked(lowered, _symbol(digest))
         _optimize(module, lowered.loops_only)
@@ -436,6 +437,20 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     if config.debug >= 4:
         say(4, f"LLVM code of {name}:\n{module}")
     return address
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection: typing makes many objects that live, and looking them over again and
+    again takes a tenth of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _linked(lowered: Lowered, symbol: str) -> Any:

@@ -137,7 +137,7 @@ def _up(value: int, step: int) -> int:
 
 
 class Strips(NamedTuple):
-    """What `convolve` takes, in this order: sums over channels and taps for strips of positions."""
+    """The numbers of `conv_strips`: sums over channels and taps for strips of positions."""
 
     samples: int
     groups: int
@@ -292,7 +292,7 @@ def taps_of(t: Strips) -> tuple[int, ...]:
 
 
 class Tiles(NamedTuple):
-    """What `correlate` takes, in this order: sums over samples and positions, in tiles."""
+    """The numbers of `conv_weight`: sums over samples and positions, in tiles."""
 
     samples: int
     groups: int

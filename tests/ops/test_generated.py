@@ -14,7 +14,8 @@ NAMED = op_calls.all_samples()
 INTERNAL = {
     "accumulate", "assembly", "blas", "class_loss_kernels", "class_loss_ops", "codegen",
     "conv_code", "conv_ops", "conv_plain", "conv_plan", "conv_rows", "conv_strips", "conv_tile",
-    "conv_weight", "core", "decay", "elementwise", "fold_kernels", "fold_rules", "fold_walk",
+    "conv_walk", "conv_weight", "core", "decay", "elementwise", "fold_kernels", "fold_rules",
+    "fold_walk",
     "folds", "gemm", "gemm_epilogue", "gemm_kernels", "gemm_plan", "gemm_whole", "index_kernels",
     "intrinsics",
     "moment_kernels", "moves", "norm_checks", "norm_columns", "norm_kernels", "norm_launch",
