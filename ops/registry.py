@@ -83,10 +83,11 @@ class Launch:
     """What an infer function answers.
 
     `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` works on the
-    range [lo, hi) of `units`; arrays are the outputs, then the inputs, as `views` says (default: as they are).  It
-    returns None or a Status.  A mut2 op's body is called with lo = hi = -1 first and leaves the
-    rows of output k in details[k]; then with the range, and leaves the rows again. `reassociate`
-    lets LLVM reorder the sums that are written in `body` itself, which vectorizes them.
+    range [lo, hi) of `units`; arrays are the outputs, then the inputs, as `views` says (default: as
+    they are).  It returns None or a Status.  A mut2 op's body is called with lo = hi = -1 first and
+    leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
+    `reassociate` lets LLVM reorder the sums that are written in `body` itself, which vectorizes
+    them.
 
     `phases` are the (units, grain) of further passes: a phase begins when all of the one before is
     done, and its units are numbered from `p << PHASE_BITS` (the first `phases[0]` is phase 1).

@@ -40,7 +40,7 @@ from flowvm.interpreter import Node, grad_enabled
 from flowvm.live import Guard
 from flowvm.nn.graph_steps import LIVE_OPTIONS, Steps, WithoutGrads
 from flowvm.nn.module import Module
-from flowvm.nn.watching import state_of, watching
+from flowvm.nn.watching import Watched, watching
 from flowvm.ops.recording import Recorded
 from flowvm.tensor import Tensor
 
@@ -95,7 +95,7 @@ class Graph:
         They have no gradient: backward through one is an AutogradError.
         """
         leaves: list[Tensor] = []
-        structure = flatten((args, dict(sorted(kwargs.items()))), leaves)
+        structure = flatten((args, dict(sorted(kwargs.items())) if kwargs else kwargs), leaves)
         if "_lock" not in self.__dict__:
             raise ArgumentError(
                 f"{type(self).__name__}.__init__ must begin with super().__init__()"
@@ -182,7 +182,7 @@ class Graph:
             return None
         optimized = optimize(capture.graph, self.without_passes)
         compiled = _Compiled(capture, compile_plan(optimized), result, steps, list(seen.values()))
-        compiled.ends = [t._node is not None and not trained for t in made]
+        compiled.ends = [k for k, t in enumerate(made) if t._node is not None and not trained]
         same = self._plans.setdefault(key, [])
         same.insert(0, compiled)
         del same[MAX_PLANS:]
@@ -225,7 +225,7 @@ class Graph:
 class _Compiled:
     """A Plan with what Python does around each replay.
 
-    `ends` says which outputs eager code could have gone backward from.
+    `ends` are the outputs that eager code could have gone backward from.
     """
 
     def __init__(
@@ -239,13 +239,13 @@ class _Compiled:
         self.plan, self.structure, self.steps = plan, structure, steps
         self.guards: list[Guard] = capture.guards
         self.draws = capture.draws
-        self.watched = [(module, state_of(module)) for module in modules]
-        self.ends: list[bool] = []
+        self.watched = [Watched(module) for module in modules]
+        self.ends: list[int] = []
 
     def holds(self) -> bool:
         """Whether the modules are as they were, and every decision would be made again."""
-        for module, state in self.watched:
-            if state_of(module) != state:
+        for watched in self.watched:
+            if not watched.holds():
                 return False
         return all(find() == outcome for find, outcome in self.guards)
 
@@ -253,9 +253,9 @@ class _Compiled:
         for generator, drawn in self.draws:
             drawn[0] = generator.draw_now()
         outputs = self.plan.launch(inputs)
-        for out, end in zip(outputs, self.ends, strict=True):
-            if end and grad_enabled():
-                out._node = Node(_NO_GRADIENT, (), (), (), (), (), (out._meta,))
+        for k in self.ends:
+            out = outputs[k]
+            out._node = Node(_NO_GRADIENT, (), (), (), (), (), (out._meta,))
         self.steps.after_launch()
         return unflatten(self.structure, iter(outputs))
 

@@ -7,6 +7,7 @@ parameters, buffers and plain settings (training, p, eps, ...) that it was captu
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 from flowvm.nn.module import Module
 
-__all__ = ["state_of", "watching"]
+__all__ = ["Watched", "watching"]
 
 SETTINGS = (bool, int, float, str, tuple, type(None))
 
@@ -58,10 +59,34 @@ def watching() -> Iterator[dict[int, Module]]:
                 Module.__call__ = _plain  # type: ignore[method-assign]
 
 
-def state_of(module: Module) -> list[Any]:
-    """What a Plan depends on of a module itself: settings, parameters and buffers."""
-    own = module.__dict__
-    found = [value for value in own.values() if isinstance(value, SETTINGS)]
-    found += [None if p is None else p._ref for p in module._parameters.values()]
-    found += [None if b is None else b._ref for b in module._buffers.values()]
-    return found
+class Watched:
+    """A module as it was: `holds()` while it still is.
+
+    Only what was there is looked at, by name, because this is asked at every call of a graph.
+    """
+
+    __slots__ = ("_refs", "_settings", "_tensors", "_values", "module")
+
+    def __init__(self, module: Module) -> None:
+        own = module.__dict__
+        names = [name for name, value in own.items() if isinstance(value, SETTINGS)]
+        self.module = module
+        self._settings = operator.itemgetter(*names, "training")  # at least two: it gives a tuple
+        self._values = self._settings(own)
+        self._tensors = [
+            (table, name)
+            for table in (module._parameters, module._buffers)
+            for name, tensor in table.items()
+            if tensor is not None
+        ]
+        self._refs = [table[name]._ref for table, name in self._tensors]  # type: ignore[union-attr]
+
+    def holds(self) -> bool:
+        """Whether settings, parameters and buffers are those of then."""
+        try:
+            if self._settings(self.module.__dict__) != self._values:
+                return False
+            refs = [table[name]._ref for table, name in self._tensors]  # type: ignore[union-attr]
+        except (KeyError, AttributeError):  # something is gone, or None now
+            return False
+        return refs == self._refs

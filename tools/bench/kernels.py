@@ -295,10 +295,14 @@ def main() -> int:
     powers = [int(p) for p in options.sizes.split(",")]
     libraries = list(runners([p for p in options.peers.split(",") if p]))
     rows = []
-    for row in results(cases, powers, libraries, options.rounds):
-        rows.append(row)
-        if sys.stderr.isatty():
-            print(f"\r\x1b[2K  {row.family}: {row.name}, {row.size:,}", end="", file=sys.stderr)
+    try:
+        for row in results(cases, powers, libraries, options.rounds):
+            rows.append(row)
+            if sys.stderr.isatty():
+                told = f"{row.family}: {row.name}, {row.size:,}"
+                print(f"\r\x1b[2K  {told}", end="", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted: what follows is what was measured until then", file=sys.stderr)
     if sys.stderr.isatty():
         print("\r\x1b[2K", end="", file=sys.stderr)
     print_table(rows, powers)
