@@ -2,7 +2,7 @@
 # make test    the test suite, in two processes
 # make lint    ruff: format and rules
 # make types   mypy, strict
-# make bench   time flowvm against NumPy, and against PyTorch where it is installed
+# make bench   time flowvm against NumPy, and against PyTorch and JAX where they are installed
 # make clean   remove the environment and everything built
 #
 # Everything runs in .venv, made here with $(PYTHON): make demo PYTHON=python3.12

@@ -79,7 +79,7 @@ def test_the_heat_map_as_table_and_picture(tmp_path, capsys):
     print_table(rows, [0, 6])
     text = capsys.readouterr().out
     assert re.search(r"a < b\s+2.00\s+0.25\s+2 us", text)
-    assert "2 cells: geometric mean 0.71x" in text
+    assert "2 cells: geometric mean 0.71x of the time of torch" in text
     save_svg(rows, [0, 6], str(tmp_path / "map.svg"))
     drawn = ElementTree.parse(tmp_path / "map.svg").getroot()
     texts = ["".join(t.itertext()) for t in drawn.iter("{http://www.w3.org/2000/svg}text")]

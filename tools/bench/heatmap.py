@@ -37,6 +37,11 @@ def _by_name(rows: list[Timing]) -> dict[tuple[str, str], dict[int, Timing]]:
     return dict(sorted(found.items(), key=lambda item: item[0][0]))
 
 
+def _peers(rows: list[Timing]) -> str:
+    names = sorted({name for row in rows for name in row.ratios})
+    return names[0] if len(names) == 1 else "the fastest of " + ", ".join(names)
+
+
 def _summary(rows: list[Timing]) -> str:
     ratios = [row.worst for row in rows if row.worst is not None]
     if not ratios:
@@ -44,7 +49,7 @@ def _summary(rows: list[Timing]) -> str:
     slower = sum(r > 1 for r in ratios)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     return (
-        f"{len(ratios)} cells: geometric mean {mean:.2f}x of the fastest peer's time, "
+        f"{len(ratios)} cells: geometric mean {mean:.2f}x of the time of {_peers(rows)}, "
         f"{slower} slower than it, {sum(r > 2 for r in ratios)} of them more than 2x"
     )
 
@@ -101,7 +106,7 @@ def save_svg(rows: list[Timing], powers: list[int], path: str) -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {COLUMNS * width} {height}" '
         'font-family="sans-serif" font-size="10.5" fill="#1f2328">',
         f'<rect width="{COLUMNS * width}" height="{height}" fill="white"/>',
-        '<text x="8" y="18" font-size="14">Our time over that of the fastest peer, '
+        f'<text x="8" y="18" font-size="14">Our time over that of {_peers(rows)}, '
         "float32, one thread</text>",
         f'<text x="8" y="34">{html.escape(_summary(rows))}</text>',
     ]

@@ -3,6 +3,7 @@
     --families order,index      some families; --only TEXT: cases whose name has this text
     --sizes 0,6,12,16,20,24     powers of two of elements
     --peers torch,jax,numpy     what to compare with
+    --against torch             the heat map's ratios are to that peer alone
     --svg FILE, --json FILE     the heat map as a picture; every figure
 
 All run on one thread, in turn, in one process.  A figure is the time of one call among several,
@@ -61,10 +62,12 @@ class Library:
         self.modules, self.aliases = modules, aliases
 
     def __getattr__(self, name: str) -> Any:
-        name = self.aliases.get(name, name)
+        asked, name = name, self.aliases.get(name, name)
         for module in self.modules:
             if hasattr(module, name):
-                return getattr(module, name)
+                found = getattr(module, name)
+                setattr(self, asked, found)  # looked up once: small sizes are timed too
+                return found
         raise AttributeError(name)
 
 
@@ -279,6 +282,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", default="torch,jax,numpy")
+    parser.add_argument("--against", default="", help="one of the peers; else the fastest")
     parser.add_argument("--families", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
@@ -297,6 +301,8 @@ def main() -> int:
     rows = []
     try:
         for row in results(cases, powers, libraries, options.rounds):
+            if options.against:
+                row.ratios = {k: v for k, v in row.ratios.items() if k == options.against}
             rows.append(row)
             if sys.stderr.isatty():
                 told = f"{row.family}: {row.name}, {row.size:,}"
