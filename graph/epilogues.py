@@ -19,6 +19,7 @@ from flowvm.graph.logical import BufferKind, LogicalGraph, OpNode
 from flowvm.graph.rewriting import is_pure, rebuilt, writers_of
 from flowvm.meta import TensorMeta
 from flowvm.ops import scalar
+from flowvm.ops.codegen import TypedLiterals
 from flowvm.ops.gemm import Epilogue, product
 from flowvm.ops.registry import Launch, op, operator_of
 
@@ -30,25 +31,12 @@ REAL = ("float32", "float64")
 @functools.cache
 def _activation(expr: str, dtype: str) -> Callable[[Any], Any]:
     """The scalar function of an expression in x, computed in `dtype`."""
-    tree = _Typed(dtype).visit(ast.parse(expr, mode="eval"))
+    tree = TypedLiterals(dtype).visit(ast.parse(expr, mode="eval"))
     source = f"def act(x):\n    return {ast.unparse(ast.fix_missing_locations(tree))}\n"
     scope: dict[str, Any] = {**scalar.functions(), dtype: getattr(np, dtype)}
     exec(compile(source, f"<{expr}>", "exec"), scope)
     act: Callable[[Any], Any] = scope["act"]
     return act
-
-
-class _Typed(ast.NodeTransformer):
-    """Numbers become numbers of the dtype that is computed in."""
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
-            return node
-        number = ast.Constant(float(node.value))
-        return ast.Call(ast.Name(self.dtype, ast.Load()), [number], [])
 
 
 @op("input, weight, bias -> out", name="linear_act", dense=False)

@@ -42,6 +42,7 @@ from flowvm.vm.layout import ARENA_BYTES
 __all__ = [
     "DIVISION_BY_ZERO",
     "RAISED",
+    "TypedLiterals",
     "body_kernel",
     "body_layout",
     "elementwise_kernel",
@@ -231,7 +232,7 @@ def _lower_expression(
 ) -> LoweredFunction:
     passed = [_PASSED.get(name, name) for name in compute]
     literal = next((d for d in ("float64", "float32") if d in passed), "")
-    *steps, result = ast.unparse(_TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
+    *steps, result = ast.unparse(TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
     source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
     return _lower_source(source, expr, args, passed)
 
@@ -288,7 +289,7 @@ def _joined(inner: LoweredFunction, *more: LoweredFunction) -> LoweredFunction:
     return inner._replace(modules=list(modules.values()), helpers=helpers)
 
 
-class _TypedLiterals(ast.NodeTransformer):
+class TypedLiterals(ast.NodeTransformer):
     """Numbers become `float32(number)` where that is what the expression computes in."""
 
     def __init__(self, dtype: str) -> None:

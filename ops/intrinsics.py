@@ -1,7 +1,7 @@
-"""What kernels do to floating point numbers that Python has no word for: LLVM's own functions, the
-C library's, and the bits of a number.
+"""What kernels do to floating point numbers that Python has no word for: LLVM's own functions,
+and the bits of a number.
 
-Each is an `Intrinsic` and has a Python twin.  All but `libm` vectorize.  `bits` and `from_bits`
+Each is an `Intrinsic` and has a Python twin.  All vectorize.  `bits` and `from_bits`
 give and take integers of Python's kind; what is done to them in between is narrowed to 32 bits
 where the number has 32, if no bit above those can matter: adding, subtracting, shifting left,
 masking, and shifting the bits themselves right.
@@ -9,7 +9,6 @@ masking, and shifting the bits themselves right.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,6 @@ __all__ = [
     "floor",
     "fma",
     "from_bits",
-    "libm",
     "llvm_intrinsic",
     "rint",
     "sqrt",
@@ -79,22 +77,6 @@ def llvm_intrinsic(name: str, python: Callable[..., Any], arity: int = 1) -> Int
     """The function that LLVM calls llvm.<name>.f32 and .f64."""
     return float_intrinsic(
         lambda builder, values, bits: _declared(builder, f"llvm.{name}.f{bits}", values),
-        python,
-        arity,
-    )
-
-
-def libm(name: str, arity: int = 1) -> Intrinsic:
-    """A function of the C library; a loop that calls it is not vectorized."""
-
-    def python(*args: Number) -> Number:
-        c = getattr(ctypes.CDLL(None), name)
-        c.restype, c.argtypes = ctypes.c_double, [ctypes.c_double] * arity
-        return c(*(float(a) for a in args))
-
-    python.__name__ = name
-    return float_intrinsic(
-        lambda builder, values, bits: _declared(builder, name + ("f" * (bits == 32)), values),
         python,
         arity,
     )

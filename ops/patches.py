@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.conv import _numbers
 from flowvm.ops.conv_rows import take_row
 from flowvm.ops.conv_strips import fill_with
+from flowvm.ops.pool_kernels import Windows
 from flowvm.ops.recording import need_tensor
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, bits, op, samples
 from flowvm.tensor import Tensor
@@ -25,23 +26,6 @@ from flowvm.tensor import Tensor
 __all__ = ["fold", "unfold"]
 
 Array = Any
-
-
-class _Taps(NamedTuple):
-    """Sizes of the image, of the grid of patches, and of a patch, with its place in the image."""
-
-    h: int
-    w: int
-    oh: int
-    ow: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    ph: int
-    pw: int
-    dh: int
-    dw: int
 
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -104,7 +88,7 @@ def _lead(shape: Sequence[int], behind: int) -> tuple[int, ...]:
 
 
 @op("x -> out", name="unfold", half="native", grad=lambda c, g: (_fold(g, *c.attrs),))
-def _unfold(x: TensorMeta, t: _Taps) -> Launch:
+def _unfold(x: TensorMeta, t: Windows) -> Launch:
     channels, taps, count = x.shape[-3], t.kh * t.kw, t.oh * t.ow
     out = x.with_shape((*_lead(x.shape, 3), channels * taps, count))
     units = math.prod(x.shape[:-2]) * taps
@@ -113,7 +97,7 @@ def _unfold(x: TensorMeta, t: _Taps) -> Launch:
 
 
 @op("x -> out", name="fold", grad=lambda c, g: (_unfold(g, *c.attrs),))
-def _fold(x: TensorMeta, t: _Taps) -> Launch:
+def _fold(x: TensorMeta, t: Windows) -> Launch:
     channels = x.shape[-2] // (t.kh * t.kw)
     out = x.with_shape((*_lead(x.shape, 2), channels, t.h, t.w))
     units = math.prod(out.shape[:-1])
@@ -124,7 +108,7 @@ def _fold(x: TensorMeta, t: _Taps) -> Launch:
 
 def _taps(
     name: str, space: tuple[int, int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> _Taps:
+) -> Windows:
     kernel = _numbers(name, "kernel_size", kernel_size, 2, 1)
     gaps = _numbers(name, "dilation", dilation, 2, 1)
     pads = _numbers(name, "padding", padding, 2, 0)
@@ -138,7 +122,7 @@ def _taps(
                 f"{space} with padding {pads}"
             )
         size.append(room // s + 1)
-    return _Taps(*space, size[0], size[1], *kernel, *steps, *pads, *gaps)
+    return Windows(*space, size[0], size[1], *kernel, *steps, *pads, *gaps)
 
 
 def unfold(
@@ -195,7 +179,7 @@ def fold(
 # --- samples ------------------------------------------------------------------------------------
 
 
-def _places(t: _Taps) -> Any:
+def _places(t: Windows) -> Any:
     """Where each tap (rows) of each patch (columns) lies in the padded plane: rows, columns."""
     b, e = np.arange(t.kh) * t.dh, np.arange(t.kw) * t.dw
     y, x = np.arange(t.oh) * t.sh, np.arange(t.ow) * t.sw

@@ -17,49 +17,28 @@ from flowvm.meta import TensorMeta
 from flowvm.vm.engine import no_op
 from tools.bench.kernels import Runner, Timing, runners, time_functions
 from tools.bench.measure import Result, seconds_per_call
-from tools.bench.targets import _array, _cnn, _mlp, _result, _transformer
+from tools.bench.targets import Training, _array, _result, _stepping, cnn, mlp, transformer
 
 ACTORS = 1000
 
 
-def mlp(lib: Any) -> tuple[Any, Any, Any]:
-    """The model of the rows, and a batch."""
-    nn = lib.nn
-    model = nn.Sequential(
-        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
-    )
-    return model, lib.randn(32, 64), lib.randint(0, 10, (32,))
-
-
-def _ours_step(make: Callable[..., Callable[[], Any]]) -> Callable[[], Any]:
-    """A training step of `targets` as a graph: it is captured with its optimizer inside."""
-    graph = None
-    caught: dict[str, Any] = {}
-
-    class Catch:
-        """Stands for flowvm, and keeps what the step is made of."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(flow, name)
-
-    step = make(Catch())
-    names = step.__code__.co_freevars
-    cells = [c.cell_contents for c in step.__closure__ or ()]
-    caught.update(zip(names, cells, strict=True))
+def _ours_step(make: Callable[[Any], Training]) -> Callable[[], Any]:
+    """A training step of `targets` as a graph, with its optimizer inside."""
+    model, optimizer, x, y = make(flow)
+    loss_of = flow.nn.CrossEntropyLoss()
 
     class Train(flow.nn.Graph):
         def __init__(self) -> None:
             super().__init__()
-            self.model = caught["model"]
-            self.add_optimizer(caught["optimizer"])
+            self.model = model
+            self.add_optimizer(optimizer)
 
         def build(self, x: Any, y: Any) -> Any:
-            loss = caught["loss_of"](self.model(x), y)
+            loss = loss_of(self.model(x), y)
             loss.backward()
             return loss
 
     graph = Train()
-    x, y = caught["x"], caught["y"]
     return lambda: graph(x, y)
 
 
@@ -134,10 +113,10 @@ def _empty_plan() -> Any:
 def results(names: list[str], rounds: int) -> Iterator[Result]:
     """Every row."""
     libraries = {on.name: on for on in runners(names)}
-    steps: list[tuple[str, Callable[..., Any], str, float, str]] = [
-        ("graph: MLP step", _mlp, "jax", 40 / 49, "torch"),
-        ("graph: CNN step", _cnn, "torch", 0.9, ""),
-        ("graph: transformer step", _transformer, "torch", 0.7, ""),
+    steps: list[tuple[str, Callable[[Any], Training], str, float, str]] = [
+        ("graph: MLP step", mlp, "jax", 40 / 49, "torch"),
+        ("graph: CNN step", cnn, "torch", 0.9, ""),
+        ("graph: transformer step", transformer, "torch", 0.7, ""),
     ]
     for name, make, peer, reach, second in steps:
         for other in filter(None, (peer, second)):
@@ -153,11 +132,11 @@ def results(names: list[str], rounds: int) -> Iterator[Result]:
             else:
                 import torch
 
-                ready.append((libraries["torch"], make(torch)))
+                ready.append((libraries["torch"], _stepping(make)(torch)))
             time_functions(row, ready, rounds)
             yield _result(row, reach)
     row = Timing("graph: MLP forward", "", 0)
-    model, x, _ = mlp(flow)
+    model, _, x, _ = mlp(flow)
     graph = flow.compile(lambda x: model(x))
     ready = [(libraries["flowvm"], lambda: graph(x))]
     if "jax" in libraries:

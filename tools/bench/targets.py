@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,17 +111,26 @@ def _result(row: Timing, reach: float) -> Result:
     return Result(row.name, "us", ours, peer, other, ratio, f"at most {reach:.2g}x", met)
 
 
-def _mlp(lib: Any) -> Callable[[], Any]:
+class Training(NamedTuple):
+    """What a training step is made of; the loss is cross entropy."""
+
+    model: Any
+    optimizer: Any
+    x: Any
+    y: Any
+
+
+def mlp(lib: Any) -> Training:
     """MLP 64-64-64-10, batch 32, SGD with momentum."""
     nn = lib.nn
     model = nn.Sequential(
         nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
     )
     x, y = lib.randn(32, 64), lib.randint(0, 10, (32,))
-    return _step(lib, model, lib.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), x, y)
+    return Training(model, lib.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), x, y)
 
 
-def _cnn(lib: Any) -> Callable[[], Any]:
+def cnn(lib: Any) -> Training:
     """Two convolutions of 16 and 32 channels with pooling, images of 28x28, batch 64, SGD."""
     nn = lib.nn
     model = nn.Sequential(
@@ -130,10 +139,10 @@ def _cnn(lib: Any) -> Callable[[], Any]:
         nn.Flatten(), nn.Linear(32 * 49, 10),
     )  # fmt: skip
     x, y = lib.randn(64, 1, 28, 28), lib.randint(0, 10, (64,))
-    return _step(lib, model, lib.optim.SGD(model.parameters(), lr=0.01), x, y)
+    return Training(model, lib.optim.SGD(model.parameters(), lr=0.01), x, y)
 
 
-def _transformer(lib: Any) -> Callable[[], Any]:
+def transformer(lib: Any) -> Training:
     """Two blocks (d 128, 4 heads) on 4 sequences of 32, vocabulary of 256, AdamW."""
     nn, functional = lib.nn, lib.nn.functional
 
@@ -166,24 +175,30 @@ def _transformer(lib: Any) -> Callable[[], Any]:
     mask = lib.triu(lib.ones(32, 32), 1) > 0
     model = Model()
     x, y = lib.randint(0, 256, (4, 32)), lib.randint(0, 256, (128,))
-    return _step(lib, model, lib.optim.AdamW(model.parameters(), lr=1e-3), x, y)
+    return Training(model, lib.optim.AdamW(model.parameters(), lr=1e-3), x, y)
 
 
-def _step(lib: Any, model: Any, optimizer: Any, x: Any, y: Any) -> Callable[[], Any]:
-    loss_of = lib.nn.CrossEntropyLoss()
+def _stepping(make: Callable[[Any], Training]) -> Callable[[Any], Callable[[], Any]]:
+    """A function that gives a library's eager training step."""
 
-    def step() -> None:
-        optimizer.zero_grad()
-        loss_of(model(x), y).backward()
-        optimizer.step()
+    def stepping(lib: Any) -> Callable[[], Any]:
+        model, optimizer, x, y = make(lib)
+        loss_of = lib.nn.CrossEntropyLoss()
 
-    return step
+        def step() -> None:
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+
+        return step
+
+    return stepping
 
 
 STEPS = (
-    ("MLP step, batch 32, SGD momentum", _mlp, 0.7),
-    ("CNN step, batch 64, SGD", _cnn, 0.8),
-    ("transformer step, 2 blocks, AdamW", _transformer, 0.7),
+    ("MLP step, batch 32, SGD momentum", _stepping(mlp), 0.7),
+    ("CNN step, batch 64, SGD", _stepping(cnn), 0.8),
+    ("transformer step, 2 blocks, AdamW", _stepping(transformer), 0.7),
 )
 SHARED = (
     ("GEMM 1024", ((1024, 1024), (1024, 1024)), "x @ y"),
