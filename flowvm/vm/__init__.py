@@ -7,15 +7,21 @@ logic in `flowvm.vm.machine`.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from flowvm.errors import ScheduleError
 from flowvm.vm import layout as _w
 from flowvm.vm.engine import engine as _engine
-from flowvm.vm.failures import Failure
+from flowvm.vm.failures import Errors, Failure
 from flowvm.vm.trace import Trace, record, trace
+from flowvm.vm.tracebacks import border
 from flowvm.vm.verify import Verified, verify
 
+if TYPE_CHECKING:
+    from flowvm.vm.lively import Lively
+
 __all__ = [
+    "Errors",
     "Failure",
     "ScheduleError",
     "Stats",
@@ -25,7 +31,9 @@ __all__ = [
     "empty_cache",
     "errors",
     "last_error",
+    "pending",
     "record",
+    "reset_peak",
     "sequential",
     "stats",
     "sync",
@@ -51,6 +59,8 @@ def _amount(name: str, value: int) -> str:
 def stats() -> Stats:
     """Counters since the process began.
 
+    Operations that a graph captures are issued and never count as failed.
+
     issued, lively (issued, not released yet), edges by hazard (raw, war, waw), prescheduled (edges
     that stream order satisfied), dispatched, done, poisoned (skipped because an operand had
     failed), failed, and the memory of tensors: live, peak and reserved bytes.
@@ -74,6 +84,7 @@ def stats() -> Stats:
     )
 
 
+@border
 def sync() -> None:
     """Wait until everything issued so far is done; raise the first error that nobody has seen."""
     _engine.release_dead()
@@ -89,9 +100,16 @@ class _Dump(str):
 
 def dump() -> str:
     """What is lively right now, and what each instruction waits for, as text."""
-    from flowvm.vm.dump import dump_text
+    from flowvm.vm.dumping import dump_text
 
     return _Dump(dump_text(_engine))
+
+
+def pending() -> list[Lively]:
+    """What was issued and is not done, oldest first, as values; nothing is waited for."""
+    from flowvm.vm.lively import pending as look
+
+    return look(_engine)
 
 
 def sequential() -> AbstractContextManager[None]:
@@ -108,11 +126,17 @@ def empty_cache() -> None:
     _engine.trim()
 
 
+def reset_peak() -> None:
+    """Let `stats()["peak_bytes"]` be the peak from now on: after all that was issued is done."""
+    sync()
+    _engine.words[_w.PEAK_BYTES] = _engine.words[_w.LIVE_BYTES]
+
+
 def last_error() -> BaseException | None:
     """The newest failed instruction's exception, or None."""
     return _engine.failures.last()
 
 
-def errors() -> list[Failure]:
+def errors() -> Errors:
     """The failed instructions that are remembered, oldest first."""
     return _engine.failures.all()

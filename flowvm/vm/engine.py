@@ -6,9 +6,11 @@ whose threads start with the first instruction.  Who runs where:
     issuing threads    take a sequence number, write a record, publish it (`hot` holds what they
                        touch); wait in slices
     flowvm-sched       `shell.scheduler_loop`, native, no GIL
-    flowvm-w:NAME      `shell.worker_loop` of a stream, native, no GIL
+    flowvm-w:NAME      `shell.worker_loop` of a stream, native, no GIL; of a device's stream
+                       `shell.device_loop`
     flowvm-h:NAME      `shell.helper_loop`: its helpers for large kernels
-    flowvm-host        Python: runs callbacks; the only VM thread that ever takes the GIL
+    flowvm-host        Python: runs callbacks
+    flowvm-watch       Python: watchdog, window for `flowvm top` (see `flowvm.vm.watchdog`)
 
 A record is published by its last store.  Between taking a sequence number and that store nothing
 may raise, or the ring would have a hole that stops the VM: `for seq in counter: break` has no point
@@ -31,7 +33,6 @@ import struct
 import sys
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
@@ -45,19 +46,22 @@ from flowvm.errors import VMError
 from flowvm.vm import layout as w
 from flowvm.vm import shell
 from flowvm.vm.failures import Failures
+from flowvm.vm.flight import Flight
 from flowvm.vm.interrupt import interrupt
 from flowvm.vm.lang import address_of, load_acquire
-from flowvm.vm.lines import user_frame
+from flowvm.vm.lines import apart, user_frame
 from flowvm.vm.machine import MARGIN
 from flowvm.vm.machine import start as start_machine
 from flowvm.vm.narrate import Narrator
-from flowvm.vm.watchdog import Watchdog
+from flowvm.vm.tracebacks import install
+from flowvm.vm.watchdog import Watch
 
 __all__ = ["CALL_STREAM", "FRAMES", "HOST_STREAM", "Engine", "engine", "hot"]
 
 CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
 # issuing frames remembered: an error is read (CHECK_EVERY) before its slot comes round
 FRAMES = w.CAPACITY
+LAUNCH_STREAM = "plans"  # the name of a stream that nothing but launches is issued on
 CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
@@ -66,7 +70,9 @@ _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
 _SIGNATURES = {
     "scheduler_loop": "int64(int64)",
+    "close_plan": "int64(int64, int64)",
     "worker_loop": "int64(int64, int64)",
+    "device_loop": "int64(int64, int64)",
     "helper_loop": "int64(int64, int64, int64, int64)",
     "wake_team": "int64(int64, int64)",
     "wake_scheduler": "int64(int64)",
@@ -77,6 +83,8 @@ _SIGNATURES = {
     "host_fail": "int64(int64, int64, int64, int64)",
     "host_end": "int64(int64, int64)",
     "host_finish": "int64(int64, int64)",
+    "read_clocks": "int64(int64)",
+    "stamp_some": "int64(int64, int64)",
     "nap": "int64(int64, int64)",
     "publish_mark": "int64(int64, int64)",
     "drain": "int64(int64)",
@@ -153,6 +161,8 @@ class Engine:
         self.configured = False  # the settings that are taken at the start have been taken
         self.sequential = 0  # depth of `with sequential()`, and one if the settings say so
         self.narrator = Narrator(self)
+        self.flight = Flight(self)
+        self.watch = Watch(self)
         self.local = threading.local()
         self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
         # storage id -> stream that allocates it, when not CALL_STREAM
@@ -161,7 +171,8 @@ class Engine:
         self.next_storage = 1
         self.callbacks: dict[int, Callable[..., None]] = {}
         self.tokens = itertools.count(1)
-        self.outline: collections.deque[tuple[int, Any]] = collections.deque()
+        # [number, operands outside the record] of LaunchPlans, until they are released
+        self.outline: collections.deque[list[Any]] = collections.deque()
         self.user_streams: list[str] = []
         self.entry_info: list[Any] = []
         self.on_entries_full: list[Callable[[], None]] = []
@@ -204,6 +215,8 @@ class Engine:
         for stream in (CALL_STREAM, HOST_STREAM):
             self._give_arena(stream)
         config.on_change("debug", self._debug_changed)
+        config.on_change("profile", self.flight.set_level)
+        jit.listeners.append(lambda name, begun: self.flight.waited("jit", begun))
         config.on_change("workers", self._make_team)
 
     # --- native calls -------------------------------------------------------------------------
@@ -226,13 +239,16 @@ class Engine:
             if not self.configured:
                 self.configured = True
                 config.lock("the VM has started")
+                install()
                 self.sequential += config.engine == "sequential" or config.sync
             if self.running or self.sequential or self.stopped:
                 return
             if self.broken:
                 raise VMError(self.broken)
             for name in _SIGNATURES:
-                self.call(name)
+                if name != "device_loop" or self.words[w.DEVICES]:
+                    self.call(name)
+            self.flight.start()
             self.words[w.STOP] = 0
             self.words[w.BYTES_HIGH] = config.run_ahead_bytes
             self.words[w.RUN_AHEAD] = min(config.run_ahead, w.CAPACITY - MARGIN)
@@ -245,9 +261,9 @@ class Engine:
             self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
             self._make_team(config.workers)
             self._thread("flowvm-host", self._host_loop)
-            for i, name in enumerate(self.user_streams):
-                stream = FIRST_USER_STREAM + i
-                self._thread(f"flowvm-w:{name}", self.call("worker_loop"), self.base, stream)
+            for i in range(len(self.user_streams)):
+                self._start_worker(FIRST_USER_STREAM + i)
+            self.watch.start()
 
     def _make_team(self, workers: int) -> None:
         """Let so many threads share the large kernels of the default stream, from now on."""
@@ -303,18 +319,51 @@ class Engine:
         user = stream - FIRST_USER_STREAM
         return self.user_streams[user] if user >= 0 else ("cpu", "host")[stream]
 
+    def _start_worker(self, stream: int) -> None:
+        loop = "device_loop" if self.words[w.DEVICES] >> stream & 1 else "worker_loop"
+        self._thread(f"flowvm-w:{self.stream_name(stream)}", self.call(loop), self.base, stream)
+
     def new_stream(self, name: str) -> int:
         """A further compute stream with a worker of its own: its number."""
         with self.lock:
-            stream = FIRST_USER_STREAM + len(self.user_streams)
-            if stream >= w.STREAMS:
-                most = w.STREAMS - FIRST_USER_STREAM
-                raise VMError(f"all {most} extra compute streams are in use; keep and reuse them")
-            self.user_streams.append(name)
-            self._give_arena(stream)
+            stream = self._add_stream(name)
             if self.running:
-                self._thread(f"flowvm-w:{name}", self.call("worker_loop"), self.base, stream)
+                self._start_worker(stream)
             return stream
+
+    def _add_stream(self, name: str) -> int:
+        stream = FIRST_USER_STREAM + len(self.user_streams)
+        if stream >= w.STREAMS:
+            most = w.STREAMS - FIRST_USER_STREAM
+            raise VMError(f"all {most} extra compute streams are in use; keep and reuse them")
+        self.user_streams.append(name)
+        self._give_arena(stream)
+        return stream
+
+    def new_device_stream(self, name: str, block: Any, memory: int, counters: Any) -> int:
+        """A stream of a device, whose worker hands instructions to it: its number.
+
+        `block`: its words (`B_...` of `flowvm.vm.layout`), `counters`: those that the memory of
+        its device is counted in, CTL_WORDS of them; int64 arrays, both kept.  `memory`: what its
+        allocator gives, DEVICE_MEMORY or PINNED_MEMORY.
+        """
+        with self.lock:
+            stream = self._add_stream(name)
+            self.keep += [block, counters]
+            at = w.STR + stream * w.STR_WORDS
+            self.words[at + w.T_BLOCK], self.words[at + w.T_MEMORY] = block.ctypes.data, memory
+            self.words[at + w.T_COUNTERS] = counters.ctypes.data
+            self.words[w.DEVICES] |= 1 << stream
+            if self.running:
+                self._start_worker(stream)
+            return stream
+
+    def launch_stream(self) -> int:
+        """The stream of LaunchPlans whose actors are on several streams: its number."""
+        with self.lock:
+            if LAUNCH_STREAM not in self.user_streams:
+                self.new_stream(LAUNCH_STREAM)
+            return FIRST_USER_STREAM + self.user_streams.index(LAUNCH_STREAM)
 
     # --- entries ------------------------------------------------------------------------------
 
@@ -376,6 +425,7 @@ class Engine:
         for forget in self.on_entries_full:
             forget()
         self._callback.clear()
+        self.flight.forget()
         del self.entry_info[self.immortal_entries :]
 
     # --- issuing ------------------------------------------------------------------------------
@@ -393,16 +443,16 @@ class Engine:
         operands: Sequence[int],
         scalars: Sequence[int] = (),
         until: float | None = None,
-    ) -> None:
+    ) -> int:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
 
         When the VM is full the thread waits for room, but not past the moment `until` of the
-        monotonic clock.
+        monotonic clock.  The instruction's sequence number.
         """
         if hot["dead"]:
             self.release_dead()
         code, last = user_frame(2)
-        self.publish(entry, operands, scalars, code, last, until)
+        return self.publish(entry, operands, scalars, code, last, until)
 
     def publish(
         self,
@@ -452,34 +502,6 @@ class Engine:
         """Where stores may pass each other: publish a record, after all of it was written."""
         self.call("publish_mark")(self.base, seq)
 
-    def issue_outline(
-        self, entry: int, operands: Sequence[int], access: Sequence[int], scalars: Sequence[int]
-    ) -> None:
-        """Issue an instruction with any number of operands (its entry says `outline`)."""
-        if len(operands) > w.MAX_OPERANDS:
-            most = w.MAX_OPERANDS
-            raise VMError(f"an instruction has at most {most} operands, not {len(operands)}")
-        code, last = user_frame(2)
-        block = array("q", [*operands, *access])
-        self.issue_block(entry, block, len(operands), code, last, scalars)
-
-    def issue_block(
-        self,
-        entry: int,
-        block: array[int],
-        count: int,
-        code: CodeType | None,
-        last: int,
-        scalars: Sequence[int] = (),
-    ) -> None:
-        """The same with `block` made by the caller: `count` operands, their accesses, and for a
-        LaunchPlan its live scalars; kept until the instruction is released.
-        """
-        while self.outline and self.outline[0][0] < self.control[w.HEAD]:
-            self.outline.popleft()
-        seq = self.publish(entry, (block.buffer_info()[0], count), scalars, code, last)
-        self.outline.append((seq, block))
-
     def after_issue(self) -> None:
         """A record was published and nobody looks: start or wake the scheduler, or do its work."""
         if not (self.running or self.sequential or self.stopped):
@@ -493,18 +515,18 @@ class Engine:
         """Called by an issuing thread past `limit`: wait until the VM has room; read its news."""
         debug = config.debug >= 2
         if debug:
-            self.narrator.tell(
-                seq, hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
-            )
+            place = seq & (FRAMES - 1)
+            self.narrator.tell(seq, *apart(hot["codes"][place], hot["lasts"][place])[:2])
+        self.flight.note(seq)
         self.failures.collect()
         limit = self.control[w.LIMIT]
         if seq >= limit:
-            watch = Watchdog(self)
+            begun = time.monotonic_ns()
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
                 if until is not None and time.monotonic() > until:
                     return
-                watch.look()
-        hot["limit"] = 0 if debug else min(limit, seq + CHECK_EVERY)
+            self.flight.waited("credit", begun, seq)
+        hot["limit"] = 0 if debug else min(limit, seq + min(CHECK_EVERY, self.flight.every))
 
     def _debug_changed(self, level: int) -> None:
         """From level 2 on every record comes by `make_room`, which prints its line."""
@@ -601,7 +623,7 @@ class Engine:
     def _cell(self) -> tuple[Any, int]:
         cell = getattr(self.local, "cell", None)
         if cell is None:
-            array = np.zeros(2, np.int64)
+            array = np.zeros(3, np.int64)
             cell = self.local.cell = (array, array.ctypes.data)
             self.keep.append(array)  # a late notification must not meet freed memory
         cell[0][0] = cell[0][1] = 0
@@ -613,10 +635,10 @@ class Engine:
         If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
         passed first.
         """
-        _, address = self._cell()
+        cell, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
-        self.issue(entry, operands, (address,), deadline)
-        watch = Watchdog(self)
+        seq = self.issue(entry, operands, (address,), deadline)
+        begun = self.flight.begin_wait()
         try:
             while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
                 if deadline is not None and time.monotonic() > deadline:
@@ -624,10 +646,10 @@ class Engine:
                     return -1
                 if not self.running:  # another thread has changed the engine while this one waited
                     self.after_issue()
-                watch.look()
         except BaseException:
             self.local.cell = None
             raise
+        self.flight.waited("sync", begun, seq, int(cell[2]))
         return 0 if outcome == 1 else -outcome
 
     def wait_for(self, operands: Sequence[int]) -> None:
@@ -663,10 +685,8 @@ class Engine:
         end = FIRST_USER_STREAM + len(self.user_streams)
         streams = [CALL_STREAM, *range(FIRST_USER_STREAM, end)]
         answers = [w.STR + stream * w.STR_WORDS + w.T_TRIMMED for stream in streams]
-        watch = Watchdog(self)
         while min(self.words[at] for at in answers) < wanted:
             self.call("nap")(self.base, 1000)
-            watch.look()
 
     def pointer(self, operand: int) -> int:
         """The address that an operand word means.  Only after waiting for its writer."""
@@ -743,6 +763,7 @@ class Engine:
         failed = False
         with self.lock:
             self.words[w.STOP] = 0
+            self.flight.start()
             while (slot := self.call("drain")(self.base)) != -1:
                 if slot >= 0:
                     self._run_callback(slot)
@@ -796,6 +817,9 @@ class Engine:
             self.words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] = 0
         hot["counter"] = itertools.count(received)
         hot["limit"] = received
+        self.words[w.SEEN] = received
+        self.flight.after_fork_in_child()
+        self.watch.after_fork_in_child()
         self.words[w.STOP] = self.words[w.ROOM_SLEEPS] = 0
         self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
         self.narrator = Narrator(self)

@@ -7,28 +7,31 @@ when its exception was raised at a sync point; what nobody saw is reported at ex
 
 from __future__ import annotations
 
-import linecache
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import Status, VMError, exception_for
 from flowvm.vm import layout as w
 from flowvm.vm.lang import load_acquire
+from flowvm.vm.lines import apart, short_position
+from flowvm.vm.notes import caret_lines, note_of
+from flowvm.vm.tracebacks import users
 
 if TYPE_CHECKING:
     from flowvm.vm.engine import Engine
 
-__all__ = ["Failure", "Failures", "caret_lines"]
+__all__ = ["Errors", "Failure", "Failures"]
 
 KEEP = 1024  # failures remembered; an older one still raises, with less to say
 
 
-@dataclass
+@dataclass(repr=False)
 class Failure:
-    """One failed instruction."""
+    """One failed instruction.  Prints as a line."""
 
     seq: int
     name: str
@@ -37,33 +40,29 @@ class Failure:
     last: int
     seen: bool = False
     operands: str = ""
-    noted: bool = False  # whether the exception says where it comes from
+    captured: bool = False  # no failure, as long as nobody wants what it did not make
+    scope: str = ""  # path of the module, of a graph's task
+    info: Any = None  # the entry's
+    note: str = ""  # what was added to the exception
+    traceback: TracebackType | None = None  # of a Python callback that raised: the user's frames
+    forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
 
     def where(self) -> str:
         """The user's line that issued the instruction, with a caret line."""
         return caret_lines(self.code, self.last)
 
+    def __repr__(self) -> str:
+        where = short_position(self.code, self.last)
+        seen = "" if self.seen else "  (seen by nobody so far)"
+        what = f"{type(self.exception).__name__}: {self.exception}"
+        return f"#{self.seq} {self.name}  {where}  {what}{seen}"
 
-def caret_lines(code: CodeType | None, last: int) -> str:
-    """File, line and function of an instruction offset; its line, carets under the expression."""
-    if code is None:
-        return "    (issued by flowvm itself)"
-    positions = list(code.co_positions())
-    index = last // 2
-    line, end_line, column, end_column = positions[index] if index < len(positions) else (None,) * 4
-    number = line or code.co_firstlineno
-    text = f'    File "{code.co_filename}", line {number}, in {code.co_name}'
-    source = linecache.getline(code.co_filename, number).rstrip("\n")
-    if source.strip():
-        stripped = source.lstrip()
-        text += f"\n      {stripped}"
-        if column is not None and end_column is not None and end_line == number:
-            # columns are UTF-8 bytes; carets count characters
-            before = len(source.encode()[:column].decode(errors="replace"))
-            width = len(source.encode()[column:end_column].decode(errors="replace"))
-            indent = before - (len(source) - len(stripped))
-            text += f"\n      {' ' * indent}{'^' * max(1, width)}"
-    return text
+
+class Errors(list[Failure]):
+    """Failed instructions, oldest first; prints a line each."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "no errors"
 
 
 class Failures:
@@ -75,6 +74,8 @@ class Failures:
         self.by_seq: dict[int, Failure] = {}
         self.raised: dict[int, BaseException] = {}  # what host callbacks raised, by sequence number
         self.lock = threading.Lock()
+        # what an out-of-memory error says of memory; who knows is above the VM
+        self.about_memory: Callable[[int], str] = lambda stream: ""
 
     def new(self) -> bool:
         """Whether the workers have reported anything that `collect` has not read."""
@@ -101,16 +102,22 @@ class Failures:
         info = self.vm.entry_info[(report[w.R_ENTRY] - w.ENT) // w.ENTRY_WORDS][0]
         name = str(getattr(info, "name", info))
         exception = self.raised.pop(seq, None)
+        traceback = None if exception is None else users(exception.__traceback__)
         if exception is None:
             exception = exception_for(status, report[w.R_DETAILS : w.R_DETAILS + w.DETAILS])
-        code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
-        operands = str(getattr(info, "operands", ""))
+        code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
+        operands, scope, forward = str(getattr(info, "operands", "")), "", (None, 0)
         if hasattr(info, "locate"):  # a LaunchPlan: the line that was captured says more
             inner, code, last, operands = info.locate(report[w.R_TASK])
             name = f"{inner} of {name}"
-        # that a captured tensor has no value is no failure until somebody wants one
-        seen = status == Status.CAPTURED
-        failure = Failure(seq, name, exception, code, last, seen, operands)
+            if report[w.R_TASK] >= 0:
+                scope = info.recorded[report[w.R_TASK]][1]
+                forward = info.forward[report[w.R_TASK]]
+        captured = status == Status.CAPTURED
+        failure = Failure(
+            seq, name, exception, code, last, captured, operands, captured, scope, info,
+            traceback=traceback, forward=forward,
+        )  # fmt: skip
         self.by_seq[seq] = failure
         while len(self.by_seq) > KEEP:
             self.by_seq.pop(next(iter(self.by_seq)))
@@ -124,20 +131,16 @@ class Failures:
                 f"remembered"
             )
         error = failure.exception
-        failure.seen = True
-        if not failure.noted:
-            failure.noted = True
-            poisoned = int(self.vm.words[w.ERR + seq % w.ERRORS * w.ERR_WORDS + w.R_POISONED])
-            note = f"flowvm: raised by instruction #{seq} {failure.name}, which was issued at\n"
-            note += failure.where()
-            if failure.operands:
-                note += f"\n    operands  {failure.operands}"
-            if poisoned:
-                were = "instruction was" if poisoned == 1 else "instructions were"
-                note += f"\n    {poisoned} later {were} skipped for need of a failed result"
-            note += "\n    The VM is usable."
+        failure.seen, failure.captured = True, False
+        # anew each time: by now more may be known of what it has poisoned
+        note = note_of(self.vm, failure)
+        notes = getattr(error, "__notes__", [])
+        if failure.note in notes:
+            notes[notes.index(failure.note)] = note
+        else:
             error.add_note(note)
-        return error.with_traceback(None)
+        failure.note = note
+        return error.with_traceback(failure.traceback)
 
     def raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen, and count the others as seen with it."""
@@ -152,13 +155,13 @@ class Failures:
 
     def last(self) -> BaseException | None:
         """The newest failure's exception, or None."""
-        self.collect()
-        return self.exception(next(reversed(self.by_seq))) if self.by_seq else None
+        failures = self.all()
+        return self.exception(failures[-1].seq) if failures else None
 
-    def all(self) -> list[Any]:
+    def all(self) -> Errors:
         """The failures remembered, oldest first."""
         self.collect()
-        return list(self.by_seq.values())
+        return Errors(f for f in self.by_seq.values() if not f.captured)
 
     def report_unseen(self) -> None:
         """At exit: print what nobody has seen."""

@@ -12,6 +12,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from flowvm.vm.lang import ticks_are_tsc
+from flowvm.vm.layout import CALL_WORDS
+
 WORDS = types.Array(types.int64, 1, "C")
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
@@ -69,6 +72,16 @@ def call_kernel(
     return types.int64(*([types.int64] * 6)), codegen
 
 
+def call_address(typingctx: Any, address: Any, arguments: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        function = ir.FunctionType(I32, [I64] * CALL_WORDS).as_pointer()
+        words = builder.inttoptr(values[1], I64.as_pointer())
+        passed = [builder.load(builder.gep(words, [I64(k)])) for k in range(CALL_WORDS)]
+        return builder.sext(builder.call(builder.inttoptr(values[0], function), passed), I64)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
 def words_at(typingctx: Any, address: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         from numba.np.arrayobj import populate_array
@@ -123,6 +136,32 @@ def clock(typingctx: Any) -> Any:
         return builder.add(builder.mul(seconds, I64(1_000_000_000)), rest)
 
     return types.int64(), codegen
+
+
+def ticks(typingctx: Any) -> Any:
+    if not ticks_are_tsc():
+        return clock(typingctx)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(I64, [])
+        counter = cgutils.get_or_insert_function(builder.module, kind, "llvm.readcyclecounter")
+        return builder.call(counter, [])
+
+    return types.int64(), codegen
+
+
+def ticks_after(typingctx: Any) -> Any:
+    if not ticks_are_tsc():
+        return clock(typingctx)  # which the system orders
+    signature, read = ticks(typingctx)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        fence = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.lfence")
+        builder.call(fence, [])
+        return read(context, builder, signature, values)
+
+    return signature, codegen
 
 
 def futex_wait(typingctx: Any, m: Any, i: Any, value: Any, microseconds: Any) -> Any:

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import importlib
 import pathlib
+import platform
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
@@ -23,6 +24,7 @@ import numpy as np
 
 from flowvm import jit
 from flowvm.native import Intrinsic
+from flowvm.vm.layout import CALL_WORDS
 
 __all__ = [
     "Words",
@@ -30,6 +32,7 @@ __all__ = [
     "address_of",
     "advise_huge",
     "aligned_alloc",
+    "call_address",
     "call_kernel",
     "clock",
     "compare_exchange",
@@ -42,6 +45,9 @@ __all__ = [
     "sched_yield",
     "store_release",
     "store_word",
+    "ticks",
+    "ticks_after",
+    "ticks_are_tsc",
     "words_at",
 ]
 
@@ -69,6 +75,8 @@ _KERNEL = ctypes.CFUNCTYPE(
     ctypes.c_int64,
     ctypes.c_uint64,
 )
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL_WORDS)
 
 
 def _primitive(python: _Function) -> _Function:
@@ -115,6 +123,17 @@ def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: i
     fifth goes through a register that it does not look at.
     """
     return int(_KERNEL(int(address))(int(args), int(layout), int(lo), int(hi), int(arena)))
+
+
+@_primitive
+def call_address(address: int, arguments: int) -> int:
+    """Call the C function at `address` with the CALL_WORDS int64 at `arguments`; its int32 result.
+
+    One that takes fewer, or int32, looks at what it takes: on x86-64 and on aarch64 under Linux
+    each argument has a register or eight bytes of the stack, and the caller clears the stack.
+    """
+    words = (ctypes.c_int64 * CALL_WORDS).from_address(int(arguments))
+    return int(_FUNCTION(int(address))(*words))
 
 
 @_primitive
@@ -167,6 +186,34 @@ def clock() -> int:
 
 
 @_primitive
+def ticks() -> int:
+    """The recorder's clock, one for all threads: the processor's counter where the system keeps
+    its own time by it, else `clock()`.  Reading it takes half as long.
+    """
+    return time.monotonic_ns()
+
+
+@_primitive
+def ticks_after() -> int:
+    """`ticks`, read after every load before it: plain `ticks` may be read some 50 ns ahead of a
+    load that is still on its way from another core.
+    """
+    return time.monotonic_ns()
+
+
+@functools.cache
+def ticks_are_tsc() -> bool:
+    """Whether `ticks` reads the counter: it runs evenly and alike on all cores, says Linux."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    source = pathlib.Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    try:
+        return source.read_text().strip() == "tsc"
+    except OSError:
+        return False
+
+
+@_primitive
 def sched_yield() -> int:
     """Let another runnable thread have this core."""
     time.sleep(0)
@@ -188,10 +235,14 @@ def futex_wake(m: Words, i: int, count: int) -> int:
 @functools.cache
 def _sources() -> str:
     folder = pathlib.Path(__file__).parent
-    files = "lang intrinsics layout machine allocator owning sharing ranges launch execute shell"
+    files = (
+        "lang intrinsics layout recorder stamps machine allocator owning sharing ranges steps "
+        "launch execute actors device_graph device shell"
+    )
     return "\n".join((folder / f"{name}.py").read_text() for name in files.split())
 
 
 def address_of(function: Callable[..., Any], signature: str) -> int:
     """The address of the C function made of `function`, compiled or loaded from the cache."""
-    return jit.native(function, signature, key=f"{function.__qualname__}\n{_sources()}")
+    key = f"{function.__qualname__}\n{ticks_are_tsc()}\n{_sources()}"
+    return jit.native(function, signature, key=key)

@@ -18,11 +18,18 @@ One that is ready counts as dispatched, because ready instructions go first come
 a stream keeps program order where nothing else is waited for, and a ReleaseTensor is not overtaken
 by allocations that were issued after it.
 
+Between two streams of devices the device itself can wait, for an event.  So such an edge is also
+satisfied when its source is dispatched, and WAI tells the target's worker what is to be launched
+before it: a stream, and a place in its queue.  Only a ReleaseTensor waits for done: its block goes
+to whoever asks next.
+
+What an instruction did when is noted by `flowvm.vm.recorder`, in a time that is given: m[NOW].
+
 Only the scheduler thread calls these functions (tests call them in its place and play the workers,
 in any order).
 
 Long because the state machine is one piece, and the names of the words it works on are imported one
-by one: a hundred lines.
+by one: more than a hundred lines.
 """
 
 from __future__ import annotations
@@ -45,22 +52,13 @@ from flowvm.vm.layout import (
     BARRIER_FIRST,
     BARRIER_LAST,
     BYTES_HIGH,
-    C_COUNT,
-    C_ENDED,
-    C_ENTRY,
-    C_OPERANDS,
-    C_SEQ,
-    C_STARTED,
-    C_STATUS,
-    C_STREAM,
-    C_T_END,
-    C_T_START,
     CAPACITY,
     CONST,
     D_FIRST,
     D_LAST,
     DEP,
     DEP_WORDS,
+    DEVICES,
     DISPATCHED,
     DONE,
     E_ACCESS,
@@ -88,24 +86,23 @@ from flowvm.vm.layout import (
     I_AT_DONE,
     I_CONNECTED,
     I_COUNT,
-    I_ENDED,
     I_KIND,
     I_NEXT,
     I_SEQ,
-    I_STARTED,
     I_STATE,
     I_STATUS,
     I_STREAM,
-    I_T_END,
-    I_T_START,
+    I_T_DISPATCHED,
+    I_T_READY,
     I_WAITING,
     IN_FLIGHT_BYTES,
     INS,
     INS_WORDS,
+    LAUNCH,
+    LEVEL,
     LIMIT,
     LIVE_ACCESSES,
     MARK,
-    MAX_INLINE,
     MUTANT,
     N_DISPATCHED,
     N_DONE,
@@ -113,19 +110,18 @@ from flowvm.vm.layout import (
     N_RAW,
     N_WAR,
     N_WAW,
+    NOTED,
+    NOW,
+    OP_CALL,
     OPERANDS,
     PENDING,
+    PLACE_BITS,
     QUE,
     READY,
     READY_FIRST,
     READY_LAST,
-    REC,
-    REC_WORDS,
     RECEIVED,
     RECORD_WORDS,
-    RECORDED,
-    RECORDING,
-    RECORDS,
     RELEASE,
     RELEASED,
     RING,
@@ -137,7 +133,9 @@ from flowvm.vm.layout import (
     STR_WORDS,
     T_TAIL,
     TOUCH,
+    WAI,
 )
+from flowvm.vm.recorder import begin, end
 
 MARGIN = 512  # records that threads may still write after one of them has seen LIMIT
 
@@ -212,6 +210,8 @@ def receive(m: Words) -> bool:
     for k in range(count):
         if access_of(m, slot, entry, k) & 3 == CONST:
             connect_read(m, slot, operand_of(m, slot, entry, k) & STORAGE_MASK)
+    if m[LEVEL] != 0:
+        begin(m, slot, seq, entry, count)
     m[RECEIVED] = seq + 1
     if kind == BARRIER:
         append_barrier(m, slot)
@@ -295,22 +295,68 @@ def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
         m[N_PRESCHEDULED] += 1
         if m[src + I_STATE] >= READY:  # first come, first served: it is dispatched first
             return
+    noted = m[DEVICES] != 0 and not in_stream and both_on_devices(m, src, dst)
+    if noted and m[src + I_STATE] >= DISPATCHED:
+        note(m, target, m[src + I_STREAM], m[src + I_NEXT])
+        return
+    index = new_edge(m)
+    at = src + (I_AT_DISPATCH if in_stream or noted else I_AT_DONE)
+    m[EDG + index * EDG_WORDS + G_TARGET] = target | NOTED if noted else target
+    m[EDG + index * EDG_WORDS + G_NEXT] = m[at]
+    m[at] = index
+    m[dst + I_WAITING] += 1
+
+
+def new_edge(m: Words) -> int:
+    """A node of EDG."""
     index = m[FREE_EDGE]
     if index >= 0:
         m[FREE_EDGE] = m[EDG + index * EDG_WORDS + G_NEXT]
     else:
         index = m[EDGE_TOP]
         m[EDGE_TOP] = index + 1
-    at = src + (I_AT_DISPATCH if in_stream else I_AT_DONE)
-    m[EDG + index * EDG_WORDS + G_TARGET] = target
-    m[EDG + index * EDG_WORDS + G_NEXT] = m[at]
-    m[at] = index
-    m[dst + I_WAITING] += 1
+    return index
+
+
+def both_on_devices(m: Words, src: int, dst: int) -> bool:
+    """Whether devices run both, so that one can wait for an event of the other."""
+    streams = (m[DEVICES] >> m[src + I_STREAM]) & (m[DEVICES] >> m[dst + I_STREAM]) & 1
+    a, b = m[src + I_KIND], m[dst + I_KIND]
+    return streams != 0 and a in (OP_CALL, LAUNCH) and b in (OP_CALL, LAUNCH)
+
+
+def note(m: Words, target: int, stream: int, place: int) -> None:
+    """`target` is handed to its device when `place` instructions of `stream` were handed to
+    theirs, and runs when these have run.
+    """
+    index = m[WAI + target] - 1
+    while index >= 0:
+        node = EDG + index * EDG_WORDS
+        if m[node + G_TARGET] >> PLACE_BITS == stream:
+            m[node + G_TARGET] = max(m[node + G_TARGET], stream << PLACE_BITS | place)
+            return
+        index = m[node + G_NEXT]
+    index = new_edge(m)
+    m[EDG + index * EDG_WORDS + G_TARGET] = stream << PLACE_BITS | place
+    m[EDG + index * EDG_WORDS + G_NEXT] = m[WAI + target] - 1
+    m[WAI + target] = index + 1
+
+
+def drop_notes(m: Words, slot: int) -> None:
+    """Free what `note` left for an instruction."""
+    index = m[WAI + slot] - 1
+    m[WAI + slot] = 0
+    while index >= 0:
+        following = m[EDG + index * EDG_WORDS + G_NEXT]
+        m[EDG + index * EDG_WORDS + G_NEXT] = m[FREE_EDGE]
+        m[FREE_EDGE] = index
+        index = following
 
 
 def make_ready(m: Words, slot: int) -> None:
     """Append to the ready list, first come first served."""
     m[INS + slot * INS_WORDS + I_STATE] = READY
+    m[INS + slot * INS_WORDS + I_T_READY] = m[NOW]
     m[INS + slot * INS_WORDS + I_NEXT] = -1
     last = m[READY_LAST]
     if last >= 0:
@@ -330,13 +376,18 @@ def append_barrier(m: Words, slot: int) -> None:
     m[BARRIER_LAST] = slot
 
 
-def satisfy(m: Words, at: int) -> None:
-    """One edge fewer for every target of the edge list at word `at`."""
+def satisfy(m: Words, at: int, stream: int, place: int) -> None:
+    """One edge fewer for every target of the edge list at word `at`, whose source is the
+    instruction at `place` of `stream`'s queue.
+    """
     index = m[at]
     m[at] = -1
     while index >= 0:
         edge = EDG + index * EDG_WORDS
         target = m[edge + G_TARGET]
+        if target & NOTED != 0:
+            target ^= NOTED
+            note(m, target, stream, place)
         m[INS + target * INS_WORDS + I_WAITING] -= 1
         if m[INS + target * INS_WORDS + I_WAITING] == 0:
             make_ready(m, target)
@@ -360,13 +411,15 @@ def dispatch(m: Words, slot: int) -> None:
     """Hand a ready instruction to its stream's queue; let go what stream order takes care of."""
     ins = INS + slot * INS_WORDS
     m[ins + I_STATE] = DISPATCHED
+    m[ins + I_T_DISPATCHED] = m[NOW]
     m[N_DISPATCHED] += 1
+    stream = m[ins + I_STREAM]
     if m[ins + I_KIND] != TOUCH:
-        stream = m[ins + I_STREAM]
         tail = STR + stream * STR_WORDS + T_TAIL
         m[QUE + stream * CAPACITY + (m[tail] & SLOT_MASK)] = slot
+        m[ins + I_NEXT] = m[tail] + 1  # its place, now that it is in no list
         store_release(m, tail, m[tail] + 1)
-    satisfy(m, ins + I_AT_DISPATCH)
+    satisfy(m, ins + I_AT_DISPATCH, stream, m[ins + I_NEXT])
 
 
 def ready_barrier(m: Words) -> int:
@@ -378,6 +431,7 @@ def ready_barrier(m: Words) -> int:
     if m[BARRIER_FIRST] < 0:
         m[BARRIER_LAST] = -1
     m[INS + slot * INS_WORDS + I_STATE] = DISPATCHED
+    m[INS + slot * INS_WORDS + I_T_READY] = m[INS + slot * INS_WORDS + I_T_DISPATCHED] = m[NOW]
     m[N_DISPATCHED] += 1
     return slot
 
@@ -389,10 +443,12 @@ def complete(m: Words, slot: int) -> None:
     m[ins + I_STATE] = DONE
     m[N_DONE] += 1
     m[IN_FLIGHT_BYTES] -= m[entry + E_BYTES]
-    satisfy(m, ins + I_AT_DISPATCH)
-    satisfy(m, ins + I_AT_DONE)
-    if m[RECORDING] != 0:
-        record(m, slot, entry)
+    satisfy(m, ins + I_AT_DISPATCH, 0, 0)
+    satisfy(m, ins + I_AT_DONE, 0, 0)
+    if m[DEVICES] != 0:
+        drop_notes(m, slot)
+    if m[LEVEL] != 0:
+        end(m, slot)
     drop_accesses(m, slot)
     if m[ins + I_KIND] == RELEASE:
         recycle_storages(m, slot, entry)
@@ -437,25 +493,6 @@ def recycle_storages(m: Words, slot: int, entry: int) -> None:
         m[FRE + (freed & (STORAGES - 1))] = operand_of(m, slot, entry, k) & STORAGE_MASK
         freed += 1
     store_release(m, FREED, freed)
-
-
-def record(m: Words, slot: int, entry: int) -> None:
-    """Copy what a trace needs of a finished instruction; of operands out of line, the first."""
-    if m[RECORDED] >= RECORDS:
-        return
-    at = REC + m[RECORDED] * REC_WORDS
-    ins = INS + slot * INS_WORDS
-    m[at + C_SEQ] = m[ins + I_SEQ]
-    m[at + C_ENTRY] = (entry - ENT) // ENTRY_WORDS
-    m[at + C_STREAM] = m[ins + I_STREAM]
-    m[at + C_STARTED], m[at + C_ENDED] = m[ins + I_STARTED], m[ins + I_ENDED]
-    m[at + C_T_START], m[at + C_T_END] = m[ins + I_T_START], m[ins + I_T_END]
-    m[at + C_STATUS] = m[ins + I_STATUS]
-    m[at + C_COUNT] = m[ins + I_COUNT]
-    for k in range(min(m[ins + I_COUNT], MAX_INLINE)):
-        word = operand_of(m, slot, entry, k) & STORAGE_MASK
-        m[at + C_OPERANDS + k] = word << 4 | access_of(m, slot, entry, k)
-    m[RECORDED] += 1
 
 
 def set_limit(m: Words) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from flowvm.vm.allocator import allocate, class_of
+from flowvm.vm.allocator import allocate, class_of, counters
 from flowvm.vm.lang import Words
 from flowvm.vm.layout import (
+    ARG,
+    ARG_WORDS,
     LIVE_BYTES,
     RESERVED_BYTES,
     S_BYTES,
@@ -13,6 +15,8 @@ from flowvm.vm.layout import (
     S_STREAM,
     STO,
     STO_WORDS,
+    STR,
+    STR_WORDS,
 )
 
 OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
@@ -32,7 +36,8 @@ def own(m: Words, stream: int, storage: int, size: int) -> bool:
     return True
 
 
-def out_of_memory(m: Words, args: int, size: int) -> int:
+def out_of_memory(m: Words, stream: int, size: int) -> int:
     """The status, with the details that its message gives: bytes asked for, live and reserved."""
-    m[args], m[args + 1], m[args + 2] = size, m[LIVE_BYTES], m[RESERVED_BYTES]
+    args, count = ARG + stream * ARG_WORDS, counters(m, STR + stream * STR_WORDS)
+    m[args], m[args + 1], m[args + 2] = size, count[LIVE_BYTES], count[RESERVED_BYTES]
     return OUT_OF_MEMORY

@@ -7,6 +7,7 @@ instruction leaves these arrays only after its writes.  "Not yet" may be a momen
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import NamedTuple
 
@@ -31,9 +32,17 @@ class Pending(NamedTuple):
         return f"#{self.seq} {self.name}"
 
 
-def issued() -> int:
-    """The sequence number that comes next: everything issued so far is below it."""
-    return int(repr(hot["counter"]).removeprefix("count(").removesuffix(")"))
+if sys.version_info < (3, 12):  # later versions deprecate what is the quicker way
+
+    def issued() -> int:
+        """The sequence number that comes next: everything issued so far is below it."""
+        number: int = hot["counter"].__reduce__()[1][0]
+        return number
+else:
+
+    def issued() -> int:
+        """The sequence number that comes next: everything issued so far is below it."""
+        return int(repr(hot["counter"])[6:-1])  # "count(7)"
 
 
 def _name(slot: int) -> str:

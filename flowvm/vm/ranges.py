@@ -13,10 +13,12 @@ from flowvm.vm.lang import (
     load_word,
     sched_yield,
     store_release,
+    ticks,
 )
 from flowvm.vm.layout import (
     ARG,
     ARG_WORDS,
+    LEVEL,
     PHASE_BITS,
     SIGNED_OFF,
     STR,
@@ -36,6 +38,9 @@ from flowvm.vm.layout import (
     T_UNITS,
 )
 from flowvm.vm.sharing import chunks_of, helpers_for, run_length
+from flowvm.vm.stamps import stamp_share
+
+LEADER = -1  # the stream's worker among those that share a kernel
 
 
 def run_phases(
@@ -79,16 +84,16 @@ def run_phase(
     fetch_add(m, at + T_NEWS, 1)
     if load_acquire(m, at + T_TEAM_SLEEPS) > 0:
         futex_wake(m, at + T_NEWS, helpers_for(chunks, m[at + T_TEAM]))
-    while help_with(m, stream, m[at + T_ARENA]):
+    while help_with(m, stream, LEADER, m[at + T_ARENA]):
         pass
     while load_acquire(m, at + T_LEFT) > 0:
         sched_yield()
     return m[at + T_STATUS]
 
 
-def help_with(m: Words, stream: int, arena: int) -> bool:
-    """Take a run of chunks of the stream's job, if there is one, and run them.  Leader and helpers
-    alike, each with an arena of its own.
+def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
+    """Take a run of chunks of the stream's job, if there is one, and run them.  LEADER and helper
+    `who` alike, each with an arena of its own.
 
     The job's fields are read before the chunks are claimed and belong to that job if the claim
     succeeds: a leader makes T_JOB name its new job (chunk SIGNED_OFF, never claimed) before it
@@ -108,10 +113,14 @@ def help_with(m: Words, stream: int, arena: int) -> bool:
     if not compare_exchange(m, at + T_JOB, word, word + taken):
         return True
     args = address_in(m, ARG + stream * ARG_WORDS)
+    recorded = who != LEADER and m[LEVEL] > 1
+    begun = ticks() if recorded else 0
     for k in range(chunk, chunk + taken):
         lo, hi = k * grain, min((k + 1) * grain, units)
         status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
         if status != 0:
             store_release(m, at + T_STATUS, status)
+    if recorded:
+        stamp_share(m, stream, who, word >> 32, begun, taken)
     fetch_add(m, at + T_LEFT, -taken)
     return True

@@ -15,7 +15,19 @@ Long because the names of the words it works on are imported one by one: sixty l
 
 from __future__ import annotations
 
+from flowvm.vm.actors import (
+    MOST,
+    close_launch,
+    has_mail,
+    may_close,
+    may_open,
+    open_launch,
+    runtime_of,
+    serve,
+    tell_sources,
+)
 from flowvm.vm.allocator import trim
+from flowvm.vm.device import close_passed, enter, open_next, record, run_to_end
 from flowvm.vm.execute import execute, fail, poison_of
 from flowvm.vm.lang import (
     Words,
@@ -27,43 +39,50 @@ from flowvm.vm.lang import (
     load_acquire,
     sched_yield,
     store_release,
+    ticks,
     words_at,
 )
 from flowvm.vm.layout import (
     ASLEEP,
+    B_PASSED,
+    B_RECORDED,
+    B_SINCE,
     BARRIER,
     CALLBACK,
     CAPACITY,
+    DEVICES,
     E_COUNT,
     E_KIND,
     ENTRY,
     ENTRY_BITS,
     HEAD,
     I_COUNT,
-    I_ENDED,
     I_KIND,
     I_SEQ,
-    I_STARTED,
     I_STATE,
     I_STATUS,
     I_STREAM,
+    I_T_DISPATCHED,
     I_T_END,
+    I_T_READY,
     I_T_START,
     INS,
     INS_WORDS,
+    LEVEL,
     LIMIT,
     MARK,
     N_DISPATCHED,
     N_DONE,
+    NOW,
     OPERANDS,
     QUE,
     RECEIVED,
     RECORD_WORDS,
-    RECORDING,
     RELEASE,
     RELEASED,
     RING,
     ROOM_SLEEPS,
+    RT_CLOSED,
     SCHEDULER_SLEEPS,
     SLOT_MASK,
     SPINS,
@@ -73,13 +92,14 @@ from flowvm.vm.layout import (
     STREAMS,
     T_COLLECTED,
     T_DONE,
+    T_LAUNCHED,
     T_NEWS,
     T_SLEEPS,
+    T_STAMP,
     T_TAIL,
     T_TEAM,
     T_TEAM_SLEEPS,
     T_TRIMMED,
-    TICKET,
     TOUCH,
     TRIM,
     WORDS,
@@ -92,16 +112,19 @@ from flowvm.vm.machine import (
     next_ready,
     ready_barrier,
     receive,
-    record,
     recycle_storages,
     set_limit,
 )
 from flowvm.vm.ranges import help_with
+from flowvm.vm.recorder import begin, end
+from flowvm.vm.stamps import see, stamp_end, stamp_open, stamp_task
 
 WINDOW = 64  # records taken before the workers' news are looked at again
+STAMPED = 8  # records received that have one time of `recorder`'s level 1
 SLICE = 2000  # microseconds the scheduler sleeps at most
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
+GLANCE = 50  # microseconds between two looks at what a device is busy with
 
 
 def wake(m: Words, word: int) -> None:
@@ -125,11 +148,8 @@ def notify(m: Words, slot: int) -> None:
     count = m[INS + slot * INS_WORDS + I_COUNT]
     cell = m[RING + slot * RECORD_WORDS + OPERANDS - m[entry + E_COUNT]]
     cause = poison_of(m, slot, entry) if count > 0 else 0
-    if m[RECORDING] != 0:
-        ins = INS + slot * INS_WORDS
-        m[ins + I_STARTED] = fetch_add(m, TICKET, 1)
-        m[ins + I_ENDED] = fetch_add(m, TICKET, 1)
-        m[ins + I_T_START] = m[ins + I_T_END] = clock()
+    ins = INS + slot * INS_WORDS
+    m[ins + I_T_START] = m[ins + I_T_END] = m[NOW]
     if cell != 0:
         word = words_at(cell, 2)
         store_release(word, 0, 1 if cause == 0 else -cause)
@@ -139,21 +159,30 @@ def notify(m: Words, slot: int) -> None:
 def step(m: Words) -> int:
     """One pass of the scheduler over everything there is to do; how much it did."""
     did = 0
+    level = m[LEVEL]
     for stream in range(STREAMS):
         at = STR + stream * STR_WORDS
         if m[at + T_COLLECTED] != m[at + T_TAIL]:
             done = load_acquire(m, at + T_DONE)
+            if level != 0 and m[at + T_COLLECTED] < done:
+                m[NOW] = ticks()
             while m[at + T_COLLECTED] < done:
                 collected = m[at + T_COLLECTED]
                 m[at + T_COLLECTED] = collected + 1
                 complete(m, m[QUE + stream * CAPACITY + (collected & SLOT_MASK)])
                 did += 1
-    for _ in range(WINDOW):
+    if level != 0:
+        see(m)
+    for k in range(WINDOW):
+        if level > 1 or (level != 0 and k % STAMPED == STAMPED - 1):
+            m[NOW] = ticks()
         if not receive(m):
             break
         did += 1
     slot = next_ready(m)
     while slot >= 0:
+        if level > 1:
+            m[NOW] = ticks()
         dispatch(m, slot)
         if m[INS + slot * INS_WORDS + I_KIND] == TOUCH:
             m[INS + slot * INS_WORDS + I_STATUS] = 0
@@ -222,7 +251,7 @@ def next_of(m: Words, stream: int, wait: int) -> int:
     done = m[at + T_DONE]
     idle = 0
     while load_acquire(m, at + T_TAIL) == done:
-        if load_acquire(m, STOP) != 0 or wait == 0:
+        if load_acquire(m, STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
         idle += 1
         if idle < m[SPINS]:
@@ -230,7 +259,7 @@ def next_of(m: Words, stream: int, wait: int) -> int:
             continue
         fetch_add(m, at + T_SLEEPS, 1)
         rouse(m)
-        if load_acquire(m, at + T_TAIL) == done:
+        if load_acquire(m, at + T_TAIL) == done and not has_mail(m, stream):
             futex_wait(m, at + T_SLEEPS, 1, wait)
         store_release(m, at + T_SLEEPS, 0)
         if load_acquire(m, at + T_TAIL) == done:
@@ -253,12 +282,105 @@ def worker_loop(base: int, stream: int) -> int:
     while load_acquire(m, STOP) == 0:
         slot = next_of(m, stream, NAP)
         if slot >= 0:
-            execute(m, stream, slot)
-            finish(m, stream)
+            entry = entry_of(m, slot)
+            runtime = runtime_of(m, entry)
+            if runtime != 0 and poison_of(m, slot, entry) == 0:
+                run_window(m, stream, runtime)
+            else:
+                execute(m, stream, slot)
+                finish(m, stream)
+        while serve(m, stream):
+            m[STR + stream * STR_WORDS + T_STAMP] = 0  # the next instruction starts later
         wanted = load_acquire(m, TRIM)
         if m[answered] != wanted:
             trim(m, stream)
             store_release(m, answered, wanted)
+    return 0
+
+
+def run_window(m: Words, stream: int, runtime: int) -> None:
+    """Launches of a Plan on several streams, from the head of the queue on: open as many as may be
+    in flight, act, and close them in order; until none is left.
+
+    What Python drops between two launches makes a ReleaseTensor: it waits for its turn without
+    keeping the launch behind it, for what it releases no later instruction names.
+    """
+    plan = words_at(runtime, MOST)
+    at = STR + stream * STR_WORDS
+    opened = m[at + T_DONE]
+    idle = 0
+    while load_acquire(m, STOP) == 0:
+        tail = load_acquire(m, at + T_TAIL)
+        if opened < tail:
+            slot = m[QUE + stream * CAPACITY + (opened & SLOT_MASK)]
+            entry = entry_of(m, slot)
+            if m[entry + E_KIND] == RELEASE:
+                opened += 1
+                continue
+            if runtime_of(m, entry) == runtime and may_open(m, slot, entry, plan):
+                if m[LEVEL] != 0:
+                    stamp_open(m, stream, slot)
+                open_launch(m, stream, slot, entry, plan)
+                opened += 1
+                idle = 0
+                continue
+        done = m[at + T_DONE]
+        if done == opened:
+            return
+        slot = m[QUE + stream * CAPACITY + (done & SLOT_MASK)]
+        entry = entry_of(m, slot)
+        if m[entry + E_KIND] == RELEASE:
+            execute(m, stream, slot)
+            finish(m, stream)
+        elif may_close(plan):
+            close_launch(m, stream, slot, entry, plan)
+            if m[LEVEL] != 0:
+                stamp_end(m, stream, slot)
+            finish(m, stream)
+        elif serve(m, stream):
+            idle = 0
+        elif idle < m[SPINS]:
+            idle += 1
+            sched_yield()
+        else:
+            fetch_add(m, at + T_SLEEPS, 1)
+            if not (has_mail(m, stream) or may_close(plan) or load_acquire(m, at + T_TAIL) != tail):
+                futex_wait(m, at + T_SLEEPS, 1, NAP)
+            store_release(m, at + T_SLEEPS, 0)
+
+
+def device_loop(base: int, stream: int) -> int:
+    """The worker thread of a device's stream: until STOP."""
+    m = words_at(base, WORDS)
+    at = STR + stream * STR_WORDS
+    block = enter(m, stream)
+    idle = 0
+    while load_acquire(m, STOP) == 0:
+        opened = open_next(m, stream, block)
+        if not opened and block[B_SINCE] > 0:
+            record(block, m[at + T_LAUNCHED])
+        if close_passed(m, stream, block):
+            idle = 0
+            if m[SCHEDULER_SLEEPS] == ASLEEP:
+                rouse(m)
+        if opened:
+            idle = 0
+            continue
+        wanted = load_acquire(m, TRIM)
+        if m[at + T_TRIMMED] != wanted:
+            trim(m, stream)
+            store_release(m, at + T_TRIMMED, wanted)
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        busy = block[B_PASSED] < block[B_RECORDED] or m[at + T_LAUNCHED] < m[at + T_TAIL]
+        fetch_add(m, at + T_SLEEPS, 1)
+        if not busy:
+            rouse(m)
+        if busy or load_acquire(m, at + T_TAIL) == m[at + T_LAUNCHED]:
+            futex_wait(m, at + T_SLEEPS, 1, GLANCE if busy else NAP)
+        store_release(m, at + T_SLEEPS, 0)
     return 0
 
 
@@ -271,7 +393,7 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
     idle = 0
     while load_acquire(m, STOP) == 0 and number < load_acquire(m, at + T_TEAM):
         news = load_acquire(m, at + T_NEWS)
-        if help_with(m, stream, arena):
+        if help_with(m, stream, number, arena):
             idle = 0
             continue
         idle += 1
@@ -282,6 +404,15 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
         futex_wait(m, at + T_NEWS, news, NAP)
         fetch_add(m, at + T_TEAM_SLEEPS, -1)
         idle = 0
+    return 0
+
+
+def close_plan(base: int, runtime: int) -> int:
+    """No launch of a Plan will follow: Eord starts at the sources."""
+    m = words_at(base, WORDS)
+    plan = words_at(runtime, MOST)
+    store_release(plan, RT_CLOSED, 1)
+    tell_sources(m, plan)
     return 0
 
 
@@ -302,9 +433,12 @@ def wake_scheduler(base: int) -> int:
 
 
 def wait_cell(base: int, cell: int, microseconds: int) -> int:
-    """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0."""
+    """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0.
+
+    The cell's third word is when the wait was over: Python may get the GIL later (from level 2 on).
+    """
     m = words_at(base, WORDS)
-    word = words_at(cell, 2)
+    word = words_at(cell, 3)
     if load_acquire(word, 0) == 0:  # else: the sequential engine must go on looking asleep
         rouse(m)
     idle = 0
@@ -318,6 +452,8 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
         if load_acquire(word, 0) == 0:
             futex_wait(word, 1, asleep, microseconds)
         break
+    if m[LEVEL] > 1:
+        word[2] = clock()
     return load_acquire(word, 0)
 
 
@@ -373,12 +509,28 @@ def host_fail(base: int, stream: int, slot: int, status: int) -> int:
 
 
 def host_end(base: int, slot: int) -> int:
-    """The Python part of a host instruction is over: a trace counts it as ended only now."""
+    """The Python part of a host instruction is over: it is recorded as ended only now."""
     m = words_at(base, WORDS)
-    if m[RECORDING] != 0:
-        ins = INS + slot * INS_WORDS
-        m[ins + I_T_END] = clock()
-        m[ins + I_ENDED] = fetch_add(m, TICKET, 1)
+    ins = INS + slot * INS_WORDS
+    if m[LEVEL] != 0:
+        m[ins + I_T_END] = ticks()
+        m[STR + m[ins + I_STREAM] * STR_WORDS + T_STAMP] = 0  # the next one starts later
+    return 0
+
+
+def read_clocks(pair: int) -> int:
+    """Leave `ticks()` and the `clock()` of the same moment in the two words at `pair`."""
+    words = words_at(pair, 2)
+    words[0] = ticks()
+    words[1] = clock()
+    return 0
+
+
+def stamp_some(base: int, count: int) -> int:
+    """Stamp `count` tasks: for measuring what that takes."""
+    m = words_at(base, WORDS)
+    for k in range(count):
+        stamp_task(m, 0, k)
     return 0
 
 
@@ -411,10 +563,15 @@ def drain(base: int) -> int:
         m[ins + I_KIND] = kind
         m[ins + I_COUNT] = count_of(m, slot, entry)
         m[ins + I_STATUS] = 0
+        if m[LEVEL] != 0:
+            m[NOW] = m[ins + I_T_READY] = m[ins + I_T_DISPATCHED] = ticks()
+            begin(m, slot, seq, entry, m[ins + I_COUNT])
         if kind == CALLBACK:
             return slot
         if kind in (TOUCH, BARRIER):
             notify(m, slot)
+        elif (m[DEVICES] >> m[ins + I_STREAM]) & 1 != 0:
+            run_to_end(m, m[ins + I_STREAM], slot)
         else:
             execute(m, m[ins + I_STREAM], slot)
         settle(base, slot)
@@ -427,8 +584,9 @@ def settle(base: int, slot: int) -> int:
     m = words_at(base, WORDS)
     ins = INS + slot * INS_WORDS
     entry = entry_of(m, slot)
-    if m[RECORDING] != 0:
-        record(m, slot, entry)
+    if m[LEVEL] != 0:
+        m[NOW] = max(m[NOW], m[ins + I_T_END])
+        end(m, slot)
     if m[ins + I_KIND] == RELEASE:
         recycle_storages(m, slot, entry)
     m[ins + I_STATE] = RELEASED

@@ -1,13 +1,14 @@
 """A recorded run: the instruction DAG of what was issued while it lasted.
 
-The engine copies each finished instruction's operands and times to REC (`machine.record`).  The
-edges here are computed from those operands by the rule itself, `[one writer]? readers*`, not copied
-from the engine: so they are complete, also where the producer had finished long before, and
-`verify` can hold the engine to them.
+What the flight recorder has of the instructions (`flowvm.vm.flight`), as objects to read.  The
+edges are computed from the operands by the rule itself (`flowvm.vm.edges`), not copied from the
+engine: so they are complete, also where the producer had finished long before, and `verify` can
+hold the engine to them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.errors import VMError
 from flowvm.vm import layout as w
-from flowvm.vm.engine import FRAMES, engine, hot
+from flowvm.vm.edges import HAZARDS, connect, tensors_of
+from flowvm.vm.engine import engine
+from flowvm.vm.flight import TIMES, Snapshot
+from flowvm.vm.lanes import Line, draw_lanes, printable
 from flowvm.vm.lines import short_position
+from flowvm.vm.uses import uses_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Edge", "Trace", "Traced", "TracedOperand", "record", "trace"]
 
@@ -51,10 +55,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Traced:
-    """One instruction.
-
-    `started` and `ended` are tickets of one counter, `t_start` and `t_end` nanoseconds.
-    """
+    """One instruction.  `started` and `ended` are nanoseconds of the monotonic clock."""
 
     seq: int
     name: str
@@ -63,15 +64,13 @@ class Traced:
     operands: tuple[TracedOperand, ...]
     started: int
     ended: int
-    t_start: int
-    t_end: int
     status: int
     where: str  # "file.py:12" of the user's line, or ""
 
     @property
     def microseconds(self) -> float:
         """How long it ran."""
-        return (self.t_end - self.t_start) / 1e3
+        return (self.ended - self.started) / 1e3
 
 
 @dataclass
@@ -82,6 +81,8 @@ class Trace:
     edges: list[Edge] = field(default_factory=list)
     result: Any = None
     dropped: int = 0
+    # (instruction, tensor) -> when a launch that may run beside others used it: see `uses`
+    uses: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def predecessors(self, index: int) -> list[Edge]:
         """What instruction `index` waits for."""
@@ -118,7 +119,7 @@ class Trace:
             if len(front) > MOST_WAITS:
                 front = [*front[: MOST_WAITS - 1], f"{len(front) - MOST_WAITS + 1} more"]
             row = [f"#{ins.seq}", ins.name, " ".join(reads), " ".join(writes), ", ".join(front)]
-            row += [str(ins.stream)] if lanes else []
+            row += [engine.stream_name(ins.stream)] if lanes else []
             rows.append((*row, f"{ins.microseconds:.1f}", ins.where))
         return rows
 
@@ -128,26 +129,76 @@ class Trace:
         stream = ("stream",) if lanes else ()
         return ("id", "op", "reads", "writes", "waits for", *stream, "us", "line")
 
+    def longest(self) -> list[int]:
+        """The instructions on the longest path of dependences, each as long as it ran; a release is
+        on none.
+        """
+        best: list[tuple[int, int]] = []  # when each could have ended, and after whom
+        front: dict[int, list[int]] = {}
+        for e in self.edges:
+            front.setdefault(e.target, []).append(e.source)
+        for k, ins in enumerate(self.instructions):
+            begun, after = max(((best[j][0], j) for j in front.get(k, ())), default=(0, -1))
+            best.append((begun + max(0, ins.ended - ins.started), after))
+        real = [k for k, i in enumerate(self.instructions) if i.kind != w.Kind.RELEASE_TENSOR]
+        at, found = max(real, key=lambda k: best[k][0], default=-1), []
+        while at >= 0:
+            found.append(at)
+            at = best[at][1]
+        return found[::-1]
+
+    def lanes(self) -> list[Line]:
+        """A drawing for each row: a lane for each stream, and what comes in from other lanes; the
+        longest path is marked.
+        """
+        streams = sorted({ins.stream for ins in self.instructions})
+        lane = [streams.index(ins.stream) for ins in self.instructions]
+        come: list[list[int]] = [[] for _ in lane]
+        access = [0] * len(lane)
+        for e in self.edges:
+            if lane[e.source] != lane[e.target]:
+                come[e.target].append(lane[e.source])
+                operands = self.instructions[e.target].operands
+                kinds = [int(o.access) for o in operands if o.tensor == e.tensor]
+                access[e.target] = max(access[e.target], *kinds, 0)
+        path = set(self.longest())
+        return draw_lanes(lane, come, [k in path for k in range(len(lane))], access)
+
     def __str__(self) -> str:
-        rows = [self.heads(), *self.rows()]
+        art = ["".join(text for text, _ in line) for line in self.lanes()]
+        rows = [("", *self.heads())]
+        rows += [(a, *row) for a, row in zip(art, self.rows(), strict=True)]
         widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
         padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
-        return "\n".join("  ".join(r).rstrip() for r in padded)
+        return printable("\n".join("  ".join(r).rstrip() for r in padded))
 
-    def __rich__(self) -> Table:
-        from rich.table import Table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        grammar: Any = importlib.import_module("flowvm.profiler.grammar")  # above this layer
 
-        styles = {"id": "bold", "reads": "cyan", "writes": "yellow"}
-        styles |= {"waits for": "dim", "line": "dim"}
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for head in self.heads():
-            title = {"reads": "reads (const)", "writes": "writes (━ mut ═ mut2)"}.get(head, head)
-            whole = head in ("id", "op", "us", "stream", "line")
-            justify: Any = "right" if head == "us" else "left"
-            table.add_column(title, style=styles.get(head, ""), justify=justify, no_wrap=whole)
-        for row in self.rows():
-            table.add_row(*row)
-        return table
+        columns = {
+            "id": grammar.Column("id", style="id"),
+            "op": grammar.Column("op"),
+            "reads": grammar.Column(printable("reads (const)"), style="const", drop=2, grow=True),
+            "writes": grammar.Column(
+                printable("writes (━ mut ═ mut2)"), style="mut", drop=1, grow=True
+            ),
+            "waits for": grammar.Column("waits for", style="head", grow=True),
+            "stream": grammar.Column("stream", drop=4),
+            "us": grammar.Column("us", right=True, drop=3),
+            "line": grammar.Column("line", style="line"),
+        }
+        lanes = self.lanes()
+        drawn = max((sum(len(text) for text, _ in line) for line in lanes), default=0)
+        rows = [list(map(printable, row)) for row in self.rows()]
+        shown = grammar.table(
+            [columns[head] for head in self.heads()], rows, options.max_width - drawn - 2, indent=0
+        )
+        screen = grammar.Screen([[(" " * (drawn + 2), ""), *shown[0]]])
+        for line, cells in zip(lanes, shown[1:], strict=True):
+            art: Line = [(printable(text), style) for text, style in line]
+            pad = " " * (drawn + 2 - sum(len(text) for text, _ in line))
+            screen.lines.append([*art, (pad, ""), *cells])
+        yield screen
 
 
 def _operand(o: TracedOperand, known: set[int]) -> str:
@@ -159,21 +210,19 @@ def _operand(o: TracedOperand, known: set[int]) -> str:
 
 @contextmanager
 def record() -> Iterator[Trace]:
-    """Record every instruction issued inside; the trace is complete when the block is left."""
-    engine.wait_idle()
-    if engine.words[w.RECORDING]:
-        raise VMError("a trace is being recorded already; traces cannot be nested")
+    """Record every instruction issued inside; the trace is complete when the block is left.
+
+    The flight recorder remembers the last 65,536 instructions; earlier ones are `dropped`.
+    """
     found = Trace()
-    engine.words[w.RECORDED] = 0
-    issued = int(engine.words[w.RECEIVED])
-    engine.words[w.RECORDING] = 1
-    try:
-        yield found
-    finally:
-        engine.release_dead()
-        engine.wait_idle()
-        engine.words[w.RECORDING] = 0
-        _fill(found, issued)
+    with engine.flight.at_least(2):
+        issued = int(engine.words[w.RECEIVED])
+        try:
+            yield found
+        finally:
+            engine.release_dead()
+            engine.wait_idle()
+            _fill(found, engine.flight.look(issued))
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
@@ -183,80 +232,49 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     return found
 
 
-def _fill(found: Trace, issued: int) -> None:
-    count = int(engine.words[w.RECORDED])
-    table = engine.m[w.REC : w.REC + count * w.REC_WORDS].reshape(count, w.REC_WORDS).copy()
-    table = table[np.argsort(table[:, w.C_SEQ])]
-    done = int(engine.words[w.RECEIVED]) - issued
-    found.dropped = max(0, done - count) if count == w.RECORDS else 0
-    tensors: dict[tuple[int, int], int] = {}
-    life: dict[int, int] = {}  # a storage id is used again after its release: which use is this
-    lists: dict[int, list[tuple[int, bool]]] = {}
-    for row in table.tolist():
-        ins = _traced(row, tensors, life)
-        if ins.kind == w.Kind.TOUCH_TENSORS and not ins.operands:
-            continue
-        if ins.kind == w.Kind.BARRIER:
-            continue
-        index = len(found.instructions)
-        found.instructions.append(ins)
-        _connect(found, index, ins, lists)
+def _fill(found: Trace, seen: Snapshot) -> None:
+    found.dropped = seen.overwritten
+    kinds = engine.m[w.ENT + seen.entry * w.ENTRY_WORDS + w.E_KIND]
+    counts = np.diff(seen.offsets)
+    owner = np.repeat(np.arange(len(seen.seq)), counts)
+    tensor = tensors_of(owner, seen.storage, kinds == w.RELEASE)
+    edges = connect(owner, tensor, seen.access & 3 != w.CONST)
+    shown = (kinds != w.BARRIER) & ((kinds != w.TOUCH) | (counts > 0))
+    place = np.cumsum(shown) - 1
+    found.instructions += [
+        _traced(seen, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
+    ]
+    infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in seen.entry]
+    for i, k, _, started, ended in uses_of(seen, infos).tolist():
+        key = int(place[i]), int(tensor[k])
+        begun, over = found.uses.get(key, (started, ended))
+        found.uses[key] = min(begun, started), max(over, ended)
+    for source, target, hazard, k in zip(
+        edges.source, edges.target, edges.hazard, edges.operand, strict=True
+    ):
+        ends = int(place[source]), int(place[target])
+        found.edges.append(Edge(*ends, HAZARDS[hazard], int(tensor[k])))
 
 
-def _traced(row: list[int], tensors: dict[tuple[int, int], int], life: dict[int, int]) -> Traced:
-    info = engine.entry_info[row[w.C_ENTRY]][0] if row[w.C_ENTRY] < len(engine.entry_info) else None
-    kind = w.Kind(int(engine.words[w.ENT + row[w.C_ENTRY] * w.ENTRY_WORDS + w.E_KIND]))
+def _traced(seen: Snapshot, i: int, number: int, tensor: np.ndarray[Any, Any]) -> Traced:
+    entry, kind = int(seen.entry[i]), w.Kind(number)
+    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
     metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
     operands = []
-    for k in range(min(row[w.C_COUNT], w.MAX_INLINE)):
-        word = row[w.C_OPERANDS + k]
-        storage = word >> w.ACCESS_BITS
-        number = tensors.setdefault((storage, life.get(storage, 0)), len(tensors))
+    for k, flat in enumerate(range(int(seen.offsets[i]), int(seen.offsets[i + 1]))):
         what = repr(metas[k]) if k < len(metas) else ""
         name = names[k] if k < len(names) else ""
-        operands.append(TracedOperand(number, w.Access(word & 3), name, what))
-    if kind == w.Kind.RELEASE_TENSOR:
-        for k in range(min(row[w.C_COUNT], w.MAX_INLINE)):
-            storage = row[w.C_OPERANDS + k] >> w.ACCESS_BITS
-            life[storage] = life.get(storage, 0) + 1
-    seq = row[w.C_SEQ]
-    code, last = hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)]
+        access = w.Access(int(seen.access[flat]) & 3)
+        operands.append(TracedOperand(int(tensor[flat]), access, name, what))
     name = getattr(info, "name", None) or _NAMES.get(kind, kind.name.lower())
     return Traced(
-        seq,
+        int(seen.seq[i]),
         name,
         kind,
-        row[w.C_STREAM],
+        int(seen.stream[i]),
         tuple(operands),
-        row[w.C_STARTED],
-        row[w.C_ENDED],
-        row[w.C_T_START],
-        row[w.C_T_END],
-        row[w.C_STATUS],
-        short_position(code, last),
+        int(seen.times[i, TIMES.index("started")]),
+        int(seen.times[i, TIMES.index("ended")]),
+        int(seen.status[i]),
+        short_position(seen.codes[i], seen.lasts[i]),
     )
-
-
-def _connect(
-    found: Trace, index: int, ins: Traced, lists: dict[int, list[tuple[int, bool]]]
-) -> None:
-    """Edges of one instruction by the rule; `lists` has each tensor's `[one writer]? readers*`."""
-    linked: set[int] = set()
-
-    def link(source: int, hazard: str, tensor: int) -> None:
-        if source != index and source not in linked:
-            linked.add(source)
-            found.edges.append(Edge(source, index, hazard, tensor))
-
-    for o in ins.operands:
-        if o.access != w.Access.CONST:
-            for source, writes in lists.get(o.tensor, []):
-                link(source, "WAW" if writes else "WAR", o.tensor)
-            lists[o.tensor] = [(index, True)]
-    for o in ins.operands:
-        if o.access == w.Access.CONST:
-            accesses = lists.setdefault(o.tensor, [])
-            if accesses and accesses[0][1]:
-                link(accesses[0][0], "RAW", o.tensor)
-            if accesses != [(index, True)]:
-                accesses.append((index, False))

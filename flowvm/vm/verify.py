@@ -2,7 +2,9 @@
 
 Independent of the engine's edges: for every tensor, every two accesses in program order of which
 one at least writes must not have overlapped, the earlier one ending before the later one started.
-Starts and ends are tickets drawn from one atomic counter, so "before" needs no clock.
+Launches of a Plan on several streams may be in flight together: between those, the times count at
+which their tasks used the tensor.  Starts and ends are readings of one clock, each taken where the
+memory order that the engine relies on has an instruction begin after what it waited for has ended.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ def verify(trace: Trace) -> Verified:
             for earlier, earlier_writes in since_write:
                 if writes or earlier_writes:
                     pairs += 1
-                    a, b = trace.instructions[earlier], trace.instructions[index]
-                    if a.ended >= b.started:
+                    over, begun = _used(trace, earlier, index, tensor)
+                    if over > begun:
+                        a, b = trace.instructions[earlier], trace.instructions[index]
                         broken.append((a, b, tensor))
             since_write = [(index, True)] if writes else [*since_write, (index, False)]
     if broken:
@@ -55,3 +58,11 @@ def verify(trace: Trace) -> Verified:
             + "\n  ".join(lines)
         )
     return Verified(len(trace.instructions), pairs)
+
+
+def _used(trace: Trace, earlier: int, later: int, tensor: int) -> tuple[int, int]:
+    """When the one had ended its use of a tensor, and when the other began its own."""
+    before, after = trace.uses.get((earlier, tensor)), trace.uses.get((later, tensor))
+    if before is not None and after is not None:
+        return before[1], after[0]
+    return trace.instructions[earlier].ended, trace.instructions[later].started
