@@ -1,0 +1,60 @@
+"""Memory of tensors: how much there is, what it is for and who keeps it alive.
+
+    print(flow.memory.summary())
+
+`p.memory()` of a profile has the same over time, with what was freed since.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from flowvm.device import Device, cpu
+from flowvm.errors import ArgumentError
+from flowvm.profiler.census import space_of
+from flowvm.profiler.views.memory_now import MemoryNow, memory_now
+from flowvm.vm import empty_cache, reset_peak, stats
+
+__all__ = ["allocated", "empty_cache", "max_allocated", "reserved", "reset_peak", "summary"]
+
+REPORT = 86  # columns of what stands in an error
+INDENT = " " * 14
+
+
+def summary(device: Device | str | None = None) -> MemoryNow:
+    """What memory of a device, by default the CPU, is for at this moment: by kind, and the largest
+    owners with the lines that made them and what keeps them alive.  Waits for nothing.
+
+    ArgumentError: a CUDA device that has not been used.
+    """
+    place = cpu if device is None else Device(device)
+    if place is cpu:
+        return memory_now()
+    module = sys.modules.get("flowvm.cuda.streams")
+    used = [s for s in module.used() if s.runtime.index == place.index] if module else []
+    if not used:
+        raise ArgumentError(f"{place} has not been used: it has no memory of ours")
+    return memory_now(space_of(used[0].compute))
+
+
+def allocated() -> int:
+    """Bytes that tensors have now."""
+    return stats()["live_bytes"]
+
+
+def max_allocated() -> int:
+    """The most that they had since the process began, or since `reset_peak()`."""
+    return stats()["peak_bytes"]
+
+
+def reserved() -> int:
+    """Bytes that flowvm has from the system; what tensors do not have of it is kept for others."""
+    return stats()["reserved_bytes"]
+
+
+def report(stream: int) -> str:
+    """The summary as the body of an out-of-memory error of a stream."""
+    lines = memory_now(space_of(stream)).screen(REPORT).plain().split("\n")
+    first = lines[0].removeprefix(" memory  ")
+    body = [INDENT + line.removeprefix(" ") for line in lines[1:]]
+    return "\n".join([f"    memory    {first}", *body])

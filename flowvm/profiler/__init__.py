@@ -1,0 +1,79 @@
+"""The profiler: what bound a piece of code, from what the flight recorder has of it.
+
+    with flow.profiler.profile() as p:      # or afterwards: p = flow.profiler.last()
+        step()
+    print(p)
+
+The recorder is always on (`flow.profiler.level`, FLOWVM_PROFILE; what each level records is listed
+in `flowvm.vm.flight`) and remembers the last 65,536 instructions.  A `Profile` is a value: columns
+(`p.run`, see `flowvm.profiler.run`) and pure functions over them.
+
+    p.summary()    the screen that `print(p)` shows
+    p.waits        what each instruction waited for
+    p.lanes        what each stream did at every moment, and why it did nothing
+    p.observed     the path that sums to the wall time; `p.bound` has its shares
+    p.floor        the longest path of dependences; `p.what_if(op)` without an operator
+    p.table(by)    sums by op, line, module or stream
+    p.memory()     bytes over time, who had them at the peak, and what lives on
+    p.plan()       what replays of graphs did: actors, registers, credits, or their tasks
+    p.graph()      the instruction DAG as lanes; collapse="line" or "module" for long runs
+    p.why(311)     what an instruction waited for, and what waits for it
+    p.query(text)  those that an expression is true of: "op == 'matmul' and wait.dep > 0.1"
+    p.instr[311]   all that is known of one
+    p.verify()     was every order kept?
+    p.save(path)   one file; `flow.profiler.load(path)` reads it
+
+`flow.profiler.roofline()` measures what the machine can do, and the summary says from then on what
+share of it was reached.  `flow.profiler.overhead(fn)` says what recording costs
+a function, and `overhead()` an instruction, from which every summary says it of its run.
+`with flow.profiler.span("step"):` and `flow.profiler.mark("epoch 3")` name times, and
+`p.part("step", 3)` is the fourth of those spans alone.  `with flow.profiler.live():` shows a
+screen while the block runs, and `flowvm top PID` that of another process.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from flowvm.config import config
+from flowvm.profiler.costs import overhead
+from flowvm.profiler.profiling import Profile, last, load, profile
+from flowvm.profiler.roof import roofline
+from flowvm.profiler.run import COLUMNS, SCHEMA, Run
+from flowvm.profiler.showing import live
+from flowvm.profiler.spans import mark, span
+
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "Profile",
+    "Run",
+    "last",
+    "level",
+    "live",
+    "load",
+    "mark",
+    "overhead",
+    "profile",
+    "roofline",
+    "span",
+]
+
+level: int
+
+
+class _Module(types.ModuleType):
+    """`flow.profiler.level` is the setting, so that assigning to it changes it."""
+
+    @property
+    def level(self) -> int:
+        """What is recorded, 0 to 3."""
+        return config.profile
+
+    @level.setter
+    def level(self, value: int) -> None:
+        config.profile = value
+
+
+sys.modules[__name__].__class__ = _Module

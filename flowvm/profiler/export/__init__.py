@@ -1,0 +1,72 @@
+"""Files made from a profile, each in a format that another program reads; by extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flowvm.errors import ArgumentError
+
+__all__ = ["FORMATS", "export"]
+
+
+def _chrome(profile: Any, path: Path, edges: str) -> None:
+    from flowvm.profiler.export.chrome import write
+
+    write(profile, path, edges)
+
+
+def _dot(profile: Any, path: Path, edges: str) -> None:
+    from flowvm.profiler.export.drawings import dot
+
+    path.write_text(dot(profile))
+
+
+def _mermaid(profile: Any, path: Path, edges: str) -> None:
+    from flowvm.profiler.export.drawings import mermaid
+
+    path.write_text(mermaid(profile))
+
+
+def _html(profile: Any, path: Path, edges: str) -> None:
+    from flowvm.profiler.export.html import html
+
+    path.write_text(html(profile), "utf-8")
+
+
+def _svg(profile: Any, path: Path, edges: str) -> None:
+    from flowvm.profiler.export.svg import svg
+
+    path.write_text(svg(profile), "utf-8")
+
+
+def _save(profile: Any, path: Path, edges: str) -> None:
+    profile.save(path)
+
+
+FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
+    ".json": (_chrome, "Chrome trace, for Perfetto (ui.perfetto.dev) or chrome://tracing"),
+    ".json.gz": (_chrome, "the same, compressed"),
+    ".html": (_html, "one page that shows everything, offline"),
+    ".svg": (_svg, "the instruction DAG as a picture"),
+    ".dot": (_dot, "the instruction DAG for Graphviz"),
+    ".mmd": (_mermaid, "the instruction DAG for Mermaid"),
+    ".flowtrace": (_save, "the run itself, for flow.profiler.load"),
+}
+
+
+def export(profile: Any, path: str | Path, edges: str = "gating") -> Path:
+    """Write a Profile in the format that the name's ending says; the path.
+
+    edges   of a Chrome trace: "gating" (for each instruction the one it waited for longest), "all"
+            (without those that follow from others), or "none"
+    ArgumentError: an ending that is none of FORMATS.
+    """
+    target = Path(path)
+    ending = next((e for e in sorted(FORMATS, key=len)[::-1] if target.name.endswith(e)), "")
+    if not ending:
+        known = "; ".join(f"{e} ({what})" for e, (_, what) in FORMATS.items())
+        raise ArgumentError(f"export({str(path)!r}): the ending says the format: {known}")
+    FORMATS[ending][0](profile, target, edges)
+    return target

@@ -1,0 +1,212 @@
+"""One HTML file that shows a run without anything else: no server, no network, no library.
+
+The page is made of the files in `assets`; the run's columns go in as base64 of little-endian
+arrays, everything else as JSON.  Only numbers and JSON enter the page's source, and its program
+puts text on the page as text, so no name in a run can become markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
+from flowvm.profiler.run import CAUSES as HOST_CAUSES
+from flowvm.profiler.run import Run
+from flowvm.profiler.sharing import helper_lanes
+from flowvm.profiler.waits import STATES
+from flowvm.vm import layout as w
+
+__all__ = ["html"]
+
+Array = np.ndarray[Any, Any]
+KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
+ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
+MOST_LINES = 400  # rows of a table
+
+
+def html(profile: Any) -> str:
+    """The page of a Profile."""
+    made = _Page(profile)
+    data = json.dumps(made.data(), separators=(",", ":"))
+    # "</script>" or "<!--" inside a string would end or change the element that holds the data
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    page = _asset("report.html")
+    for mark, text in (("CSS", _asset("report.css")), ("JS", _asset("report.js")), ("DATA", data)):
+        before, after = page.split(f"/*{mark}*/", 1)
+        page = before + text + after
+    return page
+
+
+def _asset(name: str) -> str:
+    return (resources.files("flowvm.profiler.export") / "assets" / name).read_text("utf-8")
+
+
+class _Page:
+    """What the page's program gets."""
+
+    def __init__(self, profile: Any) -> None:
+        self.profile = profile
+        self.run: Run = profile.run
+        self.columns: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
+
+    def put(self, name: str, kind: str, values: Any) -> None:
+        """A column, of kind f (float64), i (int32) or b (bytes)."""
+        array = np.ascontiguousarray(values, KINDS[kind])
+        self.columns[name] = base64.b64encode(array.tobytes()).decode()
+        self.kinds[name] = kind
+
+    def since(self, nanoseconds: Array) -> Array:
+        """Times from the start of the run."""
+        since: Array = nanoseconds - self.run.begun
+        return since
+
+    def data(self) -> dict[str, Any]:
+        run, profile = self.run, self.profile
+        self._instructions()
+        lanes = self._lanes()
+        memory = profile.memory_data
+        self.put("memory.time", "f", np.clip(self.since(memory.time), 0, run.wall))
+        self.put("memory.nbytes", "f", memory.nbytes)
+        summary = profile.summary()
+        tables = {
+            by: [dataclasses.asdict(row) for row in profile.table(by)[:MOST_LINES]]
+            for by in ("op", "line", *(["module"] if np.any(run.module) else []), "stream")
+        }
+        return {
+            "title": f"{counted(len(run), 'instruction')} · wall {ms(run.wall)} ms · "
+            f"recorder level {run.info.get('level', '?')}",
+            "wall": max(1, run.wall),
+            "floor": profile.floor.length,
+            "bound": list(profile.bound.items()),
+            "advice": list(summary.advice),
+            "wrong": Screen(summary.wrong(MOST_LINES)).plain().splitlines(),
+            "tables": tables,
+            "names": run.names,
+            "lines": run.lines,
+            "streams": run.streams,
+            "modules": run.modules,
+            "sources": run.info.get("sources", {}),
+            "states": ALL_STATES,
+            "meaning": {name: said for name, (_, _, said) in CAUSES.items()},
+            "lanes": lanes,
+            "memory": {
+                "peak": memory.peak,
+                "peak_time": max(0, memory.peak_time - run.begun),
+                "before": memory.before,
+                "owners": [dataclasses.asdict(o) for o in memory.owners[:40]],
+                "advice": profile.memory().advice,
+            },
+            "plans": self._plans(),
+            "columns": self.columns,
+            "kinds": self.kinds,
+        }
+
+    def _instructions(self) -> None:
+        run, profile = self.run, self.profile
+        whole = ("seq", "op", "line", "stream", "status", "source", "target", "offsets", "tensor")
+        for name in whole:
+            self.put(name, "i", getattr(run, name))
+        for name in ("module", "forward"):
+            self.put(name, "i", getattr(run, name))
+        for name in ("issued", "started", "ended"):
+            self.put(name, "f", np.maximum(0, self.since(run.time(name))))
+        for name in ("dep", "queue", "sched"):
+            self.put(name, "f", getattr(profile.waits, name))
+        self.put("hazard", "b", run.hazard)
+        self.put("access", "b", run.access[run.operand] & 3)
+        self.put("opaccess", "b", run.access & 3)
+        self.put("producer", "i", profile.order.producer)
+        self.put("release", "b", np.isin(run.kind, (w.RELEASE, w.BARRIER)))
+        critical = np.zeros(len(run), np.uint8)
+        critical[[s.instruction for s in profile.observed if s.cause == "run"]] = 1
+        self.put("critical", "b", critical)
+
+    def _lane(self, lanes: list[dict[str, str]], name: str, kind: str, **columns: Any) -> None:
+        """A lane of the timeline: intervals that begin and end in order."""
+        key = f"lane{len(lanes)}"
+        for column, values in columns.items():
+            self.put(f"{key}.{column}", "f" if column in ("begin", "end") else "i", values)
+        lanes.append({"name": name, "kind": kind, "key": key})
+
+    def _lanes(self) -> list[dict[str, str]]:
+        run, lanes = self.run, list[dict[str, str]]()
+        path = self.profile.observed
+        self._lane(
+            lanes, "critical path", "path",
+            begin=[s.begin - run.begun for s in path], end=[s.end - run.begun for s in path],
+            what=[ALL_STATES.index(s.cause) for s in path], ins=[s.instruction for s in path],
+        )  # fmt: skip
+        order = np.argsort(run.wait_times[:, 0], kind="stable")
+        waited = run.wait_times[order]
+        over = np.maximum.accumulate(waited[:, 1]) if len(waited) else waited[:, 1]
+        cause = [ALL_STATES.index(HOST_CAUSES[c]) for c in run.wait_cause[order].tolist()]
+        self._lane(
+            lanes, "python waits", "python", begin=self.since(waited[:, 0]),
+            end=self.since(over), what=cause, ins=np.full(len(waited), -1),
+        )  # fmt: skip
+        for lane in self.profile.lanes:
+            self._lane(
+                lanes, run.streams[lane.stream], "stream", begin=self.since(lane.begin),
+                end=self.since(lane.end),
+                what=[ALL_STATES.index(STATES[s]) for s in lane.state.tolist()],
+                ins=lane.instruction,
+            )  # fmt: skip
+            for name, own in helper_lanes(run, lane.stream):
+                self._lane(
+                    lanes, name, "stream", begin=self.since(own[:, 0]), end=self.since(own[:, 1]),
+                    what=np.full(len(own), ALL_STATES.index("run")), ins=own[:, 2],
+                )  # fmt: skip
+        for stream in np.unique(run.task_stream).tolist():
+            own = np.flatnonzero(run.task_stream == stream)
+            own = own[np.argsort(run.task_times[own, 0], kind="stable")]
+            self._lane(
+                lanes, f"{run.streams[stream]} tasks", "tasks",
+                begin=self.since(run.task_times[own, 0]), end=self.since(run.task_times[own, 1]),
+                what=np.full(len(own), ALL_STATES.index("run")), ins=run.task_launch[own],
+                op=run.task_op[own], line=run.task_line[own],
+            )  # fmt: skip
+        return lanes
+
+    def _plans(self) -> list[dict[str, Any]]:
+        """What each graph's launches ran, by task."""
+        run = self.run
+        found: dict[str, dict[int, list[int]]] = {}
+        for k in range(len(run.task_launch)):
+            name = run.names[run.op[run.task_launch[k]]]
+            found.setdefault(name, {}).setdefault(int(run.task_number[k]), []).append(k)
+        plans = []
+        for name, tasks in found.items():
+            launches = np.unique(run.task_launch[[k for own in tasks.values() for k in own]])
+            rows = []
+            for number, own in sorted(tasks.items()):
+                times = run.task_times[own]
+                rows.append({
+                    "task": number, "op": run.names[run.task_op[own[0]]], "count": len(own),
+                    "time": int((times[:, 1] - times[:, 0]).sum()),
+                    "module": run.modules[run.task_module[own[0]]],
+                    "stream": run.streams[run.task_stream[own[0]]],
+                    "line": run.lines[run.task_line[own[0]]],
+                })  # fmt: skip
+            about: dict[str, Any] = {"actors": [], "notes": []}
+            if name in run.info.get("plans", {}):
+                view = self.profile.plan(name).to_dict()
+                about = {
+                    key: view[key] for key in ("actors", "notes", "regst_num", "registers", "chunk")
+                }
+            plans.append(
+                {
+                    "name": name,
+                    "launches": len(launches),
+                    "tasks": rows,
+                    "time": sum(r["time"] for r in rows),
+                    **about,
+                }
+            )
+        return plans

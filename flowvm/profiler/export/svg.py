@@ -1,0 +1,286 @@
+"""The instruction DAG as a picture: a band for each stream, instructions in layers below what they
+waited for.
+
+Drawn by the usual method for layered graphs (Sugiyama, Tagawa and Toda 1981): a node's layer is the
+length of the longest path to it; an edge over several layers gets a place in each of them, so that
+it passes between boxes; orders within layers follow the neighbours' mean, a few times down and up;
+so do the places, as far as boxes do not overlap.
+
+Edges that follow from others are left out.  More than MOST instructions are drawn by the user's
+lines instead; there an edge may lead back to what an earlier iteration made, and is dashed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+from xml.sax.saxutils import escape
+
+from flowvm.profiler.export.drawings import COLOURS, Link, Node, by_instruction, by_line
+from flowvm.profiler.grammar import ms
+
+__all__ = ["MOST", "Box", "Drawing", "layout", "svg"]
+
+MOST = 300  # instructions; more are no picture any more
+SWEEPS = 12
+HIGH, GAP, SPACE = 38, 30, 14  # of a box, between layers, between boxes
+CHARACTER = 7.0  # width of one, in 11.5 px monospace
+THIN = 10  # room for an edge that passes a layer
+MARGIN, TITLE, PAD = 16, 74, 16
+
+
+@dataclass
+class Box:
+    """A place in a layer: a node's, or that of an edge that passes (`node` is None)."""
+
+    node: Node | None
+    layer: int
+    band: int
+    width: float
+    x: float = 0.0  # of its middle
+    above: list[Box] = field(default_factory=list)
+    below: list[Box] = field(default_factory=list)
+
+    @property
+    def y(self) -> float:
+        """Of its top."""
+        return TITLE + self.layer * (HIGH + GAP) + 22
+
+
+@dataclass
+class Drawing:
+    """Boxes with their places; `routes` are edges, from a box to a box through thin ones."""
+
+    boxes: list[Box]
+    routes: list[tuple[Link, list[Box]]]
+    back: list[tuple[Link, Box, Box]]
+    bands: list[tuple[str, float, float]]  # stream, left, right
+    width: float
+    height: float
+    left_out: int
+
+
+def layout(nodes: list[Node], links: list[Link]) -> Drawing:
+    """Places for nodes, which come in program order, and edges."""
+    number = {node[0]: k for k, node in enumerate(nodes)}
+    forward = [link for link in links if number[link[0]] < number[link[1]]]
+    backward = [link for link in links if number[link[0]] > number[link[1]]]
+    shown = _reduced(len(nodes), number, forward)
+    layer = [0] * len(nodes)
+    for a, b, *_ in sorted(shown, key=lambda link: number[link[1]]):
+        layer[number[b]] = max(layer[number[b]], layer[number[a]] + 1)
+    streams = list(dict.fromkeys(node[2] for node in nodes))
+    boxes = [
+        Box(node, layer[k], streams.index(node[2]), _width(node)) for k, node in enumerate(nodes)
+    ]
+    routes = []
+    passing: list[Box] = []
+    for link in shown:
+        top, bottom = boxes[number[link[0]]], boxes[number[link[1]]]
+        thin = [Box(None, at, bottom.band, THIN) for at in range(top.layer + 1, bottom.layer)]
+        route = [top, *thin, bottom]
+        for one, other in itertools.pairwise(route):
+            one.below.append(other)
+            other.above.append(one)
+        passing += thin
+        routes.append((link, route))
+    bands = _place(boxes + passing, streams)
+    back = [(link, boxes[number[link[0]]], boxes[number[link[1]]]) for link in backward]
+    deepest = max(layer, default=0)
+    right = bands[-1][2] if bands else 0.0
+    height = TITLE + 22 + (deepest + 1) * (HIGH + GAP)
+    width = max(right + MARGIN, 560.0)
+    return Drawing(boxes, routes, back, bands, width, height, len(forward) - len(shown))
+
+
+def _width(node: Node) -> float:
+    return max(len(line) for line in node[1].split("\n")) * CHARACTER + 18
+
+
+def _reduced(count: int, number: dict[str, int], links: list[Link]) -> list[Link]:
+    """Links without those that follow from others: sets of ancestors as bits of one integer."""
+    into: dict[int, dict[int, Link]] = {}
+    for link in links:
+        into.setdefault(number[link[1]], {}).setdefault(number[link[0]], link)
+    reach = [0] * count
+    kept = []
+    for k in range(count):
+        for source in sorted(into.get(k, ()), reverse=True):
+            if not reach[k] >> source & 1:
+                kept.append(into[k][source])
+            reach[k] |= reach[source] | 1 << source
+    return kept
+
+
+def _place(boxes: list[Box], streams: list[str]) -> list[tuple[str, float, float]]:
+    """Give every box its x, and the bands theirs."""
+    rows: dict[tuple[int, int], list[Box]] = {}
+    for box in boxes:
+        rows.setdefault((box.layer, box.band), []).append(box)
+    keys = sorted(rows)
+    for row in rows.values():
+        _pack(row, [float(k) for k in range(len(row))], 0.0)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for key in keys if down else reversed(keys):
+            row = rows[key]
+            wanted = [_mean(box, down) for box in row]
+            if sweep < SWEEPS - 4:  # the last sweeps keep the order
+                order = sorted(range(len(row)), key=lambda k: wanted[k])
+                row[:], wanted = [row[k] for k in order], [wanted[k] for k in order]
+            _pack(row, wanted, None)
+    bands, left = [], float(MARGIN)
+    for k, stream in enumerate(streams):
+        own = [box for box in boxes if box.band == k]
+        low = min(box.x - box.width / 2 for box in own)
+        high = max(box.x + box.width / 2 for box in own)
+        least = len(stream) * CHARACTER + 16
+        for box in own:
+            box.x += left + PAD - low + max(0.0, least - (high - low)) / 2
+        right = left + 2 * PAD + max(high - low, least)
+        bands.append((stream, left, right))
+        left = right + MARGIN
+    return bands
+
+
+def _mean(box: Box, down: bool) -> float:
+    """Where its neighbours of the same band want it; bands are placed one by one."""
+    near = [b for b in (box.above if down else box.below) if b.band == box.band]
+    return sum(b.x for b in near) / len(near) if near else box.x
+
+
+def _pack(row: list[Box], wanted: list[float], start: float | None) -> None:
+    """Boxes of a row in this order, near where they are wanted, without overlap."""
+    x = [w if start is None else 0.0 for w in wanted]
+    for k in range(1, len(row)):
+        x[k] = max(x[k], x[k - 1] + (row[k - 1].width + row[k].width) / 2 + SPACE)
+    # what was pushed to the right as a whole goes back by half of it
+    over = sum(a - b for a, b in zip(x, wanted, strict=True)) / max(1, len(row))
+    for box, at in zip(row, x, strict=True):
+        box.x = at - over if start is None else at
+
+
+# --- the picture --------------------------------------------------------------------------------
+
+_CSS = """
+text { font: 11.5px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
+.bg { fill: #ffffff } .band { fill: #f6f8fa; stroke: #d1d9e0 } .quiet { fill: #59636e }
+.box { fill: #ffffff; stroke: #8c959f } .hot { stroke: #dc2626; stroke-width: 2 }
+.name { font-weight: 600 } path { fill: none; stroke-width: 1.2 } .mut { stroke-width: 2.2 }
+.mut2 { stroke-dasharray: 6 3; stroke-width: 1.8 } .back { stroke-dasharray: 2 3 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .bg { fill: #0d1117 } .band { fill: #151b23; stroke: #3d444d }
+  .quiet { fill: #9198a1 } .box { fill: #0d1117; stroke: #656c76 }
+}
+"""
+
+
+def svg(profile: Any) -> str:
+    """The DAG of a Profile as an SVG picture, by lines where there are more than MOST of them."""
+    nodes, links = by_instruction(profile)
+    what = "instructions"
+    if len(nodes) > MOST:
+        nodes, links = by_line(profile)
+        what = "lines"
+    drawing = layout(nodes, links)
+    width, height = drawing.width, drawing.height
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
+        f"<title>flowvm: {len(nodes)} {what}</title><style>{_CSS}</style>",
+        f"<defs>{''.join(_marker(name, colour) for name, colour in COLOURS.items())}</defs>",
+        f'<rect class="bg" width="{width:.0f}" height="{height:.0f}"/>',
+        f'<text class="name" x="{MARGIN}" y="22">{len(nodes)} {what}, '
+        f"{ms(profile.run.wall)} ms</text>",
+        *_legend(drawing.left_out),
+    ]
+    for stream, left, right in drawing.bands:
+        out.append(
+            f'<rect class="band" x="{left:.1f}" y="{TITLE - 18}" width="{right - left:.1f}" '
+            f'height="{height - TITLE + 6:.1f}" rx="8"/>'
+            f'<text class="quiet" x="{left + 10:.1f}" y="{TITLE - 2}">{escape(stream)}</text>'
+        )
+    out += [_edge(link, route) for link, route in drawing.routes]
+    out += [_back(link, a, b) for link, a, b in drawing.back]
+    out += [_box(box) for box in drawing.boxes]
+    return "\n".join([*out, "</svg>", ""])
+
+
+def _marker(name: str, colour: str) -> str:
+    return (
+        f'<marker id="to-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
+        f'markerHeight="8" markerUnits="userSpaceOnUse" orient="auto">'
+        f'<polygon points="0,1 8,4 0,7" fill="{colour}"/></marker>'
+    )
+
+
+def _legend(left_out: int) -> list[str]:
+    """What the lines mean."""
+    found, x = [], float(MARGIN)
+    for name, colour in COLOURS.items():
+        found.append(
+            f'<path class="{name}" stroke="{colour}" d="M{x:.0f} 38h26"/>'
+            f'<text x="{x + 32:.0f}" y="42">{name}</text>'
+        )
+        x += 46 + len(name) * CHARACTER
+    found.append(
+        f'<rect class="box hot" x="{x:.0f}" y="32" width="22" height="12" rx="3"/>'
+        f'<text x="{x + 28:.0f}" y="42">on the critical path</text>'
+    )
+    x += 42 + 20 * CHARACTER
+    if left_out:
+        text = f"{left_out} edges follow from others"
+        found.append(f'<text class="quiet" x="{x:.0f}" y="42">{text}</text>')
+    return found
+
+
+def _box(box: Box) -> str:
+    assert box.node is not None
+    name, text, stream, critical = box.node
+    first, _, second = text.partition("\n")
+    x = box.x - box.width / 2
+    return (
+        f'<g id="{name}"><title>{escape(f"{first}  {second}  {stream}")}</title>'
+        f'<rect class="box{" hot" if critical else ""}" x="{x:.1f}" y="{box.y:.1f}" '
+        f'width="{box.width:.1f}" height="{HIGH}" rx="5"/>'
+        f'<text class="name" x="{x + 9:.1f}" y="{box.y + 16:.1f}">{escape(first)}</text>'
+        f'<text class="quiet" x="{x + 9:.1f}" y="{box.y + 30:.1f}">{escape(second)}</text></g>'
+    )
+
+
+def _edge(link: Link, route: list[Box]) -> str:
+    """A line from the bottom of one box to the top of another, through the thin ones between."""
+    a, b = route[0], route[-1]
+    x, y = a.x, a.y + HIGH
+    parts = [f"M{x:.1f} {y:.1f}"]
+    for k, box in enumerate(route[1:], 1):
+        to_x, to_y = box.x, box.y
+        middle = (y + to_y) / 2
+        parts.append(f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}")
+        x, y = to_x, to_y
+        if k + 1 < len(route):
+            y += HIGH
+            parts.append(f"V{y:.1f}")
+    return _path(link, " ".join(parts), f"{_of(a)} to {_of(b)}", "")
+
+
+def _back(link: Link, a: Box, b: Box) -> str:
+    """A line from the right of one box up to the right of another."""
+    x, y = a.x + a.width / 2, a.y + HIGH / 2
+    to_x, to_y = b.x + b.width / 2, b.y + HIGH / 2
+    out = max(x, to_x) + 14
+    return _path(link, f"M{x:.1f} {y:.1f}C{out:.1f} {y:.1f} {out:.1f} {to_y:.1f} "
+                 f"{to_x:.1f} {to_y:.1f}", f"{_of(a)} back to {_of(b)}", " back")  # fmt: skip
+
+
+def _of(box: Box) -> str:
+    return box.node[1].partition("\n")[0] if box.node else ""
+
+
+def _path(link: Link, d: str, text: str, style: str) -> str:
+    _, _, access, hazard = link
+    return (
+        f'<path class="{access}{style}" stroke="{COLOURS[access]}" marker-end="url(#to-{access})" '
+        f'd="{d}"><title>{escape(f"{text}: {hazard}, {access}")}</title></path>'
+    )

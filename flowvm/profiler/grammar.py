@@ -1,0 +1,346 @@
+"""What all screens of the profiler share: glyphs, colours, how numbers are written, how to print.
+
+A screen is lines of spans, each a text with the name of a style (`Screen`).  That is all a renderer
+needs: plain text joins them, rich colours them, and where the terminal knows no UTF-8 every glyph
+has an ASCII twin.  A glyph never says less than its colour, so nothing is lost without colours.
+
+A `View` is a frozen dataclass of what is to be shown, with all numbers chosen; `screen(width)` lays
+it out.  So what is shown can be tested, and had as a dict, without any terminal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = [
+    "ACCESS", "CAUSES", "NARROW", "STYLES", "USUAL", "WIDE", "Line", "Screen", "Span", "View",
+    "advised", "bar", "counted", "cropped", "flowed", "ms", "padded", "percent", "rate", "size",
+    "table", "to_ascii",
+]  # fmt: skip
+
+Span = tuple[str, str]  # text, name of a style
+Line = list[Span]
+NARROW, USUAL, WIDE = 80, 100, 160  # columns that screens are made for
+
+# a cause of time -> (glyph, style, what it means)
+CAUSES: dict[str, tuple[str, str, str]] = {
+    "run": ("█", "run", "running"),
+    "dep": ("░", "dep", "waits for an operand of another stream"),
+    "queue": ("▫", "queue", "waits for what is in front in its stream"),
+    "sched": ("▏", "sched", "waits for the VM"),
+    "host": ("·", "host", "nothing issued yet: Python"),
+    "sync": ("╳", "sync", "Python waits for a value"),
+    "credit": ("$", "credit", "issuing waits for room"),
+    "jit": ("▒", "jit", "a kernel is compiled or loaded"),
+    "gil": ("▓", "gil", "Python waits for the GIL or a core"),
+}
+# access -> (line of an edge, glyph of an operand, style)
+ACCESS: dict[int, tuple[str, str, str]] = {
+    0: ("──", "", "const"),
+    1: ("━━", "━", "mut"),
+    2: ("══", "═", "mut2"),
+}
+# of rich; a name that is not here is no style
+STYLES: dict[str, str] = {
+    "run": "green", "dep": "bright_blue", "queue": "blue", "sched": "bright_black", "host": "dim",
+    "sync": "magenta", "credit": "yellow", "jit": "bright_yellow", "gil": "bright_magenta",
+    "const": "cyan",
+    "mut": "yellow", "mut2": "magenta", "critical": "bold red", "head": "dim", "id": "bold",
+    "verdict": "bold", "advice": "bold", "line": "dim", "bad": "red", "good": "green",
+}  # fmt: skip
+# the same for HTML, in colours that are readable on light and dark
+_CSS = {
+    name: ";".join(
+        {"dim": "opacity:.65", "bold": "font-weight:bold"}.get(word)
+        or "color:" + {"red": "#d33", "green": "#2a9134", "yellow": "#b8860b", "blue": "#3b6ef5",
+                       "magenta": "#b04ad0", "cyan": "#1594a8", "bright_blue": "#5a8cff",
+                       "bright_black": "#888", "bright_yellow": "#c9a227",
+                       "bright_magenta": "#d6589f"}[word]
+        for word in style.split()
+    )
+    for name, style in STYLES.items()
+}  # fmt: skip
+_ASCII = str.maketrans({
+    "█": "#", "▇": "#", "▆": "#", "▅": "+", "▄": "+", "▃": "-", "▂": "_", "▁": "_", "▉": "#",
+    "▊": "#", "▋": "+", "▌": "+", "▍": "-", "▎": "-", "▏": "|", "░": ".", "▒": "J", "▓": "%",
+    "▫": ",", "·": " ", "╳": "X", "─": "-", "━": "=", "═": "~", "│": "|", "┃": "|", "├": "+",
+    "╰": "`", "└": "`", "┐": "+", "┘": "+", "┌": "+", "╭": ",", "╮": ".", "╯": "'", "┤": "+",
+    "◆": "*", "○": "o", "◄": "<", "←": "<", "→": ">", "▲": "^", "▼": "v", "↩": "<", "–": "-",
+    "≈": "~", "≥": ">", "≤": "<", "×": "x", "µ": "u", "…": "~", "┼": "+", "┴": "+", "┬": "+",
+    "►": ">", "•": "*", "▞": "/", "▤": "=", "✗": "!", "∅": "0",
+})  # fmt: skip
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def to_ascii(text: str) -> str:
+    """The same in ASCII: each glyph has a twin, anything else becomes a question mark."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def ms(nanoseconds: float) -> str:
+    """Milliseconds with three digits that mean something: 412.6, 8.21, 0.038; 46,368 for many."""
+    value = nanoseconds / 1e6
+    if value and abs(value) < 0.0005:
+        return "0.000"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return (
+        f"{value:,.1f}"
+        if abs(value) >= 100
+        else f"{value:.2f}"
+        if abs(value) >= 1
+        else f"{value:.3f}"
+    )
+
+
+def size(nbytes: float) -> str:
+    """Bytes: 61.3 MiB, 512 B."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(nbytes) >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def percent(share: float) -> str:
+    """46 %, with a digit more below one."""
+    return f"{100 * share:.0f} %" if share >= 0.01 or not share else f"{100 * share:.1f} %"
+
+
+def counted(count: int, what: str) -> str:
+    """1 instruction, 2,048 instructions."""
+    return f"{count:,} {what}" + "s" * (count != 1)
+
+
+def rate(per_second: float) -> str:
+    """A rate in billions a second, "" where there is none."""
+    return f"{per_second:.1f}" if per_second >= 0.05 else "-" if per_second <= 0 else "<0.1"
+
+
+def bar(share: float, width: int = 8) -> str:
+    """A bar of at most `width` columns, in eighths of one."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    whole, part = divmod(eighths, 8)
+    return "█" * whole + (_EIGHTHS[part] if part else "")
+
+
+# --- layout ---------------------------------------------------------------------------------------
+
+
+def cropped(text: str, width: int) -> str:
+    """`text` in at most `width` columns."""
+    if len(text) <= width:
+        return text
+    return text[: width - 1] + "…" if width > 1 else text[:width]
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    """`text` in exactly `width` columns."""
+    text = cropped(text, width)
+    return text.rjust(width) if right else text.ljust(width)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table: `drop` says which columns go first where there is no room (0: never)."""
+
+    title: str
+    right: bool = False
+    style: str = ""
+    drop: int = 0
+    grow: bool = False  # takes the room that is left, and gives it
+    least: int = 12  # that one that grows keeps
+    spare: bool = False  # only where all others have all the room that they want
+
+
+def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[str | Span]], width: int, indent: int = 1
+) -> list[Line]:
+    """Lines of a table that fits `width`: columns go, the highest `drop` first, then the widest of
+    those that grow are cropped, to one width.  A cell may bring a style of its own.
+    """
+    cells = [[c if isinstance(c, tuple) else (c, "") for c in row] for row in rows]
+    wanted = [
+        max([len(column.title), *(len(row[k][0]) for row in cells)])
+        for k, column in enumerate(columns)
+    ]
+    least = [min(n, c.least) if c.grow else n for n, c in zip(wanted, columns, strict=True)]
+
+    def needed() -> int:
+        return indent + sum(least[k] for k in kept) + 2 * (len(kept) - 1)
+
+    kept = [k for k in range(len(columns)) if not columns[k].spare]
+    whole = indent + sum(wanted[k] + 2 for k in kept)
+    kept = [k for k in range(len(columns)) if k in kept or whole + least[k] <= width]
+    while needed() > width and any(columns[k].drop for k in kept):
+        kept.remove(max((k for k in kept if columns[k].drop), key=lambda k: columns[k].drop))
+    widths = {k: wanted[k] for k in kept}
+    over = indent + sum(widths.values()) + 2 * (len(kept) - 1) - width
+    for _ in range(over):
+        wide = [k for k in kept if widths[k] > least[k]]
+        if wide:
+            widths[max(wide, key=lambda k: (columns[k].spare, widths[k]))] -= 1
+    lines: list[Line] = []
+    head = [(columns[k].title, "head") for k in range(len(columns))]
+    for row in [head, *cells]:
+        line: Line = [(" " * indent, "")]
+        for k in kept:
+            text, style = row[k]
+            gap = "" if k == kept[-1] else "  "
+            line.append(
+                (padded(text, widths[k], columns[k].right) + gap, style or columns[k].style)
+            )
+        lines.append(line)
+    return lines
+
+
+def advised(advice: Sequence[str], width: int) -> list[Line]:
+    """What to do next, numbered, each broken where it does not fit."""
+    lines: list[Line] = []
+    for k, one in enumerate(advice, 1):
+        for n, part in enumerate(textwrap.wrap(one, max(20, width - 9), break_long_words=False)):
+            head = f"next  {k}. " if k == 1 and not n else " " * 6 + ("   " if n else f"{k}. ")
+            lines.append([(head, "advice"), (part, "")])
+    return lines
+
+
+def flowed(parts: Iterable[Span], width: int, gap: str = "   ", indent: str = " ") -> list[Line]:
+    """The parts side by side, each whole, in as many lines as they need."""
+    lines: list[Line] = [[]]
+    room = width
+    for text, style in parts:
+        before = gap if lines[-1] else indent
+        if lines[-1] and len(before) + len(text) > room:
+            lines.append([])
+            room, before = width, indent
+        lines[-1] += [(before, ""), (text, style)]
+        room -= len(before) + len(text)
+    return lines
+
+
+class Screen:
+    """Lines of spans, laid out for a width."""
+
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self.lines: list[Line] = list(lines)
+
+    def add(self, *spans: str | Span) -> None:
+        """A line of texts, with or without a style."""
+        self.lines.append([s if isinstance(s, tuple) else (s, "") for s in spans])
+
+    def fitted(self, width: int) -> Screen:
+        """It, with the lines that are too long cropped."""
+        for line in self.lines:
+            room = width
+            for k, (text, style) in enumerate(line):
+                line[k] = (text if len(text) <= room else cropped(text, max(0, room)), style)
+                room -= len(text)
+        return self
+
+    def html(self) -> str:
+        """As a <pre> of HTML with colours and no script, readable on light and dark."""
+        found = []
+        for line in self.lines:
+            for text, style in line:
+                css = _CSS.get(style, "")
+                shown = html.escape(text)
+                found.append(f'<span style="{css}">{shown}</span>' if css else shown)
+            found.append("\n")
+        look = "line-height:1.25;font-size:12px;overflow-x:auto"
+        return f'<pre style="{look}">{"".join(found).rstrip()}</pre>'
+
+    def cut(self, width: int) -> Screen:
+        """It, with what does not fit left out at the ends of lines."""
+        found = []
+        for line in self.lines:
+            room, kept = width, []
+            for text, style in line:
+                if room > 0:
+                    kept.append((cropped(text, room), style))
+                room -= len(text)
+            if room < 0 and kept:
+                kept[-1] = (kept[-1][0][:-1] + "…", kept[-1][1])
+            found.append(kept)
+        return Screen(found)
+
+    def plain(self, ascii_only: bool = False) -> str:
+        """Text without colours."""
+        text = "\n".join("".join(t for t, _ in line).rstrip() for line in self.lines)
+        return to_ascii(text) if ascii_only else text
+
+    def __rich__(self) -> Any:
+        from rich.text import Text
+
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for k, line in enumerate(self.lines):
+            own = Text()
+            for part, style in line:
+                own.append(part, STYLES.get(style, style if " " in style else ""))
+            own.rstrip()
+            text.append_text(own)
+            if k + 1 < len(self.lines):
+                text.append("\n")
+        return text
+
+
+def terminal_width() -> int:
+    """Columns of what is printed to: the terminal's, 80 to 160, or 100 where there is none."""
+    if not sys.stdout.isatty():
+        return USUAL
+    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
+
+
+def speaks_utf8() -> bool:
+    """Whether what is printed to knows more than ASCII."""
+    return (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") == "utf8"
+
+
+class View:
+    """Something that a screen can be made of.  `print` shows it as text, rich in colours.
+
+    A subclass is a frozen dataclass, made with repr=False.
+    """
+
+    def screen(self, width: int) -> Screen:
+        """It, laid out for so many columns."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain Python values, for JSON."""
+        found: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]
+        return found
+
+    def __repr__(self) -> str:
+        return self.screen(terminal_width()).plain(not speaks_utf8())
+
+    def _repr_html_(self) -> str:
+        return self.screen(USUAL).html()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        screen = self.screen(min(options.max_width, WIDE))
+        if options.encoding.lower().replace("-", "") != "utf8":
+            screen = Screen([[(to_ascii(t), style) for t, style in line] for line in screen.lines])
+        yield screen
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,57 @@
+"""The schedule verifier on a recorded run: did anything start before what it had to wait for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ScheduleError
+from flowvm.profiler.beside import uses
+from flowvm.profiler.run import Run
+from flowvm.profiler.waits import Order
+from flowvm.vm import layout as w
+from flowvm.vm.verify import Verified
+
+__all__ = ["verified"]
+
+Array = np.ndarray[Any, Any]
+MOST_BROKEN = 10  # pairs named in an error
+
+
+def verified(run: Run, before: Order) -> Verified:
+    """How many pairs were checked; ScheduleError names the first that ran in the wrong order."""
+    both = before.done[run.source] & before.done[run.target]
+    source, target = run.source[both], run.target[both]
+    early = run.time("started")[target] < run.time("ended")[source]
+    # launches that may run beside each other: what their tasks did decides
+    early &= ~(np.isin(source, run.use_of) & np.isin(target, run.use_of))
+    early[list(_in_wrong_order(run, source, target))] = True
+    if early.any():
+        named = [
+            f"#{run.seq[a]} {run.names[run.op[a]]} and #{run.seq[b]} {run.names[run.op[b]]} "
+            f"overlap on tensor t{run.tensor[k]}"
+            for a, b, k in zip(
+                source[early][:MOST_BROKEN],
+                target[early][:MOST_BROKEN],
+                run.operand[both][early][:MOST_BROKEN],
+                strict=True,
+            )
+        ]
+        raise ScheduleError(
+            f"{int(early.sum())} of {len(source)} conflicting pairs ran in the wrong order:\n  "
+            + "\n  ".join(named)
+        )
+    return Verified(int((run.kind != w.BARRIER).sum()), len(source))
+
+
+def _in_wrong_order(run: Run, source: Array, target: Array) -> Iterator[int]:
+    """Pairs of launches, of those given, whose tasks used a tensor in the wrong order."""
+    used = uses(run)
+    for k, (a, b) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
+        for tensor, (writes, _, over) in used.get(a, {}).items():
+            later = used.get(b, {}).get(tensor)
+            if later is not None and (writes or later[0]) and later[1] < over:
+                yield k
+                break

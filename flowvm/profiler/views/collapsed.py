@@ -1,0 +1,239 @@
+"""The DAG by lines or modules: one row for all instructions of a line, module or function.
+
+For a run too large to read by instructions: a step of a training loop is a few dozen lines.  A row
+is of one stream, and stands where its first instruction started.  In a loop a line needs what a
+later line made in the iteration before; such an edge leads upwards (`↩`) and is only named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler.grammar import Column, Screen, View, counted, ms, table
+from flowvm.profiler.run import Run
+from flowvm.profiler.views.dag import near
+from flowvm.profiler.views.spots import spot_of
+from flowvm.vm import layout as w
+from flowvm.vm.edges import HAZARDS
+from flowvm.vm.lanes import draw_lanes
+
+__all__ = ["COLLAPSES", "Collapsed", "Group", "Need", "collapsed"]
+
+COLLAPSES = ("line", "module")
+MOST = 3  # operators, or rows needed, that are named
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Need:
+    """`count` instructions of a row wait for some of `row`."""
+
+    row: int
+    count: int
+    access: int  # the strongest: 0 const, 1 mut, 2 mut2
+    hazards: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row.  Times are nanoseconds, sums over its instructions; `seq` is the first of them."""
+
+    name: str
+    lane: int
+    seq: int
+    count: int
+    ops: tuple[tuple[str, int], ...]  # the most frequent first
+    run: int
+    dep: int
+    wait: int
+    critical: bool
+    needs: tuple[Need, ...]
+    text: str  # of the line
+
+
+@dataclass(frozen=True, repr=False)
+class Collapsed(View):
+    """See the module."""
+
+    by: str
+    lanes: tuple[str, ...]
+    rows: tuple[Group, ...]
+    instructions: int
+    hidden: int
+
+    def screen(self, width: int) -> Screen:
+        """See View."""
+        screen = Screen()
+        if not self.rows:
+            screen.add(" no instruction to show")
+            return screen
+        drawn = draw_lanes(
+            [row.lane for row in self.rows],
+            [[self.rows[n.row].lane for n in row.needs
+              if n.row < r and self.rows[n.row].lane != row.lane]
+             for r, row in enumerate(self.rows)],
+            [row.critical for row in self.rows],
+            [max((n.access for n in row.needs if self.rows[n.row].lane != row.lane), default=0)
+             for row in self.rows],
+        )  # fmt: skip
+        title = " ".join(f"{k}={name}" for k, name in enumerate(self.lanes))
+        count = counted(self.instructions, "instruction")
+        screen.add((f" {count} by {self.by}   lanes {title}", "head"))
+        art = max(sum(len(t) for t, _ in line) for line in drawn)
+        cells = [self._cells(r) for r in range(len(self.rows))]
+        columns = _COLUMNS if any(row.text for row in self.rows) else _COLUMNS[:-1]
+        rest = table(columns, [c[: len(columns)] for c in cells], width - art - 2, indent=0)
+        head = "".join(str(k % 10).ljust(3) for k in range(len(self.lanes)))
+        screen.lines.append([(f" {head}"[: art + 1].ljust(art + 1) + " ", "head"), *rest[0]])
+        for line, cell in zip(drawn, rest[1:], strict=True):
+            pad = " " * (art - sum(len(t) for t, _ in line) + 1)
+            screen.lines.append([(" ", ""), *line, (pad, ""), *cell])
+        more = f"   {self.hidden} rows hidden: p.graph(collapse={self.by!r}, limit=None)"
+        screen.add((" ◆ critical  ○ off path  ↩ from the iteration before", "head"),
+                   (more if self.hidden else "", "head"))  # fmt: skip
+        return screen
+
+    def _cells(self, r: int) -> list[Any]:
+        row = self.rows[r]
+        ops = [f"{n}× {op}" if n > 1 else op for op, n in row.ops[:MOST]]
+        ops += ["..."] if len(row.ops) > MOST else []
+        needs = [
+            ("↩ " if n.row > r else "") + f"{self.rows[n.row].name} {'/'.join(n.hazards)}"
+            for n in row.needs
+            if n.row != r
+        ]
+        more = f" and {len(needs) - MOST} more" if len(needs) > MOST else ""
+        return [
+            (row.name, "critical" if row.critical else ""), str(row.count), ", ".join(ops),
+            ms(row.run), ms(row.dep), ms(row.wait), ", ".join(needs[:MOST]) + more, row.text,
+        ]  # fmt: skip
+
+
+_COLUMNS = [
+    Column("of", grow=True),
+    Column("n", right=True),
+    Column("operators", grow=True),
+    Column("run ms", right=True),
+    Column("dep", right=True, drop=3),
+    Column("wait", right=True, drop=4),
+    Column("needs", style="const", drop=2, grow=True),
+    Column("source", style="line", drop=1, grow=True),
+]
+
+
+def collapsed(
+    profile: Any, by: str, around: int | None, depth: int, limit: int | None
+) -> Collapsed:
+    """The DAG of a Profile by lines or modules; see `flowvm.profiler.views.dag.dag`.
+
+    ArgumentError: `by` is none of COLLAPSES; no such instruction.
+    """
+    if by not in COLLAPSES:
+        raise ArgumentError(f"collapse={by!r}: it is one of {', '.join(map(repr, COLLAPSES))}")
+    run: Run = profile.run
+    shown = ~np.isin(run.kind, (w.BARRIER, w.RELEASE))
+    if around is not None:
+        shown &= near(run, run.index(around), depth)
+        shown[run.index(around)] = True
+    chosen = np.flatnonzero(shown)
+    started = run.time("started")[chosen]
+    chosen = chosen[np.lexsort((chosen, np.where(started > 0, started, np.iinfo(np.int64).max)))]
+    members: dict[tuple[str, int], list[int]] = {}
+    names = _names(run, by)
+    for i in chosen.tolist():
+        members.setdefault((names[i], int(run.stream[i])), []).append(i)
+    rows = dict(list(members.items())[:limit])
+    streams = sorted({stream for _, stream in rows})
+    place = np.full(len(run), -1)
+    for r, own in enumerate(rows.values()):
+        place[own] = r
+    needs = _needs(run, place, len(rows))
+    on_path = {s.instruction for s in profile.observed if s.cause == "run"}
+    groups = [
+        _group(profile, name, streams.index(stream), own, on_path, needs[r], by)
+        for r, ((name, stream), own) in enumerate(rows.items())
+    ]
+    return Collapsed(
+        by, tuple(run.streams[s] for s in streams), tuple(groups), len(chosen),
+        len(members) - len(rows),
+    )  # fmt: skip
+
+
+def _names(run: Run, by: str) -> list[str]:
+    """What each instruction is counted to."""
+    if by == "line":
+        return [run.lines[k] or "flowvm" for k in run.line.tolist()]
+    names = [
+        run.modules[k] if k else spot_of(run, i).function or "flowvm"
+        for i, k in enumerate(run.module.tolist())
+    ]
+    for launch in np.unique(run.task_launch).tolist():  # a launch is its modules' common path
+        own = run.task_module[run.task_launch == launch]
+        paths = [run.modules[k] for k in np.unique(own).tolist() if run.modules[k]]
+        names[launch] = _common(paths) or names[launch]
+    return names
+
+
+def _common(paths: list[str]) -> str:
+    """The path that several begin with: of model.fc1 and model.fc2 it is model."""
+    split = [path.split(".") for path in paths]
+    found = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        found.append(parts[0])
+    return ".".join(found)
+
+
+def _needs(run: Run, place: Array, count: int) -> list[tuple[Need, ...]]:
+    """For each row what it needs of others."""
+    found: list[dict[int, list[Any]]] = [{} for _ in range(count)]
+    real = (place[run.source] >= 0) & (place[run.target] >= 0)
+    access = run.access[run.operand[real]] & 3
+    for a, b, kind, hazard in zip(
+        place[run.source[real]].tolist(), place[run.target[real]].tolist(),
+        access.tolist(), run.hazard[real].tolist(), strict=True,
+    ):  # fmt: skip
+        need = found[b].setdefault(a, [0, 0, set()])
+        need[0] += 1
+        need[1] = max(need[1], kind)
+        need[2].add(HAZARDS[hazard])
+    return [
+        tuple(Need(a, n, kind, tuple(sorted(hazards)))
+              for a, (n, kind, hazards) in sorted(of.items()))
+        for of in found
+    ]  # fmt: skip
+
+
+def _group(
+    profile: Any,
+    name: str,
+    lane: int,
+    own: list[int],
+    on_path: set[int],
+    needs: tuple[Need, ...],
+    by: str,
+) -> Group:
+    run: Run = profile.run
+    at = np.array(own)
+    waits = profile.waits
+    ops = Counter(run.names[k] for k in run.op[at].tolist())
+    lasted = np.maximum(0, run.time("ended")[at] - run.time("started")[at])
+    return Group(
+        name,
+        lane,
+        int(run.seq[at].min()),
+        len(own),
+        tuple(ops.most_common()),
+        int(lasted.sum()),
+        int(waits.dep[at].sum()),
+        int((waits.dep[at] + waits.queue[at] + waits.sched[at]).sum()),
+        not on_path.isdisjoint(own),
+        needs,
+        spot_of(run, own[0]).text if by == "line" else "",
+    )

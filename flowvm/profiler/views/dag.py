@@ -1,0 +1,226 @@
+"""The instruction DAG as lanes: a lane for each stream, a row for each instruction.
+
+A tree cannot show an instruction that waits for several others, so this is drawn as version control
+draws histories: a row's mark stands in its stream's lane, and what it waited for in other streams
+comes in from their lanes.  Edges within a lane are its order.  At the right stand the operands, and
+by name every instruction that was waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
+from flowvm.profiler.run import Run
+from flowvm.vm import layout as w
+from flowvm.vm.edges import HAZARDS
+from flowvm.vm.lanes import draw_lanes
+
+__all__ = ["Dag", "DagEdge", "DagRow", "dag", "near"]
+
+MOST_ROWS = 60
+MOST_WAITS = 3  # named in a row
+
+
+@dataclass(frozen=True)
+class DagEdge:
+    """The row waited for instruction `source`, which stands in `lane`."""
+
+    source: int  # its number in the VM
+    row: int  # of the source, -1 if it is not shown
+    lane: int
+    access: int  # of the operand that it is about: 0 const, 1 mut, 2 mut2
+    hazard: str
+    gating: bool
+
+
+@dataclass(frozen=True)
+class DagRow:
+    """One instruction.  Times are nanoseconds; `wait` is from its issue to its start."""
+
+    seq: int
+    op: str
+    lane: int
+    critical: bool
+    reads: tuple[str, ...]
+    writes: tuple[tuple[int, str], ...]  # access, tensor
+    edges: tuple[DagEdge, ...]
+    run: int
+    wait: int
+    line: str
+    status: int
+
+
+@dataclass(frozen=True, repr=False)
+class Dag(View):
+    """See the module."""
+
+    lanes: tuple[str, ...]
+    rows: tuple[DagRow, ...]
+    hidden: int
+    hint: str
+
+    def screen(self, width: int) -> Screen:
+        """See View."""
+        screen = Screen()
+        if not self.rows:
+            screen.add(" no instruction to show")
+            return screen
+        drawn = draw_lanes(
+            [row.lane for row in self.rows],
+            [[e.lane for e in row.edges if e.row >= 0 and e.lane != row.lane] for row in self.rows],
+            [row.critical for row in self.rows],
+            [max((e.access for e in row.edges if e.lane != row.lane), default=0)
+             for row in self.rows],
+        )  # fmt: skip
+        title = " ".join(f"{k}={name}" for k, name in enumerate(self.lanes))
+        screen.add((f" lanes {title}", "head"))
+        art = max(sum(len(t) for t, _ in line) for line in drawn)
+        rest = table(_COLUMNS, [_cells(row) for row in self.rows], width - art - 2, indent=0)
+        head = "".join(str(k % 10).ljust(3) for k in range(len(self.lanes)))
+        screen.lines.append([(f" {head}"[: art + 1].ljust(art + 1) + " ", "head"), *rest[0]])
+        for line, cells in zip(drawn, rest[1:], strict=True):
+            pad = " " * (art - sum(len(t) for t, _ in line) + 1)
+            screen.lines.append([(" ", ""), *line, (pad, ""), *cells])
+        legend: list[Span] = [("◆ critical", "head"), ("○ off path", "head")]
+        for number, name in enumerate(("const", "mut", "mut2")):
+            legend.append((f"{ACCESS[number][0]} {name}", ACCESS[number][2]))
+        if any(e.gating for row in self.rows for e in row.edges):
+            legend.append(("! came last", "head"))
+        if any(row.status for row in self.rows):
+            legend += [("✗ failed", "bad"), ("∅ for want of what failed", "bad")]
+        if self.hidden:
+            legend.append((f"{self.hidden:,} rows hidden: {self.hint}", "head"))
+        screen.lines += flowed(legend, width, "  ")
+        return screen
+
+
+_COLUMNS = [
+    Column("id", style="id"),
+    Column("op", grow=True, least=16),
+    Column("reads", style="const", drop=6, grow=True, least=8),
+    Column("writes", style="mut", drop=5, grow=True, least=6),
+    Column("run ms", right=True, drop=3),
+    Column("wait", right=True, drop=3),
+    Column("waited for", drop=2, grow=True),
+    Column("line", style="line", drop=4, grow=True),
+]
+
+
+def _cells(row: DagRow) -> list[str | Span]:
+    edges = sorted(row.edges, key=lambda e: not e.gating)  # what is cropped matters least
+    waits = [f"#{e.source} {e.hazard}" + ("!" if e.gating else "") for e in edges]
+    if len(waits) > MOST_WAITS:
+        waits = [*waits[: MOST_WAITS - 1], f"{len(waits) - MOST_WAITS + 1} more"]
+    style = "bad" if row.status else "critical" if row.critical else ""
+    failed = {0: "", w.NO_STATUS_POISONED: " ∅"}.get(row.status, " ✗")
+    return [
+        f"#{row.seq}",
+        (row.op + failed, style),
+        " ".join(row.reads),
+        " ".join(f"{ACCESS[access][1]}{name}" for access, name in row.writes),
+        ms(row.run),
+        ms(row.wait),
+        ", ".join(waits),
+        row.line,
+    ]
+
+
+def dag(
+    profile: Any,
+    around: int | None = None,
+    depth: int = 2,
+    releases: bool = False,
+    limit: int | None = MOST_ROWS,
+) -> Dag:
+    """The DAG of a Profile.
+
+    around     the number of an instruction: only what is at most `depth` edges from it
+    releases   ReleaseTensor instructions too
+    limit      rows at most, None for all
+    ArgumentError: no such instruction.
+    """
+    run: Run = profile.run
+    shown = run.kind != w.BARRIER
+    if not releases:
+        shown &= run.kind != w.RELEASE
+    if around is not None:
+        shown &= near(run, run.index(around), depth)
+        shown[run.index(around)] = True
+    chosen = np.flatnonzero(shown)
+    started = run.time("started")
+    never = np.iinfo(np.int64).max
+    chosen = chosen[np.lexsort((chosen, np.where(started[chosen] > 0, started[chosen], never)))]
+    hidden = 0
+    if limit is not None and len(chosen) > limit:
+        hidden = len(chosen) - limit
+        chosen = chosen[:limit]
+    streams = sorted({int(run.stream[i]) for i in chosen})
+    lane_of = {stream: k for k, stream in enumerate(streams)}
+    row_of = {int(i): r for r, i in enumerate(chosen)}
+    on_path = {s.instruction for s in profile.observed if s.cause == "run"}
+    rows = [_row(profile, int(i), lane_of, row_of, on_path) for i in chosen]
+    hint = "p.graph(limit=None)" if around is None else f"p.graph(around={around}, limit=None)"
+    return Dag(tuple(run.streams[s] for s in streams), tuple(rows), hidden, hint)
+
+
+def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:
+    """Instructions at most `depth` edges from one."""
+    if depth < 0:
+        raise ArgumentError(f"depth={depth}: how many edges from the instruction, 0 or more")
+    found = np.zeros(len(run), bool)
+    found[centre] = True
+    real = (run.kind[run.source] != w.RELEASE) & (run.kind[run.target] != w.RELEASE)
+    source, target = run.source[real], run.target[real]
+    for _ in range(depth):
+        touched = found[source] | found[target]
+        found[source[touched]] = True
+        found[target[touched]] = True
+    return found
+
+
+def _row(
+    profile: Any, i: int, lane_of: dict[int, int], row_of: dict[int, int], on_path: set[int]
+) -> DagRow:
+    run: Run = profile.run
+    first, last = int(run.offsets[i]), int(run.offsets[i + 1])
+    operands = [(int(run.access[k]) & 3, f"t{run.tensor[k]}") for k in range(first, last)]
+    edges = []
+    a, b = np.searchsorted(run.target, [i, i + 1])
+    for e in range(int(a), int(b)):
+        j = int(run.source[e])
+        edges.append(
+            DagEdge(
+                int(run.seq[j]),
+                row_of.get(j, -1),
+                lane_of.get(int(run.stream[j]), lane_of[int(run.stream[i])]),
+                int(run.access[run.operand[e]]) & 3,
+                HAZARDS[run.hazard[e]],
+                int(profile.order.producer[i]) == j,
+            )
+        )
+    times = {name: int(run.time(name)[i]) for name in ("issued", "started", "ended")}
+    return DagRow(
+        int(run.seq[i]),
+        run.names[run.op[i]],
+        lane_of[int(run.stream[i])],
+        i in on_path,
+        tuple(dict.fromkeys(name for access, name in operands if access == 0)),
+        tuple(dict.fromkeys(o for o in operands if o[0] != 0)),
+        tuple(edges),
+        max(0, times["ended"] - times["started"]),
+        max(0, times["started"] - times["issued"]),
+        _where(run, i),
+        int(run.status[i]),
+    )
+
+
+def _where(run: Run, i: int) -> str:
+    """The line of an instruction; of what backward issued, that of the forward call too."""
+    line = run.lines[run.line[i]]
+    forward = int(run.forward[i]) if len(run.forward) else -1
+    return f"{line} ↩ {run.lines[forward]}" if forward >= 0 else line

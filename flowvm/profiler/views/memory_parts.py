@@ -1,0 +1,110 @@
+"""What memory was for at every moment of a run: the kinds, workspace, what is to be released.
+
+Sizes are those asked for, and the level that the VM counts is rounded up: what the parts do not
+account for is "other", so that they sum to the level.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.kinds import KINDS, OTHER, held_before
+from flowvm.profiler.run import Run
+from flowvm.profiler.tables import Births, Memory
+
+__all__ = ["PARTS", "Course", "course_of", "together"]
+
+Array = np.ndarray[Any, Any]
+COLUMNS = 120  # of what is kept of the course
+# the kinds, and what is no tensor in use
+PARTS = (
+    ("█", "run", "params"), ("▓", "queue", "optim"), ("▞", "head", "other"),
+    ("░", "const", "activations"), ("▒", "mut", "grads"), ("▤", "jit", "workspace"),
+    ("○", "dep", "to be released"),
+)  # fmt: skip
+WORKSPACE, WAITING = len(KINDS), len(KINDS) + 1
+
+
+@dataclass(frozen=True)
+class Course:
+    """PARTS in each of equal parts of the run, when their sum was largest; PARTS at the peak; and
+    the most that was ever to be released.
+    """
+
+    parts: tuple[tuple[int, ...], ...]
+    at_peak: tuple[int, ...]
+    most_waiting: int
+
+
+def course_of(run: Run, data: Memory, known: Births) -> Course:
+    """PARTS of the memory in COLUMNS equal parts of the run."""
+    none = [0] * len(PARTS)
+    none[OTHER] = data.peak
+    times, level = _levels(run, data, known)
+    if not run.wall or not len(times):
+        return Course((tuple(none),) * COLUMNS * bool(run.wall), tuple(none), 0)
+    total = np.cumsum(level[:, -1]) + int(data.nbytes[0] if len(data.nbytes) else data.peak)
+    level = np.cumsum(level[:, :-1], axis=0)
+    room, parts = total.copy(), np.zeros_like(level)
+    first = [WAITING, WORKSPACE, *(k for k in range(len(KINDS)) if k != OTHER)]
+    before = [sum(n for of, n, _ in held_before(run) if of == k) for k in range(len(PARTS))]
+    for k in first:  # sizes are rounded up where they are counted: what is left is other
+        parts[:, k] = np.clip(level[:, k] + before[k], 0, room)
+        room -= parts[:, k]
+    parts[:, OTHER] = room
+    borders = np.linspace(run.begun, run.ended, COLUMNS + 1)
+    first_of = np.searchsorted(times, borders[:-1], side="left")
+    last_of = np.searchsorted(times, borders[1:], side="right")
+    found = []
+    for a, b in zip(first_of.tolist(), last_of.tolist(), strict=True):
+        a = max(0, min(a - 1, len(parts) - 1))  # what held when this part began
+        b = max(a + 1, b)
+        found.append(tuple(parts[_last_most(total, a, b)].tolist()))
+    peak = parts[_last_most(total, 0, len(total))]
+    return Course(tuple(found), tuple(peak.tolist()), int(parts[:, WAITING].max()))
+
+
+def _last_most(values: Array, a: int, b: int) -> int:
+    """Where the largest of [a, b) is, the last if it is there several times."""
+    return b - 1 - int(np.argmax(values[a:b][::-1]))
+
+
+def _levels(run: Run, data: Memory, known: Births) -> tuple[Array, Array]:
+    """Times in order, and by how much each of PARTS changes then, and the sum of all."""
+    late = known.died > np.maximum(known.freed, known.born)  # let go of, and not released
+    left = np.where(late, np.maximum(known.freed, known.born), known.died)
+    busy = (run.scratch > 0) & (run.time("released") > 0)
+    scratch, everything = run.scratch[busy], len(PARTS)
+    first = int(data.nbytes[0]) if len(data.nbytes) else data.peak
+    changes = [
+        (everything, data.time, np.diff(data.nbytes, prepend=first)),
+        (OTHER, known.gone, -known.gone_size),
+        (WORKSPACE, run.time("ended")[busy], -scratch),
+        (WORKSPACE, run.time("started")[busy], scratch),
+        (WAITING, known.died[late], -known.size[late]),
+        (WAITING, left[late], known.size[late]),
+    ]
+    for kind in range(len(KINDS)):
+        mine = known.kind == kind
+        changes.append((kind, left[mine], -known.size[mine]))
+        changes.append((kind, known.born[mine], known.size[mine]))
+    times = np.concatenate([t for _, t, _ in changes])
+    of = np.repeat([k for k, _, _ in changes], [len(t) for _, t, _ in changes])
+    level = np.zeros((len(times), len(PARTS) + 1), np.int64)
+    level[np.arange(len(times)), of] = np.concatenate([c for _, _, c in changes])
+    order = np.lexsort((-level.sum(axis=1), times))  # what comes at a time, before what goes
+    return times[order], level[order]
+
+
+def together(keepers: Iterable[tuple[int, str]]) -> str:
+    """Who has most of the bytes, and how many others."""
+    total: Counter[str] = Counter()
+    for nbytes, keeper in keepers:
+        total[keeper] += nbytes
+    first = next((keeper for keeper, _ in total.most_common(1)), "")
+    return first + (f" and {len(total) - 1} more" if len(total) > 1 else "")

@@ -1,0 +1,169 @@
+"""The HTML report: one file, safe against what names hold, and alive in a browser.
+
+The browser's tests need Chromium; where there is none they are skipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.profiler import Profile, profile
+from flowvm.profiler.export.html import html
+from tests.profiler.synthetic import synthetic
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+
+@pytest.fixture(scope="module")
+def run() -> Profile:
+    side = flow.Stream("html side")
+    x = flow.randn(16, 16)
+    graph = flow.compile(lambda t: (t @ t).tanh().sum())
+    graph(x)
+    with profile() as p:
+        for _ in range(4):
+            with flow.stream(side):
+                y = x * 2
+            z = (y @ x).tanh()
+            graph(z).item()
+    return p
+
+
+def data_of(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found
+    return json.loads(found.group(1))
+
+
+def test_the_page_holds_the_run_and_nothing_from_outside(run):
+    page = html(run)
+    data = data_of(page)
+    seq = np.frombuffer(base64.b64decode(data["columns"]["seq"]), "<i4")
+    assert seq.tolist() == run.run.seq.tolist()
+    assert data["wall"] == run.run.wall
+    assert {lane["name"] for lane in data["lanes"]} >= {"critical path", "cpu", "html side"}
+    assert data["plans"][0]["launches"] == 4
+    assert data["plans"][0]["notes"] == list(run.plan().notes)
+    assert data["plans"][0]["registers"] == run.plan().registers
+    assert "test_export_html.py" in " ".join(data["sources"])
+    assert not re.search(r"""(src|href)\s*=\s*["']|https?://|@import|url\(""", page)
+
+
+def test_no_name_becomes_markup():
+    run = synthetic(1)
+    evil = "</script><img src=x onerror=alert(1)><!--"
+    run.names[0], run.lines[0], run.streams[0] = evil, evil, evil
+    page = html(Profile(run))
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+    assert data_of(page)["names"][0] == evil
+
+
+def test_a_large_run_is_written_in_seconds(tmp_path):
+    p = Profile(synthetic(3, length=20_000))
+    p.observed, p.lanes, p.memory_data  # noqa: B018 - what an analysis has anyway
+    began = time.perf_counter()
+    size = len(html(p))
+    assert size < 6_000_000
+    assert time.perf_counter() - began < 60  # a hang, not a target: that is benchmarked
+
+
+def test_what_failed_is_on_the_page(tmp_path):
+    table = flow.randn(5, 2)
+
+    def read():
+        (table[flow.tensor([7])] * 2).sum().item()
+
+    with pytest.raises(IndexError), profile() as p:
+        read()
+    data = data_of(html(p))
+    assert data["wrong"][0].startswith("left by")
+    assert "index_select" in data["wrong"][1]
+    status = np.frombuffer(base64.b64decode(data["columns"]["status"]), "<i4")
+    assert status.tolist() == p.run.status.tolist()
+    if CHROMIUM:
+        failed = int(np.flatnonzero(status)[0])
+        page = html(p).replace("</body>", f"<script>flowvm.select({failed})</script></body>")
+        dom = dumped(page, tmp_path)
+        assert "failed     #" in dom
+        assert '<div class="critical">failed</div>' in dom
+
+
+def test_an_empty_run_has_a_page():
+    with profile() as p:
+        pass
+    assert data_of(html(p))["wall"] >= 1
+
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+# without a window there are no frames to draw in
+FRAMES = "<script>window.requestAnimationFrame = (draw) => setTimeout(draw, 0);</script>"
+ACTING = f"<script>{(Path(__file__).parent / 'browser.js').read_text()}</script>"
+
+
+def dumped(page: str, folder: Path) -> str:
+    """What the page looks like to its program after all scripts have run."""
+    assert CHROMIUM
+    file = folder / "report.html"
+    file.write_text(page.replace("<body>", f"<body>{FRAMES}"), "utf-8")
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+         "--virtual-time-budget=5000", "--window-size=1200,800", f"file://{file}"],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.stdout, done.stderr[-2000:]
+    return done.stdout
+
+
+def browse(page: str, folder: Path) -> Any:
+    """What `browser.js` found in the page."""
+    dom = dumped(page.replace("</body>", f"{ACTING}</body>"), folder)
+    found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
+    assert found, dom[-2000:]
+    text = found.group(1)
+    for entity, char in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
+        text = text.replace(entity, char)
+    return json.loads(text)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_it_draws_searches_zooms_and_selects(run, tmp_path):
+    found = browse(html(run), tmp_path)
+    assert found["errors"] == []
+    assert found["tabs"] == ["verdict", "timeline", "dag", "memory", "plan", "source"]
+    assert min(found["timeline"], found["dag"], found["memory"]) > 500  # pixels that are not empty
+    assert found["found"] == 4
+    assert "4 found" in found["hits"]
+    assert not found["hidden"]
+    assert "matmul" in found["detail"]
+    assert "waited for" in found["detail"]
+    assert "gating" in found["detail"]
+    assert found["links"] >= 2
+    assert run.run.names[run.run.op[found["moved"]]] != "matmul"
+    assert found["zoomed"]
+    assert found["whole"] == run.run.wall
+    assert found["clicked"] >= 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_hostile_names_and_many_instructions_do_no_harm(tmp_path):
+    made = synthetic(5, length=20_000)
+    evil = "</script><img src=x onerror=\"document.title='hit'\">"
+    made.names[0], made.lines[0] = evil, evil
+    found = browse(html(Profile(made)), tmp_path)
+    assert found["errors"] == []
+    assert found["timeline"] > 500

@@ -1,0 +1,85 @@
+"""Why and the critical path: producers, hazards, gating, sums."""
+
+from __future__ import annotations
+
+import pytest
+
+import flowvm as flow
+from flowvm.errors import ArgumentError
+from flowvm.profiler import Profile, profile
+from tests.profiler.synthetic import synthetic
+from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
+from tests.vm.live import until
+
+
+def test_the_gating_producer_is_the_one_that_ended_last():
+    side = flow.Stream("why side")
+    total, x = tensor([0]), tensor([1])
+    with profile() as p, Gate() as gate:
+        early = mix(x, x, 1)
+        with flow.stream(side):
+            wait_for_gate(total, x, gate.address)
+        late = mix(early, total, 2)
+        until(lambda: gate.is_reached, "the kernel waits")
+        gate.open()
+        late.numpy()
+    mixes = p.run.seq[p.run.op == p.run.names.index("mix")]
+    found = p.why(int(mixes[-1]))
+    assert found.op == "mix"
+    assert [q.op for q in found.producers] == ["wait_for_gate", "mix"]
+    assert [q.gating for q in found.producers] == [True, False]
+    gating, other = found.producers
+    assert gating.held == found.dep >= other.held
+    assert gating.hazard == "RAW"
+    assert gating.behind is not None
+    text = found.screen(100).plain()
+    for part in ("[gating]", "[not gating]", "wait_for_gate", "what-if", "test_why.py"):
+        assert part in text
+
+
+def test_hazards_are_named():
+    x, y = tensor(), tensor()
+    with profile() as p:
+        a = mix(x, y, 0)
+        update(x, y, 1)
+        update(x, a, 2)
+        x.numpy()
+    war, waw = (p.why(int(p.run.seq[k])) for k in (1, 2))
+    assert [(q.op, q.hazard) for q in war.producers] == [("mix", "WAR")]
+    assert ("update", "WAW") in [(q.op, q.hazard) for q in waw.producers]
+    assert any("update" in text and "WAR" in text for text in p.why(int(p.run.seq[0])).blocks)
+
+
+def test_what_there_is_not():
+    with profile() as p:
+        flow.ones(3).sum().item()
+    with pytest.raises(ArgumentError, match=r"no operator 'conv'.*there are"):
+        p.why("conv")
+    with pytest.raises(ArgumentError, match="is not in this run"):
+        p.why(10**9)
+    with pytest.raises(ArgumentError, match="the number of an instruction"):
+        p.why(1.5)
+
+
+def test_the_critical_path_sums_to_the_wall_time():
+    x = flow.randn(64, 64)
+    with profile() as p:
+        for _ in range(10):
+            x = (x @ x).tanh()
+        x.sum().item()
+    found = p.critical_path()
+    assert sum(q.end - q.begin for q in found.pieces) == found.wall == p.run.wall
+    assert found.pieces[0].begin == 0
+    assert found.floor == p.floor.length
+    assert {op for op, _ in found.what_if} <= {"matmul", "tanh", "sum"}
+    assert all(without <= found.floor for _, without in found.what_if)
+    assert "observed path" in found.screen(100).plain()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_run_can_be_shown_at_any_width(seed):
+    p = Profile(synthetic(seed))
+    for width in (80, 100, 160):
+        for view in (p.critical_path(), p.graph(), p.why(int(p.run.seq[len(p) // 2]))):
+            assert view.screen(width).plain()
+            assert view.to_dict()
