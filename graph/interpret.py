@@ -1,5 +1,7 @@
 """Running a LogicalGraph node by node on the VM: the baseline of compiled forms, and their oracle.
 
+Repetitions (`OpNode.repeat`) are run one after the other, all with the same drawn numbers.
+
 Slow and plain: each node is issued as the eager call it came from, on tensors that stand for its
 operands.  A temporary is released when the last node that names it has been issued.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flowvm.autocasting import switch_autocast
 from flowvm.errors import CaptureError
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.interpreter import call_into, set_grad_enabled
@@ -36,15 +39,30 @@ def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
             tensor._ref - (operand.offset << w.STORAGE_BITS),
         )
     last_use = _last_uses(graph)
-    before = set_grad_enabled(False)
+    before, amp = set_grad_enabled(False), switch_autocast(None)
     try:
-        for place, node in enumerate(graph.nodes):
-            _run(node, storages)
-            for buffer in last_use.get(place, ()):
-                storages.pop(buffer, None)
+        for places in _sections(graph.nodes):
+            for time in range(graph.nodes[places[0]].repeat):
+                for place in places:
+                    _run(graph.nodes[place], storages, time)
+            for place in places:
+                for buffer in last_use.get(place, ()):
+                    storages.pop(buffer, None)
         return [_tensor(operand, storages) for operand in graph.outputs]
     finally:
         set_grad_enabled(before)
+        switch_autocast(amp)
+
+
+def _sections(nodes: Sequence[OpNode]) -> list[list[int]]:
+    """Places of nodes that are repeated together; each other one alone."""
+    found: list[list[int]] = []
+    for place, node in enumerate(nodes):
+        if node.repeat > 1 and place and nodes[place - 1].repeat == node.repeat:
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
 
 
 def _last_uses(graph: LogicalGraph) -> dict[int, list[Buffer]]:
@@ -60,19 +78,20 @@ def _last_uses(graph: LogicalGraph) -> dict[int, list[Buffer]]:
     return ends
 
 
-def _tensor(operand: Operand, storages: dict[Buffer, Any]) -> Tensor:
+def _tensor(operand: Operand, storages: dict[Buffer, Any], time: int = 0) -> Tensor:
     buffer = operand.buffer
     if buffer.kind is BufferKind.VARIABLE and buffer not in storages:
         storages[buffer] = (buffer.held, buffer.held.id)
     storage, ref = storages[buffer]
-    return new_tensor(ref + (operand.offset << w.STORAGE_BITS), operand.meta, storage)
+    offset = operand.offset + time * operand.step
+    return new_tensor(ref + (offset << w.STORAGE_BITS), operand.meta, storage)
 
 
-def _run(node: OpNode, storages: dict[Buffer, Any]) -> None:
-    tensors = tuple(_tensor(operand, storages) for operand in node.inputs)
+def _run(node: OpNode, storages: dict[Buffer, Any], time: int = 0) -> None:
+    tensors = tuple(_tensor(operand, storages, time) for operand in node.inputs)
     scalars = tuple(now(s) for s in node.scalars)
     if node.into:
-        outs = tuple(_tensor(operand, storages) for operand in node.outputs)
+        outs = tuple(_tensor(operand, storages, time) for operand in node.outputs)
         call_into(node.operator, outs, tensors, node.attrs, scalars)
         for out in outs:
             out.bump()
@@ -87,10 +106,11 @@ def _run(node: OpNode, storages: dict[Buffer, Any]) -> None:
 def run_nodes(nodes: Sequence[OpNode], wanted: set[Buffer]) -> dict[Buffer, Storage]:
     """Run nodes that need no input, and give the storages of the buffers that are `wanted`."""
     storages: dict[Buffer, Any] = {}
-    before = set_grad_enabled(False)
+    before, amp = set_grad_enabled(False), switch_autocast(None)
     try:
         for node in nodes:
             _run(node, storages)
     finally:
         set_grad_enabled(before)
+        switch_autocast(amp)
     return {buffer: storages[buffer][0] for buffer in wanted}

@@ -12,15 +12,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flowvm.config import config
+from flowvm.device import cpu
 from flowvm.errors import ArgumentError
+from flowvm.graph.accumulate import accumulate_in_place, values_of_sums
+from flowvm.graph.algebra import simplify
+from flowvm.graph.checkpointing import checkpoint_regions, recompute
 from flowvm.graph.epilogues import fuse_epilogues
 from flowvm.graph.fusion import fuse_elementwise
+from flowvm.graph.fusion_rows import fuse_rows
+from flowvm.graph.inplace import reuse_memory
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.memory import eager_peak
+from flowvm.graph.order import order_for_memory, settled
 from flowvm.graph.printing import graph_text
 from flowvm.graph.rewriting import is_pure, rebuilt, writers_of
+from flowvm.graph.slices import assemble_slices
+from flowvm.graph.updates import merge_updates
 from flowvm.live import Live
 
 __all__ = [
@@ -30,26 +41,39 @@ __all__ = [
     "eliminate_dead_code",
     "fold_constants",
     "optimize",
+    "pass_names",
 ]
 
 Pass = Callable[[LogicalGraph], LogicalGraph]
+Told = Callable[[str, LogicalGraph, LogicalGraph], None]
 FOLD_BYTES = 1 << 20  # a constant larger than this is rather computed again than kept
 
 
-def optimize(graph: LogicalGraph, without: Sequence[str] = ()) -> LogicalGraph:
-    """All passes but those named; ArgumentError for a name that is none."""
-    unknown = set(without) - set(PASSES)
-    if unknown:
-        raise ArgumentError(f"there is no pass {sorted(unknown)}; there are {', '.join(PASSES)}")
+# what makes kernels that only the CPU has
+CPU_ONLY = ("epilogues", "rows", "updates")
+
+
+def optimize(
+    graph: LogicalGraph, without: Sequence[str] = (), told: Told | None = None
+) -> LogicalGraph:
+    """All passes but those named; `told` is called after each with its name, the graph before, and
+    the graph after.  ArgumentError for a name that is none.
+    """
+    pass_names(without)
     watched = config.debug_pass
     if watched not in ("", "all", *PASSES):
         names = ", ".join(PASSES)
         raise ArgumentError(f"debug_pass={watched!r} is no pass; there are {names}, and all")
+    captured = graph
+    graph = settled(replace(graph, eager=eager_peak(graph)))
+    lowered: dict[Any, Any] = {}
     for name, run in PASSES.items():
-        if name in without:
+        if name in without or (name in CPU_ONLY and graph.devices() - {cpu}):
             continue
         after = run(graph)
-        after.check()
+        after.check(lowered)
+        if told is not None:
+            told(name, graph, after)
         if watched in (name, "all"):
             print(
                 f"--- {name}: {len(graph.nodes)} nodes before, {len(after.nodes)} after\n"
@@ -57,7 +81,15 @@ def optimize(graph: LogicalGraph, without: Sequence[str] = ()) -> LogicalGraph:
                 file=sys.stderr,
             )
         graph = after
-    return graph
+    return replace(graph, captured=(captured, tuple(without)))
+
+
+def pass_names(names: Sequence[str]) -> Sequence[str]:
+    """`names` as they are; ArgumentError if one of them is no pass."""
+    unknown = sorted(set(names) - set(PASSES))
+    if unknown:
+        raise ArgumentError(f"there is no pass {unknown}; there are {', '.join(PASSES)}")
+    return names
 
 
 # --- passes -------------------------------------------------------------------------------------
@@ -93,7 +125,7 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
             kept.append(node)
             continue
         (source,), (made,) = node.inputs, node.outputs
-        same = source.meta == made.meta and last_write[made.buffer] == place
+        same = source.meta == made.meta and last_write[made.buffer] == place and not source.step
         quiet = last_write.get(source.buffer, -1) < place
         apart = made.buffer not in shown or (
             source.buffer.kind is BufferKind.TEMPORARY and source.buffer not in shown
@@ -119,12 +151,12 @@ def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
         inputs = []
         for operand in node.inputs:
             while operand.buffer in moved:
-                to = moved[operand.buffer]
-                operand = Operand(to.buffer, to.offset + operand.offset, operand.meta)
+                operand = operand.moved(moved[operand.buffer])
             inputs.append((operand, version.get(operand.buffer, 0)))
         key = (
             node.operator,
             tuple(inputs),
+            node.again,
             node.attrs,
             tuple(id(s) if isinstance(s, Live) else (type(s), repr(s)) for s in node.scalars),
         )
@@ -183,10 +215,20 @@ def _whole(buffer: Buffer, graph: LogicalGraph) -> Any:
 
 
 PASSES: dict[str, Pass] = {
+    "sums": values_of_sums,
+    "algebra": simplify,
     "copies": eliminate_copies,
     "constants": fold_constants,
     "common": eliminate_common_subexpressions,
     "dead": eliminate_dead_code,
+    "checkpointing": checkpoint_regions,
+    "slices": assemble_slices,
+    "accumulate": accumulate_in_place,
     "epilogues": fuse_epilogues,
     "fusion": fuse_elementwise,
+    "rows": fuse_rows,
+    "recompute": recompute,
+    "order": order_for_memory,
+    "updates": merge_updates,
+    "inplace": reuse_memory,
 }

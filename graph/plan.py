@@ -13,26 +13,29 @@ Invariants:
 
 from __future__ import annotations
 
-import struct
-import sys
+import functools
 import weakref
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import CaptureError
+from flowvm.graph.actors import ActorDesc, actors_of, by_actor
+from flowvm.graph.inplace import shared
+from flowvm.graph.launching import Launching
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.memory import Block, MemoryPlan, plan_memory
+from flowvm.graph.memory import Block, MemoryPlan, MemoryReport, joined, plan_memory
 from flowvm.graph.printing import operand_text, size_text
-from flowvm.interpreter import Invocation, current_recorder, current_stream, find_user
-from flowvm.live import Live
-from flowvm.tensor import Storage, Tensor, new_tensor
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine, hot
+from flowvm.graph.words import ActorWords, PlanWords
+from flowvm.interpreter import Invocation, lowered
+from flowvm.tensor import Tensor
+from flowvm.vm.engine import engine
+
+if TYPE_CHECKING:
+    from flowvm.profiler.showing import live
+    from flowvm.profiler.views.passes import PassesView
+    from flowvm.profiler.views.plan import PlanView
 
 __all__ = ["Plan", "RegstDesc", "TaskDesc", "compile_plan"]
 
@@ -65,6 +68,8 @@ class TaskDesc:
 class PlanInfo:
     """What messages and traces say of a Plan's entry, and what its words point to.
 
+    `writers`: which task writes an operand of the launch last.
+
     An entry lives as long as the VM, so this holds no tensor and no Plan.
     """
 
@@ -72,16 +77,44 @@ class PlanInfo:
         self.name = plan.name
         self.operands = f"{len(plan.tasks)} tasks"
         self.nodes = [_described(task.node) for task in plan.tasks]
+        self.forward = [task.node.forward for task in plan.tasks]
+        self.recorded = [_recorded(task.node) for task in plan.tasks]
+        self.sizes = [buffer.nbytes for buffer in plan.made]
+        self.writers = {
+            r.operand: task.number
+            for task in plan.tasks
+            for access, _, r in task.registers
+            if r.operand >= 0 and access != "const"
+        }
+        self.accesses = [_shared(task) for task in plan.tasks] if plan.actors else []
         self.kept = plan.kept
+        self.described = {
+            "registers": len(plan.registers),
+            "chunk": plan.chunk_bytes,
+            "regst_num": plan.graph.regst_num,
+            "actors": [[a.stream, a.first, a.count, a.inputs, a.credits] for a in plan.actors],
+            "tasks": [[node.repeat, node.stream] for node in plan.graph.nodes],
+        }
 
     def locate(self, task: int) -> tuple[str, CodeType | None, int, str]:
-        """(name, code, offset, operands) of the node that a task came from."""
-        return self.nodes[task]
+        """(name, code, offset, operands) of the node that a task came from; -1: no task ran."""
+        return self.nodes[task] if task >= 0 else ("memory", None, 0, self.operands)
 
 
 def _described(node: OpNode) -> tuple[str, CodeType | None, int, str]:
     operands = " · ".join(f"{access} {o.meta!r}" for access, o in node.accesses())
     return f"{node.operator.name} (node {node.number})", node.code, node.last, operands
+
+
+def _shared(task: TaskDesc) -> tuple[tuple[int, bool], ...]:
+    """Operands of the launch that a task touches, and whether it writes them."""
+    return tuple((r.operand, a != "const") for a, _, r in task.registers if r.operand >= 0)
+
+
+def _recorded(node: OpNode) -> tuple[str, str, str, tuple[Any, ...]]:
+    """What the profiler says of a task: operator, module, phase, metas (outputs first)."""
+    metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
+    return node.operator.name, node.scope, node.phase, metas
 
 
 class Plan:
@@ -94,19 +127,47 @@ class Plan:
                 f"{graph.name}: {unsized.operator.name} gives a tensor whose shape is known only "
                 f"after it ran, so what follows cannot be compiled  {unsized.line}"
             )
-        self.graph, self.name = graph, graph.name
+        if len(graph.devices()) > 1:
+            places = ", ".join(sorted(map(str, graph.devices())))
+            raise CaptureError(
+                f"{graph.name}: a graph computes on one device, and this one has tensors on "
+                f"{places}; copy between them outside of it"
+            )
+        several = len({node.stream for node in graph.nodes}) > 1
+        if several:
+            graph = by_actor(graph)
+        self.graph, self.name, regst_num = graph, graph.name, graph.regst_num
+        self.actors = actors_of(graph, regst_num) if several else []
         self.variables = graph.variables()
         self.made = _made(graph)
         self.registers = self._registers()
         self.tasks = [self._task(i, node) for i, node in enumerate(graph.nodes)]
-        blocks = [r.block for r in self.registers.values() if r.block is not None]
-        blocks += [t.scratch for t in self.tasks if t.scratch is not None]
-        self.memory: MemoryPlan = plan_memory(blocks)
-        self.live: list[Live] = []
-        self._live_kinds: list[str] = []
-        self.kept: list[Any] = []
-        self.words = self._words()
-        self._prepare_launch()
+        # of the VM; the CPU's is wherever the caller issues to
+        self.stream = max((task.invocation.stream for task in self.tasks), default=0)
+        self.memory = self._memory()
+        actors = ActorWords(self.actors, regst_num, engine.launch_stream()) if several else None
+        made = PlanWords(self, actors)
+        self.words, self.kept, self.device_graph = made.words, made.kept, made.graph
+        self.live, self.live_kinds, self.turns = made.live, made.live_kinds, made.turns
+        if actors is not None:
+            weakref.finalize(self, _close, actors).atexit = False
+        operands = sum(r.operand >= 0 for r in self.registers.values())
+        head = (8 * operands + 8 + 63) // 64 * 64  # the addresses that operands start from
+        self.chunk_bytes = head + self.memory.nbytes
+        self.launching = Launching(self, PlanInfo(self))
+
+    @property
+    def passes(self) -> PassesView:
+        """What the passes made of the captured graph, side by side; see `flowvm.graph.changes`."""
+        from flowvm.graph.changes import changes
+        from flowvm.profiler.views.passes import passes_view
+
+        return passes_view(changes(self.graph))
+
+    @functools.cached_property
+    def changed(self) -> frozenset[int]:
+        """Storages of variables that it changes."""
+        return self.graph.changed_storages()
 
     # --- compiling ----------------------------------------------------------------------------
 
@@ -117,142 +178,66 @@ class Plan:
         for buffer in (*self.made, *inputs, *self.variables):
             found[buffer] = RegstDesc(buffer, len(found))
         lives: dict[Buffer, Block] = {}
+        same = shared(self.graph)
+        first = last = -1
         for step, node in enumerate(self.graph.nodes):
+            if step > last:
+                first, last = self._section(step)
             for _, operand in node.accesses():
                 buffer = operand.buffer
                 if buffer in found:
                     continue
-                block = lives.setdefault(buffer, Block(buffer.nbytes, step, step, repr(buffer)))
-                block.last = step
+                begun = lives.get(same.get(buffer, buffer))
+                begun = begun or Block(buffer.nbytes, step, step, repr(buffer))
+                block = lives.setdefault(buffer, begun)
+                # what was there before repetitions began is needed until the last of them
+                block.last = step if block.first >= first else last
         found.update({buffer: RegstDesc(buffer, -1, block) for buffer, block in lives.items()})
         return found
+
+    def _section(self, step: int) -> tuple[int, int]:
+        """The first and last step of those that are repeated together with `step`."""
+        repeat, last = self.graph.nodes[step].repeat, step
+        while last + 1 < len(self.graph.nodes) and self.graph.nodes[last + 1].repeat == repeat > 1:
+            last += 1
+        return step, last
+
+    def _memory(self) -> MemoryPlan:
+        """Offsets for all blocks.  Those of different streams have none in common, since nothing
+        says in which order they live; what several streams use shares with nobody.
+        """
+        streams: dict[Any, set[int]] = {}
+        for task in self.tasks:
+            for _, _, register in task.registers:
+                if register.block is not None:
+                    streams.setdefault(register.block, set()).add(task.node.stream)
+            if task.scratch is not None:
+                streams[task.scratch] = {task.node.stream}
+        groups: dict[int, list[Block]] = {}
+        for block, numbers in streams.items():
+            if len(numbers) > 1:
+                block.first, block.last = 0, len(self.tasks)
+            groups.setdefault(min(numbers) if len(numbers) == 1 else -1, []).append(block)
+        return joined([plan_memory(blocks) for blocks in groups.values()])
 
     def _task(self, number: int, node: OpNode) -> TaskDesc:
         metas = tuple(operand.meta for operand in node.inputs)
         into = tuple(operand.meta for operand in node.outputs) if node.into else ()
-        invocation = node.operator.lower((*into, *metas), node.attrs)
+        invocation = lowered(node.operator, (*into, *metas), node.attrs)
         registers = [(a, o, self.registers[o.buffer]) for a, o in node.accesses()]
         scratch = None
         if invocation.scratch:
             scratch = Block(invocation.scratch, number, number, f"scratch of {number}")
         return TaskDesc(number, node, invocation, registers, scratch)
 
-    def _words(self) -> np.ndarray[Any, Any]:
-        operands = [r for r in self.registers.values() if r.operand >= 0]
-        sizes = [max(1, r.buffer.nbytes) if r.buffer in self.made else 0 for r in operands]
-        words = [len(self.tasks), len(operands), 4, 4 + len(sizes), *sizes]
-        for task in self.tasks:
-            words += self._task_words(task)
-        return np.array(words, np.int64)
-
-    def _task_words(self, task: TaskDesc) -> list[int]:
-        made = task.invocation
-        phases = np.array(made.phases, np.int64)
-        self.kept += [made, phases]
-        operands = []
-        for access, operand, register in task.registers:
-            source, offset = register.operand + 1, operand.offset
-            if register.block is not None:
-                source, offset = 0, register.block.offset + operand.offset
-            written = int(access != "const")
-            operands.append(source | written << w.SOURCE_BITS | offset << (w.SOURCE_BITS + 1))
-        kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
-        scalars: list[int] = []
-        for kind, value in zip(kinds, task.node.scalars, strict=True):
-            if isinstance(value, Live):
-                scalars += [len(self.live), 0]
-                self.live.append(value)
-                self._live_kinds.append(kind)
-            else:
-                scalars += [-1, _bits(kind, value)]
-        head = [
-            0, made.kernel, made.layout.ctypes.data, made.units, max(1, made.grain),
-            phases.ctypes.data, len(made.phases),
-            -1 if task.scratch is None else task.scratch.offset, len(operands), len(kinds),
-        ]  # fmt: skip
-        words = [*head, *operands, *scalars]
-        words[w.K_LENGTH] = len(words)
-        return words
-
-    def _prepare_launch(self) -> None:
-        """What all launches have in common: the entry, and a block that each copies."""
-        operands = [r for r in self.registers.values() if r.operand >= 0]
-        written = {o.buffer for node in self.graph.nodes for o in node.written()}
-        access = [w.MUT if r.buffer in written else w.CONST for r in operands]
-        access[: len(self.made)] = [w.MUT | w.ALLOCATE] * len(self.made)
-        count = len(operands)
-        self._count = count
-        held = [b.held.id for b in self.variables]
-        given = [0] * (count - len(held))
-        self._block = array("q", [*given, *held, *access, *[0] * len(self.live)])
-        self._mutated = [b.held for b in self.graph.mutated()]
-        self._first_input = len(self.made)
-        self._metas = tuple(o.meta for o in self.graph.inputs)
-        self._shifts = [o.offset << w.STORAGE_BITS for o in self.graph.inputs]
-        head = (8 * count + 8 + 63) // 64 * 64
-        self.chunk_bytes = head + self.memory.nbytes
-        self._entry = -1
-        _plans.add(self)
-
-    def _make_entry(self) -> int:
-        self._entry = engine.new_entry(
-            w.LAUNCH,
-            [],
-            layout=self.words,
-            sizes=[max(1, b.nbytes) for b in self.made],
-            scratch=self.chunk_bytes,
-            outline=True,
-            info=PlanInfo(self),
-        )
-        return self._entry
-
     # --- replay -------------------------------------------------------------------------------
 
-    def launch(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def launch(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay once, on this thread's stream: the outputs.
 
         The inputs must have the metas that the graph was captured with: the caller has looked.
         """
-        if current_recorder() is not None:
-            raise CaptureError(f"{self.name}: a compiled graph cannot be called inside a capture")
-        block = self._block[:]
-        storages = [engine.new_storage() for _ in self.made]
-        k = 0
-        for storage in storages:
-            block[k] = storage
-            k += 1
-        for tensor, shift in zip(inputs, self._shifts, strict=True):
-            block[k] = tensor._ref - shift
-            k += 1
-        k = 2 * self._count
-        for kind, value in zip(self._live_kinds, self.live, strict=True):
-            block[k] = _bits(kind, value.find())
-            k += 1
-        stream = current_stream()
-        if stream:
-            for storage in storages:
-                engine.stream_of[storage] = stream
-        entry = self._entry if self._entry >= 0 else self._make_entry()
-        code, last = find_user(sys._getframe(1))
-        if hot["dead"]:
-            engine.release_dead()
-        engine.issue_block(entry | stream << w.ENTRY_BITS, block, self._count, code, last)
-        for held in self._mutated:
-            held.version += 1
-        own = {b: Storage(s, 0) for b, s in zip(self.made, storages, strict=True)}
-        return [self._output(operand, own, inputs) for operand in self.graph.outputs]
-
-    def _output(
-        self, operand: Operand, own: dict[Buffer, Storage], inputs: Sequence[Tensor]
-    ) -> Tensor:
-        buffer = operand.buffer
-        if buffer.kind is BufferKind.INPUT:
-            place = next(i for i, o in enumerate(self.graph.inputs) if o.buffer is buffer)
-            storage, base = inputs[place].storage(), inputs[place]._ref - self._shifts[place]
-        else:
-            storage = own.get(buffer, buffer.held)
-            base = storage.id
-        return new_tensor(base + (operand.offset << w.STORAGE_BITS), operand.meta, storage)
+        return self.launching.function(*inputs, *[value.find() for value in self.live])
 
     # --- what it looks like -------------------------------------------------------------------
 
@@ -262,10 +247,12 @@ class Plan:
         others = ", ".join(f"{name} {size_text(n)}" for name, n in memory.candidates.items())
         total = sum(b.size for b in memory.blocks)
         lines = [
-            f"Plan {self.name}: {len(self.tasks)} tasks on one stream, one actor",
+            f"Plan {self.name}: {len(self.tasks)} tasks on {self._actors_text()}",
             f"  chunk {size_text(memory.nbytes)} by {memory.algorithm!r} ({others}; at least "
             f"{size_text(memory.lower_bound)}; without sharing {size_text(total)})",
         ]
+        if self.graph.eager:
+            lines.append(f"  {self.memory_report()!r}")
         for register in self.registers.values():
             buffer, block = register.buffer, register.block
             life = "" if block is None else f"  tasks {block.first} to {block.last}"
@@ -273,10 +260,49 @@ class Plan:
                 f"  regst {buffer!r} {buffer.kind.value} {buffer.name}".rstrip()
                 + f"  {size_text(buffer.nbytes)}  {register.text}{life}"
             )
+        starts = {actor.first: actor for actor in self.actors}
         for task in self.tasks:
-            shown = ", ".join(f"{access} {operand_text(o)}" for access, o, _ in task.registers)
-            lines.append(f"  task {task.number} {task.node.operator.name}: {shown}")
+            if task.number in starts:
+                lines.append(f"  {self._actor_text(starts[task.number])}")
+            shown = ", ".join(_operand_text(access, o) for access, o, _ in task.registers)
+            times = f" x{task.node.repeat}" if task.node.repeat > 1 else ""
+            lines.append(f"  task {task.number} {task.node.operator.name}{times}: {shown}")
         return "\n".join(lines)
+
+    def table(self) -> PlanView:
+        """The Plan as a screen: actors with registers and credits as they stand, or tasks."""
+        from flowvm.graph.tables import plan_table
+
+        return plan_table(self)
+
+    def watch(self, hz: float = 2.0) -> live:
+        """`with plan.watch():` shows `table()` while the block runs, as `flow.profiler.live`."""
+        from flowvm.profiler.showing import live
+
+        return live(hz, self.table)
+
+    def memory_report(self) -> MemoryReport:
+        """What a launch allocates, and what eager code would."""
+        return MemoryReport(
+            self.chunk_bytes,
+            sum(buffer.nbytes for buffer in self.made),
+            sum(buffer.nbytes for buffer in self.variables),
+            self.graph.eager,
+        )
+
+    def _actors_text(self) -> str:
+        if not self.actors:
+            return "one stream, one actor"
+        streams = len({actor.stream for actor in self.actors})
+        return f"{streams} streams, {len(self.actors)} actors, regst_num {self.graph.regst_num}"
+
+    def _actor_text(self, actor: ActorDesc) -> str:
+        waits = ", ".join(map(str, actor.inputs)) or "the launch"
+        credits = ", ".join(f"{n} by {k}" for k, n in actor.credits) or "none"
+        return (
+            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}: waits for "
+            f"{waits}; credits {credits}"
+        )
 
     def __repr__(self) -> str:
         return (
@@ -285,27 +311,26 @@ class Plan:
         )
 
 
-_plans: weakref.WeakSet[Plan] = weakref.WeakSet()
-
-
-def _forget_entries() -> None:
-    for plan in _plans:
-        plan._entry = -1
-
-
-engine.on_entries_full.append(_forget_entries)
-
-
 def _made(graph: LogicalGraph) -> list[Buffer]:
     """Temporaries that an output names: they get memory of their own."""
     buffers = [o.buffer for o in graph.outputs]
     return list(dict.fromkeys(b for b in buffers if b.kind is BufferKind.TEMPORARY))
 
 
-def _bits(kind: str, value: Any) -> int:
-    if kind == "d":
-        return int(struct.unpack("q", struct.pack("d", value))[0])
-    return int(value)
+def _operand_text(access: str, operand: Operand) -> str:
+    """Such as const %3 fc.weight; an operand that moves with each repetition says so."""
+    step = f" (+{operand.step} each)" if operand.step else ""
+    return f"{access} {operand_text(operand)}{step}"
+
+
+_closing: list[ActorWords] = []  # Eord is on its way through these: workers look at them
+
+
+def _close(actors: ActorWords) -> None:
+    """The Plan is gone: no launch will follow."""
+    _closing[:] = [words for words in _closing if not all(words.ended)]
+    _closing.append(actors)
+    engine.call("close_plan")(engine.base, actors.address)
 
 
 def compile_plan(graph: LogicalGraph) -> Plan:

@@ -7,12 +7,15 @@ node  result                 op            operands                 scalars   wh
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flowvm.graph.logical import Buffer, LogicalGraph, Operand, OpNode
 
 __all__ = ["graph_text", "node_cells", "size_text"]
+
+MOST_LISTED, LONGEST = 8, 80  # operands or attributes that a line names, and letters of one
 
 
 def size_text(nbytes: int) -> str:
@@ -29,6 +32,15 @@ def operand_text(operand: Operand) -> str:
     """%3, %3+64, %1 fc.weight."""
     name = operand.buffer.name
     return f"{operand!r} {name}" if name else repr(operand)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Texts with commas between; of many the first ones, and how many more there are, and of a long
+    one the beginning.
+    """
+    shown = [t if len(t) <= LONGEST else f"{t[:LONGEST]}.." for t in texts[:MOST_LISTED]]
+    more = len(texts) - MOST_LISTED
+    return ", ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
 
 
 def buffer_text(buffer: Buffer) -> str:
@@ -54,16 +66,18 @@ def node_cells(node: OpNode) -> tuple[str, ...]:
         where = f"{os.path.basename(path)}:{line}"
     return (
         str(node.number),
-        ", ".join(results),
+        listed(results),
         node.operator.name,
-        ", ".join(operand_text(o) for o in node.inputs),
-        ", ".join([*map(repr, node.attrs), *map(repr, node.scalars)]),
+        listed([operand_text(o) for o in node.inputs]),
+        listed([*map(repr, node.attrs), *map(repr, node.scalars)]),
         " ".join(filter(None, (node.phase if node.phase != "forward" else "", node.scope, where))),
     )
 
 
 def graph_text(graph: LogicalGraph) -> str:
-    """The graph as a table: inputs, variables, nodes, outputs."""
+    """The graph as a table: inputs, variables, nodes, outputs, and what shares memory."""
+    from flowvm.graph.inplace import shared
+
     rows: list[tuple[str, ...]] = [("node", "result", "op", "operands", "attributes", "where")]
     rows += [node_cells(node) for node in graph.nodes]
     widths = [min(60, max(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
@@ -76,4 +90,5 @@ def graph_text(graph: LogicalGraph) -> str:
         for row in rows
     ]
     lines += [f"  out  {operand_text(o)} {o.meta!r}" for o in graph.outputs]
+    lines += [f"  same {old!r} and then {new!r}" for new, old in shared(graph).items()]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 parameter.py and module.py are the ground; every other file is a family of layers.
 """
 
+import flowvm.nn.calls  # noqa: F401 - it listens to the recorder's level
 from flowvm.nn import functional, init, utils
 from flowvm.nn.activation import (
     CELU,

@@ -18,55 +18,106 @@ Parameters and buffers are the modules' own: train with a graph, evaluate eagerl
 round.  What a call may differ in without a new capture: the inputs' values, learning rates and
 step counts, random numbers.  Another Plan is captured, when it is first needed, for other
 structures of the arguments, shapes, dtypes, numbers among them, grad mode, other options of an
-optimizer, and other settings or parameters of any module that was called.  Further Python values
-that `build` reaches are taken as they are at the capture.
+optimizer or of the graph (`graph.config`), other settings or parameters of any module that was
+called, and other Python values of those that `build` reads (see `surroundings`).  Each new capture
+is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it necessary.
+
+Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
+at the end of a call; those of other leaves are in `.grad` afterwards, as eager code leaves them.
+
+Long because it is a Graph's public surface, method by method.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
+import os
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
-from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
-from flowvm.graph.capture import Capture, capturing
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
+from flowvm.graph.breaks import Breaks
 from flowvm.graph.logical import LogicalGraph
-from flowvm.graph.passes import optimize
-from flowvm.graph.plan import Plan, compile_plan
-from flowvm.graph.trees import difference, flatten, unflatten
-from flowvm.interpreter import Node, grad_enabled
-from flowvm.live import Guard
-from flowvm.nn.graph_steps import LIVE_OPTIONS, Steps, WithoutGrads
-from flowvm.nn.module import Module
-from flowvm.nn.watching import Watched, watching
-from flowvm.ops.recording import Recorded
+from flowvm.graph.plan import Plan
+from flowvm.graph.segments import Run, Segment
+from flowvm.graph.trees import flatten
+from flowvm.interpreter import grad_enabled
+from flowvm.nn.graph_build import GraphBuild
+from flowvm.nn.graph_compiled import (
+    MISS,
+    Compiled,
+    storages_of,
+    thread_settings,
+)
+from flowvm.nn.graph_explain import History, call_facts
+from flowvm.nn.graph_grads import Landed, Landing
+from flowvm.nn.graph_loading import load_runtime_state
+from flowvm.nn.graph_repr import graph_tree
+from flowvm.nn.graph_saving import runtime_state
+from flowvm.nn.graph_segments import Segmented
+from flowvm.nn.graph_state import graph_state, load_graph_state
+from flowvm.nn.graph_status import Status
+from flowvm.nn.graph_steps import inlining
+from flowvm.serialization import load, save
 from flowvm.tensor import Tensor
+from flowvm.vm.tracebacks import cut
 
 if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
+    from flowvm.profiler.views.passes import PassesView
 
-__all__ = ["Graph", "compile"]
+__all__ = ["Graph"]
 
 MAX_PLANS = 16  # of one graph; the one that was not called for longest goes first
 
 
-class Graph:
+SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
+
+
+def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
+    """Whether a call's tensors share memory with variables that its Plans change."""
+    given = storages_of(leaves)
+    return any(not plan.changed.isdisjoint(given) for plan in compiled.plans)
+
+
+class Graph(GraphBuild):
     """The base of graphs: subclass it, define `build`, call it like a function."""
 
-    def __init__(self) -> None:
-        self.name = type(self).__name__
-        self._optimizers: list[tuple[Optimizer, Any]] = []
-        self._plans: OrderedDict[Any, list[_Compiled]] = OrderedDict()
-        self._history: deque[str] = deque(maxlen=MAX_PLANS)
-        self.without_passes: tuple[str, ...] = ()  # names of passes to leave out
-        self._lock = threading.RLock()
-        self._stepped = False  # eagerly, once, if there is an optimizer
+    _replay: Callable[..., Any] | None = None  # of the last call; see Compiled
 
-    def build(self, *args: Any, **kwargs: Any) -> Any:
-        """What the graph computes; to be defined.  Runs once for each kind of call."""
-        raise NotImplementedError(f"{type(self).__name__} must define build(self, ...)")
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans: OrderedDict[Any, list[Compiled | Segmented | Landed]] = OrderedDict()
+        self._history = History()
+        self._lock = threading.RLock()
+        self._replay = None
+        self._own = frozenset(vars(self))
+
+    @staticmethod
+    def trace(function: Callable[..., Any]) -> Graph:
+        """A graph of a plain function, a method or a module; see `flow.compile`."""
+        from flowvm.nn.graph_function import compile
+
+        return compile(function)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        """A graph of copies of its modules and optimizers, captured when it is first called."""
+        made = memo[id(self)] = object.__new__(type(self))
+        Graph.__init__(made)
+        for name, value in vars(self).items():
+            if name not in self._own or name in ("name", "config", "_optimizers", "_scaler"):
+                vars(made)[name] = copy.deepcopy(value, memo)
+        return made
+
+    def __reduce__(self) -> Any:
+        raise ArgumentTypeError(
+            f"{self.name}: a graph cannot be pickled, nor copied but by copy.deepcopy; "
+            f"flow.save(graph.state_dict(), path) saves what it computes with"
+        )
 
     def add_optimizer(self, optim: Optimizer, *, lr_sch: Any = None) -> None:
         """Step `optim` at the end of every call, then `lr_sch`.
@@ -89,230 +140,224 @@ class Graph:
             )
         self._optimizers.append((optim, lr_sch))
 
+    def set_grad_scaler(self, grad_scaler: GradScaler) -> None:
+        """Let `grad_scaler` scale what `build` calls backward() of, unscale the gradients, skip
+        steps in which one is not finite, and adapt.
+        """
+        from flowvm.amp import GradScaler
+
+        if not isinstance(grad_scaler, GradScaler):
+            raise ArgumentTypeError(
+                f"set_grad_scaler takes a flow.amp.GradScaler, got {type(grad_scaler).__name__}"
+            )
+        if self._plans:
+            raise ArgumentError(f"{self.name}: set the scaler before the first call")
+        self._scaler = grad_scaler
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph: the outputs, as `build` returns them.
 
         They have no gradient: backward through one is an AutogradError.
         """
-        leaves: list[Tensor] = []
-        structure = flatten((args, dict(sorted(kwargs.items())) if kwargs else kwargs), leaves)
-        if "_lock" not in self.__dict__:
-            raise ArgumentError(
-                f"{type(self).__name__}.__init__ must begin with super().__init__()"
-            )
-        with self._lock:
-            return self._call(structure, leaves, args, kwargs)
+        try:
+            replay = self._replay
+            if replay is not None and (outputs := replay(self, args, kwargs)) is not MISS:
+                return outputs
+            leaves: list[Tensor] = []
+            structure = flatten((args, dict(sorted(kwargs.items())) if kwargs else kwargs), leaves)
+            if "_lock" not in self.__dict__:
+                raise ArgumentError(
+                    f"{type(self).__name__}.__init__ must begin with super().__init__()"
+                )
+            if inlining():
+                return self._inlined(args, kwargs)
+            with self._lock:
+                return self._call(structure, leaves, args, kwargs)
+        except FlowError as error:
+            cut(error)
+            raise
 
     def _call(self, structure: Any, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
-        key = (structure, *[t._meta for t in leaves], grad_enabled(), *self._options())
+        flows = tuple([t._node is not None and 1 + (not t._node.is_leaf) for t in leaves])
+        priors, there = self._landing.priors(leaves)
+        leaves += priors
+        settings = (flows, there, *thread_settings(), self.config.key, *self._options())
+        key = (structure, *[t._meta for t in leaves], *settings)
+        shares = False
         for compiled in self._plans.get(key, ()):
             if compiled.holds():
-                self._plans.move_to_end(key)
+                shares = _shares(compiled, leaves)
+                if not shares:
+                    self._plans.move_to_end(key)
+                    if type(compiled) is Compiled and not any(flows) and self._scaler is None:
+                        self._replay = compiled.replay_for(structure, self.config.key)
+                    else:
+                        self._replay = None
+                    return compiled.run(leaves)
+                break
+        self._replay = None
+        for compiled in self._plans.get((*key, SHARED), ()) if shares else ():
+            if compiled.holds():
                 return compiled.run(leaves)
-        made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
+        known = len(self._landing.leaves)
+        try:
+            made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
+        except CaptureError:
+            if len(self._landing.leaves) == known:
+                raise
+            return self._call(structure, leaves[: len(flows)], args, kwargs)
         if made is None:  # the step makes state that is not there yet
             return self._step_eagerly(args, kwargs)
         return made.run(leaves)
 
-    # --- which Plan ---------------------------------------------------------------------------
-
-    def _modules(self) -> Iterator[tuple[str, Module]]:
-        """Modules that have a name here; others are watched too, and have none."""
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                yield from value.named_modules(prefix=name)
-
-    def _options(self) -> list[Any]:
-        """The optimizers' settings, but those that are live."""
-        return [
-            value if isinstance(value, (bool, int, float, str, tuple)) else id(value)
-            for optimizer, _ in self._optimizers
-            for group in optimizer.param_groups
-            for name, value in group.items()
-            if name not in LIVE_OPTIONS
-        ]
-
-    def _needs_eager_step(self) -> bool:
-        """Whether an optimizer has yet to make its state, which its first step does."""
-        return not self._stepped and any(not o.state for o, _ in self._optimizers)
-
-    def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
-        for optimizer, _ in self._optimizers:
-            optimizer.zero_grad()
-        outputs = self.build(*args, **kwargs)
-        self._stepped = True
-        for optimizer, schedule in self._optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-            if schedule is not None:
-                schedule.step()
-        leaves: list[Tensor] = []
-        structure = flatten(outputs, leaves)
-        return unflatten(structure, iter([t.detach() for t in leaves]))
-
     # --- capture ------------------------------------------------------------------------------
 
-    def _compile(self, key: Any, structure: Any, leaves: list[Tensor]) -> _Compiled | None:
-        if key in self._plans:
-            self._history.append("a module's setting, or a decision by a changing number")
-        elif self._plans:
-            self._history.append(difference(next(reversed(self._plans)), key))
-        with watching() as seen, capturing(self.name) as capture:
-            for name, module in self._modules():
-                for kind in (module._parameters, module._buffers):
-                    for own, tensor in kind.items():
-                        if tensor is not None:
-                            capture.name_variable(tensor, f"{name}.{own}" if name else own)
-            inputs = [capture.placeholder(t._meta, f"input {i}") for i, t in enumerate(leaves)]
-            for t, given in zip(inputs, leaves, strict=True):
-                t.requires_grad_(given.requires_grad)
-            args, kwargs = unflatten(structure, iter(inputs))
-            with (
-                WithoutGrads(self._parameters_of_all()),
-                Steps(self._optimizers, capture) as steps,
-            ):
-                outputs = self.build(*args, **kwargs)
-                made: list[Tensor] = []
-                result = flatten(outputs, made)
-                trained = capture.phase == "backward"
-                steps.take()
-                for t in made:
-                    capture.output(t)
-        if steps.made_state:
+    def _compile(
+        self, key: Any, structure: Any, leaves: list[Tensor]
+    ) -> Compiled | Segmented | Landed | None:
+        there = self._landing.priors(leaves)[1]
+        facts = call_facts(structure, leaves, grad_enabled(), self.config, self._optimizers, there)
+        paths = {id(module): path for path, module in reversed([*self._modules()])}
+        why = self._history.reason(facts, self._plans.get(key, ()), paths)
+        breaks = Breaks(Run(leaves), self._optimized)
+        self._status = Status(self.name, self._debug)
+        with self._status.shown(), breaks:
+            self._status.stage("capturing")
+            made = self._capture(structure, leaves, breaks)
+        if made is None:
             return None
-        optimized = optimize(capture.graph, self.without_passes)
-        compiled = _Compiled(capture, compile_plan(optimized), result, steps, list(seen.values()))
-        compiled.ends = [k for k, t in enumerate(made) if t._node is not None and not trained]
+        compiled: Compiled | Segmented | Landed = made
+        if breaks.path:
+            compiled = Segmented(functools.partial(self._capture_on, structure), breaks)
+        if self._landing.leaves:
+            compiled = Landed(compiled, self._landing)
+        if _shares(compiled, leaves):
+            key = (*key, SHARED)
+            why = why and "an argument shares memory with a variable that build changes"
         same = self._plans.setdefault(key, [])
         same.insert(0, compiled)
         del same[MAX_PLANS:]
+        self._history.add(self.name, facts, why, len(self.plans))
+        self._status.done(sum(len(plan.tasks) for plan in compiled.plans), lambda: repr(self))
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
+            self._history.drop(self.name, MAX_PLANS)
         return compiled
 
-    def _parameters_of_all(self) -> list[Tensor]:
-        found = [p for _, m in self._modules() for p in m._parameters.values() if p is not None]
-        for optimizer, _ in self._optimizers:
-            found += [p for group in optimizer.param_groups for p in group["params"]]
-        return list({id(p): p for p in found}.values())
+    def _capture_on(
+        self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks
+    ) -> Segment | None:
+        """Capture what follows the segments that ran; the last segment."""
+        with breaks:
+            return None if self._capture(structure, leaves, breaks) is None else breaks.last
 
     # --- looking at it ------------------------------------------------------------------------
 
     @property
     def plans(self) -> list[Plan]:
         """The Plans compiled so far, the last one called last."""
-        return [compiled.plan for same in self._plans.values() for compiled in same]
+        found = [compiled for same in self._plans.values() for compiled in same]
+        return [plan for compiled in found for plan in compiled.plans]
 
     @property
     def graphs(self) -> list[LogicalGraph]:
         """What was captured for each of them."""
         return [plan.graph for plan in self.plans]
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the training: of modules by attribute, of optimizers, schedules, scaler.
+
+        {"model": {...}, "optimizers": [...], "lr_schedulers": [...], "grad_scaler": {...}}
+        """
+        return graph_state(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over a `state_dict()`, before the first call or later.
+
+        ArgumentTypeError and ArgumentError for one that does not fit; strict=False takes what fits.
+        """
+        with self._lock:
+            load_graph_state(self, state_dict, strict)
+
+    def runtime_state_dict(self) -> dict[str, Any]:
+        """The compiled Plans as plain data, for `load_runtime_state_dict` in another process.
+
+        Values of parameters are not in it: `state_dict()` has those.  ArgumentError for a graph
+        that was not called yet, that runs in segments or on several streams, or that uses a tensor
+        which has no name (no attribute, closure variable or global).
+        """
+        with self._lock:
+            return runtime_state(self)
+
+    def load_runtime_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the Plans of an equal graph of another process: calls of the kinds that it knew
+        run without a capture.
+
+        Optimizers need their state before (`load_state_dict`).  ArgumentError for what is damaged,
+        of another version, or for which a variable, an operator or a module's code here differs.
+        """
+        with self._lock:
+            load_runtime_state(self, state_dict)
+
+    def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write `runtime_state_dict()` to a file."""
+        save(self.runtime_state_dict(), f)
+
+    def load(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Take over the Plans that `save` wrote; see `load_runtime_state_dict`."""
+        self.load_runtime_state_dict(load(f))
+
+    @property
+    def plan(self) -> Plan:
+        """The Plan that was compiled or looked up last; ArgumentError before the first call."""
+        if not self._plans:
+            raise ArgumentError(f"{self.name} has no plan before its first call")
+        return next(reversed(self._plans.values()))[0].plans[-1]
+
+    def debug(self, v_level: int = 1) -> None:
+        """Say on stderr what is captured and compiled from now on.
+
+        0 nothing, 1 each capture, 2 each pass, 3 the tree of the graph.  ArgumentError for another
+        level.
+        """
+        if v_level not in (0, 1, 2, 3):
+            raise ArgumentError(f"debug: v_level must be 0, 1, 2 or 3, got {v_level!r}")
+        self._debug = v_level
+
+    def reset(self) -> None:
+        """Forget all Plans: the next call captures anew."""
+        with self._lock:
+            self._replay = None
+            self._plans.clear()
+            self._history = History()
+            self._landing = Landing()
+
     def explain(self) -> str:
-        """Which Plans there are, and what made a new capture necessary each time."""
+        """Which Plans there are, what made a new capture necessary each time, and on a GPU whether
+        launches go by a CUDA graph, or why not.
+        """
         count = len(self.plans)
         lines = [f"{self.name}: {count} plan{'s' * (count != 1)}"]
-        lines += [f"  {plan!r}" for plan in self.plans]
-        lines += [f"  captured again: {why}" for why in self._history]
+        for plan in self.plans:
+            lines.append(f"  {plan!r}")
+            if plan.device_graph is not None:
+                lines.append(f"    {plan.device_graph.text}")
+        for same in self._plans.values():
+            lines += [
+                f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()
+            ]
+        lines += [f"  {line}" for line in self._history.lines()]
         return "\n".join(lines)
 
+    def compare(self) -> PassesView:
+        """The graph that was called last before and after the passes, side by side; what each pass
+        merged, removed and added.  ArgumentError before the first call.
+        """
+        return self.plan.passes
+
     def __repr__(self) -> str:
-        if not self._plans:
-            return f"<Graph {self.name}: not captured yet>"
-        return "\n".join(repr(graph) for graph in self.graphs)
-
-
-class _Compiled:
-    """A Plan with what Python does around each replay.
-
-    `ends` are the outputs that eager code could have gone backward from.
-    """
-
-    def __init__(
-        self,
-        capture: Capture,
-        plan: Plan,
-        structure: Any,
-        steps: Steps,
-        modules: list[Module],
-    ) -> None:
-        self.plan, self.structure, self.steps = plan, structure, steps
-        self.guards: list[Guard] = capture.guards
-        self.draws = capture.draws
-        self.watched = [Watched(module) for module in modules]
-        self.ends: list[int] = []
-
-    def holds(self) -> bool:
-        """Whether the modules are as they were, and every decision would be made again."""
-        for watched in self.watched:
-            if not watched.holds():
-                return False
-        return all(find() == outcome for find, outcome in self.guards)
-
-    def run(self, inputs: list[Tensor]) -> Any:
-        for generator, drawn in self.draws:
-            drawn[0] = generator.draw_now()
-        outputs = self.plan.launch(inputs)
-        for k in self.ends:
-            out = outputs[k]
-            out._node = Node(_NO_GRADIENT, (), (), (), (), (), (out._meta,))
-        self.steps.after_launch()
-        return unflatten(self.structure, iter(outputs))
-
-
-def _no_gradient(c: Any, *gradients: Any) -> Any:
-    raise AutogradError(
-        "backward through the output of a graph: what led to it was replayed, not recorded.  Call "
-        "backward() inside build, or call the graph under flow.no_grad() if no gradient is wanted"
-    )
-
-
-_NO_GRADIENT = Recorded("graph", _no_gradient)
-
-
-# --- functions ----------------------------------------------------------------------------------
-
-
-class _FunctionGraph(Graph):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.name = getattr(function, "__qualname__", repr(function))
-        self.function = function
-
-    def build(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    def _closed_over(self) -> list[tuple[str, Any]]:
-        """Names and values that the function closes over."""
-        code = getattr(self.function, "__code__", None)
-        cells = getattr(self.function, "__closure__", None) or ()
-        names = code.co_freevars if code is not None else ()
-        return [(n, c.cell_contents) for n, c in zip(names, cells, strict=False) if _is_set(c)]
-
-    def _modules(self) -> Iterator[tuple[str, Module]]:
-        for name, value in self._closed_over():
-            if isinstance(value, Module):
-                yield from value.named_modules(prefix=name)
-
-
-def _is_set(cell: Any) -> bool:
-    """Whether a closure's variable has a value yet."""
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
-def compile(function: Callable[..., Any]) -> Graph:
-    """A graph of a plain function, or a decorator: `@flow.compile`.
-
-    Called with tensors it captures what the function does, once for each kind of call, and replays
-    it.  Modules that it calls are watched; tensors that it reaches are variables; other Python
-    values are taken as they are when it is captured.
-    """
-    if not callable(function):
-        raise ArgumentTypeError(f"compile takes a function, got {type(function).__name__}")
-    graph = _FunctionGraph(function)
-    functools.update_wrapper(graph, function, updated=())
-    return graph
+        """A tree: configuration, modules with parameters and operators, inputs and outputs."""
+        if "_lock" not in self.__dict__:
+            return f"<{type(self).__name__} without a call of super().__init__()>"
+        last = next(reversed(self._plans.values()))[0].plans if self._plans else []
+        return graph_tree(self.name, self.config, self._modules(), self._optimizers, last)

@@ -2,62 +2,109 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flowvm.graph.capture import Capture
-from flowvm.live import Live, now
-from flowvm.tensor import Tensor
+from flowvm.interpreter import current_recorder, departing
+from flowvm.live import Leaf, Live
+from flowvm.nn.graph_precision import step_all
 
 if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
-__all__ = ["LIVE_OPTIONS", "Steps", "WithoutGrads"]
+__all__ = ["LIVE_OPTIONS", "Steps", "eager_step", "inlining"]
 
 LIVE_OPTIONS = ("lr",)  # of an optimizer's groups: those that schedules change
+
+
+class _Local(threading.local):
+    eager = 0  # steps that this thread is in
+
+
+_local = _Local()
+
+
+@contextmanager
+def eager_step() -> Iterator[None]:
+    """Code runs eagerly inside, that of graphs which it calls too."""
+    _local.eager += 1
+    try:
+        with departing():
+            yield
+    finally:
+        _local.eager -= 1
+
+
+def inlining() -> bool:
+    """Whether a graph that is called now is to run as a part of what is around it."""
+    return _local.eager > 0 or current_recorder() is not None
 
 
 class Steps:
     """Optimizers inside a capture: their numbers are live, and their steps are captured.
 
     Numbers in an optimizer's state (step counts) become live cells; what the step makes of them is
-    computed again, from the numbers of the moment, after each replay.
+    computed again for each replay, from the numbers of the moment: `updates`.
     """
 
-    def __init__(self, optimizers: list[tuple[Optimizer, Any]], capture: Capture) -> None:
-        self.optimizers, self.capture = optimizers, capture
+    def __init__(
+        self,
+        optimizers: list[tuple[Optimizer, Any]],
+        capture: Capture,
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.optimizers, self.capture, self.scaler = optimizers, capture, scaler
         self.updates: list[tuple[dict[Any, Any], Any, Live]] = []
         self._saved: list[tuple[dict[Any, Any], Any, Any]] = []
         self._known: list[set[Any]] = []
         self.made_state = False
 
     def __enter__(self) -> Steps:
-        for optimizer, _ in self.optimizers:
+        for number, (optimizer, _) in enumerate(self.optimizers):
             self._known.append({(p, name) for p, e in optimizer.state.items() for name in e})
-            for group in optimizer.param_groups:
+            for place, group in enumerate(optimizer.param_groups):
                 for name in LIVE_OPTIONS:
                     if isinstance(group.get(name), (int, float)):
-                        self._make_live(group, name)
-            for entry in optimizer.state.values():
-                for name, value in entry.items():
-                    if isinstance(value, (int, float)) and not isinstance(value, bool):
-                        self._make_live(entry, name)
+                        text = name if len(optimizer.param_groups) == 1 else f"{name}[{place}]"
+                        self._make_live(group, name, ("option", number, place, name), text)
+            self._make_state_live(number, optimizer)
         return self
 
-    def _make_live(self, owner: dict[Any, Any], name: Any) -> None:
+    def _make_state_live(self, number: int, optimizer: Optimizer) -> None:
+        """Numbers that are equal now (step counts) become one, as long as they stay equal."""
+        params = {p: k for k, p in enumerate(optimizer._all_params())}
+        first: dict[Any, Leaf] = {}
+        for param, entry in optimizer.state.items():
+            for name, value in entry.items():
+                if not isinstance(value, (int, float)) or isinstance(value, bool):
+                    continue
+                known = first.get((name, type(value), value))
+                if known is None:
+                    key = ("state", number, params.get(param, -1), name)
+                    text = f"{name}[{key[2]}]" if any(n == name for n, *_ in first) else name
+                    leaf = self._make_live(entry, name, key, text)
+                    first[name, type(value), value] = leaf
+                else:
+                    if not known.others:
+                        self.capture.guards.append((known.alike, True))
+                    known.others.append(entry)
+                    self._saved.append((entry, name, value))
+                    entry[name] = known
+
+    def _make_live(self, owner: dict[Any, Any], name: Any, key: tuple[Any, ...], text: str) -> Leaf:
         value = owner[name]
         self._saved.append((owner, name, value))
-
-        def find() -> Any:
-            found = owner[name]
-            return value if isinstance(found, Live) else found  # while it is captured: as it was
-
-        owner[name] = Live(find, self.capture.guards)
+        leaf = owner[name] = Leaf(owner, (name,), self.capture.guards, key, text)
+        return leaf
 
     def take(self) -> None:
         """Capture one step of each optimizer."""
         self.capture.phase = "optimizer"
-        for optimizer, _ in self.optimizers:
-            optimizer.step()
+        step_all(self.optimizers, self.scaler)
 
     def __exit__(self, *error: object) -> None:
         cells = [(owner, name, owner[name]) for owner, name, _ in self._saved]
@@ -71,30 +118,5 @@ class Steps:
                 if not entry:
                     del optimizer.state[param]
         for owner, name, cell in cells:
-            if isinstance(cell, Live) and name not in LIVE_OPTIONS:
+            if isinstance(cell, Live) and not isinstance(cell, Leaf):
                 self.updates.append((owner, name, cell))
-
-    def after_launch(self) -> None:
-        """What the steps did to Python's numbers, and the schedules."""
-        values = [now(cell) for _, _, cell in self.updates]
-        for (owner, name, _), value in zip(self.updates, values, strict=True):
-            owner[name] = value
-        for _, schedule in self.optimizers:
-            if schedule is not None:
-                schedule.step()
-
-
-class WithoutGrads:
-    """Gradients put aside: a capture leaves none of its own behind."""
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.parameters = parameters
-
-    def __enter__(self) -> None:
-        self.grads = [p.grad for p in self.parameters]
-        for p in self.parameters:
-            p.grad = None
-
-    def __exit__(self, *error: object) -> None:
-        for p, grad in zip(self.parameters, self.grads, strict=True):
-            p.grad = grad

@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import Function
+from flowvm.interpreter import note_change
 from flowvm.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ class RemovableHandle:
         for key, other in others:
             del table[key]
             table[key] = other
+        note_change()
 
     def remove(self) -> None:
         self._table.pop(self.id, None)
+        note_change()
 
     def __enter__(self) -> RemovableHandle:
         return self

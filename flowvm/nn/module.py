@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from flowvm.autograd import no_grad
 from flowvm.dtype import DType, float16, float32, float64
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentTypeError, FlowError
+from flowvm.interpreter import note_change
 from flowvm.nn import state
 from flowvm.nn.hooks import Hooks, RemovableHandle, call_with_hooks
 from flowvm.nn.parameter import Parameter, set_data
 from flowvm.tensor import Tensor
+from flowvm.vm.tracebacks import cut
 
 if TYPE_CHECKING:
     from flowvm.device import Device
@@ -67,9 +69,13 @@ class Module:
     forward: Callable[..., Any] = _forward_missing
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._hooks is None:
-            return self.forward(*args, **kwargs)
-        return call_with_hooks(self, self._hooks, args, kwargs)
+        try:
+            if self._hooks is None:
+                return self.forward(*args, **kwargs)
+            return call_with_hooks(self, self._hooks, args, kwargs)
+        except FlowError as error:
+            cut(error)
+            raise
 
     # ---- registration
 
@@ -82,6 +88,7 @@ class Module:
             self._put(table, name, _fits(table, name, value))
         else:
             object.__setattr__(self, name, value)
+            note_change()
 
     def __delattr__(self, name: str) -> None:
         table = self._table_of(name)
@@ -89,6 +96,7 @@ class Module:
         if table is not None:
             del self.__dict__[table][name]
             self._transient.discard(name)
+        note_change()
 
     def _table_of(self, name: str) -> str | None:
         own = self.__dict__
@@ -108,6 +116,7 @@ class Module:
             del self.__dict__[before][name]
         self.__dict__[table][name] = value
         object.__setattr__(self, name, value)
+        note_change()
 
     def _new_name(self, name: str, what: str) -> str:
         if not isinstance(name, str):
@@ -313,9 +322,9 @@ class Module:
         """to("cpu")."""
         return self.to("cpu")
 
-    def cuda(self, device: int | None = None) -> Self:
+    def cuda(self, device: str | int | Device | None = None) -> Self:
         """to("cuda")."""
-        return self.to("cuda" if device is None else f"cuda:{device}")
+        return self.to("cuda" if device is None else device)
 
     def half(self) -> Self:
         """to(float16)."""

@@ -119,14 +119,26 @@ class _Tracking(_Affine):
                 f"{tuple(input.shape)}"
             )
 
-    def _count_batch(self) -> float:
-        """Note one more training batch; return the weight of its statistics."""
-        counter = self.num_batches_tracked
-        if not self.training or counter is None:
-            return self.momentum or 0.0
+    def _count_batch(self) -> tuple[Tensor | None, Tensor | None, float]:
+        """Note one more training batch: mean and variance to follow it, and its weight in them."""
+        mean, var, counter = self.running_mean, self.running_var, self.num_batches_tracked
+        if not self.training or counter is None or mean is None or var is None:
+            return mean, var, self.momentum or 0.0
         counter.add_(1)
-        # momentum=None asks for the plain average of all batches, whose weight needs the count.
-        return 1.0 / float(counter.item()) if self.momentum is None else self.momentum
+        if self.momentum is not None:
+            return mean, var, self.momentum
+        # None asks for the plain average of all batches.  The weight is 1 / count, which is known
+        # to the VM and not to Python: the batch's own statistics first, `_average` does the rest.
+        return ops.zeros_like(mean), ops.zeros_like(var), 1.0
+
+    def _average(self, mean: Tensor | None, var: Tensor | None) -> None:
+        """What the batch's own statistics do to the averages, where `_count_batch` gave such."""
+        if mean is self.running_mean:
+            return
+        with no_grad():
+            for running, batch in ((self.running_mean, mean), (self.running_var, var)):
+                if running is not None and batch is not None:
+                    running.add_((batch - running) / self.num_batches_tracked)
 
     def extra_repr(self) -> str:
         return (
@@ -154,16 +166,19 @@ class _BatchNorm(_Tracking):
     def forward(self, input: Tensor) -> Tensor:
         self._check(input)
         channels(self, input, 1, self.num_features, "num_features")
-        return F.batch_norm(
+        mean, var, momentum = self._count_batch()
+        out = F.batch_norm(
             input,
-            self.running_mean,
-            self.running_var,
+            mean,
+            var,
             self.weight,
             self.bias,
-            self.training or self.running_mean is None,
-            self._count_batch(),
+            self.training or mean is None,
+            momentum,
             self.eps,
         )
+        self._average(mean, var)
+        return out
 
 
 class BatchNorm1d(_BatchNorm):
@@ -198,16 +213,18 @@ class _InstanceNorm(_Tracking):
         self._check(input)
         batched = input if input.ndim == self._ndims[-1] else input.unsqueeze(0)
         channels(self, batched, 1, self.num_features, "num_features")
+        mean, var, momentum = self._count_batch()
         out = F.instance_norm(
             batched,
-            self.running_mean,
-            self.running_var,
+            mean,
+            var,
             self.weight,
             self.bias,
-            self.training or self.running_mean is None,
-            self._count_batch(),
+            self.training or mean is None,
+            momentum,
             self.eps,
         )
+        self._average(mean, var)
         return out if batched is input else out.squeeze(0)
 
 

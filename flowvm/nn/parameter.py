@@ -13,6 +13,7 @@ from typing import cast
 
 from flowvm import ops
 from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.interpreter import note_change
 from flowvm.tensor import Tensor, alias
 
 __all__ = ["Parameter"]
@@ -58,3 +59,4 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
     tensor._storage = data.storage()
     tensor._ref = data._ref
     tensor._meta = data._meta
+    note_change()

@@ -1,92 +1,94 @@
-"""Which modules a capture ran, and whether they are still as they were.
+"""Which modules a capture runs: while a thread captures, every Module that is called is noted,
+before it runs and however the code reached it.
 
-While a thread captures, every Module that is called is noted, however the code reached it: as an
-attribute, a closure's variable or a global.  A Plan holds as long as each of them has the
-parameters, buffers and plain settings (training, p, eps, ...) that it was captured with.
+The capture's scope follows it, and its `Surroundings` look at it, so that a Plan holds only as long
+as each of them is as it was.
 """
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flowvm.interpreter import Recorder
+from flowvm.nn.calls import forget, tell
 from flowvm.nn.module import Module
+from flowvm.nn.surroundings import Surroundings
 
-__all__ = ["Watched", "watching"]
-
-SETTINGS = (bool, int, float, str, tuple, type(None))
-
-_lock = threading.Lock()
-_plain = Module.__call__
-_watchers = 0
+__all__ = ["note_graph", "watching"]
 
 
 class _Local(threading.local):
     seen: dict[int, Module] | None = None
+    paths: dict[int, str]  # of modules, as the user reaches them
+    recorder: Recorder  # told of the module that runs
+    surroundings: Surroundings  # told of each, before it runs
 
 
 _local = _Local()
 
 
-def _noting(self: Module, *args: Any, **kwargs: Any) -> Any:
-    if _local.seen is not None:
-        _local.seen[id(self)] = self
-    return _plain(self, *args, **kwargs)
+def _noting(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if _local.seen is None:
+            return inner(self, *args, **kwargs)
+        return _noted(_local.seen, inner, self, args, kwargs)
+
+    return call
+
+
+def _noted(
+    seen: dict[int, Module],
+    inner: Callable[..., Any],
+    self: Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    paths, recorder = _local.paths, _local.recorder
+    if id(self) not in paths:  # nobody's attribute: what is below it goes by its class
+        for path, module in self.named_modules(prefix=type(self).__name__):
+            paths.setdefault(id(module), path)
+    if id(self) not in seen:
+        seen[id(self)] = self
+        _local.surroundings.add_module(self, paths[id(self)])
+    outer, recorder.scope = recorder.scope, paths[id(self)]
+    try:
+        if recorder.checkpoints:
+            with recorder.forgetting(self, paths[id(self)]):
+                return inner(self, *args, **kwargs)
+        return inner(self, *args, **kwargs)
+    finally:
+        recorder.scope = outer
 
 
 @contextmanager
-def watching() -> Iterator[dict[int, Module]]:
-    """Note every module that this thread calls inside, by identity.
-
-    Module.__call__ itself stays as short as it is: it is another function while somebody watches.
+def watching(
+    recorder: Recorder, paths: dict[int, str], surroundings: Surroundings
+) -> Iterator[dict[int, Module]]:
+    """Note every module that this thread calls inside, by identity; `recorder.scope` is the path of
+    the one that runs, by `paths` (identity to path), which grows by what is found.
     """
-    global _watchers
-    with _lock:
-        _watchers += 1
-        Module.__call__ = _noting  # type: ignore[method-assign]
+    tell(_noting)
     seen: dict[int, Module] = {}
-    _local.seen = seen
+    _local.seen, _local.paths, _local.recorder = seen, paths, recorder
+    _local.surroundings = surroundings
     try:
         yield seen
     finally:
         _local.seen = None
-        with _lock:
-            _watchers -= 1
-            if not _watchers:
-                Module.__call__ = _plain  # type: ignore[method-assign]
+        del _local.paths, _local.recorder, _local.surroundings  # they hold the model
+        forget(_noting)
 
 
-class Watched:
-    """A module as it was: `holds()` while it still is.
-
-    Only what was there is looked at, by name, because this is asked at every call of a graph.
+def note_graph(graph: Any, modules: Iterable[tuple[str, Module]], without: Collection[str]) -> None:
+    """A graph's build is to run as a part of what this thread captures: its modules go by these
+    paths, and what it reads is looked at like what the outer build reads.
     """
-
-    __slots__ = ("_refs", "_settings", "_tensors", "_values", "module")
-
-    def __init__(self, module: Module) -> None:
-        own = module.__dict__
-        names = [name for name, value in own.items() if isinstance(value, SETTINGS)]
-        self.module = module
-        self._settings = operator.itemgetter(*names, "training")  # at least two: it gives a tuple
-        self._values = self._settings(own)
-        self._tensors = [
-            (table, name)
-            for table in (module._parameters, module._buffers)
-            for name, tensor in table.items()
-            if tensor is not None
-        ]
-        self._refs = [table[name]._ref for table, name in self._tensors]  # type: ignore[union-attr]
-
-    def holds(self) -> bool:
-        """Whether settings, parameters and buffers are those of then."""
-        try:
-            if self._settings(self.module.__dict__) != self._values:
-                return False
-            refs = [table[name]._ref for table, name in self._tensors]  # type: ignore[union-attr]
-        except (KeyError, AttributeError):  # something is gone, or None now
-            return False
-        return refs == self._refs
+    if _local.seen is not None:
+        for path, module in modules:
+            _local.paths.setdefault(id(module), path)
+        _local.surroundings.add_graph(graph, without)
+        settings = (vars(graph.config), "key", graph.config.key, f"{graph.name}.config")
+        _local.surroundings.others.entries.append(settings)

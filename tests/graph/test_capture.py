@@ -13,7 +13,7 @@ from flowvm.graph.capture import capturing
 from flowvm.graph.interpret import interpret
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.interpreter import use_stream
-from flowvm.live import Live, freeze
+from flowvm.live import Decisions, Leaf, Live, freeze
 from flowvm.ops.registry import SAMPLES
 from flowvm.warmup import as_tensors
 
@@ -203,8 +203,8 @@ def test_inputs_with_another_meta_are_refused():
 
 
 def test_live_numbers_are_found_anew():
-    box, guards = [0.5], []
-    rate = Live(lambda: box[0], guards)
+    box, guards = [0.5], Decisions()
+    rate = Leaf(box, (0,), guards)
     w, g = flow.ones(2), flow.ones(2)
     with capturing("sgd", []) as capture:
         flow.ops.sgd_step_(w, g, False, 2 * rate / 4, 0.0)
@@ -217,7 +217,7 @@ def test_live_numbers_are_found_anew():
 
 
 def test_arithmetic_with_live_numbers():
-    step = Live(lambda: 3, [])
+    step = Leaf([3], (0,))
     cases = {
         "1 - 0.9 ** step": 1 - 0.9**3, "step ** 2": 9, "7 // step": 2, "7 % step": 1,
         "-step + 1.5": -1.5, "abs(step - 5)": 2, "math.floor(step / 2)": 1, "2.0 * step": 6.0,
@@ -230,8 +230,8 @@ def test_arithmetic_with_live_numbers():
 
 
 def test_a_decision_by_a_live_number_becomes_a_guard():
-    box, guards = [3], []
-    step = Live(lambda: box[0], guards)
+    box, guards = [3], Decisions()
+    step = Leaf(box, (0,), guards)
     taken = "late" if step > 2 else "early"
     assert taken == "late"
     ((find, outcome),) = guards
@@ -243,7 +243,7 @@ def test_a_decision_by_a_live_number_becomes_a_guard():
 @pytest.mark.parametrize("use", [math.sqrt, float, int, lambda n: [0, 1, 2][n]])
 def test_a_live_number_refuses_to_be_fixed(use):
     with pytest.raises(CaptureError, match="replay to replay"):
-        use(Live(lambda: 2, []))
+        use(Leaf([2], (0,)))
 
 
 # --- the checker ------------------------------------------------------------------------------

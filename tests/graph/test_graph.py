@@ -80,7 +80,7 @@ def trained(make_model, shape, make_optimizer, captured, without=(), steps=5, sc
     schedule = flow.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if scheduled else None
     batches = [(flow.randn(*shape), flow.randint(0, 3, shape[:1])) for _ in range(steps)]
     graph = Train(model, optimizer, schedule)
-    graph.without_passes = without
+    graph.config.disable(*without)
     losses = []
     for x, y in batches:
         if captured:
@@ -171,7 +171,7 @@ def test_trees_of_arguments_and_results():
         assert out["all"][1][0].tolist() == [3, 3]
         assert out["all"][1][1:] == (None, 7)
     assert len(graph.plans) == 2
-    assert "number" in graph.explain()
+    assert "argument 'scale' was 2, is 3" in graph.explain()
 
 
 def test_what_is_no_tree_is_refused():
@@ -203,7 +203,7 @@ def test_other_shapes_dtypes_and_strides_are_captured_on_their_own():
     for x in (flow.ones(2), flow.ones(3), flow.ones(2, dtype=flow.int64), flow.ones(2, 3).t()):
         np.testing.assert_array_equal(graph(x).numpy(), 2 * x.numpy())
     assert len(graph.plans) == 4
-    assert "before" in graph.explain()
+    assert "argument 0 was f32[2], is f32[3]" in graph.explain()
 
 
 def test_results_that_are_inputs_variables_and_views():
@@ -377,11 +377,9 @@ def test_an_optimizer_of_the_users_own_with_a_decision_by_its_step():
         lambda x: x if x.sum() > 0 else -x,
         lambda x: flow.from_numpy(x.numpy()),
         lambda x: x[: int(x[0])],
-        lambda x: flow.nonzero(x).float() * 2,
-        lambda x: x[x > 0],
         lambda x: f"{x.max().item()}",
     ],
-    ids=["item", "if", "numpy", "slice by value", "nonzero", "mask", "text"],
+    ids=["item", "if", "numpy", "slice by value", "text"],
 )
 def test_code_that_depends_on_values_is_an_error_that_names_the_line(function):
     graph = flow.compile(function)
@@ -392,15 +390,6 @@ def test_code_that_depends_on_values_is_an_error_that_names_the_line(function):
     assert (flow.ones(2) + 1).tolist() == [2, 2]
     assert flow.compile(lambda x: x + 1)(flow.ones(2)).tolist() == [2, 2]
     flow.vm.sync()
-
-
-def test_graphs_do_not_nest():
-    inner = flow.compile(lambda x: x + 1)
-    with pytest.raises(CaptureError):
-        flow.compile(lambda x: inner(x) * 2)(flow.ones(2))
-    inner(flow.ones(2))
-    with pytest.raises(CaptureError):
-        flow.compile(lambda x: inner(x) * 2)(flow.ones(2))
 
 
 def test_wrong_uses_say_so():

@@ -1,0 +1,159 @@
+"""Who is told of module calls: a capture, and the profiler.
+
+`Module.__call__` itself stays as short as it is.  While somebody wants to be told, it is another
+function, which a *maker* makes of the one below it; without any it is the plain one again.
+
+From level 2 on the profiler is told: each call notes, as it begins and ends, which module runs
+(`flowvm.vm.scopes`).  A module goes by its path below the outermost module that was called:
+`Net.layers.0.attention`; a second `Net` that is alive is `Net(2)`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.errors import FlowError
+from flowvm.nn.module import Module
+from flowvm.vm.engine import engine
+from flowvm.vm.peek import issued
+from flowvm.vm.tracebacks import cut
+
+__all__ = ["Paths", "forget", "paths", "tell"]
+
+Call = Callable[..., Any]
+Maker = Callable[[Call], Call]
+
+_lock = threading.Lock()
+_plain = Module.__call__
+_makers: dict[Maker, int] = {}  # to how often it was asked for
+
+
+def tell(maker: Maker) -> None:
+    """Have modules called by what `maker` makes of a call: once, however often this is asked."""
+    with _lock:
+        _makers[maker] = _makers.get(maker, 0) + 1
+        _install()
+
+
+def forget(maker: Maker) -> None:
+    """Undo one `tell`."""
+    with _lock:
+        _makers[maker] -= 1
+        if not _makers[maker]:
+            del _makers[maker]
+        _install()
+
+
+def _install() -> None:
+    call: Call = _plain
+    for maker in _makers:
+        call = maker(call)
+    Module.__call__ = call  # type: ignore[method-assign]
+
+
+# --- the profiler ---------------------------------------------------------------------------------
+
+
+class Paths:
+    """What modules are called, by identity; a module that dies is forgotten."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, str] = {}
+        self._dying: dict[int, weakref.ref[Module]] = {}
+        self._roots: dict[str, set[int]] = {}  # numbers of living modules that are nobody's
+
+    def add(self, module: Module, root: Module | None) -> str:
+        """The path of a module that is not known, called inside `root` or, if that is None, by the
+        user.
+        """
+        if root is not None:
+            self._add_below(root, self.known[id(root)])
+            if id(module) in self.known:
+                return self.known[id(module)]
+        name = type(module).__name__
+        taken = self._roots.setdefault(name, set())
+        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        taken.add(number)
+        self._name(module, name if number == 1 else f"{name}({number})", (taken, number))
+        self._add_below(module, self.known[id(module)])
+        return self.known[id(module)]
+
+    def _add_below(self, root: Module, path: str) -> None:
+        """Name what is below; the deeper path is the better one: it has the larger tree."""
+        for below, module in root.named_modules(prefix=path):
+            before = self.known.get(id(module))
+            if before is None or before.count(".") < below.count("."):
+                self._name(module, below, None)
+
+    def _name(self, module: Module, path: str, root: tuple[set[int], int] | None) -> None:
+        known, dying, key = self.known, self._dying, id(module)
+
+        def gone(ref: weakref.ref[Module]) -> None:
+            if root is not None:
+                root[0].discard(root[1])
+            if dying.get(key) is ref:
+                known.pop(key, None)
+                dying.pop(key, None)
+
+        known[key] = path
+        if root is not None or key not in dying:
+            dying[key] = weakref.ref(module, gone)
+
+
+class _Within:
+    """Where one thread is: the path of the module that runs, and the outermost one."""
+
+    __slots__ = ("path", "root", "thread")
+
+    def __init__(self) -> None:
+        self.path, self.thread = "", threading.get_ident()
+        self.root: Module | None = None
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.within = _Within()
+
+
+paths = Paths()
+_local = _Local()
+
+
+def _marking(inner: Call) -> Call:
+    """A call that notes which module runs, and then again the one around it."""
+    note, known = engine.flight.scopes.marks.append, paths.known
+
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        here = _local.within
+        outer, root = here.path, here.root
+        here.path = path = known.get(id(self)) or paths.add(self, root)
+        if root is None:
+            here.root = self
+        note((issued(), here.thread, path))
+        try:
+            return inner(self, *args, **kwargs)
+        except FlowError as error:
+            cut(error)
+            raise
+        finally:
+            here.path, here.root = outer, root
+            note((issued(), here.thread, outer))
+
+    return call
+
+
+_level = 0
+
+
+def _on_level(level: int) -> None:
+    global _level
+    before, _level = _level, level
+    if (level >= 2) != (before >= 2):
+        (tell if level >= 2 else forget)(_marking)
+
+
+engine.flight.on_level.append(_on_level)
+_on_level(engine.flight.level)

@@ -1,0 +1,201 @@
+"""Steps of every optimizer with every option and every schedule, by a graph and eagerly:
+parameters, the optimizer's state and the rates, bit for bit where the kernels are the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from tests.graph.helpers import Trained, arrays_in, close, exact, same_bits
+
+nn, optim = flow.nn, flow.optim
+SCHED = optim.lr_scheduler
+STEPS = 4
+
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SGD": ("SGD", {"lr": 0.1}),
+    "SGD-decay-maximize": ("SGD", {"lr": 0.1, "weight_decay": 0.2, "maximize": True}),
+    "SGD-momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    "SGD-dampening": (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.4, "weight_decay": 0.1},
+    ),
+    "SGD-nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    "SGD-nesterov-decay": (
+        "SGD",
+        {"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.02},
+    ),
+    "Adam": ("Adam", {"lr": 0.1}),
+    "Adam-eps": ("Adam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2}),
+    "Adam-amsgrad": ("Adam", {"lr": 0.1, "amsgrad": True, "maximize": True}),
+    "AdamW": ("AdamW", {"lr": 0.1}),
+    "AdamW-amsgrad": ("AdamW", {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True}),
+    "AdamW-maximize": (
+        "AdamW",
+        {"lr": 0.1, "betas": (0.7, 0.8), "eps": 1e-6, "maximize": True},
+    ),
+}
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "StepLR": lambda o: SCHED.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: SCHED.MultiStepLR(o, [1, 3], 0.3),
+    "ConstantLR": lambda o: SCHED.ConstantLR(o, 0.5, 2),
+    "LinearLR": lambda o: SCHED.LinearLR(o, 0.2, 1.0, 3),
+    "ExponentialLR": lambda o: SCHED.ExponentialLR(o, 0.8),
+    "PolynomialLR": lambda o: SCHED.PolynomialLR(o, 5, 2.0),
+    "CosineAnnealingLR": lambda o: SCHED.CosineAnnealingLR(o, 3, 0.01),
+    "CosineAnnealingWarmRestarts": lambda o: SCHED.CosineAnnealingWarmRestarts(o, 2),
+    "LambdaLR": lambda o: SCHED.LambdaLR(o, lambda k: 1.0 / (1 + k)),
+    "OneCycleLR": lambda o: SCHED.OneCycleLR(o, 0.3, total_steps=STEPS + 2),
+    "SequentialLR": lambda o: SCHED.SequentialLR(
+        o, [SCHED.ConstantLR(o, 0.1, 1), SCHED.ExponentialLR(o, 0.5)], [2]
+    ),
+    "ChainedScheduler": lambda o: SCHED.ChainedScheduler(
+        [SCHED.ConstantLR(o, 0.1, 2), SCHED.ExponentialLR(o, 0.9)]
+    ),
+    "WarmupLR": lambda o: SCHED.WarmupLR(o, warmup_factor=0.1, warmup_iters=3),
+}
+
+
+class _Model(nn.Module):
+    """Parameters of several shapes: large, 0-d, empty, one that gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 40), nn.Linear(40, 3)
+        self.scale = nn.Parameter(flow.tensor(1.5))
+        self.nothing = nn.Parameter(flow.zeros(0, 3))
+        self.unused = nn.Parameter(flow.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.first(x).tanh()) * self.scale + self.nothing.sum()
+
+
+def batches() -> list[tuple[Any, ...]]:
+    return [(flow.randn(5, 6), flow.randn(5, 3)) for _ in range(STEPS)]
+
+
+def mse(model: Any, x: Any, y: Any) -> Any:
+    return ((model(x) - y) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_steps_with_every_option(name: str, seed: int) -> None:
+    kind, options = OPTIONS[name]
+
+    def make() -> tuple[Any, Any]:
+        model = _Model()
+        return model, getattr(optim, kind)(model.parameters(), **options)
+
+    training = Trained(make, batches, mse, seed)
+    expected = training.eagerly()
+    same_bits(training.by_graph(exact), expected, f"{name}, seed {seed}")
+    close(training.by_graph(), expected, f"{name}, all passes, seed {seed}", scale=200)
+    assert len(training.graph.plans) == 1
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_groups_with_options_of_their_own(kind: str, seed: int) -> None:
+    def make() -> tuple[Any, Any]:
+        model = _Model()
+        groups = [
+            {"params": model.first.parameters(), "weight_decay": 0.3},
+            {"params": [*model.second.parameters(), model.scale], "lr": 0.02},
+        ]
+        return model, getattr(optim, kind)(groups, lr=0.1)
+
+    training = Trained(make, batches, mse, seed)
+    expected = training.eagerly()
+    same_bits(training.by_graph(exact), expected, f"seed {seed}")
+    close(training.by_graph(), expected, f"all passes, seed {seed}", scale=200)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_float16(kind: str, seed: int) -> None:
+    def make() -> tuple[Any, Any]:
+        model = nn.Linear(6, 3).half()
+        return model, getattr(optim, kind)(model.parameters(), lr=0.1)
+
+    def halves() -> list[tuple[Any, ...]]:
+        return [(x.half(), y.half()) for x, y in batches()]
+
+    training = Trained(make, halves, mse, seed)
+    same_bits(training.by_graph(exact), training.eagerly(), f"seed {seed}")
+
+
+class Step(nn.Graph):
+    """A training step of some modules, one after the other, with some optimizers."""
+
+    def __init__(self, modules: list[Any], optimizers: list[Any], schedule: Any = None) -> None:
+        super().__init__()
+        self.model = nn.Sequential(*modules)
+        for optimizer in optimizers:
+            self.add_optimizer(optimizer, lr_sch=schedule)
+
+    def build(self, x: Any, y: Any) -> Any:
+        loss = mse(self.model, x, y)
+        loss.backward()
+        return loss
+
+    def eagerly(self, x: Any, y: Any) -> None:
+        """The same without a graph."""
+        for optimizer, _ in self._optimizers:
+            optimizer.zero_grad()
+        mse(self.model, x, y).backward()
+        for optimizer, schedule in self._optimizers:
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule(name: str, seed: int) -> None:
+    found = []
+    for captured in (False, True):
+        flow.manual_seed(seed)
+        model = nn.Linear(6, 3)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        graph = exact(Step([model], [optimizer], SCHEDULES[name](optimizer)))
+        step, rates = (graph if captured else graph.eagerly), []
+        for x, y in batches():
+            step(x, y)
+            rates.append([(g["lr"], g["momentum"]) for g in optimizer.param_groups])
+        found.append([np.array(rates), *arrays_in(dict(model.state_dict()))])
+    same_bits(found[1], found[0], f"{name}, seed {seed}")
+    if name != "OneCycleLR":  # which changes the momentum too, and that is another Plan
+        assert len(graph.plans) == 1
+
+
+def test_two_optimizers_in_one_graph(seed: int) -> None:
+    found = []
+    for captured in (False, True):
+        flow.manual_seed(seed)
+        first, second = nn.Linear(6, 4), nn.Linear(4, 3)
+        optimizers = [
+            optim.SGD(first.parameters(), lr=0.1, momentum=0.9),
+            optim.AdamW(second.parameters(), lr=0.01),
+        ]
+        graph = exact(Step([first, second], optimizers))
+        for x, y in batches():
+            (graph if captured else graph.eagerly)(x, y)
+        found.append(arrays_in([*first.parameters(), *second.parameters()]))
+    same_bits(found[1], found[0], f"seed {seed}")
+
+
+def test_every_optimizer_option_and_schedule_is_here() -> None:
+    for name, value in vars(optim).items():
+        if not (inspect.isclass(value) and issubclass(value, optim.Optimizer)):
+            continue
+        if value is optim.Optimizer:
+            continue
+        known = set(inspect.signature(value).parameters) - {"params"}
+        tried = {option for kind, given in OPTIONS.values() if kind == name for option in given}
+        assert known <= tried, f"{name}: no case sets {known - tried}"
+    public = set(SCHED.__all__) - {"LRScheduler", "ReduceLROnPlateau"}  # the latter takes a metric
+    assert public == set(SCHEDULES)
