@@ -23,7 +23,7 @@ def _body(total: Any, g: Any, lo: int, hi: int) -> None:
         total[i] += g[i]
 
 
-@op("total!, g -> ")
+@op("total!, g -> ", cuda="optimizer:accumulate")
 def accumulate_(total: TensorMeta, g: TensorMeta) -> Launch:
     """Add `g` to `total` in place; both have one shape and dtype.  Not recorded."""
     if total.shape != g.shape or total.dtype is not g.dtype:

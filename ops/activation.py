@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import lowered
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.elementwise import Elementwise, elementwise
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import hot
 
 __all__ = [
     "celu",
@@ -213,6 +215,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each
     channel (dimension 1).
     """
+    if hot["autocast"]:
+        input, weight = lowered(input, weight)
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or weight.numel() not in (1, channels):
         raise ShapeError(

@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from flowvm.ops.moves import load_word
 from flowvm.ops.plan import CHUNK, plan_of
 from flowvm.ops.walk import OPERANDS_AT, copy_tiles, stack_memory
 
-__all__ = ["NUMBER", "Piece", "Planes", "assembled", "rectangles"]
+__all__ = ["NUMBER", "Assembly", "Piece", "Planes", "rectangles"]
 
 NUMBER = -1  # the operand of a piece that is one number
 
@@ -50,6 +51,8 @@ class Planes(NamedTuple):
     to: int = 0
     source: int = 0
 
+
+ONE_PLANE = Planes()
 
 # words of a layout: the number of pieces, the number's bits, the units of a plane, and its strides;
 # for each piece the words below; the end of the last one's units; then the plans
@@ -102,11 +105,22 @@ def _kernel() -> int:
     return jit.native(assemble, "int32(int64, int64, int64, int64)")
 
 
-def assembled(
-    out: TensorMeta, pieces: Sequence[Piece], number: Any = 0, planes: Planes | None = None
-) -> Invocation:
-    """The call that writes `pieces` into every plane of `out`; some may have no elements."""
-    size, planes = out.dtype.itemsize, planes or Planes()
+@dataclass(frozen=True)
+class Assembly:
+    """`pieces`, of which some may have no elements, go into every plane of `out`."""
+
+    out: TensorMeta
+    pieces: tuple[Piece, ...]
+    number: Any = 0
+    planes: Planes = ONE_PLANE
+
+    def on_cpu(self) -> Invocation:
+        """The CPU's call."""
+        return _assembled(self.out, self.pieces, self.number, self.planes)
+
+
+def _assembled(out: TensorMeta, pieces: Sequence[Piece], number: Any, planes: Planes) -> Invocation:
+    size = out.dtype.itemsize
     wanted = [p for p in pieces if 0 not in p.shape]
     plans = [plan_of(p.shape, [p.stride, p.source_stride], [size] * 2, copy=True) for p in wanted]
     starts = list(itertools.accumulate((p.units for p in plans), initial=0))

@@ -134,6 +134,8 @@ def _grain(bags: int, work: int) -> int:
     saves="weight, index, scales, ids, counts",
     constants="ids, counts",
     grad=_sum_grad,
+    half="cuda",
+    cuda="bags:fold",
 )
 def _sum(
     weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, scales: TensorMeta, skip: int,
@@ -156,6 +158,8 @@ def _sum(
     saves="where",
     constants="where",
     grad=_max_grad,
+    half="cuda",
+    cuda="bags:largest",
 )
 def _max(weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, skip: int) -> Launch:
     rows, n = weight.shape
@@ -171,7 +175,7 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     if len(shape) == 2:
         if offsets is not None:
             raise ArgumentError("embedding_bag: offsets are for a 1-d input; a row is a bag of 2-d")
-        made: Tensor = arange(shape[0] + 1) * shape[1]
+        made: Tensor = arange(shape[0] + 1, device=index.device) * shape[1]
         return made
     if len(shape) != 1:
         raise ShapeError(f"embedding_bag: input has 1 or 2 dimensions, got shape {tuple(shape)}")

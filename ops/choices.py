@@ -9,7 +9,6 @@ import numpy as np
 
 from flowvm.dtype import DType, bool_, float16, float32, float64
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.meta import Size
 from flowvm.ops.filled import ones
 from flowvm.ops.generator import Generator, default_generator, drawn_from
 from flowvm.ops.philox import (
@@ -60,7 +59,7 @@ def bernoulli(
     if p is None:
         hits = chosen_words(input.detach(), kind, *drawn)
     else:
-        hits = bernoulli_words(meta.shape, kind, _check_p("bernoulli", p), *drawn)
+        hits = bernoulli_words(meta.dense(kind), _check_p("bernoulli", p), *drawn)
     out: Tensor = hits.to(meta.dtype)
     return out
 
@@ -97,12 +96,12 @@ def multinomial(
         from flowvm.ops.searching import searchsorted
 
         sums = weights.cumsum(-1)
-        shape = (*meta.shape[:-1], num_samples)
-        places = uniform_of(Size(shape), float64, generator) * sums[..., -1:]
+        wanted = meta.with_shape((*meta.shape[:-1], num_samples), float64)
+        places = uniform_of(wanted, generator) * sums[..., -1:]
         drawn: Tensor = searchsorted(sums, places, right=True).clamp(max=meta.shape[-1] - 1)
         return drawn
     # the first of exponential waiting times with these rates
-    times = exponential_words(meta.shape, float64, 1.0, *drawn_from(generator)) / weights
+    times = exponential_words(meta.dense(float64), 1.0, *drawn_from(generator)) / weights
     order: Tensor = times.topk(num_samples, -1, False, True)[1]
     return order
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widened
 from flowvm.dtype import float16, float32, int64
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.ops.class_loss_ops import (
@@ -24,6 +25,7 @@ from flowvm.ops.compare import ne
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.softmax import log_softmax
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
 
 __all__ = ["cross_entropy", "nll_loss"]
 
@@ -54,6 +56,8 @@ def nll_loss(
     target  class indices, (N), () or (N, d1, ...); `ignore_index` counts as nothing
     weight  (C): what a sample of each class counts; the mean is divided by their sum
     """
+    if hot["autocast"]:
+        input, weight = widened(input, weight)
     check_reduction("nll_loss", reduction)
     if input._meta.dtype is float16:  # sums and counts are beyond its range
         wide = None if weight is None else weight.to(float32)
@@ -100,6 +104,8 @@ def cross_entropy(
     weight  (C): what a sample of each class counts
     label_smoothing   how much of each target is spread evenly over the classes, 0 to 1
     """
+    if hot["autocast"]:
+        input, target, weight = widened(input, target, weight)
     meta = input._meta
     if meta.dtype is float16:
         soft = target.to(float32) if target._meta.dtype.is_floating_point else target

@@ -3,6 +3,8 @@ backward.
 
 Targets are data: one that names no class is found by the kernel and raises at the next sync.  The
 second output, `notes`, is for the gradient (`class_loss_kernels`).
+
+Long because forward and backward of each are declared side by side.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from flowvm.ops.class_loss_kernels import (
     weighted_likelihood_backward,
 )
 from flowvm.ops.compare import ne, where
-from flowvm.ops.registry import Launch, View, op
+from flowvm.ops.registry import Launch, View, op, power_below
 from flowvm.ops.softmax import _softmax_backward, softmax
 from flowvm.tensor import Tensor
 
-__all__ = ["check_reduction"]
+__all__ = ["check_classes", "check_reduction"]
 
 CHUNK = 1 << 15  # logits of a chunk of work
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
@@ -40,7 +42,7 @@ def check_reduction(name: str, reduction: str) -> None:
         raise ArgumentError(f'{name}: reduction is "none", "mean" or "sum", got {reduction!r}')
 
 
-def _check_classes(name: str, x: TensorMeta, target: TensorMeta) -> tuple[int, int, int]:
+def check_classes(name: str, x: TensorMeta, target: TensorMeta) -> tuple[int, int, int]:
     """(N, C, inner) of input (C), (N, C) or (N, C, d1, ...) with the target's shape checked against
     it.
     """
@@ -83,8 +85,8 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
 
 def _units(count: int, n: int, inner: int) -> tuple[int, int]:
     """How many there are, and the rows of one."""
-    if inner == 1:
-        tall = max(1, CHUNK // max(1, n))
+    if inner == 1:  # a power of two, as other kernels' units of rows: a graph can join them
+        tall = power_below(CHUNK // max(1, n))
         return -(-count // tall), tall
     width = min(inner, max(64, min(512, 2 * BLOCK // max(1, n)) // 16 * 16))
     return count * -(-inner // max(1, width)), max(1, width)
@@ -98,7 +100,7 @@ def _entropy_launch(
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
-    count, n, inner = _check_classes("cross_entropy", x, target)
+    count, n, inner = check_classes("cross_entropy", x, target)
     check_reduction("cross_entropy", reduction)
     _check_weight(x, n, weight)
     if not 0 <= smoothing <= 1:
@@ -116,6 +118,7 @@ def _entropy_launch(
         scratch=max(8, 16 * units),
         arena=BLOCK * x.dtype.itemsize,
         phases=() if reduction == "none" else ((1, 1),),
+        blocks=(0, 0, size * n, 0, *[0] * len(weight)) if inner == 1 else (),
     )
 
 
@@ -128,7 +131,7 @@ def _entropy_backward_launch(
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
-    count, n, inner = _check_classes("cross_entropy", x, target)
+    count, n, inner = check_classes("cross_entropy", x, target)
     units, size = _units(count, n, inner)
     return Launch(
         (x.dense(),),
@@ -138,6 +141,7 @@ def _entropy_backward_launch(
         units,
         1 if inner == 1 else max(1, CHUNK // max(1, n * size)),
         arena=2 * size * x.dtype.itemsize,
+        blocks=(size * n, 0, size * n, 0, 0, *[0] * len(weight)) if inner == 1 else (),
     )
 
 
@@ -168,6 +172,7 @@ def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     name="cross_entropy_backward",
     saves="g, input, target, notes",
     grad=_entropy_backward_grad,
+    cuda="class_loss:entropy_backward",
 )
 def _entropy_backward(
     g: TensorMeta,
@@ -186,6 +191,7 @@ def _entropy_backward(
     name="cross_entropy_backward",
     saves="g, input, target, notes, weight",
     grad=_entropy_backward_grad,
+    cuda="class_loss:entropy_backward",
 )
 def _weighted_entropy_backward(
     g: TensorMeta,
@@ -206,6 +212,7 @@ def _weighted_entropy_backward(
     saves="input, target, notes",
     constants="notes",
     grad=lambda c, g: (_entropy_backward(g, *c.saved, *c.attrs), None),
+    cuda="class_loss:entropy",
 )
 def _entropy(
     input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int, smoothing: float
@@ -219,6 +226,7 @@ def _entropy(
     saves="input, target, notes, weight",
     constants="notes",
     grad=lambda c, g: (_weighted_entropy_backward(g, *c.saved, *c.attrs), None, None),
+    cuda="class_loss:entropy",
 )
 def _weighted_entropy(
     input: TensorMeta,
@@ -242,7 +250,7 @@ def _nll_launch(
     reduction: str,
     ignore_index: int,
 ) -> Launch:
-    count, n, inner = _check_classes("nll_loss", x, target)
+    count, n, inner = check_classes("nll_loss", x, target)
     check_reduction("nll_loss", reduction)
     _check_weight(x, n, weight)
     tall = CHUNK // 8  # a target costs about as much as eight elements read in order
@@ -270,7 +278,7 @@ def _nll_backward_launch(
     ignore_index: int,
 ) -> Launch:
     out = g.with_shape(shape)
-    count, n, inner = _check_classes("nll_loss", out, target)
+    count, n, inner = check_classes("nll_loss", out, target)
     return Launch(
         (out,),
         weighted_likelihood_backward if weight else likelihood_backward,
@@ -286,6 +294,7 @@ def _nll_backward_launch(
     name="nll_loss_backward",
     saves="target",
     grad=lambda c, v: (_nll(v, c.saved[0], *c.attrs[1:])[0], None, None),
+    cuda="class_loss:likelihood_backward",
 )
 def _nll_backward(
     g: TensorMeta,
@@ -303,6 +312,7 @@ def _nll_backward(
     name="nll_loss_backward",
     saves="target, weight",
     grad=lambda c, v: (_weighted_nll(v, *c.saved, *c.attrs[1:])[0], None, None, None),
+    cuda="class_loss:likelihood_backward",
 )
 def _weighted_nll_backward(
     g: TensorMeta,
@@ -322,6 +332,7 @@ def _weighted_nll_backward(
     saves="target, notes",
     constants="notes",
     grad=lambda c, g: (_nll_backward(g, *c.saved, tuple(c.metas[0].shape), *c.attrs), None),
+    cuda="class_loss:likelihood",
 )
 def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int) -> Launch:
     return _nll_launch(input, target, (), reduction, ignore_index)
@@ -337,6 +348,7 @@ def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: in
         None,
         None,
     ),
+    cuda="class_loss:likelihood",
 )
 def _weighted_nll(
     input: TensorMeta, target: TensorMeta, weight: TensorMeta, reduction: str, ignore_index: int

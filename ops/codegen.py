@@ -46,6 +46,7 @@ __all__ = [
     "body_kernel",
     "body_layout",
     "elementwise_kernel",
+    "expression_function",
 ]
 
 DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
@@ -166,6 +167,8 @@ def elementwise_kernel(
     compute: Sequence[str],
     scalar_args: Collection[str] = (),
     raises: int = DIVISION_BY_ZERO,
+    *,
+    pattern: int | None = None,
 ) -> int:
     """The address of a kernel that computes `expr` for every element.
 
@@ -175,7 +178,7 @@ def elementwise_kernel(
     or "int64" ("bool" is an int64 too). Several outputs are a tuple in `expr`, which may also be a
     program: lines that name intermediate values, then the expression.  Numbers in `expr`
     take the dtype that it is computed in.  If evaluating it raises, the kernel stops and returns
-    `raises`.
+    `raises`.  `pattern` is that of the only plans it is for (`ops/plan.py`); None: of all.
     """
     return _elementwise(
         expr,
@@ -185,6 +188,7 @@ def elementwise_kernel(
         tuple(compute),
         frozenset(scalar_args),
         int(raises),
+        pattern,
     )
 
 
@@ -197,20 +201,25 @@ def _elementwise(
     compute: tuple[str, ...],
     scalar_args: frozenset[str],
     raises: int,
+    pattern: int | None,
 ) -> int:
     if not len(args) == len(in_dtypes) == len(compute):
         raise ValueError(f"{expr!r}: {len(args)} args, {in_dtypes=}, {compute=}")
     if unknown := {*in_dtypes, *out_dtypes, *compute} - _STORED.keys():
         raise ValueError(f"{expr!r}: no kernel can read or write {', '.join(sorted(unknown))}")
     provide()
-    parts = ("elementwise", expr, args, in_dtypes, out_dtypes, compute, sorted(scalar_args), raises)
+    parts = (
+        "elementwise", expr, args, in_dtypes, out_dtypes, compute, sorted(scalar_args), raises,
+        pattern,
+    )  # fmt: skip
 
     def make() -> jit.Lowered:
         inner = _lower_expression(expr, args, compute)
         rare = _lower_guarded(expr, args, compute)
         text = _elementwise_text(
-            inner, rare, args, in_dtypes, out_dtypes, compute, scalar_args, raises
-        )
+            inner, rare, args, in_dtypes, out_dtypes, compute, scalar_args, raises, pattern,
+            _is_long(expr),
+        )  # fmt: skip
         return jit.linked(_joined(inner, *rare), text, loops_only=True)
 
     name = f"{expr}, {' '.join(in_dtypes)} -> {' '.join(out_dtypes)}"
@@ -230,26 +239,42 @@ _PASSED = {"uint8": "int16", "float16": "float32"}  # what Numba sees instead
 def _lower_expression(
     expr: str, args: tuple[str, ...], compute: tuple[str, ...]
 ) -> LoweredFunction:
+    function, passed = expression_function(expr, args, compute)
+    return _lower_typed(function, passed)
+
+
+def expression_function(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> tuple[Callable[..., Any], list[str]]:
+    """`expr` as a Python function of `args`, to be compiled, and the dtypes that it is to get."""
     passed = [_PASSED.get(name, name) for name in compute]
     literal = next((d for d in ("float64", "float32") if d in passed), "")
     *steps, result = ast.unparse(TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
     source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
-    return _lower_source(source, expr, args, passed)
+    return _function_of(source, expr, args), passed
 
 
-def _lower_source(
-    source: str, expr: str, args: tuple[str, ...], passed: list[str]
-) -> LoweredFunction:
-    from numba import types
+def _is_long(expr: str) -> bool:
+    """Whether one element is a chain of operations: a program, or a function's polynomials."""
+    return "\n" in expr or any(isinstance(n, ast.Call) for n in ast.walk(ast.parse(expr)))
 
+
+def _function_of(source: str, expr: str, args: tuple[str, ...]) -> Callable[..., Any]:
     source = f"def expression({', '.join(args)}):\n{source}\n"
     scope: dict[str, Any] = {
         **_functions(),
         **{name: getattr(np, name) for name in ("float32", "float64", "int64")},
     }
     exec(compile(source, f"<{expr}>", "exec"), scope)
+    made: Callable[..., Any] = scope["expression"]
+    return made
+
+
+def _lower_typed(function: Callable[..., Any], passed: list[str]) -> LoweredFunction:
+    from numba import types
+
     kinds = tuple(getattr(types, "boolean" if p == "bool" else p) for p in passed)
-    return lower(scope["expression"], kinds)
+    return lower(function, kinds)
 
 
 def _functions() -> dict[str, Overloaded]:
@@ -279,7 +304,7 @@ def _lower_guarded(
     given = ", ".join(ast.unparse(a) for a in call.args)
     check = f"    if not {call.func.id}_fits({given}):\n        raise ValueError\n    return True"
     near = f"    return {call.func.id}_near({given})"
-    return tuple(_lower_source(s, expr, args, passed) for s in (check, near))
+    return tuple(_lower_typed(_function_of(s, expr, args), passed) for s in (check, near))
 
 
 def _joined(inner: LoweredFunction, *more: LoweredFunction) -> LoweredFunction:
@@ -315,12 +340,17 @@ def _elementwise_text(
     compute: tuple[str, ...],
     scalar_args: frozenset[str],
     raises: int,
+    only: int | None,
+    long: bool,
 ) -> str:
     """A function for a tile of each kind that can be met, their table, and the entry, which is one
     call of `walk`.
 
     "dense" is for rows whose strides are all 1, "single<k>" for a stride of 0 in tensor input k and
-    1 elsewhere; `ops/plan.py` makes one of these of all others.
+    1 elsewhere; `ops/plan.py` makes one of these of all others.  `only` is the pattern of the one
+    kind that is wanted, None for all of them.  The loops of a `long` expression take four vectors
+    at a time: a chain of operations leaves the vector unit idle between two of its steps (exp and
+    tanh take 0.82 of the time).
     """
     tensors = [k for k, name in enumerate(args) if name not in scalar_args]
     scalars = [k for k, name in enumerate(args) if name in scalar_args]
@@ -328,11 +358,12 @@ def _elementwise_text(
     count = outs + len(tensors)
     stored = [_STORED[d] for d in (*out_dtypes, *(in_dtypes[k] for k in tensors))]
     kinds = [("dense", 0), *((f"single{k}", 1 << k) for k in range(outs, count))]
+    kinds = [kind for kind in kinds if only in (None, kind[1])]
 
     def tile(function: LoweredFunction, name: str, pattern: int, stores: bool = True) -> str:
         return _tile(
             function, (name, pattern), stored, outs, out_dtypes if stores else (), in_dtypes,
-            compute, tensors, scalars, raises,
+            compute, tensors, scalars, raises, long,
         )  # fmt: skip
 
     functions = []
@@ -386,6 +417,8 @@ _LOOP_METADATA = """
 !3 = !{!"llvm.loop.parallel_accesses", !0}
 !4 = !{!"llvm.loop.vectorize.enable", i1 false}
 !5 = !{!"llvm.loop.unroll.disable"}
+!6 = distinct !{!6, !3, !7}
+!7 = !{!"llvm.loop.interleave.count", i32 4}
 """
 
 # a tile function's name, and its pattern: bit k is set where operand k has stride 0 and not 1
@@ -420,6 +453,7 @@ def _tile(
     tensors: list[int],
     scalars: list[int],
     raises: int,
+    long: bool,
 ) -> str:
     """The function that computes one tile of at least one element.
 
@@ -428,6 +462,7 @@ def _tile(
     """
     name, pattern = kind
     vector = _vectorizes(inner)
+    loop = (6 if long else 1) if vector else 2
     group = ", !llvm.access.group !0" if vector else ""
     t = _Text()
     t.put(f"%r = alloca {inner.result_ir}")
@@ -479,7 +514,7 @@ def _tile(
     t.label("next")
     t.put("%after = add nuw nsw i64 %i, 1")
     t.put("%end = icmp eq i64 %after, %columns")
-    t.put(f"br i1 %end, label %done, label %loop, !llvm.loop !{1 if vector else 2}")
+    t.put(f"br i1 %end, label %done, label %loop, !llvm.loop !{loop}")
     t.label("done")
     t.lines += t.late
     t.put("%next_row = add nuw nsw i64 %row_number, 1")

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import lowered
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.ops.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
 from flowvm.ops.conv_plan import three_of
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
 
 __all__ = [
     "conv1d",
@@ -106,6 +108,8 @@ def _convolve(
     name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None,
     stride: Any, padding: Any, dilation: Any, groups: int,
 ) -> Tensor:  # fmt: skip
+    if hot["autocast"]:
+        input, weight, bias = lowered(input, weight, bias)
     x = _check(name, n, input, weight, bias, groups, False)
     stride = _numbers(name, "stride", stride, n, 1)
     dilation = _numbers(name, "dilation", dilation, n, 1)
@@ -135,6 +139,8 @@ def _convolve_back(
     name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None,
     stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any,
 ) -> Tensor:  # fmt: skip
+    if hot["autocast"]:
+        input, weight, bias = lowered(input, weight, bias)
     x = _check(name, n, input, weight, bias, groups, True)
     stride = _numbers(name, "stride", stride, n, 1)
     padding = _numbers(name, "padding", padding, n, 0)

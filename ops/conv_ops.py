@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flowvm.device import cpu
 from flowvm.meta import TensorMeta
 from flowvm.ops.conv_plain import (
     numbers_of,
@@ -34,7 +35,7 @@ from flowvm.ops.conv_plan import (
 from flowvm.ops.conv_strips import strips_bias_body, strips_body, strips_walker
 from flowvm.ops.conv_walk import numbers_address
 from flowvm.ops.conv_weight import tiles_walker, weight_body
-from flowvm.ops.registry import Launch, View, op
+from flowvm.ops.registry import Launch, View, elsewhere, op
 from flowvm.tensor import Tensor
 
 __all__: list[str] = []
@@ -74,6 +75,8 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
 
 def _strips(out: TensorMeta, shape: Shape, back: bool, *inputs: TensorMeta) -> Launch:
     """A convolution or, if `back`, its input's gradient; the third input is a bias."""
+    if out.device is not cpu:
+        return elsewhere((out,), shape)
     views, size = _flat(out, *inputs), out.dtype.itemsize
     plan = strips_of(shape, out.dtype.name, back)
     arena = plan.spots + plan.arena * size
@@ -113,14 +116,20 @@ def _over_places(g: Tensor) -> Tensor:
     return total
 
 
-@op("input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad)
+@op(
+    "input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad, half="cuda",
+    cuda="conv:conv",
+)  # fmt: skip
 def _conv(input: TensorMeta, weight: TensorMeta, how: _How, size: tuple[int, ...]) -> Launch:
     s = _shape(input.shape, weight.shape, size, how)
     out = input.with_shape((input.shape[0], weight.shape[0], *size))
     return _strips(out, s, False, input, weight)
 
 
-@op("input, weight, bias -> out", name="conv", saves="input, weight", grad=_conv_bias_grad)
+@op(
+    "input, weight, bias -> out", name="conv", saves="input, weight", grad=_conv_bias_grad,
+    half="cuda", cuda="conv:conv",
+)  # fmt: skip
 def _conv_bias(
     input: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, size: tuple[int, ...]
 ) -> Launch:
@@ -143,14 +152,20 @@ def _conv_input_bias_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     return (*_conv_input_grad(c, v), _over_places(v) if c.needs[2] else None)
 
 
-@op("g, weight -> out", name="conv_input", saves="g, weight", grad=_conv_input_grad)
+@op(
+    "g, weight -> out", name="conv_input", saves="g, weight", grad=_conv_input_grad,
+    half="cuda", cuda="conv:conv_input",
+)  # fmt: skip
 def _conv_input(g: TensorMeta, weight: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's input, which has `shape`."""
     s = _shape(shape, weight.shape, g.shape[2:], how)
     return _strips(g.with_shape(shape), s, True, g, weight)
 
 
-@op("g, weight, bias -> out", name="conv_input", saves="g, weight", grad=_conv_input_bias_grad)
+@op(
+    "g, weight, bias -> out", name="conv_input", saves="g, weight", grad=_conv_input_bias_grad,
+    half="cuda", cuda="conv:conv_input",
+)  # fmt: skip
 def _conv_input_bias(
     g: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, shape: tuple[int, ...]
 ) -> Launch:
@@ -168,12 +183,17 @@ def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("g, input -> out", name="conv_weight", saves="g, input", grad=_conv_weight_grad)
+@op(
+    "g, input -> out", name="conv_weight", saves="g, input", grad=_conv_weight_grad,
+    half="cuda", cuda="conv:conv_weight",
+)  # fmt: skip
 def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's weight, which has `shape`."""
     out = g.with_shape(shape)
     size = g.dtype.itemsize
     s = _shape(input.shape, shape, g.shape[2:], how)
+    if out.device is not cpu:
+        return elsewhere((out,), s)
     plan = tiles_of(s, g.dtype.name)
     arena = plan.table + plan.arena * size
     if arena > MOST:

@@ -14,10 +14,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from flowvm import jit
+from flowvm.jit import llvm
 from flowvm.native import Intrinsic, lower
 from flowvm.ops.conv_code import functions_apart
 

@@ -17,8 +17,9 @@ from flowvm.dtype import (
     int64,
     uint8,
 )
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentTypeError, DeviceError
 from flowvm.ops.core import detach
+from flowvm.reading import wait_for
 from flowvm.tensor import Tensor, method
 from flowvm.vm.engine import engine
 
@@ -57,25 +58,46 @@ def cpu(x: Tensor) -> Tensor:
 
 
 @method()
-def cuda(x: Tensor, device: object = None) -> Tensor:
-    """`x.to("cuda")`; DeviceError where there is none."""
+def cuda(x: Tensor, device: object = None, non_blocking: bool = False) -> Tensor:
+    """`x.to("cuda")`; DeviceError where there is none.  No copy blocks, whatever is asked for."""
     out: Tensor = x.to("cuda" if device is None else device)
     return out
 
 
 @method()
 def type_as(x: Tensor, other: Tensor) -> Tensor:
-    """`x.to(other.dtype)`."""
+    """`x` in `other`'s dtype and on its device: `x.to(other)`."""
     if not isinstance(other, Tensor):
         raise ArgumentTypeError(f"type_as: other must be a Tensor, got {type(other).__name__}")
-    out: Tensor = x.to(other.dtype)
+    out: Tensor = x.to(other)
     return out
+
+
+@method()
+def get_device(x: Tensor) -> int:
+    """The index of its CUDA device; -1 on the CPU."""
+    index = x._meta.device.index
+    return -1 if index is None else index
+
+
+@method()
+def pin_memory(x: Tensor) -> Tensor:
+    """`x` itself: copies to a device go through page-locked buffers of the VM's own."""
+    if x._meta.device is not _cpu:
+        raise DeviceError(f"pin_memory: only CPU tensors are pinned, this one is on {x.device}")
+    return x
+
+
+@method()
+def is_pinned(x: Tensor) -> bool:
+    """False: the VM has page-locked buffers, tensors are not in them."""
+    return False
 
 
 @method()
 def data_ptr(x: Tensor) -> int:
     """The address of the first element.  Waits for the tensor; 0 when it is empty."""
-    engine.wait_for([x._ref])
+    wait_for(x)
     return engine.pointer(x._ref) if x._meta.numel else 0
 
 

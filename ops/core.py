@@ -8,41 +8,44 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype, float16
+from flowvm.dtype import DType, as_dtype, float16, float32
 from flowvm.errors import ArgumentTypeError, ShapeError, Status
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops import codegen
-from flowvm.ops.elementwise import _apart, broadcast_stride, record_in_place
-from flowvm.ops.plan import plan_of
+from flowvm.ops.elementwise import _apart, record_in_place
 from flowvm.ops.rebase import remember_view
 from flowvm.ops.registry import broadcast_shapes
-from flowvm.ops.walk import copy_kernel
+from flowvm.ops.scalar_launch import ScalarLaunch
+from flowvm.ops.transfers import moved
 from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
 
 
-def _copy_kernel(out: TensorMeta, x: TensorMeta) -> Invocation:
-    strides = [out.stride, broadcast_stride(x, out.shape)]
-    sizes = [out.dtype.itemsize, x.dtype.itemsize]
-    if out.dtype is x.dtype:
-        plan = plan_of(out.shape, strides, sizes, copy=True)
-        return Invocation((out,), copy_kernel(), *plan)
-    to, source = [out.dtype.name], [x.dtype.name]
+def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
+    kind, expr, raises = out.dtype, "x", codegen.DIVISION_BY_ZERO
     if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
-        kind = ["float32" if x.dtype is float16 else x.dtype.name]
-        raises = int(Status.NAN_TO_INTEGER)
-        kernel = codegen.elementwise_kernel("finite(x)", ["x"], source, to, kind, raises=raises)
-    else:
-        kernel = codegen.elementwise_kernel("x", ["x"], source, to, to)
-    return Invocation((out,), kernel, *plan_of(out.shape, strides, sizes))
+        kind = float32 if x.dtype is float16 else x.dtype
+        expr, raises = "finite(x)", int(Status.NAN_TO_INTEGER)
+    return ScalarLaunch(
+        (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=raises,
+        copy=out.dtype is x.dtype,
+    )  # fmt: skip
+
+
+def _infer_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    (x,) = metas
+    (dtype,) = attrs
+    return _moved(x.dense(dtype), x)
+
+
+def _infer_copy(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    return _moved(metas[0], metas[1])
 
 
 def _lower_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    (x,) = metas
-    (dtype,) = attrs
-    return _copy_kernel(x.dense(dtype), x)
+    return _infer_cast(metas, attrs).on_cpu()
 
 
 _cast = Operator(
@@ -52,14 +55,16 @@ _cast = Operator(
     _lower_cast,
     attrs=("dtype",),
     grad=lambda c, g: (cast(g, c.metas[0].dtype),),
+    infer=_infer_cast,
 )
-_cast_away = Operator("cast", ("x",), ("out",), _lower_cast, attrs=("dtype",))
+_cast_away = Operator("cast", ("x",), ("out",), _lower_cast, attrs=("dtype",), infer=_infer_cast)
 _copy = Operator(
     "copy",
     ("x",),
     ("out",),
-    lambda metas, attrs: _copy_kernel(metas[0], metas[1]),
+    lambda metas, attrs: _infer_copy(metas, attrs).on_cpu(),
     grad=lambda c, g: (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),),
+    infer=_infer_copy,
 )
 
 
@@ -92,19 +97,23 @@ def detach(x: Tensor) -> Tensor:
 
 
 @method()
-def copy_(x: Tensor, source: Tensor) -> Tensor:
-    """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`."""
+def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`.
+
+    Neither copies on a device nor between devices block, whatever is asked for.
+    """
     if not isinstance(source, Tensor):
         raise ArgumentTypeError(f"copy_: source must be a Tensor, got {type(source).__name__}")
     if broadcast_shapes(x._meta.shape, source._meta.shape) != tuple(x._meta.shape):
         raise ShapeError(
             f"copy_: source of shape {tuple(source.shape)} does not broadcast to {tuple(x.shape)}"
         )
-    source = _apart(x, source)
+    source = _apart(x, moved(source, x._meta.device))
     pending = record_in_place("copy_", _copy, x, (source,), ())
-    call_into(_copy, (x,), (source,))
+    seq = call_into(_copy, (x,), (source,))
     x.bump()
     if pending is not None:
+        pending.node.seq = seq
         pending.finish(x)
     return x
 
@@ -130,9 +139,8 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         elif arg is not None:
             dtype = arg
     wanted = x._meta.dtype if dtype is None else as_dtype(dtype)
-    if device is not None:
-        as_device(device)
-    return x if wanted is x._meta.dtype and not copy else cast(x, wanted)
+    there = x if device is None else moved(x, as_device(device))
+    return there if wanted is x._meta.dtype and not (copy and there is x) else cast(there, wanted)
 
 
 class _ViewOperator:

@@ -43,7 +43,7 @@ def _positions_body(out: Array, mask: Array, lo: int, hi: int, details: Array) -
     details[0] = count
 
 
-@op("mask -> out?", name="true_positions")
+@op("mask -> out?", name="true_positions", cuda="keeping:true_positions")
 def _true_positions(mask: TensorMeta) -> Launch:
     n = mask.numel
     out = TensorMeta.of((n,), int64, mask.device)
@@ -69,7 +69,7 @@ def _nonzero_body(out: Array, mask: Array, sizes: Array, lo: int, hi: int, detai
     details[0] = count
 
 
-@op("mask, sizes -> out?", name="nonzero")
+@op("mask, sizes -> out?", name="nonzero", cuda="keeping:nonzero")
 def _nonzero(mask: TensorMeta, sizes: TensorMeta) -> Launch:
     n, ndim = mask.numel, sizes.numel
     out = TensorMeta.of((n, ndim), int64, mask.device)
@@ -79,7 +79,8 @@ def _nonzero(mask: TensorMeta, sizes: TensorMeta) -> Launch:
 
 def _indices(x: Tensor) -> Tensor:
     mask = x if x._meta.dtype is bool_ else x.detach().to(bool_)
-    out: Tensor = _nonzero(mask, adopt_array(np.array(x._meta.shape, np.int64)))
+    sizes = adopt_array(np.array(x._meta.shape, np.int64)).to(device=x._meta.device)
+    out: Tensor = _nonzero(mask, sizes)
     return out
 
 
@@ -137,7 +138,7 @@ def _bincount_body(
     return 0
 
 
-@op("x, weights -> out?", name="bincount")
+@op("x, weights -> out?", name="bincount", cuda="counting:bincount")
 def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: int) -> Launch:
     kind = weights.dtype if weighted else int64
     out = TensorMeta.of((1,), kind, x.device)
@@ -190,7 +191,7 @@ def _repeats_body(out: Array, repeats: Array, lo: int, hi: int, details: Array) 
     return 0
 
 
-@op("repeats -> out?", name="repeated_positions")
+@op("repeats -> out?", name="repeated_positions", cuda="counting:repeated_positions")
 def _repeated_positions(repeats: TensorMeta) -> Launch:
     n = repeats.numel
     out = TensorMeta.of((1,), int64, repeats.device)

@@ -49,13 +49,19 @@ def tensor(
     tensor([[1., 2.],
             [3., 4.]])
     """
-    as_device(device)
     if isinstance(data, Tensor):
         chosen = dtype_or(dtype, data._meta.dtype)
-        copied: Tensor = data.detach().to(chosen, copy=True)
+        place = data._meta.device if device is None else device
+        copied: Tensor = data.detach().to(chosen, device=place, copy=True)
         return finished(copied, requires_grad)
+    if hasattr(type(data), "__cuda_array_interface__"):
+        from flowvm.cuda.exchange import from_interface
+
+        there: Tensor = from_interface(data, copy=True).to(dtype, device=device)
+        return finished(there, requires_grad)
+    place = as_device(device)
     array = _array(data, None if dtype is None else as_dtype(dtype))
-    return finished(adopt_array(array), requires_grad)
+    return finished(adopt_array(array).to(device=place), requires_grad)
 
 
 def _array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -116,14 +122,20 @@ def _meant(array: np.ndarray[Any, Any], plain: Any) -> DType:
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a tensor: itself if it is one of that dtype, shared memory for a NumPy array, else
-    a copy.
+    """`data` as a tensor: itself if it is one of that dtype, shared memory for a NumPy array or
+    another library's CUDA array, else a copy.
     """
     if isinstance(data, Tensor):
-        return data if dtype is None else data.to(as_dtype(dtype))
+        there: Tensor = data.to(dtype, device=device)
+        return there
+    if hasattr(type(data), "__cuda_array_interface__"):
+        from flowvm.cuda.exchange import from_interface
+
+        shared: Tensor = from_interface(data).to(dtype, device=device)
+        return shared
     if isinstance(data, np.ndarray) and (dtype is None or data.dtype == as_dtype(dtype).numpy):
-        as_device(device)
-        return from_numpy(data)
+        moved: Tensor = from_numpy(data).to(device=as_device(device))
+        return moved
     return tensor(data, dtype=dtype, device=device)
 
 
@@ -173,10 +185,9 @@ def _shareable(array: np.ndarray[Any, Any]) -> bool:
 def new_tensor(
     x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor with a copy of `data`, in `x`'s dtype unless another is given."""
-    return tensor(
-        data, dtype=dtype_or(dtype, x._meta.dtype), device=device, requires_grad=requires_grad
-    )
+    """A tensor with a copy of `data`, of `x`'s dtype and device unless others are given."""
+    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return tensor(data, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 samples(

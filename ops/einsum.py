@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import autocast_dtype, lowered, outside
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.ops.linalg import matmul
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
 
 __all__ = ["einsum"]
 
@@ -144,6 +146,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     for t in tensors:
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(f"einsum: the operands must be Tensors, got {type(t).__name__}")
+    if hot["autocast"] and autocast_dtype() is not None:
+        return outside(einsum, equation, *lowered(*tensors))
     labels, output = _terms(equation, tensors)
     sizes: dict[str, int] = {}
     for term, t in zip(labels, tensors, strict=True):

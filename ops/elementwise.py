@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.config import config, say
 from flowvm.dtype import (
     DType,
     bool_,
@@ -34,17 +35,25 @@ from flowvm.dtype import (
     int64,
     result_type_of,
 )
-from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
-from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
+from flowvm.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    AutogradError,
+    DTypeError,
+    FlowError,
+    ShapeError,
+)
+from flowvm.interpreter import Node, Operator, call_into, grad_enabled
 from flowvm.live import Live, freeze, plain_type
 from flowvm.meta import Size, TensorMeta
-from flowvm.ops import codegen
-from flowvm.ops.plan import plan_of
 from flowvm.ops.rebase import check_base, rebase
 from flowvm.ops.registry import _operators, broadcast_shapes
+from flowvm.ops.scalar_launch import ScalarLaunch
+from flowvm.ops.transfers import together
 from flowvm.tensor import Tensor, alias
+from flowvm.vm.tracebacks import cut
 
-__all__ = ["Elementwise", "broadcast_stride", "elementwise", "record_in_place"]
+__all__ = ["Elementwise", "elementwise", "record_in_place"]
 
 NUMBERS = (bool, int, float, np.generic)
 TYPES = ("promote", "number", "float", "bool", "logical", "int")
@@ -80,7 +89,11 @@ class Elementwise:
     def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
         """The op on tensors and Python numbers; `out` is an existing tensor for the result."""
         if out is None:
-            return self.call(*args)
+            try:
+                return self.call(*args)
+            except FlowError as error:
+                cut(error)
+                raise
         if len(args) != len(self.args):
             raise self._wrong_count(args)
         if any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out)) and grad_enabled():
@@ -102,11 +115,12 @@ class Elementwise:
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
             tensors = self._fitting(pattern, tensors, numbers, kinds)
         variant = self._variant(pattern)
-        tensors = tuple(_apart(out, t) for t in tensors)
+        tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
         node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
-        call_into(variant, (out,), tensors, kinds, numbers)
+        seq = call_into(variant, (out,), tensors, kinds, numbers)
         out.bump()
         if node is not None:
+            node.node.seq = seq
             node.finish(out)
         return out
 
@@ -139,14 +153,18 @@ class Elementwise:
         return pattern, tuple(a for a in args if isinstance(a, Tensor)), tuple(numbers), kinds
 
     def _with_numbers(self, *args: Any) -> Any:
-        """A call's fallback: None if all are tensors, else the call with numbers as scalars."""
+        """A call's fallback: None if all are tensors of one device, else the call with numbers as
+        scalars, and with 0-d tensors of the CPU where the others are.
+        """
         kind = type(args[-1])  # first what is most common, x + 1.5: it is on the path of every call
         simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
         if simple and len(args) == 2 and isinstance(args[0], Tensor):
             return self._variant("ts").call(args[0], kind, args[1])
         if all(isinstance(a, Tensor) for a in args):
-            return None
+            moved = together(args)
+            return None if moved is args else self.call(*moved)
         pattern, tensors, numbers, kinds = self._sorted(args)
+        tensors = together(tensors)
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
             tensors = self._fitting(pattern, tensors, numbers, kinds)
         return self._variant(pattern).call(*tensors, *kinds, *numbers)
@@ -199,12 +217,14 @@ class Elementwise:
             name=self.name,
             inputs=tuple(tensors),
             outputs=("out",),
-            lower=lambda metas, attrs: self._lower(pattern, metas, attrs),
+            lower=lambda metas, attrs: self._infer(pattern, metas, attrs).on_cpu(),
+            infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
             attrs=tuple(f"{n}_type" for n in numbers),
             scalars=tuple(numbers),
             saves=self._kept(tensors),
             grad=grad,
             form=(self, pattern),
+            aliases=True,
         )
         if not numbers:
             made.fallback = self._with_numbers
@@ -256,9 +276,9 @@ class Elementwise:
         compute = [bool_ if rule == "bool" else computing for rule in self.args.values()]
         return compute, bool_ if self.types in ("bool", "logical") else common
 
-    def _lower(
+    def _infer(
         self, pattern: str, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]
-    ) -> Invocation:
+    ) -> ScalarLaunch:
         count = pattern.count("t")
         into = metas[0] if len(metas) > count else None
         inputs = metas[-count:]
@@ -278,17 +298,17 @@ class Elementwise:
                 inner.append("float64" if real else "int64")
                 pack += "d" if real else "q"
         scalars = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
-        kernel = codegen.elementwise_kernel(
-            self.expr,
-            tuple(self.args),
-            inner,
-            [out.dtype.name],
-            ["float32" if c is float16 else c.name for c in compute],
-            scalars,
-        )
-        strides = [out.stride, *(broadcast_stride(m, shape) for m in inputs)]
-        plan = plan_of(shape, strides, [m.dtype.itemsize for m in (out, *inputs)])
-        return Invocation((out,), kernel, *plan, 0, pack[::-1])
+        if config.debug >= 4:
+            types = ", ".join(
+                f"{n} {given} as {c.name}"
+                for n, given, c in zip(self.args, inner, compute, strict=True)
+            )
+            say(4, f"kernel of {self.name}: out {out.dtype.name} = {self.expr}  of {types}")
+        return ScalarLaunch(
+            (out,), inputs, self.expr, tuple(self.args), tuple(inner),
+            tuple("float32" if c is float16 else c.name for c in compute),
+            tuple(scalars), pack,
+        )  # fmt: skip
 
     def _fits(self, out: TensorMeta, shape: Size, result: DType) -> None:
         if out.shape != shape:
@@ -323,13 +343,6 @@ class _Numbered:
         self.needs = tuple(next(needs) if p == "t" else False for p in pattern)
         self.attrs = c.attrs
         self.out_metas = c.out_metas
-
-
-def broadcast_stride(meta: TensorMeta, shape: Size) -> tuple[int, ...]:
-    """The strides by which a tensor is read as one of `shape`: 0 where it repeats."""
-    lead = len(shape) - meta.ndim
-    own = [0 if d == 1 else s for d, s in zip(meta.shape, meta.stride, strict=True)]
-    return (0,) * lead + tuple(own)
 
 
 def _kept_stride(shape: Size, inputs: Sequence[TensorMeta]) -> tuple[int, ...] | None:

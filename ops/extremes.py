@@ -96,12 +96,12 @@ def _launch(order: Any, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     )
 
 
-@op("x -> values, indices", name="max", dense=False, half="native")
+@op("x -> values, indices", name="max", dense=False, half="native", cuda="folding:largest")
 def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     return _launch(search_kernels.LARGEST, x, dim, keepdim)
 
 
-@op("x -> values, indices", name="min", dense=False, half="native")
+@op("x -> values, indices", name="min", dense=False, half="native", cuda="folding:smallest")
 def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     return _launch(search_kernels.SMALLEST, x, dim, keepdim)
 

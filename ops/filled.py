@@ -105,35 +105,35 @@ def full(
     tensor([[7, 7],
             [7, 7]])
     """
-    as_device(device)
+    place = as_device(device)
     if dtype is None:
         kind = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
         whole = isinstance(kind, (int, np.integer))
         default = bool_ if isinstance(kind, (bool, np.bool_)) else int64 if whole else None
         dtype = dtype_or(None, default)
     dtype = as_dtype(dtype)
-    out = filled_of(TensorMeta.of(as_shape(size), dtype), number_for(fill_value, dtype))
+    out = filled_of(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
     return finished(out, requires_grad)
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 0."""
-    as_device(device)
-    return finished(filled_of(TensorMeta.of(size_of(size), dtype_or(dtype)), 0), requires_grad)
+    meta = TensorMeta.of(size_of(size), dtype_or(dtype), as_device(device))
+    return finished(filled_of(meta, 0), requires_grad)
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 1."""
-    as_device(device)
-    return finished(filled_of(TensorMeta.of(size_of(size), dtype_or(dtype)), 1), requires_grad)
+    meta = TensorMeta.of(size_of(size), dtype_or(dtype), as_device(device))
+    return finished(filled_of(meta, 1), requires_grad)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) whose values are whatever was in
     memory.
     """
-    as_device(device)
-    return finished(empty_of(TensorMeta.of(size_of(size), dtype_or(dtype))), requires_grad)
+    meta = TensorMeta.of(size_of(size), dtype_or(dtype), as_device(device))
+    return finished(empty_of(meta), requires_grad)
 
 
 def full_like(
@@ -150,7 +150,7 @@ def full_like(
         meta.shape,
         fill_value,
         dtype=dtype_or(dtype, meta.dtype),
-        device=device,
+        device=meta.device if device is None else device,
         requires_grad=requires_grad,
     )
 
@@ -160,9 +160,8 @@ def zeros_like(
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, filled with 0."""
     meta = _meta("zeros_like", input)
-    return zeros(
-        meta.shape, dtype=dtype_or(dtype, meta.dtype), device=device, requires_grad=requires_grad
-    )
+    kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
+    return zeros(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 def ones_like(
@@ -170,9 +169,8 @@ def ones_like(
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, filled with 1."""
     meta = _meta("ones_like", input)
-    return ones(
-        meta.shape, dtype=dtype_or(dtype, meta.dtype), device=device, requires_grad=requires_grad
-    )
+    kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
+    return ones(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 def empty_like(
@@ -180,9 +178,8 @@ def empty_like(
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, with whatever values."""
     meta = _meta("empty_like", input)
-    return empty(
-        meta.shape, dtype=dtype_or(dtype, meta.dtype), device=device, requires_grad=requires_grad
-    )
+    kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
+    return empty(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 def _meta(name: str, input: Any) -> TensorMeta:
@@ -211,27 +208,44 @@ def new_full(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """A tensor of shape `size` filled with `fill_value`, in `x`'s dtype unless another is given."""
-    dtype = dtype_or(dtype, x._meta.dtype)
-    return full(size, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
+    """A tensor of shape `size` filled with `fill_value`, of `x`'s dtype and device unless
+    others are given.
+    """
+    dtype, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return full(size, fill_value, dtype=dtype, device=place, requires_grad=requires_grad)
 
 
 @method()
-def new_zeros(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
-    """A tensor of shape `size` filled with 0, in `x`'s dtype unless another is given."""
-    return zeros(*size, dtype=dtype_or(dtype, x._meta.dtype), **options)
+def new_zeros(
+    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of shape `size` filled with 0, of `x`'s dtype and device unless others are
+    given.
+    """
+    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return zeros(*size, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 @method()
-def new_ones(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
-    """A tensor of shape `size` filled with 1, in `x`'s dtype unless another is given."""
-    return ones(*size, dtype=dtype_or(dtype, x._meta.dtype), **options)
+def new_ones(
+    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of shape `size` filled with 1, of `x`'s dtype and device unless others are
+    given.
+    """
+    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return ones(*size, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 @method()
-def new_empty(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
-    """A tensor of shape `size` with whatever values, in `x`'s dtype unless another is given."""
-    return empty(*size, dtype=dtype_or(dtype, x._meta.dtype), **options)
+def new_empty(
+    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of shape `size` with whatever values, of `x`'s dtype and device unless others are
+    given.
+    """
+    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return empty(*size, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 samples(

@@ -115,7 +115,7 @@ def rows_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
             if place >= n:
                 row = at // n
                 place = at - row * n
-            element = out.dtype.type(lift(x[base]))
+            element = out.dtype.type(lift(x[base + row * row_stride + place]))
             total = partials.dtype.type(start(out.dtype.type(0), out.dtype.type(1), element))
             while at < end:
                 size = min(n - place, end - at, RUN)

@@ -9,6 +9,7 @@ share, and a float sum of many numbers keeps its digits.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -56,6 +57,14 @@ class Walk(NamedTuple):
         """From the first element to behind the last."""
         return 1 + sum((size - 1) * stride for size, stride in (*self.kept, *self.reduced))
 
+    @property
+    def lies_together(self) -> bool:
+        """Whether the results' elements are dense runs, one behind the other."""
+        dims = [dim for dim in (*self.kept, *self.reduced) if dim[0] != 1]
+        return all(
+            outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dims)
+        ) and (not dims or dims[-1][1] == 1)
+
 
 def _merged(dims: list[Dim]) -> list[Dim]:
     merged: list[Dim] = []
@@ -81,7 +90,8 @@ def walk_of(x: TensorMeta, dims: tuple[int, ...]) -> Walk | None:
     kept = [(1, 0)] * (2 - len(kept)) + kept
     reduced = [(1, 0)] * (2 - len(reduced)) + reduced
     walk = Walk((kept[0], kept[1]), (reduced[0], reduced[1]))
-    return walk if walk.reduced[1][1] == 1 or walk.kept[1][1] == 1 or walk.extent == 1 else None
+    single = walk.extent == 1 and walk.elements == 1  # nothing is reduced
+    return walk if walk.reduced[1][1] == 1 or walk.kept[1][1] == 1 or single else None
 
 
 def grain_of(size: int) -> int:

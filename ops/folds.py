@@ -80,8 +80,8 @@ def _launch(
         length = BUFFER // n
         units = -(-walk.results // length)
         arena = 2 * BUFFER * seen[0].itemsize
-        body = _few_body(rule, lift)
-        return Launch((out,), body, views, (n, length, divisor), units, 16, arena=arena)
+        body, consts, blocks = _few_body(rule, lift), (n, length, divisor), (length, n * length)
+        return Launch((out,), body, views, consts, units, 16, arena=arena, blocks=blocks)
     return _rows(out, walk, views, rule, lift, divisor)
 
 
@@ -98,6 +98,9 @@ def _rows(
     count, results = walk.elements, walk.results
     segments = -(-count // ROW_SEGMENT)
     length = ROW_SEGMENT if segments > 1 else count
+    blocks: tuple[int, ...] = ()
+    if walk.lies_together and (segments == 1 or results == 1):
+        blocks = (int(segments == 1), length)
     return Launch(
         (out,),
         _rows_body(rule, lift),
@@ -108,6 +111,7 @@ def _rows(
         scratch=8 * results * segments if segments > 1 else 8,
         arena=64,
         phases=((results, grain_of(segments)),) if segments > 1 else (),
+        blocks=blocks,
     )
 
 
@@ -124,6 +128,7 @@ def _columns(
     c = Columns.of(walk)
     n = c.rows if c.parts > 1 else n
     every = c.segments * c.parts
+    together = outers == walk.reduced[0][0] == 1 and c.tile == c.width == c.near
     return Launch(
         (out,),
         _columns_body(rule, lift),
@@ -135,6 +140,7 @@ def _columns(
         scratch=8 * outers * c.width * c.segments if every > 1 else 8,
         arena=8 * c.tile,
         phases=((walk.results, grain_of(every)),) if every > 1 else (),
+        blocks=(0, c.length * c.width) if together else (),
     )  # fmt: skip
 
 
@@ -176,7 +182,8 @@ class Fold:
     ) -> None:
         self.rules, self.gives, self.neutral, self.lift = rules, gives, neutral, lift
         self.again = again or self
-        self.call = op("x -> out", name=name, dense=False, half="native")(self.launch)
+        rule = f"folding:fold_{name}"
+        self.call = op("x -> out", name=name, dense=False, half="native", cuda=rule)(self.launch)
         operator_of(self.call).fallback = self._in_steps
 
     def launch(

@@ -64,7 +64,10 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     return spread(g, index, c.metas[0].shape, dim, low, shown, skip), None
 
 
-@op("x, index -> out", name="index_select", saves="index", grad=_take_grad, half="native")
+@op(
+    "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="native",
+    cuda="indexing:take",
+)  # fmt: skip
 def take_slices(
     x: TensorMeta, index: TensorMeta, dim: int, low: int, shown: int, zero: int, skip: int
 ) -> Launch:
@@ -119,7 +122,7 @@ def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
     return View(meta.dtype, shape)
 
 
-@op("x!, index, source -> ", name="index_copy_", half="native")
+@op("x!, index, source -> ", name="index_copy_", half="native", cuda="indexing:put")
 def put_slices(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, low: int, shown: int
 ) -> Launch:
@@ -127,7 +130,7 @@ def put_slices(
     return _put(x, index, source, dim, low, shown, NONE, SET)
 
 
-@op("x!, index, source -> ", name="index_reduce_")
+@op("x!, index, source -> ", name="index_reduce_", half="cuda", cuda="indexing:put")
 def combine_slices(
     x: TensorMeta,
     index: TensorMeta,
@@ -150,7 +153,10 @@ def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     return scatter_add(zeros, c.attrs[0], index, g), None
 
 
-@op("x, index -> out", name="gather", saves="index", grad=_gather_grad, half="native")
+@op(
+    "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="native",
+    cuda="indexing:gather",
+)  # fmt: skip
 def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
     """The elements of `x` at `index` in `dim`; the other dimensions are equal."""
     outer, n, inner = split_at(x, dim)
@@ -171,13 +177,13 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     return Launch((), scatter_body, views, (n, m, inner, dim, mode, one, block), units, grain)
 
 
-@op("x!, index, source -> ", name="scatter_", half="native")
+@op("x!, index, source -> ", name="scatter_", half="native", cuda="indexing:scatter")
 def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int) -> Launch:
     """Write the elements of `source` (or its one) into `x` at `index` in `dim`."""
     return _scattered(x, index, source, dim, SET)
 
 
-@op("x!, index, source -> ", name="scatter_reduce_")
+@op("x!, index, source -> ", name="scatter_reduce_", half="cuda", cuda="indexing:scatter")
 def combine_elements(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int
 ) -> Launch:

@@ -5,7 +5,9 @@ that has a tile and for integers; `matmul`, `linear`, `addmm` and `baddbmm` are 
 around it, and a graph's epilogues are its arguments.
 
 A batch that is more rows becomes them; what is left are at most three batch dimensions.  The rest
-is `ops/gemm_plan.py`.
+is `ops/gemm_plan.py`.  On other devices only what comes out is inferred here: their rules plan.
+
+Long because products of floats and of integers see their operands alike.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flowvm.device import cpu
 from flowvm.dtype import float16
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
@@ -37,7 +40,7 @@ from flowvm.ops.gemm_kernels import (
 )
 from flowvm.ops.gemm_plan import CHUNK, Cut, Product, best_way, cut_up
 from flowvm.ops.gemm_whole import whole_body
-from flowvm.ops.registry import Launch, View, bits, broadcast_shapes
+from flowvm.ops.registry import Launch, View, bits, broadcast_shapes, elsewhere
 from flowvm.ops.tile import (
     START_COLUMN,
     START_NONE,
@@ -46,7 +49,7 @@ from flowvm.ops.tile import (
     tile_shape,
 )
 
-__all__ = ["Epilogue", "check_pair", "product", "walkable"]
+__all__ = ["Epilogue", "ProductPlan", "check_pair", "product", "walkable"]
 
 BATCH_DIMS = 3  # that the kernel walks; more are copied together first
 
@@ -55,11 +58,22 @@ class Epilogue(NamedTuple):
     """What happens to a product before it is stored: act(alpha * product + beta * addend).
 
     `act` is a scalar function, such as those of `ops/scalar.py`; there is a kernel for each.
+    `joins`: it takes the product and the addend as two arguments, and alpha and beta are 1.
     """
 
     alpha: float = 1.0
     beta: float = 1.0
-    act: Callable[[Any], Any] = unchanged
+    act: Callable[..., Any] = unchanged
+    joins: bool = False
+
+
+class ProductPlan(NamedTuple):
+    """What a rule for another device needs to know of a product."""
+
+    ta: bool
+    tb: bool
+    added: bool
+    epilogue: Epilogue
 
 
 class _Side(NamedTuple):
@@ -173,6 +187,10 @@ def product(
     )
     out = a.with_shape(shape)
     extra = _addend_strides(name, addend, batch, out, left, right)
+    if out.device is not cpu:
+        plan = ProductPlan(ta, tb, addend is not None, epilogue)
+        _need_walk(name, a, b, _dims(left, right, batch, (0,) * len(batch)))
+        return elsewhere((out,), plan)
     folded = _folded(left, right)
     if addend is None and not folded.batch and math.prod(right.batch) == 1:
         left, batch = folded, ()
@@ -185,14 +203,18 @@ def product(
             right = right._replace(batch=(), batch_stride=())
             extra = _Addend((), rows[0][1] if rows else 0, extra.column)
     dims = _dims(left, right, batch, extra.batch)
-    if len(dims) > BATCH_DIMS:
-        raise ShapeError(f"{name}: strides {a.stride} and {b.stride} are not for this kernel")
+    _need_walk(name, a, b, dims)
     views = [_flat(m) for m in (out, a, b, *([] if addend is None else [addend]))]
     whole = _of_sides(left, right)
     items = math.prod(batch)
     if not a.dtype.is_floating_point:
         return _whole_launch(out, views, whole, items, dims)
     return _float_launch(out, views, whole, items, dims, extra, addend is not None, epilogue)
+
+
+def _need_walk(name: str, a: TensorMeta, b: TensorMeta, dims: list[tuple[int, ...]]) -> None:
+    if len(dims) > BATCH_DIMS:
+        raise ShapeError(f"{name}: strides {a.stride} and {b.stride} are not for this kernel")
 
 
 def _whole_launch(
@@ -229,7 +251,7 @@ def _float_launch(
         extra = extra._replace(row=extra.column, column=extra.row)
     cut = cut_up(p, way, items, tile, size, half)
     ends = _epilogue(p, way, extra, added, epilogue)
-    end = 0 if ends[1] == FINAL else finisher(dtype, epilogue.act)
+    end = 0 if ends[1] == FINAL else finisher(dtype, epilogue.act, epilogue.joins)
     plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, (*tile_functions(dtype), end))
     consts = (walker(), *plan, float(epilogue.alpha), float(epilogue.beta))
     body = product_body(added, bool(cut.shared))
@@ -250,7 +272,7 @@ def _epilogue(
     p: Product, way: int, extra: _Addend, added: bool, epilogue: Epilogue
 ) -> tuple[int, int]:
     """(start, finish): what of the epilogue the sums begin with, and what is left to the end."""
-    plain = epilogue.alpha == 1 and epilogue.beta == 1
+    plain = epilogue.alpha == 1 and epilogue.beta == 1 and not epilogue.joins
     act = FINAL if epilogue.act is unchanged else ACTIVATED
     if not added:
         return START_NONE, act if epilogue.alpha == 1 else SCALED

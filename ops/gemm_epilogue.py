@@ -1,6 +1,6 @@
 """The end of a product's epilogue: what is left to do with sums that are in the first cache still.
 
-    act(sum)    act(alpha * sum)    act(alpha * sum + beta * addend)
+    act(sum)    act(alpha * sum)    act(alpha * sum + beta * addend)    act(sum, addend)
 
 A bias or a residual alone costs nothing: the sums of a tile start with it (`ops/tile.py`).  Scaling
 and activations come here, a panel of the result at a time, in a loop that LLVM vectorizes.
@@ -21,6 +21,7 @@ from flowvm.ops.tile import caller
 
 __all__ = ["ACTIVATED", "ADDED", "FINAL", "SCALED", "finish", "finisher", "unchanged"]
 
+INLINE_ALWAYS = True  # for flowvm.native: a call in a loop would keep it from being vectorized
 FINAL, ACTIVATED, SCALED, ADDED = 0, 1, 2, 3  # what is left to do: nothing, or as above
 
 
@@ -76,9 +77,20 @@ finish(function, c, c_row, c_column, addend, s_row, s_column, rows, columns, wha
 )
 
 
+def _after_sum(act: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def join(x: Any, y: Any) -> Any:
+        return act(x + y)
+
+    return join
+
+
 @functools.cache
-def finisher(dtype: str, act: Callable[[Any], Any]) -> int:
-    """The address of the function that ends epilogues with `act`, a scalar function, on `dtype`."""
+def finisher(dtype: str, act: Callable[..., Any], joins: bool = False) -> int:
+    """The address of the function that ends epilogues with `act`, a scalar function, on `dtype`.
+
+    `joins`: it takes the sum and the addend as two arguments.
+    """
+    alone, join = (unchanged, act) if joins else (act, _after_sum(act))
     bits = 32 if dtype == "float32" else 64
     real = getattr(np, dtype)
     load = Intrinsic(
@@ -99,20 +111,20 @@ def finisher(dtype: str, act: Callable[[Any], Any]) -> int:
             to, at = i * c_row, i * s_row
             if what == ACTIVATED and c_column == 1:
                 for j in range(columns):
-                    store(c, to + j, act(load(c, to + j)))
+                    store(c, to + j, alone(load(c, to + j)))
             elif what != ADDED:
                 for j in range(columns):
                     place = to + j * c_column
-                    store(c, place, act(scale * load(c, place)))
+                    store(c, place, alone(scale * load(c, place)))
             elif c_column == 1 and s_column == 1:
                 for j in range(columns):
                     more = weight * load(addend, at + j)
-                    store(c, to + j, act(scale * load(c, to + j) + more))
+                    store(c, to + j, join(scale * load(c, to + j), more))
             else:
                 for j in range(columns):
                     place = to + j * c_column
                     more = weight * load(addend, at + j * s_column)
-                    store(c, place, act(scale * load(c, place) + more))
+                    store(c, place, join(scale * load(c, place), more))
 
     words = ", ".join(["int64"] * 9)
     key = f"{dtype}\n{jit.source_key(end)}"  # which does not see the dtype in `load` and `store`

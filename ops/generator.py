@@ -82,6 +82,16 @@ class Generator:
             self._seed, self._calls = int(words[0]), int(words[1])
         return self
 
+    def position(self) -> tuple[int, int]:
+        """The state as numbers, for `go_to`: seed, and calls since."""
+        with self._lock:
+            return self._seed, self._calls
+
+    def go_to(self, position: tuple[int, int]) -> None:
+        """Go on from where `position` was asked for."""
+        with self._lock:
+            self._seed, self._calls = position
+
     def draw(self) -> tuple[Any, Any]:
         """The seed (as int64) and the number of a new call; live numbers inside a capture."""
         recorder = current_recorder()

@@ -19,10 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widest
+from flowvm.device import cpu
 from flowvm.dtype import bool_, int64
 from flowvm.errors import (
     ArgumentError,
     ArgumentTypeError,
+    DeviceError,
     DTypeError,
     OutOfRangeError,
     ShapeError,
@@ -37,9 +40,11 @@ from flowvm.ops.recording import Recorded, need_tensor
 from flowvm.ops.registry import Launch, Sample, View, broadcast_shapes, op, samples
 from flowvm.ops.scattering import apart, changed, fresh, number_tensor
 from flowvm.ops.slicing import _basic_geometry, _select, _slice, basic_view
+from flowvm.ops.transfers import moved
 from flowvm.ops.views import expand, permute, reshape
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, alias, method
+from flowvm.vm.engine import hot
 
 __all__ = ["index_put"]
 
@@ -103,6 +108,16 @@ def _as_index(key: Any) -> Any:
     return key
 
 
+def _beside(key: Tensor, meta: TensorMeta) -> Tensor:
+    """An index where the tensor is: those on the CPU index every device's tensors."""
+    if key._meta.device is not cpu and key._meta.device is not meta.device:
+        raise DeviceError(
+            f"an index is on the CPU or beside what it indexes: this one is on {key.device}, and "
+            f"the tensor on {meta.device}"
+        )
+    return moved(key, meta.device)
+
+
 def _consumed(key: Any) -> int:
     """The dimensions of the tensor that a key uses up."""
     if key is None or key is Ellipsis or isinstance(key, bool):
@@ -138,7 +153,7 @@ def _written_out(meta: TensorMeta, key: Any) -> tuple[tuple[Any, ...], list[_Adv
         ):
             mask = k.reshape(1) if isinstance(k, Tensor) else adopt_array(np.array([k]))
             items.append(None)
-            advanced.append(_Advanced(shown, 1, true_positions(mask)))
+            advanced.append(_Advanced(shown, 1, _beside(true_positions(mask), meta)))
             shown += 1
         elif isinstance(k, slice):
             items.append(_sliced(k, meta.shape[d]))
@@ -146,7 +161,7 @@ def _written_out(meta: TensorMeta, key: Any) -> tuple[tuple[Any, ...], list[_Adv
         elif isinstance(k, Tensor):
             count = _consumed(k)
             items += [(0, n, 1) for n in meta.shape[d : d + count]]
-            advanced.append(_Advanced(shown, count, _position_list(k, meta, d)))
+            advanced.append(_Advanced(shown, count, _beside(_position_list(k, meta, d), meta)))
             d, shown = d + count, shown + count
         else:
             items.append(_single(k, meta.shape[d], d))
@@ -208,7 +223,7 @@ def _joined_body(
     return 0
 
 
-@op("a, b -> out", name="join_positions")
+@op("a, b -> out", name="join_positions", cuda="indexing:join")
 def _join_positions(a: TensorMeta, b: TensorMeta, na: int, nb: int, da: int, db: int) -> Launch:
     """Positions in two dimensions of sizes na and nb as positions in the two taken together."""
     n = a.numel
@@ -279,7 +294,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         and key._meta.shape == x._meta.shape
         and key.ndim
     ):
-        return masked_select(x, key)
+        return masked_select(x, _beside(key, x._meta))
     plan, positions, shown = _planned(x._meta, key)
     if positions is None:
         return basic_view(x, plan.items)
@@ -421,8 +436,9 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
         value = adopt_array(np.array(value, dtype=x._meta.dtype.numpy))
     elif not isinstance(value, Tensor):
         value = number_tensor(x, _number(value))
+    value = moved(value, x._meta.device)
     if masks and value._meta.ndim == 0 and key._meta.shape == x._meta.shape[: key.ndim]:
-        mask = reshape(key, (*key.shape, *([1] * (x.ndim - key.ndim))))
+        mask = reshape(_beside(key, x._meta), (*key.shape, *([1] * (x.ndim - key.ndim))))
         masked_fill_(x, mask, value.to(x._meta.dtype))
         return
     plan, positions, shown = _planned(x._meta, key)
@@ -467,6 +483,8 @@ def index_put(
 
     accumulate   add the values instead; those for one element add up
     """
+    if hot["autocast"]:
+        input, values = widest(input, values)
     return _index_put(fresh, input, indices, values, accumulate)
 
 

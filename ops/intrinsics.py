@@ -22,11 +22,13 @@ __all__ = [
     "bits",
     "ceil",
     "copysign",
+    "declared",
     "fabs",
     "float_intrinsic",
     "floor",
     "fma",
     "from_bits",
+    "half",
     "llvm_intrinsic",
     "rint",
     "sqrt",
@@ -36,33 +38,49 @@ __all__ = [
 Number = Any  # float32 or float64, NumPy's, Numba's or Python's
 
 
-def float_intrinsic(build: Callable[..., Any], python: Callable[..., Any], arity: int) -> Intrinsic:
-    """An intrinsic on `arity` floats of one dtype, made by `build(builder, values, bits)`."""
+def float_intrinsic(
+    build: Callable[..., Any],
+    python: Callable[..., Any],
+    arity: int,
+    cuda: Callable[..., Any] | None = None,
+) -> Intrinsic:
+    """An intrinsic on `arity` floats of one dtype, made by `build(builder, values, bits)`.
+
+    `cuda` is such a function for CUDA kernels, where `build` is not for them.
+    """
 
     def define() -> Any:
-        from numba import types
+        return _define_float(build, arity)
 
-        def typed(kind: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-                return build(builder, list(values), 32 if kind == types.float32 else 64)
+    def define_cuda() -> Any:
+        return _define_float(cuda or build, arity)
 
-            return kind(*([kind] * arity)), codegen
-
-        def one(typingctx: Any, x: Any) -> Any:
-            return typed(x)
-
-        def two(typingctx: Any, x: Any, y: Any) -> Any:
-            return typed(x)
-
-        def three(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
-            return typed(x)
-
-        return (one, two, three)[arity - 1]
-
-    return Intrinsic(python, define)
+    return Intrinsic(python, define, define if cuda is None else define_cuda)
 
 
-def _declared(builder: Any, name: str, values: list[Any]) -> Any:
+def _define_float(build: Callable[..., Any], arity: int) -> Any:
+    from numba import types
+
+    def typed(kind: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return build(builder, list(values), 32 if kind == types.float32 else 64)
+
+        return kind(*([kind] * arity)), codegen
+
+    def one(typingctx: Any, x: Any) -> Any:
+        return typed(x)
+
+    def two(typingctx: Any, x: Any, y: Any) -> Any:
+        return typed(x)
+
+    def three(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+        return typed(x)
+
+    return (one, two, three)[arity - 1]
+
+
+def declared(builder: Any, name: str, values: list[Any]) -> Any:
+    """A call of the function `name`, which takes and gives numbers of one dtype."""
     from llvmlite import ir
     from numba.core import cgutils
 
@@ -73,13 +91,26 @@ def _declared(builder: Any, name: str, values: list[Any]) -> Any:
     return builder.call(function, values)
 
 
-def llvm_intrinsic(name: str, python: Callable[..., Any], arity: int = 1) -> Intrinsic:
+def llvm_intrinsic(
+    name: str, python: Callable[..., Any], arity: int = 1, cuda: Callable[..., Any] | None = None
+) -> Intrinsic:
     """The function that LLVM calls llvm.<name>.f32 and .f64."""
     return float_intrinsic(
-        lambda builder, values, bits: _declared(builder, f"llvm.{name}.f{bits}", values),
+        lambda builder, values, bits: declared(builder, f"llvm.{name}.f{bits}", values),
         python,
         arity,
+        cuda,
     )
+
+
+def _copysign_bits(builder: Any, values: list[Any], bits: int) -> Any:
+    """By integers: NVVM has no such function."""
+    from llvmlite import ir
+
+    word, sign = ir.IntType(bits), 1 << (bits - 1)
+    size, signed = (builder.bitcast(v, word) for v in values)
+    joined = builder.or_(builder.and_(size, word(sign - 1)), builder.and_(signed, word(sign)))
+    return builder.bitcast(joined, values[0].type)
 
 
 def _fma(x: Number, y: Number, z: Number) -> Number:
@@ -100,8 +131,23 @@ ceil = llvm_intrinsic("ceil", np.ceil)
 trunc = llvm_intrinsic("trunc", np.trunc)
 rint = llvm_intrinsic("rint", np.rint)
 sqrt = llvm_intrinsic("sqrt", np.sqrt)
-copysign = llvm_intrinsic("copysign", np.copysign, 2)
+copysign = llvm_intrinsic("copysign", np.copysign, 2, _copysign_bits)
 fma = llvm_intrinsic("fma", _fma, 3)
+
+
+def _half_ir(builder: Any, values: list[Any], bits: int) -> Any:
+    from llvmlite import ir
+
+    single = values[0] if bits == 32 else builder.fptrunc(values[0], ir.FloatType())
+    rounded = builder.fptrunc(single, ir.HalfType())
+    return builder.fpext(rounded, values[0].type)
+
+
+def _half_python(x: Number) -> Number:
+    return type(x)(np.float16(np.float32(x)))
+
+
+half = float_intrinsic(_half_ir, _half_python, 1)  # x as a float16 would hold it
 
 
 # --- bits -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from flowvm.dtype import result_type_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.interpreter import Invocation, Operator, call_into
 from flowvm.meta import TensorMeta
-from flowvm.ops.assembly import Piece, assembled
+from flowvm.ops.assembly import Assembly, Piece
 from flowvm.ops.core import cast
 from flowvm.ops.recording import Recorded, empty_of, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.registry import Sample, samples
@@ -99,7 +99,7 @@ def _cat_meta(metas: tuple[TensorMeta, ...], dim: int, new: bool) -> tuple[Tenso
     return TensorMeta.of((*rest[0], total, *rest[1]), first.dtype, first.device), at
 
 
-def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _cat_infer(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     dim, new = attrs
     inputs = metas[len(metas) - count :]
     out, at = _cat_meta(inputs, dim, new)
@@ -116,7 +116,11 @@ def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
             shape, stride = tuple(m.shape), m.stride
         pieces.append(Piece(k, shape, out.stride, start * out.stride[at], 0, stride))
         start += shape[at]
-    return assembled(out, pieces)
+    return Assembly(out, tuple(pieces))
+
+
+def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    return _cat_infer(count, metas, attrs).on_cpu()
 
 
 @functools.cache
@@ -128,6 +132,8 @@ def _cat_of(count: int) -> Operator:
         lower=functools.partial(_cat_lower, count),
         attrs=("dim", "stacked"),
         grad=_cat_grad,
+        infer=functools.partial(_cat_infer, count),
+        recipe=("flowvm.ops.joining:_cat_of", (count,)),
     )
 
 

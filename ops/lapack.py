@@ -1,5 +1,5 @@
-"""Linear systems: solve, inverse, determinant and Cholesky's factor, by LAPACK, called by address
-inside kernels.
+"""Linear systems: solve, inverse, determinant and Cholesky's factor, on the CPU by LAPACK, called
+by address inside kernels.
 
 Each matrix of a batch is factored in a unit's own scratch memory.  A matrix that cannot be factored
 is found there: the error is raised where the result is read, LinAlgError with its place in the
@@ -229,7 +229,7 @@ def _solve_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return da, sum_to(db, c.metas[1].shape) if c.needs[1] else None
 
 
-@op("a, b -> out", name="solve", saves="a, out", grad=_solve_grad)
+@op("a, b -> out", name="solve", saves="a, out", grad=_solve_grad, cuda="systems:solve")
 def _solve(a: TensorMeta, b: TensorMeta) -> Launch:
     return _system(a, b)
 
@@ -239,7 +239,7 @@ def _inverse_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return (-_matmul_nt(_matmul_tn(x, g), x),)
 
 
-@op("a -> out", name="inverse", saves="out", grad=_inverse_grad)
+@op("a -> out", name="inverse", saves="out", grad=_inverse_grad, cuda="systems:inverse")
 def _inverse(a: TensorMeta) -> Launch:
     return _system(a, None)
 
@@ -251,7 +251,7 @@ def _slogdet_grad(c: Any, _: Any, g: Any) -> tuple[Any, ...]:
     return (g.unsqueeze(-1).unsqueeze(-1) * _inverse(a).transpose(-2, -1),)
 
 
-@op("a -> sign, logabsdet", name="slogdet", saves="a", grad=_slogdet_grad)
+@op("a -> sign, logabsdet", name="slogdet", saves="a", grad=_slogdet_grad, cuda="systems:slogdet")
 def _slogdet(a: TensorMeta) -> Launch:
     n = _square("slogdet", a)
     count = math.prod(a.shape[:-2])
@@ -269,13 +269,15 @@ def _cholesky_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     (factor,) = c.saved
     n = factor.shape[-1]
     mask = np.tril(np.ones((n, n))) - 0.5 * np.eye(n)
-    lower = matmul(factor.transpose(-2, -1), g) * tensor(mask).to(factor.dtype)
+    lower = matmul(factor.transpose(-2, -1), g) * tensor(
+        mask, dtype=factor.dtype, device=factor.device
+    )
     inverse = _inverse(factor)
     out = matmul(_matmul_tn(inverse, lower), inverse)
     return ((out + out.transpose(-2, -1)) * 0.5,)
 
 
-@op("a -> out", name="cholesky", saves="out", grad=_cholesky_grad)
+@op("a -> out", name="cholesky", saves="out", grad=_cholesky_grad, cuda="systems:cholesky")
 def _cholesky(a: TensorMeta) -> Launch:
     n = _square("cholesky", a)
     count = math.prod(a.shape[:-2])

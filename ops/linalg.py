@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import lowered
+from flowvm.device import cpu
+from flowvm.dtype import float16
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import sum_to
@@ -23,6 +26,7 @@ from flowvm.ops.registry import (
     samples,
 )
 from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import hot
 
 __all__ = ["linear", "matmul"]
 
@@ -76,7 +80,10 @@ def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("input, other -> out", saves="input, other", grad=_matmul_grad, dense=False, half="native")
+@op(
+    "input, other -> out", saves="input, other", grad=_matmul_grad, dense=False, half="native",
+    cuda="products:product",
+)  # fmt: skip
 def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     """The matrix product; `a @ b` is the same.
 
@@ -90,13 +97,19 @@ def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     return product("matmul", input, other, False, False)
 
 
-@op("input, other -> out", saves="input, other", grad=_nt_grad, dense=False, half="native")
+@op(
+    "input, other -> out", saves="input, other", grad=_nt_grad, dense=False, half="native",
+    cuda="products:product",
+)  # fmt: skip
 def _matmul_nt(input: TensorMeta, other: TensorMeta) -> Launch:
     """input @ other.transpose(-2, -1), for matrices."""
     return product("matmul", input, other, False, True)
 
 
-@op("input, other -> out", saves="input, other", grad=_tn_grad, dense=False, half="native")
+@op(
+    "input, other -> out", saves="input, other", grad=_tn_grad, dense=False, half="native",
+    cuda="products:product",
+)  # fmt: skip
 def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
     """input.transpose(-2, -1) @ other, for matrices."""
     return product("matmul", input, other, True, False)
@@ -148,6 +161,8 @@ def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     saves="input, weight",
     grad=_linear_grad,
     dense=False,
+    half="cuda",
+    cuda="products:product",
 )
 def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
     _check_linear(input, weight)
@@ -174,8 +189,29 @@ def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
         )
 
 
+def _sum_of_halves(otherwise: Any) -> Any:
+    """The fallback of `linear` on the CPU: float16 is multiplied as it is, and the bias added to
+    that, which is quicker than to convert it all to float32 and back.
+    """
+
+    def fallback(input: Any, weight: Any, bias: Any) -> Any:
+        metas = [t._meta for t in (input, weight, bias) if isinstance(t, Tensor)]
+        if len(metas) == 3 and all(m.dtype is float16 and m.device is cpu for m in metas):
+            _check_linear(*metas[:2])
+            if metas[2].shape == metas[1].shape[:1]:
+                return linear(input, weight) + bias
+        return otherwise(input, weight, bias)
+
+    return fallback
+
+
+operator_of(_affine).fallback = _sum_of_halves(operator_of(_affine).fallback)
+
+
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out)."""
+    if hot["autocast"]:
+        input, weight, bias = lowered(input, weight, bias)
     out: Tensor
     if bias is not None:
         out = _affine(input, weight, bias)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widened
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.ops.activation import logsigmoid
 from flowvm.ops.class_loss_ops import check_reduction
@@ -22,6 +23,7 @@ from flowvm.ops.core import sum_to
 from flowvm.ops.elementwise import Elementwise, elementwise
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
 
 __all__ = [
     "binary_cross_entropy",
@@ -266,6 +268,8 @@ def kl_div(
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 · x2 / (|x1| |x2|) over `dim`, no length counting as less than eps."""
+    if hot["autocast"]:
+        x1, x2 = widened(x1, x2)
 
     def length(x: Tensor) -> Tensor:
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is

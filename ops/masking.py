@@ -118,7 +118,14 @@ def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     return masked_scatter(zeros, mask, g), None
 
 
-@op("x, mask -> out?", name="masked_select", saves="mask", grad=_select_grad, half="native")
+@op(
+    "x, mask -> out?",
+    name="masked_select",
+    saves="mask",
+    grad=_select_grad,
+    half="native",
+    cuda="keeping:masked_select",
+)
 def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     n = x.numel
     views = (bits(x, (n,)), bits(x, (n,)), bits(mask, (n,)))
@@ -153,7 +160,7 @@ def _place_body(
     return 0
 
 
-@op("x!, mask, source -> ", name="masked_scatter_", half="native")
+@op("x!, mask, source -> ", name="masked_scatter_", half="native", cuda="keeping:masked_scatter")
 def _place(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> Launch:
     n, available = x.numel, source.numel
     views = (bits(x, (n,)), bits(mask, (n,)), bits(source, (available,)))
@@ -176,7 +183,14 @@ def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     return masked_scatter(zeros, mask, g), None
 
 
-@op("g, mask -> out", name="masked_collect", saves="mask", grad=_collect_grad, half="native")
+@op(
+    "g, mask -> out",
+    name="masked_collect",
+    saves="mask",
+    grad=_collect_grad,
+    half="native",
+    cuda="keeping:masked_collect",
+)
 def _collect(g: TensorMeta, mask: TensorMeta, total: int) -> Launch:
     n = g.numel
     out = g.with_shape((total,))

@@ -60,12 +60,24 @@ def _triangle(x: TensorMeta, k: int, lower: bool) -> Launch:
     )
 
 
-@op("x -> out", name="tril", half="native", grad=lambda c, g: (_tril(g, *c.attrs),))
+@op(
+    "x -> out",
+    name="tril",
+    half="native",
+    grad=lambda c, g: (_tril(g, *c.attrs),),
+    cuda="matrices:triangle",
+)
 def _tril(x: TensorMeta, k: int) -> Launch:
     return _triangle(x, k, True)
 
 
-@op("x -> out", name="triu", half="native", grad=lambda c, g: (_triu(g, *c.attrs),))
+@op(
+    "x -> out",
+    name="triu",
+    half="native",
+    grad=lambda c, g: (_triu(g, *c.attrs),),
+    cuda="matrices:triangle",
+)
 def _triu(x: TensorMeta, k: int) -> Launch:
     return _triangle(x, k, False)
 
@@ -97,10 +109,10 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 def _indices(
     name: str, pick: Any, row: int, col: int, offset: int, dtype: Any, device: Any
 ) -> Tensor:
-    as_device(device)
     if row < 0 or col < 0:
         raise ArgumentError(f"{name}: a matrix has no {row} rows and {col} columns")
-    return tensor(np.stack(pick(row, offset, col)), dtype=int64 if dtype is None else dtype)
+    kind = int64 if dtype is None else dtype
+    return tensor(np.stack(pick(row, offset, col)), dtype=kind, device=device)
 
 
 def tril_indices(
@@ -136,6 +148,7 @@ def _embed_body(out: Array, x: Array, n: int, size: int, k: int, lo: int, hi: in
     name="diag_embed",
     half="native",
     grad=lambda c, g: (g.diagonal(c.attrs[0], -2, -1),),
+    cuda="matrices:diag_embed",
 )
 def _embed(x: TensorMeta, k: int) -> Launch:
     n = x.shape[-1]
@@ -191,9 +204,9 @@ def eye(
     """The matrix of `n` rows and `m` (default `n`) columns with ones on its diagonal, zeros
     elsewhere.
     """
-    as_device(device)
     shape = as_shape((n, n if m is None else m))
-    meta = TensorMeta.of(shape, get_default_dtype() if dtype is None else as_dtype(dtype))
+    kind = get_default_dtype() if dtype is None else as_dtype(dtype)
+    meta = TensorMeta.of(shape, kind, as_device(device))
     out = filled_of(meta, 0)
     if meta.numel:
         out.diagonal().copy_(filled_of(meta.with_shape((min(shape),)), 1))
@@ -250,7 +263,8 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
         raise ShapeError(f"vander needs a vector, got shape {tuple(x.shape)}")
     count = x._meta.numel if N is None else N
     powers = np.arange(count) if increasing else np.arange(count)[::-1]
-    return x.reshape((-1, 1)) ** tensor(np.ascontiguousarray(powers), dtype=x._meta.dtype)  # type: ignore[no-any-return]
+    exponents = tensor(np.ascontiguousarray(powers), dtype=x._meta.dtype, device=x._meta.device)
+    return x.reshape((-1, 1)) ** exponents  # type: ignore[no-any-return]
 
 
 for _f in (tril, triu, diag, diag_embed):

@@ -52,7 +52,7 @@ _rows_body = functools.cache(moment_kernels.rows_body)
 _columns_body = functools.cache(moment_kernels.columns_body)
 
 
-@op("x -> variance, mean", name="moments", dense=False, half="native")
+@op("x -> variance, mean", name="moments", dense=False, half="native", cuda="folding:moments")
 def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Launch:
     """Variance and mean, where there is a walk.  Those of float16 are float32."""
     walk = walk_of(x, dims)

@@ -8,6 +8,7 @@ each sample.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from flowvm.meta import TensorMeta
@@ -36,9 +37,16 @@ from flowvm.ops.norm_planes import (
     plain_planes_backward,
     planes_backward,
 )
-from flowvm.ops.registry import Launch, View
+from flowvm.ops.registry import Launch, View, power_below
 
-__all__ = ["Size", "backward_launch", "cube_of", "forward_launch", "groups_of"]
+__all__ = [
+    "Size",
+    "backward_launch",
+    "cube_of",
+    "forward_launch",
+    "groups_of",
+    "row_sizes",
+]
 
 Size = int | tuple[int, ...]
 CHUNK = 1 << 15  # elements of a chunk of work
@@ -97,7 +105,7 @@ def _family(x: TensorMeta, kind: str) -> str:
     return "rows" if space == 1 else "planes"
 
 
-def _row_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, int]:
+def row_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, int]:
     """Elements of a row, and after how many rows the weights begin again."""
     if kind == "layer":
         return _elements(size), 1
@@ -130,9 +138,10 @@ def forward_launch(
     body = _FIXED[family] if fixed else _FORWARD[family][len(inputs)]
     views, groups = _flat(*outputs, *inputs), groups_of(x, kind, size)
     if family == "rows":
-        n, period = _row_sizes(x, kind, size)
+        n, period = row_sizes(x, kind, size)
         row_consts = (n, period, float(eps), bool(center))
-        return Launch(outputs, body, views, row_consts, groups, _grain(n))
+        rows = n, 0, n, *[0] * (len(inputs) - 1)
+        return Launch(outputs, body, views, row_consts, groups, _grain(n), blocks=rows)
     if family == "columns":
         return _columns(outputs, body, views, x, (float(eps),), int(fixed))
     sizes = _plane_sizes(x, kind, size)
@@ -159,16 +168,18 @@ def backward_launch(
     if family == "columns":
         return _columns(outputs, body, views, x, (bool(fixed), float(eps)), 0)
     if family == "rows":
-        n, period = _row_sizes(x, kind, size)
+        n, period = row_sizes(x, kind, size)
         if not full:
-            return Launch(outputs, body, views, (n, float(eps), bool(center)), groups, _grain(n))
+            plain_consts, rows = (n, float(eps), bool(center)), (n, n, n, 0)
+            return Launch(outputs, body, views, plain_consts, groups, _grain(n), blocks=rows)
         # each block leaves two numbers for each weight: little next to its rows if they are many
-        tall = max(16, min(256, 4 * CHUNK // max(1, n)))
+        tall = max(16, power_below(min(256, 4 * CHUNK // max(1, n))))
         blocks, weights = -(-groups // tall), outputs[1].numel
         row_consts = (n, period, tall, float(eps), bool(center))
         row_steps = (blocks, 1), (-(-weights // STRIPE), _grain(STRIPE * blocks))
         scratch = 2 * blocks * weights * x.dtype.itemsize
-        return _launch(outputs, body, views, row_consts, row_steps, scratch, 16 * STRIPE)
+        made = _launch(outputs, body, views, row_consts, row_steps, scratch, 16 * STRIPE)
+        return replace(made, blocks=(tall * n, 0, 0, tall * n, tall * n, 0, 0))
     sizes = _plane_sizes(x, kind, size)
     channels, space = sizes[0], sizes[1]
     planes = channels * int(x.shape[0])

@@ -41,6 +41,7 @@ def _forward(
     saves="input, stats",
     constants="stats",
     grad=lambda c, g: (_back(g, *c.saved, *c.attrs),),
+    cuda="normalizing:forward",
 )
 def _plain(input: TensorMeta, kind: str, size: Size, eps: float, center: bool) -> Launch:
     return _forward(input, kind, size, eps, center)
@@ -76,7 +77,13 @@ def _along_x(c: Any, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     return out
 
 
-@op("h, x, stats -> out", name="normalize_backward", saves="h, x, stats", grad=_back_grad)
+@op(
+    "h, x, stats -> out",
+    name="normalize_backward",
+    saves="h, x, stats",
+    grad=_back_grad,
+    cuda="normalizing:backward",
+)
 def _back(
     h: TensorMeta, x: TensorMeta, stats: TensorMeta, kind: str, size: Size, eps: float, center: bool
 ) -> Launch:
@@ -112,6 +119,7 @@ def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ..
     name="normalize_backward",
     saves="g, x, stats, weight",
     grad=_full_back_grad,
+    cuda="normalizing:backward",
 )
 def _full_back(
     g: TensorMeta,
@@ -143,6 +151,7 @@ def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     saves="input, weight, stats",
     constants="stats",
     grad=_weighted_grad,
+    cuda="normalizing:forward",
 )
 def _weighted(
     input: TensorMeta, weight: TensorMeta, kind: str, size: Size, eps: float, center: bool
@@ -157,6 +166,7 @@ def _weighted(
     saves="input, weight, stats",
     constants="stats",
     grad=_weighted_grad,
+    cuda="normalizing:forward",
 )
 def _affine(
     input: TensorMeta,
@@ -177,6 +187,7 @@ def _affine(
     constants="stats",
     scalars="momentum: float",
     grad=lambda c, g: (*_tracking_back(g, *c.saved, *c.attrs), None, None),
+    cuda="normalizing:tracking",
 )
 def _tracking(
     input: TensorMeta,
@@ -253,6 +264,7 @@ def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, .
     name="normalize_backward",
     saves="g, x, stats, weight",
     grad=_fixed_back_grad,
+    cuda="normalizing:fixed_backward",
 )
 def _fixed_back(
     g: TensorMeta, x: TensorMeta, stats: TensorMeta, weight: TensorMeta, eps: float
@@ -267,6 +279,7 @@ def _fixed_back(
     saves="input, weight, stats",
     constants="stats",
     grad=lambda c, g: (*_fixed_back(g, c.saved[0], c.saved[2], c.saved[1], *c.attrs), None, None),
+    cuda="normalizing:fixed",
 )
 def _fixed(
     input: TensorMeta,

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widened
 from flowvm.dtype import finfo, float16, float32
 from flowvm.errors import ArgumentError
 from flowvm.ops.norm_checks import check_channels
 from flowvm.ops.norm_ops import _both, _fixed, _normalized, _tracking, _update
 from flowvm.ops.registry import Sample, samples
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
 
 __all__ = [
     "batch_norm",
@@ -42,6 +44,8 @@ def layer_norm(
 
     `normalized_shape` names these dimensions and is the shape of `weight` and `bias`.
     """
+    if hot["autocast"]:
+        input, weight, bias = widened(input, weight, bias)
     shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
     return _normalized(input, weight, bias, "layer", shape, eps, True)[0]
 
@@ -55,6 +59,8 @@ def rms_norm(
     """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the
     dtype's.
     """
+    if hot["autocast"]:
+        input, weight = widened(input, weight)
     shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if eps is None and input._meta.dtype.is_floating_point:
         eps = finfo(input._meta.dtype).eps
@@ -71,6 +77,8 @@ def group_norm(
     """Normalise each sample of (N, C, ...) within `num_groups` groups of its channels; weight and
     bias are per channel.
     """
+    if hot["autocast"]:
+        input, weight, bias = widened(input, weight, bias)
     return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
 
 
@@ -149,6 +157,8 @@ def instance_norm(
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm over `dim`, or by eps where that is smaller."""
+    if hot["autocast"]:
+        (input,) = widened(input)
     if input._meta.dtype is float16:
         found: Tensor = normalize(input.to(float32), p, dim, eps).to(float16)
         return found

@@ -146,7 +146,7 @@ def _nth_body(
             counted[np.uint64((keys[i] >> shift) & (VALUES - 1))] += 1
 
 
-@op("x -> value, index", name="kthvalue")
+@op("x -> value, index", name="kthvalue", cuda="selecting:kthvalue")
 def nth_of_rows(x: TensorMeta, nth: int) -> Launch:
     """Element `nth` of the sorted last dimension, which is gone from the result: value, position.
 

@@ -13,16 +13,126 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
+from flowvm.ops import scalar
 from flowvm.ops.registry import Launch, View, op
 
 __all__ = ["adam_step_", "amsgrad_step_", "sgd_momentum_step_", "sgd_step_"]
 
 GRAIN = 16384
+INLINE_ALWAYS = True  # for flowvm.native: a call in a loop would keep it from being vectorized
 Array = Any
+
+
+# --- one element, on any device -----------------------------------------------------------------
+
+
+def sgd_element(w: Any, g: Any, rate: Any, direction: Any, decay: Any) -> Any:
+    """The new parameter."""
+    return w - rate * (direction * g + decay * w)
+
+
+def momentum_numbers(momentum: float, dampening: float, first: int) -> tuple[float, float]:
+    """What is kept of the buffer and taken of the gradient; the first step takes it whole."""
+    return 0.0 if first else momentum, 1.0 if first else 1.0 - dampening
+
+
+def momentum_element(
+    w: Any, g: Any, buf: Any, rate: Any, direction: Any, decay: Any, keep: Any, take: Any
+) -> tuple[Any, Any]:
+    """The new parameter and buffer."""
+    b = keep * buf + take * (direction * g + decay * w)
+    return w - rate * b, b
+
+
+def nesterov_element(
+    w: Any,
+    g: Any,
+    buf: Any,
+    rate: Any,
+    direction: Any,
+    decay: Any,
+    keep: Any,
+    take: Any,
+    ahead: Any,
+) -> tuple[Any, Any]:
+    """The new parameter and buffer."""
+    d = direction * g + decay * w
+    b = keep * buf + take * d
+    return w - rate * (d + ahead * b), b
+
+
+AdamNumbers = tuple[float, float, float, float, float, float, float]
+
+
+def adam_numbers(
+    decoupled: bool,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    step: int,
+) -> AdamNumbers:
+    """shrink, decay, new1, keep2, new2, size and spread of `adam_element`."""
+    return (
+        1.0 - lr * weight_decay if decoupled else 1.0,
+        0.0 if decoupled else weight_decay,
+        1.0 - beta1,
+        beta2,
+        1.0 - beta2,
+        lr / (1.0 - beta1**step),
+        scalar.sqrt(1.0 - beta2**step),
+    )
+
+
+def adam_element(
+    w: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    shrink: Any,
+    decay: Any,
+    new1: Any,
+    keep2: Any,
+    new2: Any,
+    size: Any,
+    spread: Any,
+    direction: Any,
+    floor: Any,
+) -> tuple[Any, Any, Any]:
+    """The new parameter, mean and mean square."""
+    d = direction * g + decay * w
+    mean = m + (d - m) * new1
+    square = v * keep2 + d * d * new2
+    return w * shrink - size * (mean / (scalar.sqrt(square) / spread + floor)), mean, square
+
+
+def amsgrad_element(
+    w: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    top: Any,
+    shrink: Any,
+    decay: Any,
+    new1: Any,
+    keep2: Any,
+    new2: Any,
+    size: Any,
+    spread: Any,
+    direction: Any,
+    floor: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """The new parameter, mean, mean square, and the largest mean square so far."""
+    d = direction * g + decay * w
+    mean = m + (d - m) * new1
+    square = v * keep2 + d * d * new2
+    top = max(top, square)
+    return w * shrink - size * (mean / (scalar.sqrt(top) / spread + floor)), mean, square, top
+
+
+# --- ranges, on the CPU -------------------------------------------------------------------------
 
 
 def _sgd_body(
@@ -32,7 +142,7 @@ def _sgd_body(
     rate, decay, direction = real(lr), real(weight_decay), real(sign)
     p, g = p[lo:hi], g[lo:hi]
     for i in range(len(p)):
-        p[i] -= rate * (direction * g[i] + decay * p[i])
+        p[i] = sgd_element(p[i], g[i], rate, direction, decay)
 
 
 def _momentum_body(
@@ -51,22 +161,17 @@ def _momentum_body(
 ) -> None:
     real = p.dtype.type
     rate, decay, direction = real(lr), real(weight_decay), real(sign)
-    # The first step takes the gradient whole: the buffer starts as a copy of it.
-    keep = real(0.0 if first else momentum)
-    take = real(1.0 if first else 1.0 - dampening)
-    ahead = real(momentum)
+    kept, taken = momentum_numbers(momentum, dampening, first)
+    keep, take, ahead = real(kept), real(taken), real(momentum)
     p, g, buf = p[lo:hi], g[lo:hi], buf[lo:hi]
     if nesterov:
         for i in range(len(p)):
-            d = direction * g[i] + decay * p[i]
-            b = keep * buf[i] + take * d
-            buf[i] = b
-            p[i] -= rate * (d + ahead * b)
+            w, b = nesterov_element(p[i], g[i], buf[i], rate, direction, decay, keep, take, ahead)
+            p[i], buf[i] = w, b
     else:
         for i in range(len(p)):
-            b = keep * buf[i] + take * (direction * g[i] + decay * p[i])
-            buf[i] = b
-            p[i] -= rate * b
+            w, b = momentum_element(p[i], g[i], buf[i], rate, direction, decay, keep, take)
+            p[i], buf[i] = w, b
 
 
 def _adam_body(
@@ -86,21 +191,15 @@ def _adam_body(
     hi: int,
 ) -> None:
     real = p.dtype.type
-    shrink = real(1.0 - lr * weight_decay if decoupled else 1.0)
-    decay = real(0.0 if decoupled else weight_decay)
-    direction, floor = real(sign), real(eps)
-    new1, keep2, new2 = real(1.0 - beta1), real(beta2), real(1.0 - beta2)
-    size = real(lr / (1.0 - beta1**step))
-    spread = real(np.sqrt(1.0 - beta2**step))
+    a, b, c, d, e, f, h = adam_numbers(decoupled, lr, beta1, beta2, weight_decay, step)
+    shrink, decay, new1, keep2, new2 = real(a), real(b), real(c), real(d), real(e)
+    size, spread, direction, floor = real(f), real(h), real(sign), real(eps)
     p, g, m, v = p[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi]
     for i in range(len(p)):
-        w = p[i]
-        d = direction * g[i] + decay * w
-        mean = m[i] + (d - m[i]) * new1
-        square = v[i] * keep2 + d * d * new2
-        m[i] = mean
-        v[i] = square
-        p[i] = w * shrink - size * (mean / (np.sqrt(square) / spread + floor))
+        p[i], m[i], v[i] = adam_element(
+            p[i], g[i], m[i], v[i],
+            shrink, decay, new1, keep2, new2, size, spread, direction, floor,
+        )  # fmt: skip
 
 
 def _amsgrad_body(
@@ -121,23 +220,15 @@ def _amsgrad_body(
     hi: int,
 ) -> None:
     real = p.dtype.type
-    shrink = real(1.0 - lr * weight_decay if decoupled else 1.0)
-    decay = real(0.0 if decoupled else weight_decay)
-    direction, floor = real(sign), real(eps)
-    new1, keep2, new2 = real(1.0 - beta1), real(beta2), real(1.0 - beta2)
-    size = real(lr / (1.0 - beta1**step))
-    spread = real(np.sqrt(1.0 - beta2**step))
+    a, b, c, d, e, f, h = adam_numbers(decoupled, lr, beta1, beta2, weight_decay, step)
+    shrink, decay, new1, keep2, new2 = real(a), real(b), real(c), real(d), real(e)
+    size, spread, direction, floor = real(f), real(h), real(sign), real(eps)
     p, g, m, v, top = p[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], top[lo:hi]
     for i in range(len(p)):
-        w = p[i]
-        d = direction * g[i] + decay * w
-        mean = m[i] + (d - m[i]) * new1
-        square = v[i] * keep2 + d * d * new2
-        highest = max(top[i], square)
-        m[i] = mean
-        v[i] = square
-        top[i] = highest
-        p[i] = w * shrink - size * (mean / (np.sqrt(highest) / spread + floor))
+        p[i], m[i], v[i], top[i] = amsgrad_element(
+            p[i], g[i], m[i], v[i], top[i],
+            shrink, decay, new1, keep2, new2, size, spread, direction, floor,
+        )  # fmt: skip
 
 
 def _launch(body: Any, metas: tuple[TensorMeta, ...], consts: tuple[float | bool, ...]) -> Launch:
@@ -167,7 +258,7 @@ def _sign(maximize: bool) -> float:
     return -1.0 if maximize else 1.0
 
 
-@op("param!, grad -> ", scalars="lr: float, weight_decay: float")
+@op("param!, grad -> ", scalars="lr: float, weight_decay: float", cuda="optimizer:sgd")
 def sgd_step_(param: TensorMeta, grad: TensorMeta, maximize: bool) -> Launch:
     """sgd_step_(param, grad, maximize, lr, weight_decay): one step of plain SGD, in place."""
     return _launch(_sgd_body, (param, grad), (_sign(maximize),))
@@ -176,6 +267,7 @@ def sgd_step_(param: TensorMeta, grad: TensorMeta, maximize: bool) -> Launch:
 @op(
     "param!, grad, momentum_buffer! -> ",
     scalars="lr: float, momentum: float, dampening: float, weight_decay: float, first: int",
+    cuda="optimizer:momentum",
 )
 def sgd_momentum_step_(
     param: TensorMeta, grad: TensorMeta, momentum_buffer: TensorMeta, nesterov: bool, maximize: bool
@@ -192,7 +284,7 @@ def sgd_momentum_step_(
 _ADAM_SCALARS = "lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int"
 
 
-@op("param!, grad, exp_avg!, exp_avg_sq! -> ", scalars=_ADAM_SCALARS)
+@op("param!, grad, exp_avg!, exp_avg_sq! -> ", scalars=_ADAM_SCALARS, cuda="optimizer:adam")
 def adam_step_(
     param: TensorMeta,
     grad: TensorMeta,
@@ -208,7 +300,11 @@ def adam_step_(
     return _launch(_adam_body, metas, (decoupled, _sign(maximize)))
 
 
-@op("param!, grad, exp_avg!, exp_avg_sq!, max_exp_avg_sq! -> ", scalars=_ADAM_SCALARS)
+@op(
+    "param!, grad, exp_avg!, exp_avg_sq!, max_exp_avg_sq! -> ",
+    scalars=_ADAM_SCALARS,
+    cuda="optimizer:amsgrad",
+)
 def amsgrad_step_(
     param: TensorMeta,
     grad: TensorMeta,

@@ -392,7 +392,7 @@ def _blocks_body(
 # --- the op -------------------------------------------------------------------------------------
 
 
-@op("x -> values, indices", name="sort")
+@op("x -> values, indices", name="sort", cuda="order:sort")
 def ordered_rows(x: TensorMeta, first: int, count: int, descending: bool) -> Launch:
     """Elements first to first + count of the sorted last dimension: values and positions."""
     n = x.shape[-1] if x.ndim else 1

@@ -6,15 +6,15 @@ Long because the four ways to pad are here with their gradients and samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.interpreter import Invocation, Operator
+from flowvm.interpreter import Operator
 from flowvm.meta import Size, TensorMeta
-from flowvm.ops.assembly import NUMBER, Piece, assembled, rectangles
+from flowvm.ops.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.core import cast, clone
 from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dim, wrap_dims
 from flowvm.ops.registry import samples
@@ -70,7 +70,7 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, (0,))
 
 
-def _roll_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _roll_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     (x,) = metas
     out = x.dense()
     cuts = [
@@ -78,7 +78,7 @@ def _roll_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invoca
         for size, cut in zip(x.shape, attrs[0], strict=True)
     ]
     pieces, planes, _ = rectangles(out, x, cuts)
-    return assembled(out, pieces, 0, planes)
+    return Assembly(out, tuple(pieces), 0, planes)
 
 
 def _roll_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -86,7 +86,16 @@ def _roll_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (_roll.call(g, back),)
 
 
-_roll = Operator("roll", ("x",), ("out",), _roll_lower, attrs=("cuts",), grad=_roll_grad)
+def _put_together(
+    name: str, infer: Callable[..., Assembly], attrs: tuple[str, ...], grad: Callable[..., Any]
+) -> Operator:
+    return Operator(
+        name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,
+        grad=grad, infer=infer,
+    )  # fmt: skip
+
+
+_roll = _put_together("roll", _roll_infer, ("cuts",), _roll_grad)
 
 
 @method()
@@ -139,7 +148,7 @@ _rot90_op = Recorded("rot90", lambda c, g: (rot90(g, -c.attrs[0], c.attrs[1]),))
 _Sides = tuple[tuple[int, int], ...]
 
 
-def _constant_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _constant_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     (x,) = metas
     sides, value = attrs
     out = x.with_shape([n + a + b for n, (a, b) in zip(x.shape, sides, strict=True)]).dense()
@@ -153,7 +162,7 @@ def _constant_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> In
             pieces.append(Piece(NUMBER, tuple(shape), to, offset + start * to[d], 0, zeros))
         shape[d] = n
         offset += a * to[d]
-    return assembled(out, pieces, value, planes)
+    return Assembly(out, tuple(pieces), value, planes)
 
 
 def _constant_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -162,9 +171,7 @@ def _constant_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (basic_view(g, inner),)
 
 
-_constant = Operator(
-    "pad", ("x",), ("out",), _constant_lower, attrs=("sides", "value"), grad=_constant_grad
-)
+_constant = _put_together("pad", _constant_infer, ("sides", "value"), _constant_grad)
 
 
 def _border_cuts(n: int, a: int, b: int, mode: str) -> list[tuple[int, int, int, int]]:
@@ -178,25 +185,23 @@ def _border_cuts(n: int, a: int, b: int, mode: str) -> list[tuple[int, int, int,
     return [cut for cut in cuts if cut[1]]
 
 
-def _border_lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _border_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     (x,) = metas
     sides, mode = attrs
     pairs = list(zip(x.shape, sides, strict=True))
     out = x.with_shape([n + a + b for n, (a, b) in pairs]).dense()
     cuts = [_border_cuts(n, a, b, mode) for n, (a, b) in pairs]
     if x.numel == 0:
-        return assembled(out, [])
+        return Assembly(out, ())
     pieces, planes, _ = rectangles(out, x, cuts)
-    return assembled(out, pieces, 0, planes)
+    return Assembly(out, tuple(pieces), 0, planes)
 
 
 def _border_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (_folded(g, *c.attrs),)
 
 
-_border = Operator(
-    "pad", ("x",), ("out",), _border_lower, attrs=("sides", "mode"), grad=_border_grad
-)
+_border = _put_together("pad", _border_infer, ("sides", "mode"), _border_grad)
 _folded_op = Recorded("pad_backward", lambda c, g: (_border.call(g, *c.attrs),))
 
 

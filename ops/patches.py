@@ -87,7 +87,10 @@ def _lead(shape: Sequence[int], behind: int) -> tuple[int, ...]:
     return tuple(shape[: len(shape) - behind])
 
 
-@op("x -> out", name="unfold", half="native", grad=lambda c, g: (_fold(g, *c.attrs),))
+@op(
+    "x -> out", name="unfold", half="native", grad=lambda c, g: (_fold(g, *c.attrs),),
+    cuda="patches:unfold",
+)  # fmt: skip
 def _unfold(x: TensorMeta, t: Windows) -> Launch:
     channels, taps, count = x.shape[-3], t.kh * t.kw, t.oh * t.ow
     out = x.with_shape((*_lead(x.shape, 3), channels * taps, count))
@@ -96,7 +99,10 @@ def _unfold(x: TensorMeta, t: Windows) -> Launch:
     return Launch((out,), _unfold_body, views, t, units, max(1, GRAIN // max(1, count)))
 
 
-@op("x -> out", name="fold", grad=lambda c, g: (_unfold(g, *c.attrs),))
+@op(
+    "x -> out", name="fold", half="cuda", grad=lambda c, g: (_unfold(g, *c.attrs),),
+    cuda="patches:fold",
+)  # fmt: skip
 def _fold(x: TensorMeta, t: Windows) -> Launch:
     channels = x.shape[-2] // (t.kh * t.kw)
     out = x.with_shape((*_lead(x.shape, 2), channels, t.h, t.w))

@@ -14,7 +14,7 @@ and the key s.  What is made of the words:
     integers            below n: n times (words 2i and 2i + 1) / 2**64, rounded down
     dropout, bernoulli  element i is dropped (is 1) where word i < p * 2**32
 
-So the numbers are the same for any number of threads, and could be made on another device.  Seed
+So the numbers are the same for any number of threads, and on CUDA (`flowvm.ops.cuda.random`).  Seed
 and call are dynamic scalars: another value is not another kernel.  dropout keeps no mask: its
 gradient makes it again.
 
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import DType, float64
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta import TensorMeta
 from flowvm.ops import scalar
 from flowvm.ops.registry import Launch, View, op
 
@@ -356,6 +356,8 @@ def _dropout_body(
 
 _SCALARS = "seed: int, call: int"
 _UNIFORM, _NORMAL = f"start: float, span: float, {_SCALARS}", f"mean: float, std: float, {_SCALARS}"
+_EXPONENTIAL, _INTEGERS = f"rate: float, {_SCALARS}", f"low: int, size: int, {_SCALARS}"
+_CHANCE = f"p: float, {_SCALARS}"
 
 
 def _launch(
@@ -371,67 +373,68 @@ def _launch(
     views = tuple(View(m.dtype, (m.numel,)) for m in (written, *others))
     units = -(-written.numel * words // STEP)
     outputs = (written,) if fresh else ()
-    return Launch(outputs, body, views, consts, units=units, grain=GRAIN, arena=ARENA)
+    blocks = (STEP,) * len(views) if words == 1 and fresh else ()
+    return Launch(
+        outputs, body, views, consts, units=units, grain=GRAIN, arena=ARENA, blocks=blocks
+    )
 
 
 def _words(dtype: DType) -> int:
     return 2 if dtype is float64 else 1
 
 
-@op(" -> out", name="rand", scalars=_UNIFORM)
-def uniform_words(shape: Size, dtype: DType, drop: int) -> Launch:
-    return _launch(_uniform_body, TensorMeta.of(shape, dtype), _words(dtype), (drop,))
+@op(" -> out", name="rand", scalars=_UNIFORM, cuda="random:uniform")
+def uniform_words(out: TensorMeta, drop: int) -> Launch:
+    return _launch(_uniform_body, out, _words(out.dtype), (drop,))
 
 
-@op("x! -> ", name="uniform_", scalars=_UNIFORM)
+@op("x! -> ", name="uniform_", scalars=_UNIFORM, cuda="random:uniform")
 def uniform_into(x: TensorMeta, drop: int) -> Launch:
     return _launch(_uniform_body, x, _words(x.dtype), (drop,), fresh=False)
 
 
-@op(" -> out", name="randn", scalars=_NORMAL)
-def normal_words(shape: Size, dtype: DType) -> Launch:
-    out = TensorMeta.of(shape, dtype)
-    return _launch(_normal_body, out, _words(dtype), (dtype is float64,))
+@op(" -> out", name="randn", scalars=_NORMAL, cuda="random:normal")
+def normal_words(out: TensorMeta) -> Launch:
+    return _launch(_normal_body, out, _words(out.dtype), (out.dtype is float64,))
 
 
-@op("x! -> ", name="normal_", scalars=_NORMAL)
+@op("x! -> ", name="normal_", scalars=_NORMAL, cuda="random:normal")
 def normal_into(x: TensorMeta) -> Launch:
     return _launch(_normal_body, x, _words(x.dtype), (x.dtype is float64,), fresh=False)
 
 
-@op(" -> out", name="exponential", scalars=f"rate: float, {_SCALARS}")
-def exponential_words(shape: Size, dtype: DType) -> Launch:
-    out = TensorMeta.of(shape, dtype)
-    return _launch(_exponential_body, out, _words(dtype), (dtype is float64,))
+@op(" -> out", name="exponential", scalars=_EXPONENTIAL, cuda="random:exponential")
+def exponential_words(out: TensorMeta) -> Launch:
+    return _launch(_exponential_body, out, _words(out.dtype), (out.dtype is float64,))
 
 
-@op("x! -> ", name="exponential_", scalars=f"rate: float, {_SCALARS}")
+@op("x! -> ", name="exponential_", scalars=_EXPONENTIAL, cuda="random:exponential")
 def exponential_into(x: TensorMeta) -> Launch:
     return _launch(_exponential_body, x, _words(x.dtype), (x.dtype is float64,), fresh=False)
 
 
-@op(" -> out", name="randint", scalars=f"low: int, size: int, {_SCALARS}")
-def integer_words(shape: Size, dtype: DType) -> Launch:
-    return _launch(_integer_body, TensorMeta.of(shape, dtype), 2)
+@op(" -> out", name="randint", scalars=_INTEGERS, cuda="random:integers")
+def integer_words(out: TensorMeta) -> Launch:
+    return _launch(_integer_body, out, 2)
 
 
-@op("x! -> ", name="random_", scalars=f"low: int, size: int, {_SCALARS}")
+@op("x! -> ", name="random_", scalars=_INTEGERS, cuda="random:integers")
 def integers_into(x: TensorMeta) -> Launch:
     return _launch(_integer_body, x, 2, fresh=False)
 
 
-@op(" -> out", name="bernoulli", scalars=f"p: float, {_SCALARS}")
-def bernoulli_words(shape: Size, dtype: DType) -> Launch:
+@op(" -> out", name="bernoulli", scalars=_CHANCE, cuda="random:bernoulli")
+def bernoulli_words(out: TensorMeta) -> Launch:
     """1 with probability `p`."""
-    return _launch(_bernoulli_body, TensorMeta.of(shape, dtype), 1)
+    return _launch(_bernoulli_body, out, 1)
 
 
-@op("x! -> ", name="bernoulli_", scalars=f"p: float, {_SCALARS}")
+@op("x! -> ", name="bernoulli_", scalars=_CHANCE, cuda="random:bernoulli")
 def bernoulli_into(x: TensorMeta) -> Launch:
     return _launch(_bernoulli_body, x, 1, fresh=False)
 
 
-@op("p -> out", name="bernoulli", scalars=_SCALARS)
+@op("p -> out", name="bernoulli", scalars=_SCALARS, cuda="random:chosen")
 def chosen_words(p: TensorMeta, dtype: DType) -> Launch:
     """1 with the probability that is in the same place of `p`."""
     return _launch(_chosen_body, p.dense(dtype), 1, others=(p,))
@@ -440,8 +443,9 @@ def chosen_words(p: TensorMeta, dtype: DType) -> Launch:
 @op(
     "x -> out",
     name="dropout",
-    scalars=f"p: float, {_SCALARS}",
+    scalars=_CHANCE,
     grad=lambda c, g: (dropout_words(g, *c.attrs),),
+    cuda="random:dropout",
 )
 def dropout_words(x: TensorMeta) -> Launch:
     return _launch(_dropout_body, x.dense(), 1, others=(x,))

@@ -23,7 +23,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["CHUNK", "DIRECT", "HEADER", "MAX_NDIM", "SINGLE", "STAGE", "STAGED", "Plan", "plan_of"]
+__all__ = [
+    "CHUNK",
+    "DIRECT",
+    "HEADER",
+    "MAX_NDIM",
+    "PATTERN",
+    "SINGLE",
+    "STAGE",
+    "STAGED",
+    "Dim",
+    "Plan",
+    "merged",
+    "plan_of",
+    "plan_of_blocks",
+]
 
 MAX_NDIM = 32  # and the most operands
 CHUNK = 1 << 15  # elements that a worker takes at once: they outweigh their hand-over
@@ -37,7 +51,7 @@ PIECE, PIECE_BYTES = 64, 128
 DIRECT, SINGLE, STAGED = 0, 1, 2
 # words of a plan: outer dimensions, rows and columns of all, rows and columns of a tile, pattern
 # (bit k: operand k is single), flat; then the outer sizes; then for each operand its words
-HEADER = 7
+HEADER, PATTERN = 7, 5
 OPERAND = 5  # how, element size, place in the stage, stride along rows, along columns; outer ones
 
 Dim = tuple[int, tuple[int, ...]]  # its size, and each operand's stride in elements
@@ -66,7 +80,7 @@ def plan_of(
         raise ValueError(f"an elementwise kernel has at most {MAX_NDIM} operands")
     if 0 in shape:
         return Plan(np.zeros(HEADER, np.int64), 0, 1)
-    *outer, inner = _merged(shape, strides)
+    *outer, inner = merged(shape, strides)
     if len(outer) >= MAX_NDIM:
         raise ValueError(f"tensors have at most {MAX_NDIM} dimensions, got {len(shape)}")
     columns, steps = inner
@@ -79,6 +93,40 @@ def plan_of(
     if flat:
         modes = [_flat_mode(k, m, rows, inner) for k, m in enumerate(modes)]
     tile = _tile(rows[0], columns, modes, sizes, flat, turned)
+    return _written(outer, rows, inner, modes, sizes, tile, flat)
+
+
+def plan_of_blocks(
+    outer: Sequence[Dim], rows: Dim, columns: Dim, height: int, sizes: Sequence[int]
+) -> Plan | None:
+    """The plan whose tiles are `height` whole rows, numbered as the dimensions are given; None if
+    what is to be staged of a tile is too much.
+
+    Operands that all run through rows and columns in one are seen as one long row.
+    """
+    (count, down), (n, across) = rows, columns
+    inner, tile = columns, (height, n)
+    through = all((d, a) in ((n, 1), (0, 0)) for d, a in zip(down, across, strict=True))
+    if not outer and (through or n == 1):
+        inner, tile = (count * n, down if n == 1 else across), (1, height * n)
+        rows = (1, (0,) * len(sizes))
+    modes = _modes(inner[1], False)
+    staged = sum(size for size, mode in zip(sizes, modes, strict=True) if mode == STAGED)
+    if staged * tile[0] * tile[1] > STAGE:
+        return None
+    return _written(list(outer), rows, inner, modes, sizes, tile, False)
+
+
+def _written(
+    outer: list[Dim],
+    rows: Dim,
+    inner: Dim,
+    modes: list[int],
+    sizes: Sequence[int],
+    tile: tuple[int, int],
+    flat: bool,
+) -> Plan:
+    columns, steps = inner
     place, words = 0, [len(outer), rows[0], columns, *tile, _pattern(modes), int(flat)]
     words += [n for n, _ in outer]
     for k, mode in enumerate(modes):
@@ -90,7 +138,7 @@ def plan_of(
     return Plan(np.array(words, np.int64), units, max(1, CHUNK // (tile[0] * tile[1])))
 
 
-def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Dim]:
+def merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Dim]:
     """Dimensions of size 1 dropped, the others ordered by the first operand's strides, largest
     first, and merged where every operand allows it; at least one.
     """

@@ -103,7 +103,7 @@ def _poisson_body(
     return 0
 
 
-@op("x -> out", name="poisson", scalars="seed: int, call: int")
+@op("x -> out", name="poisson", scalars="seed: int, call: int", cuda="random:poisson")
 def poisson_counts(x: TensorMeta) -> Launch:
     view = View(x.dtype, (x.numel,))
     return Launch((x.dense(),), _poisson_body, (view, view), (), x.numel, 4096, arena=ARENA)

@@ -104,10 +104,12 @@ def _forward(t: Windows) -> _Cut:
     name="max_pool",
     saves="indices",
     grad=lambda c, g, _: (
-        _pool_scatter(g, c.saved[0], tuple(c.metas[0].shape[-c.attrs[1] :]))
+        _pool_scatter(g, c.saved[0], tuple(c.metas[0].shape[-c.attrs[1] :]), c.attrs[0])
         if g is not None
         else None,
     ),
+    half="cuda",
+    cuda="pooling:largest",
 )
 def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     planes, space = _planes(input, n)
@@ -129,10 +131,14 @@ def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     "g, indices -> out",
     name="max_pool_backward",
     saves="indices",
-    grad=lambda c, v: (_pool_gather(v, c.saved[0], len(c.attrs[0])), None),
+    grad=lambda c, v: (_pool_gather(v, c.saved[0], c.attrs[1], len(c.attrs[0])), None),
+    half="cuda",
+    cuda="pooling:spread",
 )
-def _pool_scatter(g: TensorMeta, indices: TensorMeta, size: tuple[int, ...]) -> Launch:
-    """g added to the places that the indices name, in planes of `size`."""
+def _pool_scatter(
+    g: TensorMeta, indices: TensorMeta, size: tuple[int, ...], windows: Windows
+) -> Launch:
+    """g added to the places that the indices name, in planes of `size`, each in its window."""
     n = len(size)
     planes, places = _planes(g, n)
     out = g.with_shape((*g.shape[:-n], *size))
@@ -145,9 +151,14 @@ def _pool_scatter(g: TensorMeta, indices: TensorMeta, size: tuple[int, ...]) -> 
     "input, indices -> out",
     name="max_pool_gather",
     saves="indices",
-    grad=lambda c, g: (_pool_scatter(g, c.saved[0], tuple(c.metas[0].shape[-c.attrs[0] :])), None),
+    grad=lambda c, g: (
+        _pool_scatter(g, c.saved[0], tuple(c.metas[0].shape[-c.attrs[1] :]), c.attrs[0]),
+        None,
+    ),
+    half="cuda",
+    cuda="pooling:picked",
 )
-def _pool_gather(input: TensorMeta, indices: TensorMeta, n: int) -> Launch:
+def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: int) -> Launch:
     planes, space = _planes(input, n)
     out = input.with_shape(indices.shape)
     places = math.prod(indices.shape[-n:])
@@ -159,6 +170,8 @@ def _pool_gather(input: TensorMeta, indices: TensorMeta, n: int) -> Launch:
     "input -> out",
     name="avg_pool",
     grad=lambda c, g: (_average_back(g, tuple(c.metas[0].shape), *c.attrs),),
+    half="cuda",
+    cuda="pooling:average",
 )
 def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor: int) -> Launch:
     if not input.dtype.is_floating_point:
@@ -179,6 +192,8 @@ def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor:
     "g -> out",
     name="avg_pool_backward",
     grad=lambda c, v: (_average(v, *c.attrs[1:]),),
+    half="cuda",
+    cuda="pooling:average_back",
 )
 def _average_back(
     g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: int, padded: bool, divisor: int

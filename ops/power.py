@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widened
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.binary import pairs, reversed_operator
 from flowvm.ops.elementwise import Elementwise, elementwise
@@ -14,6 +15,7 @@ from flowvm.ops.math import _square, log, reciprocal, rsqrt, sqrt
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.unary import back
 from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import hot
 
 __all__ = [
     "pow",
@@ -33,7 +35,7 @@ def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         return kept
 
     def exponent() -> Tensor:
-        base = x if isinstance(x, Tensor) else full((), x, dtype=out.dtype)
+        base = x if isinstance(x, Tensor) else full((), x, dtype=out.dtype, device=out.device)
         slope = out * log.call(base)
         certain = logical_and.call(eq.call(base, 0), ge.call(y, 0))  # powers of 0 are 0 whatever y
         kept: Tensor = g * where(certain, zeros_like(slope), slope)
@@ -57,6 +59,8 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
 
     Integers to a negative integer number raise ArgumentError, as in PyTorch.
     """
+    if hot["autocast"]:
+        input, exponent = widened(input, exponent)
     if isinstance(exponent, (int, float)) and isinstance(input, Tensor):
         cheaper = _cheaper(input, exponent)
         if cheaper is not None:

@@ -1,4 +1,7 @@
-"""The other matrix products of PyTorch: most are `matmul` in a line or two."""
+"""The other matrix products of PyTorch: most are `matmul` in a line or two.
+
+Long because the samples of a dozen functions follow them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import autocast_dtype, outside, widest
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import sum_to
@@ -15,6 +19,7 @@ from flowvm.ops.gemm import Epilogue, product
 from flowvm.ops.linalg import _matmul_nt, _matmul_tn, matmul
 from flowvm.ops.registry import Launch, Sample, op, samples
 from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import hot
 
 __all__ = [
     "addmm",
@@ -77,6 +82,8 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
 @method()
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements."""
+    if hot["autocast"] and autocast_dtype() is not None:
+        return outside(dot, *widest(input, tensor))
     _need("dot", input, 1)
     _need("dot", tensor, 1)
     out: Tensor = matmul(input, tensor)
@@ -107,8 +114,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return out
 
 
-ger = outer
-method("ger")(outer)
+ger = method("ger")(outer)
 
 
 def _added_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -122,7 +128,10 @@ def _added_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("a, b, input -> out", name="addmm", saves="a, b", grad=_added_grad, dense=False)
+@op(
+    "a, b, input -> out", name="addmm", saves="a, b", grad=_added_grad, dense=False,
+    half="cuda", cuda="products:product",
+)  # fmt: skip
 def _added_product(
     a: TensorMeta, b: TensorMeta, input: TensorMeta, beta: float, alpha: float
 ) -> Launch:
@@ -171,6 +180,8 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
 
     dims   ([dimensions of a], [dimensions of b]), or n: the last n of a with the first n of b
     """
+    if hot["autocast"] and autocast_dtype() is not None:
+        return outside(tensordot, *widest(a, b), dims)
     if isinstance(dims, int):
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise ArgumentError(
@@ -245,9 +256,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     for m in matrices:
         _need("chain_matmul", m, 2)
     sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
-    best: dict[tuple[int, int], tuple[int, int]] = {}
-    for i in range(len(matrices)):
-        best[i, i] = (0, i)
+    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(matrices))}
     for length in range(1, len(matrices)):
         for i in range(len(matrices) - length):
             j = i + length

@@ -10,7 +10,7 @@ import numpy as np
 from flowvm.device import as_device
 from flowvm.dtype import DType, as_dtype, float16, float32, float64, get_default_dtype, int64
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
-from flowvm.meta import Size, as_shape
+from flowvm.meta import TensorMeta, as_shape
 from flowvm.ops.core import cast
 from flowvm.ops.filled import finished, size_of
 from flowvm.ops.generator import Generator, drawn_from
@@ -50,12 +50,12 @@ def _float_dtype(name: str, dtype: Any) -> DType:
     return chosen
 
 
-def uniform_of(shape: Size, dtype: DType, generator: Generator | None) -> Tensor:
+def uniform_of(meta: TensorMeta, generator: Generator | None) -> Tensor:
     drawn = drawn_from(generator)
-    if dtype is float16:
-        narrow: Tensor = uniform_words(shape, float32, 21, 0.0, 1.0, *drawn).to(float16)
+    if meta.dtype is float16:
+        narrow: Tensor = uniform_words(meta.dense(float32), 21, 0.0, 1.0, *drawn).to(float16)
         return narrow
-    out: Tensor = uniform_words(shape, dtype, _dropped(dtype), 0.0, 1.0, *drawn)
+    out: Tensor = uniform_words(meta, _dropped(meta.dtype), 0.0, 1.0, *drawn)
     return out
 
 
@@ -65,11 +65,11 @@ def _dropped(dtype: DType) -> int:
 
 
 def normal_of(
-    shape: Size, dtype: DType, generator: Generator | None, mean: float = 0.0, std: float = 1.0
+    meta: TensorMeta, generator: Generator | None, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
-    made = float32 if dtype is float16 else dtype
-    out: Tensor = normal_words(shape, made, mean, std, *drawn_from(generator))
-    return cast(out, dtype) if dtype is float16 else out
+    made = meta.dense(float32) if meta.dtype is float16 else meta
+    out: Tensor = normal_words(made, mean, std, *drawn_from(generator))
+    return cast(out, float16) if meta.dtype is float16 else out
 
 
 def rand(
@@ -80,9 +80,8 @@ def rand(
     requires_grad: bool = False,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) with uniform numbers from [0, 1)."""
-    as_device(device)
-    chosen = _float_dtype("rand", dtype)
-    return finished(uniform_of(size_of(size), chosen, generator), requires_grad)
+    meta = TensorMeta.of(size_of(size), _float_dtype("rand", dtype), as_device(device))
+    return finished(uniform_of(meta, generator), requires_grad)
 
 
 def randn(
@@ -95,9 +94,8 @@ def randn(
     """A tensor of shape `size` (ints, or one tuple of them) with numbers of mean 0 and variance 1,
     normally distributed.
     """
-    as_device(device)
-    chosen = _float_dtype("randn", dtype)
-    return finished(normal_of(size_of(size), chosen, generator), requires_grad)
+    meta = TensorMeta.of(size_of(size), _float_dtype("randn", dtype), as_device(device))
+    return finished(normal_of(meta, generator), requires_grad)
 
 
 def rand_like(
@@ -106,7 +104,8 @@ def rand_like(
     """`rand` of `input`'s shape, and dtype unless one is given."""
     meta = need_tensor("rand_like", "input", input)._meta
     kind = meta.dtype if dtype is None else dtype
-    return rand(meta.shape, dtype=kind, device=device, requires_grad=requires_grad)
+    place = meta.device if device is None else device
+    return rand(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 def randn_like(
@@ -115,7 +114,8 @@ def randn_like(
     """`randn` of `input`'s shape, and dtype unless one is given."""
     meta = need_tensor("randn_like", "input", input)._meta
     kind = meta.dtype if dtype is None else dtype
-    return randn(meta.shape, dtype=kind, device=device, requires_grad=requires_grad)
+    place = meta.device if device is None else device
+    return randn(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 def normal(
@@ -133,23 +133,22 @@ def normal(
 
     Two numbers need `size`.  ArgumentError if the number `std` is negative.
     """
-    as_device(device)
+    place = as_device(device)
     if not isinstance(std, Tensor) and std < 0:
         raise ArgumentError(f"normal: a standard deviation is not negative, got {std}")
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
     if size is None:
         if not tensors:
             raise ArgumentTypeError("normal of two numbers needs size")
-        like = mean + std
-        shape, kind = like._meta.shape, like._meta.dtype
+        meta = (mean + std)._meta.dense()
     else:
         if tensors:
             raise ArgumentTypeError("normal takes size, or tensors for mean or std, not both")
-        shape, kind = as_shape(size), _float_dtype("normal", dtype)
+        meta = TensorMeta.of(as_shape(size), _float_dtype("normal", dtype), place)
     if tensors:
-        with_spread = normal_of(shape, kind, generator) * std + mean
+        with_spread = normal_of(meta, generator) * std + mean
     else:
-        with_spread = normal_of(shape, kind, generator, float(mean), float(std))
+        with_spread = normal_of(meta, generator, float(mean), float(std))
     return finished(with_spread, requires_grad)
 
 
@@ -169,7 +168,7 @@ def randint(
     """Integers from `low` (0 if `randint(high, size)`) up to, not including, `high`; int64 unless
     `dtype` is given.
     """
-    as_device(device)
+    place = as_device(device)
     if size is None or isinstance(high, (tuple, list)):
         low, high, size = 0, low, high if size is None else size
     if size is None:
@@ -190,10 +189,8 @@ def randint(
             raise ArgumentError(
                 f"randint: numbers from {low} to {high - 1} do not fit {chosen.name}"
             )
-    made = float32 if chosen is float16 else chosen
-    out: Tensor = integer_words(
-        as_shape(size), made, int(low), int(high) - int(low), *drawn_from(generator)
-    )
+    meta = TensorMeta.of(as_shape(size), float32 if chosen is float16 else chosen, place)
+    out: Tensor = integer_words(meta, int(low), int(high) - int(low), *drawn_from(generator))
     return finished(out.to(chosen), requires_grad)
 
 
@@ -213,8 +210,9 @@ def randint_like(
     if high is None:
         low, high = 0, low
     kind = meta.dtype if dtype is None else dtype
+    place = meta.device if device is None else device
     return randint(
-        low, high, tuple(meta.shape), dtype=kind, device=device, requires_grad=requires_grad
+        low, high, tuple(meta.shape), dtype=kind, device=place, requires_grad=requires_grad
     )
 
 
@@ -227,10 +225,10 @@ def randperm(
     requires_grad: bool = False,
 ) -> Tensor:
     """The integers from 0 to `n` - 1 in random order."""
-    as_device(device)
+    place = as_device(device)
     if not isinstance(n, (int, np.integer)) or n < 0:
         raise ArgumentError(f"randperm: n is a non-negative int, got {n!r}")
-    order = permutation(int(n), *drawn_from(generator))
+    order = permutation(int(n), place, *drawn_from(generator))
     return finished(order.to(int64 if dtype is None else as_dtype(dtype)), requires_grad)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
+from flowvm.device import Device, as_device
 from flowvm.dtype import DType, float16, float32, float64, int64
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import TensorMeta
@@ -36,8 +36,8 @@ def _count_body(out: Array, start: int, step: int, lo: int, hi: int) -> None:
 
 
 @op(" -> out", name="arange", scalars="start: int, step: int")
-def _count(n: int, dtype: DType) -> Launch:
-    return Launch((TensorMeta.of((n,), dtype),), _count_body, units=n, grain=GRAIN)
+def _count(n: int, dtype: DType, device: Device) -> Launch:
+    return Launch((TensorMeta.of((n,), dtype, device),), _count_body, units=n, grain=GRAIN)
 
 
 def _ramp_body(
@@ -50,8 +50,9 @@ def _ramp_body(
 
 
 @op(" -> out", name="linspace", scalars="start: float, end: float, step: float")
-def _ramp(n: int, middle: int, dtype: DType) -> Launch:
-    return Launch((TensorMeta.of((n,), dtype),), _ramp_body, consts=(middle,), units=n, grain=GRAIN)
+def _ramp(n: int, middle: int, dtype: DType, device: Device) -> Launch:
+    out = TensorMeta.of((n,), dtype, device)
+    return Launch((out,), _ramp_body, consts=(middle,), units=n, grain=GRAIN)
 
 
 # --- by formula -------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def arange(
     int64 when all are ints, else the default dtype.  ArgumentError if `step` is 0 or leads away
     from `end`.
     """
-    as_device(device)
+    place = as_device(device)
     if end is None:
         start, end = 0, start
     numbers = [_number("arange", n) for n in (start, end, step)]
@@ -90,9 +91,9 @@ def arange(
         )
     n = -((start - end) // step) if whole else math.ceil((end - start) / step)
     if not dtype.is_floating_point:
-        counted: Tensor = _count(int(n), dtype, int(start), int(step))
+        counted: Tensor = _count(int(n), dtype, place, int(start), int(step))
         return counted
-    return finished(_ramped(int(n), int(n), start, end, step, dtype), requires_grad)
+    return finished(_ramped(int(n), int(n), start, end, step, dtype, place), requires_grad)
 
 
 def _number(name: str, value: Any) -> Any:
@@ -102,9 +103,11 @@ def _number(name: str, value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-def _ramped(n: int, middle: int, start: Any, end: Any, step: Any, dtype: DType) -> Tensor:
+def _ramped(
+    n: int, middle: int, start: Any, end: Any, step: Any, dtype: DType, device: Device
+) -> Tensor:
     compute = float32 if dtype is float16 else dtype
-    out: Tensor = _ramp(n, middle, compute, float(start), float(end), float(step))
+    out: Tensor = _ramp(n, middle, compute, device, float(start), float(end), float(step))
     return out if dtype is compute else cast(out, dtype)
 
 
@@ -118,14 +121,14 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` numbers from `start` to `end`, both included, evenly apart."""
-    as_device(device)
+    place = as_device(device)
     steps = _steps("linspace", steps)
     first, last = _number("linspace", start), _number("linspace", end)
     dtype = dtype_or(dtype)
     step = (last - first) / (steps - 1) if steps > 1 else 0.0
     middle = steps if steps == 1 else steps // 2
     compute = dtype if dtype.is_floating_point else float64
-    out = _ramped(steps, middle, first, last, step, compute)
+    out = _ramped(steps, middle, first, last, step, compute, place)
     return finished(out.to(dtype), requires_grad)
 
 

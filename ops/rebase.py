@@ -106,7 +106,7 @@ def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
     (meta,) = c.metas
     zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
-    at = adopt_array(np.array(_positions(meta, c.attrs)))
+    at = adopt_array(np.array(_positions(meta, c.attrs))).to(device=meta.device)
     return (index_add(zeros, 0, at, g.reshape(-1)).reshape(meta.shape),)
 
 
@@ -120,9 +120,11 @@ def _copy_slices_grad(c: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     if c.needs[0]:
         mask = np.zeros(meta.numel, np.bool_)
         mask[at] = True
-        kept = g.masked_fill(adopt_array(mask.reshape(meta.shape)), 0)
+        outside = adopt_array(mask.reshape(meta.shape)).to(device=meta.device)
+        kept = g.masked_fill(outside, 0)
     if c.needs[1]:
-        taken = g.reshape(-1).index_select(0, adopt_array(np.array(at)))
+        places = adopt_array(np.array(at)).to(device=meta.device)
+        taken = g.reshape(-1).index_select(0, places)
         taken = taken.reshape(part.shape)
     return kept, taken
 

@@ -19,10 +19,11 @@ from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, OutOfRangeError
 from flowvm.interpreter import Invocation, Node, Operator, grad_enabled
 from flowvm.meta import TensorMeta
-from flowvm.ops import codegen
-from flowvm.ops.plan import plan_of
+from flowvm.ops.assembly import Assembly
+from flowvm.ops.scalar_launch import ScalarLaunch
 from flowvm.tensor import Tensor
 from flowvm.vm.engine import no_op
+from flowvm.vm.peek import issued
 
 __all__ = ["Recorded", "empty_of", "filled_of", "need_tensor", "record", "wrap_dim", "wrap_dims"]
 
@@ -60,6 +61,7 @@ def record(
             tuple(t._meta for t in inputs),
             attrs,
             (out._meta,),
+            issued() - 1,
         )
     return out
 
@@ -76,18 +78,26 @@ def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invoc
     return Invocation((attrs[0],), _no_op(), np.zeros(1, np.int64))
 
 
-def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+    return Assembly(attrs[0], ())
+
+
+def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (out,) = attrs
     kind = "float64" if out.dtype.is_floating_point else "int64"
     compute = "float32" if out.dtype.name == "float16" else out.dtype.name
-    kernel = codegen.elementwise_kernel("x", ["x"], [kind], [out.dtype.name], [compute], ["x"])
-    plan = plan_of(out.shape, [out.stride], [out.dtype.itemsize])
     pack = "d" if kind == "float64" else "q"
-    return Invocation((out,), kernel, *plan, 0, pack)
+    return ScalarLaunch((out,), (), "x", ("x",), (kind,), (compute,), ("x",), pack)
 
 
-_empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",))
-_fill = Operator("fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",))
+def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    return _infer_fill(metas, attrs).on_cpu()
+
+
+_empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty)
+_fill = Operator(
+    "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill
+)
 
 
 def empty_of(meta: TensorMeta) -> Tensor:

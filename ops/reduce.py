@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import autocast_dtype
 from flowvm.dtype import DType, as_dtype, float32, float64
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
@@ -30,6 +31,7 @@ from flowvm.ops.folds import (
 from flowvm.ops.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.registry import Launch, Sample, op, samples
 from flowvm.tensor import Tensor, alias, method
+from flowvm.vm.engine import hot
 
 __all__ = [
     "all",
@@ -91,7 +93,7 @@ def _spread_meta(meta: TensorMeta) -> TensorMeta:
     return wide
 
 
-@op("x -> out", name="sum", grad=_sum_whole_grad)
+@op("x -> out", name="sum", grad=_sum_whole_grad, cuda="folding:fold_sum")
 def _sum_whole(x: TensorMeta) -> Launch:
     return add_up.launch(x, tuple(range(x.ndim)), False)
 
@@ -111,6 +113,8 @@ def sum(
     >>> flow.sum(flow.ones(2, 3), 1)
     tensor([3., 3.])
     """
+    if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
+        dtype = float32
     if dim is None and dtype is None and not keepdim and type(input) is Tensor:
         meta = input._meta
         if meta.contiguous and meta.numel > 0 and meta.dtype in (float32, float64):
@@ -194,6 +198,8 @@ def prod(
 
     Integers and bools give int64.  With `dtype`, `input` is converted first.
     """
+    if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
+        dtype = float32
     if isinstance(dim, (tuple, list)):
         raise ArgumentTypeError(f"prod reduces one dimension or all, got dim={dim}")
     dims = dims_of("prod", input, dim)

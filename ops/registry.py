@@ -8,6 +8,8 @@
 
 From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node,
 in-place and `out=` forms (elementwise), float16 through float32, and the tests in `tests/ops`.
+
+Long because the keywords of a declaration are explained here.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import switch_autocast
+from flowvm.config import config, say
+from flowvm.device import cpu
 from flowvm.dtype import DType, dtype_named, float16, float32
 from flowvm.errors import ShapeError
-from flowvm.interpreter import Invocation, Operator
+from flowvm.interpreter import Invocation, Operator, lowerings
 from flowvm.meta import TensorMeta, dense_stride
 from flowvm.ops import codegen
 from flowvm.tensor import Tensor
 from flowvm.vm.layout import ARENA_BYTES, PHASE_BITS
+from flowvm.vm.narrate import kernel_text
 
 __all__ = [
     "ARENA_BYTES",
@@ -37,8 +43,10 @@ __all__ = [
     "View",
     "bits",
     "broadcast_shapes",
+    "elsewhere",
     "op",
     "operator_of",
+    "power_below",
     "samples",
 ]
 
@@ -95,6 +103,11 @@ class Launch:
     last: partial sums or packed panels go there.  `arena` bytes (at most ARENA_BYTES) belong to the
     thread that runs a range, and hold nothing when it begins.
 
+    `blocks` says that unit u of the first phase reads or writes, of operand k, the elements from
+    u * blocks[k] to (u + 1) * blocks[k] in C order and no others, and that no other phase touches
+    them; 0 for an operand that is not cut so.  A graph can then make and use up such operands block
+    by block (`ops/blocks.py`).
+
     `for i in range(lo, hi): out[i] = ...` vectorizes, as do slices x[lo:hi]: lo is known not to be
     negative.  Where LLVM cannot know that of a range's begin (a const), loop from zero.
     """
@@ -109,6 +122,17 @@ class Launch:
     reassociate: bool = False
     phases: tuple[tuple[int, int], ...] = ()
     arena: int = 0
+    blocks: tuple[int, ...] = ()
+    plan: Any = None  # for a rule of another device: what it needs to know besides metas and attrs
+
+
+def elsewhere(outputs: tuple[TensorMeta, ...], plan: Any) -> Launch:
+    """What an infer function answers that will not plan a kernel for the CPU in vain."""
+    return Launch(outputs, _no_body, plan=plan)
+
+
+def _no_body() -> None:
+    raise NotImplementedError("this call runs on another device")
 
 
 def _kind(value: float) -> str:
@@ -126,6 +150,8 @@ def _lower(
             )
         views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
         operands = [(v.dtype.name, len(v.shape), v.dense) for v in views]
+        if config.debug >= 4:
+            say(4, kernel_text(infer.__name__, launch.body, operands, scalar_kinds))
         kernel = codegen.body_kernel(
             launch.body,
             operands,
@@ -142,10 +168,21 @@ def _lower(
         return Invocation(
             launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
             phases=tuple((units, max(1, grain)) for units, grain in launch.phases),
+            blocks=launch.blocks, arena=launch.arena,
         )  # fmt: skip
 
     return lower
 
+
+def _lower_for_cuda(
+    made: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> Invocation:
+    from flowvm.ops.cuda.lowering import lower  # and with it, what needs CUDA
+
+    return lower(made, metas, attrs)
+
+
+lowerings["cuda"] = _lower_for_cuda
 
 _operators: dict[Callable[..., Any], Operator] = {}
 
@@ -165,6 +202,7 @@ def op(
     scalars: str = "",
     dense: bool = True,
     half: str = "upcast",
+    cuda: str | Callable[..., Any] = "",
 ) -> Callable[[Callable[..., Launch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
 
@@ -179,7 +217,10 @@ def op(
     dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any
                 strides
     half        "upcast": float16 inputs go through float32; "native": infer takes float16 (as
-                `bits`)
+                `bits`); "cuda": it does for CUDA, whose rule takes them, and not for the CPU
+    cuda        the rule that makes the op's CUDA launch of its Launch (`ops/cuda/launch.py`), a
+                function, or "module:function" in flowvm.ops.cuda; without one, the body itself is
+                compiled for CUDA
 
     The infer function takes the inputs' metas and the attributes (hashable), checks them, and
     returns a Launch.
@@ -209,6 +250,8 @@ def op(
             saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
             constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
             grad=grad,
+            infer=lambda metas, attrs: infer(*metas, *attrs),
+            cuda=cuda,
         )
         made.fallback = _prepared(made, dense, half)
         made.call.__doc__ = infer.__doc__
@@ -226,13 +269,18 @@ def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
         tensors = args[: len(made.inputs)]
         if not all(isinstance(t, Tensor) for t in tensors):
             return None  # the miss says which one is not
-        low = half == "upcast" and any(t._meta.dtype is float16 for t in tensors)
+        upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
+        low = upcast and any(t._meta.dtype is float16 for t in tensors)
         if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
             return None
         ready = [(t.to(float32) if low and t._meta.dtype is float16 else t) for t in tensors]
         if dense:
             ready = [t.contiguous() for t in ready]
-        result = made.call(*ready, *args[len(tensors) :])
+        region = switch_autocast(None)  # it has said what it wants: these are its inputs
+        try:
+            result = made.call(*ready, *args[len(tensors) :])
+        finally:
+            switch_autocast(region)
         for n, before, after in zip(made.inputs, tensors, ready, strict=True):
             if n in made.writes and before is not after:
                 before.copy_(after)
@@ -248,6 +296,11 @@ def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
 
 def _narrowed(t: Tensor) -> Tensor:
     return t.to(float16) if t._meta.dtype is float32 else t
+
+
+def power_below(number: int) -> int:
+    """The largest power of two that is not larger, 1 at least."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widened
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
@@ -30,6 +31,7 @@ from flowvm.ops.resize_kernels import (
     resize_body,
 )
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
 
 __all__ = ["interpolate", "upsample"]
 
@@ -61,6 +63,7 @@ def _grain(units: int, row: int) -> int:
     name="interpolate_nearest",
     half="native",
     grad=lambda c, g: (_resize_back(g, *c.attrs),),
+    cuda="resize:nearest",
 )
 def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
     out = x.with_shape((*x.shape[:-n], *(t.od, t.oh, t.ow)[-n:]))
@@ -72,7 +75,10 @@ def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
     )
 
 
-@op("x -> out", name="interpolate", grad=lambda c, g: (_resize_back(g, *c.attrs),))
+@op(
+    "x -> out", name="interpolate", grad=lambda c, g: (_resize_back(g, *c.attrs),),
+    half="cuda", cuda="resize:resize",
+)  # fmt: skip
 def _resize(x: TensorMeta, t: Sizes, n: int) -> Launch:
     out = x.with_shape((*x.shape[:-n], *(t.od, t.oh, t.ow)[-n:]))
     rows, span = out.numel // max(1, t.ow), min(t.ow, SPAN)
@@ -91,7 +97,10 @@ def _forward(g: Tensor, t: Sizes, n: int) -> Tensor:
     return out
 
 
-@op("g -> out", name="interpolate_backward", grad=lambda c, v: (_forward(v, *c.attrs),))
+@op(
+    "g -> out", name="interpolate_backward", grad=lambda c, v: (_forward(v, *c.attrs),),
+    half="cuda", cuda="resize:resize_back",
+)  # fmt: skip
 def _resize_back(g: TensorMeta, t: Sizes, n: int) -> Launch:
     out = g.with_shape((*g.shape[:-n], *(t.d, t.h, t.w)[-n:]))
     rows, size = out.numel // max(1, t.w), out.dtype.itemsize
@@ -172,6 +181,8 @@ def interpolate(
                             modes
     recompute_scale_factor  reckon places with the ratio of the sizes, not with `scale_factor`
     """
+    if hot["autocast"]:
+        (input,) = widened(input)
     meta = need_tensor("interpolate", "input", input)._meta
     n = meta.ndim - 2
     if n not in (1, 2, 3):

@@ -38,6 +38,7 @@ __all__ = [
     "back_body",
     "nearest_body",
     "resize_body",
+    "write_place",
 ]
 
 Array = Any
@@ -101,26 +102,34 @@ def write_axis(
 ) -> None:  # fmt: skip
     """The tables of an axis of n places that is resized to m; one tap takes the place as it is."""
     for i in range(m):
-        at = _source(i, step, kind, corners, single) if kind < LINEAR or taps > 1 else 0.0
-        if taps == 1:
-            places[i] = min(int(at), n - 1)
-            weights[i] = 1
-        elif taps == 2:
-            if n == m:
-                at = float(i)
-            at = max(at, 0.0)
-            low = min(int(at), n - 1)
-            part = min(max(at - low, 0.0), 1.0)
-            places[i] = low
-            places[m + i] = low if n == m else min(low + 1, n - 1)
-            weights[i], weights[m + i] = 1.0 - part, part
-        else:
-            low = min(math.floor(at), n - 1)
-            part = min(max(at - low, 0.0), 1.0)
-            for k in range(4):
-                places[k * m + i] = min(max(low - 1 + k, 0), n - 1)
-            weights[i], weights[m + i] = _far(part + 1.0), _near(part)
-            weights[2 * m + i], weights[3 * m + i] = _near(1.0 - part), _far(2.0 - part)
+        write_place(places, weights, i, n, m, step, taps, kind, corners, single)
+
+
+def write_place(
+    places: Array, weights: Array, i: int, n: int, m: int, step: float, taps: int, kind: int,
+    corners: int, single: int,
+) -> None:  # fmt: skip
+    """Place i of an axis' tables."""
+    at = _source(i, step, kind, corners, single) if kind < LINEAR or taps > 1 else 0.0
+    if taps == 1:
+        places[i] = min(int(at), n - 1)
+        weights[i] = 1
+    elif taps == 2:
+        if n == m:
+            at = float(i)
+        at = max(at, 0.0)
+        low = min(int(at), n - 1)
+        part = min(max(at - low, 0.0), 1.0)
+        places[i] = low
+        places[m + i] = low if n == m else min(low + 1, n - 1)
+        weights[i], weights[m + i] = 1.0 - part, part
+    else:
+        low = min(math.floor(at), n - 1)
+        part = min(max(at - low, 0.0), 1.0)
+        for k in range(4):
+            places[k * m + i] = min(max(low - 1 + k, 0), n - 1)
+        weights[i], weights[m + i] = _far(part + 1.0), _near(part)
+        weights[2 * m + i], weights[3 * m + i] = _near(1.0 - part), _far(2.0 - part)
 
 
 def _turn(

@@ -42,6 +42,7 @@ from flowvm.ops.intrinsics import ceil as _ceil
 from flowvm.ops.intrinsics import copysign as _copysign
 from flowvm.ops.intrinsics import fabs as _fabs
 from flowvm.ops.intrinsics import floor as _floor
+from flowvm.ops.intrinsics import half as _half
 from flowvm.ops.intrinsics import rint as _rint
 from flowvm.ops.intrinsics import sqrt as _sqrt
 from flowvm.ops.intrinsics import trunc as _trunc
@@ -90,6 +91,7 @@ __all__ = [
     "floor_divide",
     "fmod",
     "functions",
+    "half",
     "hypot",
     "isfinite",
     "isinf",
@@ -159,6 +161,7 @@ ceil = _floats("ceil", _ceil, int64=_same)
 trunc = _floats("trunc", _trunc, int64=_same)
 round_ = _floats("round", _rint, int64=_same)  # half to even
 copysign = _floats("copysign", _copysign)
+half = _floats("half", _half)  # as float16 would hold it
 
 
 def _abs_int(x: int) -> int:

@@ -110,6 +110,8 @@ def _like(x: Number, number: float) -> Number:
 
 
 def _scale_python(y: Number, t: Number) -> Number:
+    if not math.isfinite(t):
+        return y * _like(y, math.nan)
     n = int(float(t) - MAGIC[_width(t)])
     return y * _like(y, 2.0 ** (n >> 1)) * _like(y, 2.0 ** (n - (n >> 1)))
 

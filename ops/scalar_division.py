@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from flowvm.native import Overloaded
-from flowvm.ops.intrinsics import Number, copysign, fabs, float_intrinsic, floor, fma, trunc
+from flowvm.ops.intrinsics import (
+    Number,
+    copysign,
+    declared,
+    fabs,
+    float_intrinsic,
+    floor,
+    fma,
+    trunc,
+)
 from flowvm.ops.scalar_bits import BITS, MANTISSA, Float, Guarded, inward, outward
 
 __all__ = ["floor_divide", "fmod", "nextafter", "remainder"]
@@ -29,7 +38,12 @@ def _frem_ir(builder: Any, values: list[Any], bits: int) -> Any:
     return builder.frem(*values)
 
 
-_frem = float_intrinsic(_frem_ir, np.fmod, 2)
+def _frem_libdevice(builder: Any, values: list[Any], bits: int) -> Any:
+    """NVVM's own frem is not exact."""
+    return declared(builder, "__nv_fmodf" if bits == 32 else "__nv_fmod", values)
+
+
+_frem = float_intrinsic(_frem_ir, np.fmod, 2, _frem_libdevice)
 
 
 def _far_remainder(x: Number, y: Number) -> Number:

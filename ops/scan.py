@@ -81,7 +81,12 @@ def _total_launch(
 # --- sums -------------------------------------------------------------------------------------
 
 
-@op("x -> out", name="cumsum", grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),))
+@op(
+    "x -> out",
+    name="cumsum",
+    grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),),
+    cuda="scanning:cumsum",
+)
 def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
     return _total_launch(scan_blocks.SUMS, x, dim, reverse)
 
@@ -110,7 +115,7 @@ def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (later(out, dim, 1) * recurrence_back(g, x, dim),)
 
 
-@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad)
+@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scanning:cumprod")
 def _cumprod(x: TensorMeta, dim: int) -> Launch:
     return _total_launch(scan_blocks.PRODUCTS, x, dim)
 
@@ -154,12 +159,12 @@ def _extreme_launch(stays: Callable[[Any, Any], Any], x: TensorMeta, dim: int) -
     )
 
 
-@op("x -> values, indices", name="cummax")
+@op("x -> values, indices", name="cummax", cuda="scanning:cummax")
 def _cummax(x: TensorMeta, dim: int) -> Launch:
     return _extreme_launch(scan_kernels.LARGEST, x, dim)
 
 
-@op("x -> values, indices", name="cummin")
+@op("x -> values, indices", name="cummin", cuda="scanning:cummin")
 def _cummin(x: TensorMeta, dim: int) -> Launch:
     return _extreme_launch(scan_kernels.SMALLEST, x, dim)
 
@@ -231,7 +236,13 @@ def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (exp.call(x - out) * recurrence_back(g, decay, dim),)
 
 
-@op("x -> out", name="logcumsumexp", saves="x, out", grad=_logcumsumexp_grad)
+@op(
+    "x -> out",
+    name="logcumsumexp",
+    saves="x, out",
+    grad=_logcumsumexp_grad,
+    cuda="scanning:logcumsumexp",
+)
 def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
     return scan_launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
 

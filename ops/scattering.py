@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widest
 from flowvm.dtype import bool_
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops.core import sum_to
@@ -34,6 +35,8 @@ from flowvm.ops.recording import Recorded, filled_of, need_tensor, record, wrap_
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.views import reshape
 from flowvm.tensor import Tensor, alias, method
+from flowvm.vm.engine import hot
+from flowvm.vm.peek import issued
 
 __all__ = [
     "index_add",
@@ -65,6 +68,7 @@ def changed(
     pending = record_in_place(op.name, op, x, (x, *others), attrs)  # type: ignore[arg-type]
     write(alias(x, x._meta))
     if pending is not None:
+        pending.node.seq = issued() - 1
         pending.finish(x)
     return x
 
@@ -160,6 +164,8 @@ def index_add(
 
     Slices with the same index add up, in order.
     """
+    if hot["autocast"]:
+        input, source = widest(input, source)
     return _index_add(fresh, input, dim, index, source, alpha)
 
 
@@ -196,6 +202,8 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of
     `source`.
     """
+    if hot["autocast"]:
+        input, source = widest(input, source)
     return _index_copy(fresh, input, dim, index, source)
 
 
@@ -373,6 +381,8 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy of `input` with the elements of `src` added at the positions `index` of `dim`;
     `gather` backwards.
     """
+    if hot["autocast"]:
+        input, src = widest(input, src)
     return _scatter(
         fresh, "scatter_add", input, dim, index, need_tensor("scatter_add", "src", src), "add"
     )

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import bool_, float64, int32, int64, promote_types
-from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.errors import (
+    ArgumentError,
+    DTypeError,
+    InvalidValueError,
+    ShapeError,
+    declare_status,
+)
 from flowvm.meta import TensorMeta
 from flowvm.ops.recording import filled_of, need_tensor
 from flowvm.ops.registry import GRAIN, Launch, Sample, View, op, samples
@@ -20,6 +26,9 @@ from flowvm.tensor import Tensor, method
 __all__ = ["bucketize", "histc", "isin", "searchsorted"]
 
 Array = Any
+NO_RANGE = declare_status(
+    67, InvalidValueError, "histc: the range of the bins is infinite; give a finite min and max"
+)
 TOGETHER = 256  # searches that go on at the same time
 
 
@@ -63,7 +72,7 @@ def _search_body(out: Array, boundaries: Array, x: Array, right: bool, lo: int, 
         at += end - start
 
 
-@op("boundaries, x -> out", name="searchsorted")
+@op("boundaries, x -> out", name="searchsorted", cuda="searching:searchsorted")
 def _search(boundaries: TensorMeta, x: TensorMeta, right: bool) -> Launch:
     n = boundaries.shape[-1]
     rows = math.prod(boundaries.shape[:-1]) if boundaries.ndim > 1 else 1
@@ -154,7 +163,7 @@ def _isin_body(
             y[i] = (at < n and tests[min(at, n - 1)] == values[i]) != invert
 
 
-@op("x, tests -> out", name="isin")
+@op("x, tests -> out", name="isin", cuda="searching:isin")
 def _isin(x: TensorMeta, tests: TensorMeta, invert: bool) -> Launch:
     views = (View(bool_, (x.numel,)), View(x.dtype, (x.numel,)), View(tests.dtype, (tests.numel,)))
     consts, arena = (invert,), 8 * TOGETHER
@@ -186,23 +195,37 @@ def isin(
 # --- bins ---------------------------------------------------------------------------------------
 
 
-def _histc_body(out: Array, x: Array, low: float, high: float, lo: int, hi: int) -> None:
+def bounds_of(low: float, high: float, least: float, most: float) -> tuple[float, float]:
+    """The range of the bins: as asked for, or that of the data, `least` to `most` (none: these are
+    infinities the other way round).
+    """
+    if low == high:
+        low, high = (least, most) if least <= most else (0.0, 0.0)
+    return (low - 1.0, high + 1.0) if low == high else (low, high)
+
+
+def _histc_body(
+    out: Array, x: Array, low: float, high: float, lo: int, hi: int, details: Array
+) -> int:
     bins = len(out)
     for k in range(bins):
         out[k] = 0
-    if low == high and len(x):
-        low = high = float(x[0])
-        for i in range(len(x)):
-            low, high = min(low, float(x[i])), max(high, float(x[i]))
-    if low == high:
-        low, high = low - 1.0, high + 1.0
+    least, most = math.inf, -math.inf
+    for i in range(len(x) if low == high else 0):
+        v = float(x[i])
+        if v == v:
+            least, most = min(least, v), max(most, v)
+    low, high = bounds_of(low, high, least, most)
+    if not high - low < math.inf:
+        return 67  # NO_RANGE
     for i in range(len(x)):
         v = float(x[i])
         if low <= v <= high:
             out[min(bins - 1, int((v - low) / (high - low) * bins))] += 1
+    return 0
 
 
-@op("x -> out", name="histc")
+@op("x -> out", name="histc", cuda="counting:histc")
 def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
     out = x.with_shape((bins,))
     views = (View(x.dtype, (bins,)), View(x.dtype, (x.numel,)))
@@ -214,7 +237,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
     input's dtype.
 
-    Elements outside are left out.  With `min` equal to `max` the data's own range is taken.
+    Elements outside are left out, and so is NaN.  With `min` equal to `max` the data's own range is
+    taken; InvalidValueError when the result is read, if that is infinite.
     """
     meta = need_tensor("histc", "input", input)._meta
     if not meta.dtype.is_floating_point:
@@ -302,6 +326,7 @@ samples(
     errors=(
         (lambda flow: flow.histc(flow.ones(2), 0), ValueError),
         (lambda flow: flow.histc(flow.ones(2), 2, 1, 0), ValueError),
+        (lambda flow: flow.histc(flow.tensor([1.0, math.inf]), 2).numpy(), ValueError),
         (lambda flow: flow.histc(flow.tensor([1])), RuntimeError),
     ),
 )

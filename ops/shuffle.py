@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.device import Device
 from flowvm.dtype import int64
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.philox import LOW, STEP, draw_words
 from flowvm.ops.registry import PHASE_BITS, Launch, View, op
 from flowvm.tensor import Tensor
 
-__all__ = ["permutation"]
+__all__ = ["buckets_for", "permutation"]
 
 Array = Any
 BUCKET = 4096  # numbers in a bucket, about: 32 KiB
@@ -103,13 +104,18 @@ def _shuffle(row: Array, first: int, n: int, words: Array, seed: int, call: int)
         drawn += STEP
 
 
-@op(" -> out", name="randperm", scalars="seed: int, call: int")
-def _permutation(n: int) -> Launch:
-    out = TensorMeta.of(Size((n,)), int64)
+def buckets_for(n: int) -> tuple[int, int]:
+    """How many buckets n numbers have, and how many low bits of a word do not choose one."""
     buckets = 1
     while buckets < MOST and buckets * BUCKET < n // 2:
         buckets *= 2
-    shift = 33 - buckets.bit_length()
+    return buckets, 33 - buckets.bit_length()
+
+
+@op(" -> out", name="randperm", scalars="seed: int, call: int", cuda="shuffle:permutation")
+def _permutation(out: TensorMeta) -> Launch:
+    n = out.numel
+    buckets, shift = buckets_for(n)
     block = max(BLOCK, -(-n // BLOCKS) + STEP - 1) // STEP * STEP
     blocks = -(-n // block)
     several = (blocks, 1), (buckets, max(1, 4 * BUCKET * buckets // max(n, 1)))
@@ -125,7 +131,7 @@ def _permutation(n: int) -> Launch:
     )
 
 
-def permutation(n: int, seed: int, call: int) -> Tensor:
+def permutation(n: int, device: Device, seed: int, call: int) -> Tensor:
     """The integers below `n` in random order."""
-    out: Tensor = _permutation(n, seed, call)
+    out: Tensor = _permutation(TensorMeta.of(Size((n,)), int64, device), seed, call)
     return out

@@ -64,12 +64,24 @@ def _log_softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     )
 
 
-@op("g, y -> out", name="softmax_backward", saves="g, y", grad=_softmax_backward_grad)
+@op(
+    "g, y -> out",
+    name="softmax_backward",
+    saves="g, y",
+    grad=_softmax_backward_grad,
+    cuda="softmax:backward",
+)
 def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     return _launch("softmax", y, dim, 3)
 
 
-@op("g, y -> out", name="log_softmax_backward", saves="g, y", grad=_log_softmax_backward_grad)
+@op(
+    "g, y -> out",
+    name="log_softmax_backward",
+    saves="g, y",
+    grad=_log_softmax_backward_grad,
+    cuda="softmax:log_backward",
+)
 def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", y, dim, 3)
 
@@ -79,6 +91,7 @@ def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     name="softmax",
     saves="out",
     grad=lambda c, g: (_softmax_backward(g, c.saved[0], c.attrs[0]),),
+    cuda="softmax:forward",
 )
 def _softmax(x: TensorMeta, dim: int) -> Launch:
     return _launch("softmax", x, dim, 2)
@@ -89,6 +102,7 @@ def _softmax(x: TensorMeta, dim: int) -> Launch:
     name="log_softmax",
     saves="out",
     grad=lambda c, g: (_log_softmax_backward(g, c.saved[0], c.attrs[0]),),
+    cuda="softmax:log_forward",
 )
 def _log_softmax(x: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", x, dim, 2)

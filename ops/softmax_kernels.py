@@ -363,8 +363,12 @@ def softmax_launch(
     if inner <= 1 and n <= LONG:
         grain = max(1, CHUNK // max(n, 1))
         if backward:
-            return Launch(outputs, _rows_backward, views, (n, logarithm), outer, grain)
-        return Launch(outputs, _rows, views, (n, logarithm), outer, grain, arena=SHORT * size)
+            consts, rows = (n, logarithm), (n, n, n)
+            return Launch(outputs, _rows_backward, views, consts, outer, grain, blocks=rows)
+        arena = SHORT * size
+        return Launch(
+            outputs, _rows, views, (n, logarithm), outer, grain, arena=arena, blocks=(n, n)
+        )
     if n <= TALL:
         width = _lines(inner, 4096 // n)
         units = outer * -(-inner // width)

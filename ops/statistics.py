@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.autocasting import widened
 from flowvm.dtype import DType, as_dtype, float16, float32
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.ops.compare import isinf, where
@@ -25,6 +26,7 @@ from flowvm.ops.reduce import amax, amin, dims_of, spread, sum
 from flowvm.ops.registry import Sample, samples
 from flowvm.ops.unary import back
 from flowvm.tensor import Tensor, method
+from flowvm.vm.engine import hot
 
 __all__ = [
     "logsumexp",
@@ -89,6 +91,8 @@ def vector_norm(
 
     inf and -inf are the largest and smallest magnitude, 0 the number of elements that are not 0.
     """
+    if hot["autocast"]:
+        (input,) = widened(input)
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         raise ArgumentTypeError(f"norm: the order is a number, got {ord!r}")
     x = floats_only(

@@ -37,7 +37,7 @@ def _one_hot_body(out: Array, index: Array, lo: int, hi: int, details: Array) ->
     return 0
 
 
-@op("index -> out", name="one_hot")
+@op("index -> out", name="one_hot", cuda="matrices:one_hot")
 def _one_hot(index: TensorMeta, classes: int) -> Launch:
     m = index.numel
     out = index.with_shape((*index.shape, classes))

@@ -29,9 +29,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
-
 from flowvm import jit
+from flowvm.jit import llvm
 from flowvm.native import Intrinsic
 
 __all__ = [

@@ -14,11 +14,11 @@ import numpy as np
 from flowvm.dtype import int64
 from flowvm.errors import ShapeError
 from flowvm.meta import TensorMeta
+from flowvm.ops.ranges import arange
 from flowvm.ops.recording import empty_of, need_tensor, wrap_dim
 from flowvm.ops.registry import Launch, Sample, View, op, samples
 from flowvm.ops.sorting import row_order, sort
 from flowvm.ops.views import movedim, reshape
-from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, method
 
 __all__ = ["unique", "unique_consecutive"]
@@ -76,7 +76,7 @@ def _number(inverse: Array, x: Array, order: Array) -> None:
         inverse[np.uint64(order[i])] = kept
 
 
-@op("x, order -> values?, inverse, counts?", name="unique")
+@op("x, order -> values?, inverse, counts?", name="unique", cuda="keeping:unique")
 def _distinct(x: TensorMeta, order: TensorMeta, wants_inverse: bool, wants_counts: bool) -> Launch:
     n = x.numel
     values = x.dense()
@@ -125,7 +125,7 @@ def _unique_body(
     details[2] = kept + 1
 
 
-@op("x, order -> values?, inverse, counts?", name="unique_dim")
+@op("x, order -> values?, inverse, counts?", name="unique_dim", cuda="keeping:unique_dim")
 def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
     n = order.numel
     inner = math.prod(x.shape[1:])
@@ -146,7 +146,7 @@ def _unique_of(
     plain = x.detach()
     if dim is None:
         line = reshape(plain.contiguous(), (plain.numel(),))
-        order = empty_of(TensorMeta.of((0,), int64))
+        order = empty_of(TensorMeta.of((0,), int64, plain._meta.device))
         if ordered:
             line, order = sort(line)
         values, back, counts = _distinct(line, order, inverse, count)
@@ -157,7 +157,7 @@ def _unique_of(
     n = rows._meta.shape[0]
     if rows.numel() == 0 and n:
         raise ShapeError(f"{name}: dim {dim} of shape {tuple(shape)} has slices without elements")
-    order = row_order(rows) if ordered else adopt_array(np.arange(n, dtype=np.int64))
+    order = row_order(rows) if ordered else arange(n, device=rows._meta.device)
     values, back, counts = _unique(rows, order)
     if len(shape) > 1:
         values = movedim(values, 0, at)

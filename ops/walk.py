@@ -18,11 +18,12 @@ import numpy as np
 from flowvm import jit
 from flowvm.native import Intrinsic
 from flowvm.ops.moves import load_word, move, store_word
-from flowvm.ops.plan import HEADER, MAX_NDIM, OPERAND, STAGE, STAGED
+from flowvm.ops.plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
 
 __all__ = [
     "OPERANDS_AT",
     "WALK",
+    "call_kernel",
     "copy",
     "copy_kernel",
     "copy_tiles",
@@ -50,7 +51,7 @@ def walk(args: int, layout: int, lo: int, hi: int, outs: int, count: int, table:
     memory = stack_memory()
     steps, home, index = memory + 8 * _STEPS, memory + 8 * _HOME, memory + 8 * _INDEX
     stages = (memory + 8 * _STAGES + 63) // 64 * 64
-    outer, pattern, flat = load_word(layout, 0), load_word(layout, 5), load_word(layout, 6)
+    outer, pattern, flat = load_word(layout, 0), load_word(layout, PATTERN), load_word(layout, 6)
     while load_word(table, 0) != pattern:
         table += 16
     function = load_word(table, 1)
@@ -74,9 +75,9 @@ def walk(args: int, layout: int, lo: int, hi: int, outs: int, count: int, table:
             store_word(steps, k, step)
         held = shape
         if flat:
-            status = _call_tile(function, memory, steps, 1, rows * columns, args)
+            status = call_kernel(function, memory, steps, 1, rows * columns, args)
         else:
-            status = _call_tile(function, memory, steps, rows, columns, args)
+            status = call_kernel(function, memory, steps, rows, columns, args)
         if status != 0:
             return int(status)
         for k in range(outs):
@@ -150,7 +151,7 @@ def _stack_define() -> Any:
     return typing
 
 
-def _call_tile_define() -> Any:
+def _call_define() -> Any:
     from llvmlite import ir
     from numba import types
 
@@ -168,16 +169,15 @@ def _call_tile_define() -> Any:
     return typing
 
 
-def _call_tile_python(
-    tile: int, pointers: int, steps: int, rows: int, columns: int, args: int
-) -> int:
+def _call_python(tile: int, pointers: int, steps: int, rows: int, columns: int, args: int) -> int:
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, *([ctypes.c_int64] * 5))
     return int(kind(tile)(pointers, steps, rows, columns, args))
 
 
 _stack_memory = np.zeros(_WORDS, np.int64)  # where plain Python runs `walk`, one call at a time
 stack_memory = Intrinsic(lambda: _stack_memory.ctypes.data, _stack_define)
-_call_tile = Intrinsic(_call_tile_python, _call_tile_define)
+# the function at an address, which takes five words: a tile's, or a kernel
+call_kernel = Intrinsic(_call_python, _call_define)
 
 
 @functools.cache

@@ -46,7 +46,8 @@ def _unfold_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     positions = np.arange(count)[:, None] * step + np.arange(size)
     rows = movedim(g, -1, at + 1).flatten(at, at + 1)
     zeros = filled_of(meta, 0, g._meta.dtype)
-    return (index_add(zeros, at, adopt_array(positions.reshape(-1)), rows),)
+    places = adopt_array(positions.reshape(-1)).to(device=meta.device)
+    return (index_add(zeros, at, places, rows),)
 
 
 @method()
@@ -65,7 +66,7 @@ def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
         np.arange(meta.numel)[offset:], size, [8 * s for s in stride]
     )
     zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
-    flat = adopt_array(np.array(positions.reshape(-1)))
+    flat = adopt_array(np.array(positions.reshape(-1))).to(device=meta.device)
     return (index_add(zeros, 0, flat, g.reshape(-1)).reshape(meta.shape),)
 
 

@@ -12,20 +12,21 @@ NAMED = op_calls.all_samples()
 
 # modules of flowvm.ops that other modules are written with: they offer a user nothing
 INTERNAL = {
-    "accumulate", "assembly", "blas", "class_loss_kernels", "class_loss_ops", "codegen",
+    "accumulate", "assembly", "blas", "blocks", "class_loss_kernels", "class_loss_ops", "codegen",
     "conv_code", "conv_ops", "conv_plain", "conv_plan", "conv_rows", "conv_strips", "conv_tile",
-    "conv_walk", "conv_weight", "core", "decay", "elementwise", "fold_kernels", "fold_rules",
-    "fold_walk",
-    "folds", "gemm", "gemm_epilogue", "gemm_kernels", "gemm_plan", "gemm_whole", "index_kernels",
-    "intrinsics",
+    "conv_walk", "conv_weight", "core", "cuda", "decay", "elementwise", "fold_kernels",
+    "fold_rules", "fold_walk", "folds", "gemm", "gemm_epilogue", "gemm_kernels", "gemm_plan",
+    "gemm_whole", "index_kernels",
+    "intrinsics", "loss_scaling",
     "moment_kernels", "moves", "norm_checks", "norm_columns", "norm_kernels", "norm_launch",
     "norm_ops", "norm_planes", "nth", "optimizer", "order", "philox", "plan", "poisson",
     "pool_kernels",
     "pool_ops", "rebase", "recording", "recurrence", "registry", "resize_kernels", "rows", "scalar",
-    "scalar_area", "scalar_bits", "scalar_division", "scalar_erf", "scalar_exp", "scalar_log",
+    "scalar_area", "scalar_bits", "scalar_division", "scalar_erf", "scalar_exp", "scalar_launch",
+    "scalar_log",
     "scalar_power", "scalar_special", "scalar_trig",
     "scan_blocks", "scan_kernels", "search_kernels", "shuffle", "softmax_kernels", "tile",
-    "tile_code", "tile_emit", "tile_packing", "tile_thin", "unary", "walk",
+    "tile_code", "tile_emit", "tile_packing", "tile_thin", "transfers", "unary", "walk",
 }  # fmt: skip
 
 # public functions without samples, and why

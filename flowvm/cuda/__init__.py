@@ -1,0 +1,96 @@
+"""CUDA devices: `flow.cuda`, with PyTorch's names and meaning.
+
+    flow.cuda.is_available(), device_count(), get_device_name(0)
+    with flow.cuda.device(1): ...              "cuda" means "cuda:1" here
+    with flow.cuda.stream(flow.cuda.Stream()): ...
+    flow.cuda.synchronize(), memory_stats(), empty_cache()
+
+Importing it loads no driver; the first function that must know something of a device does.  See
+`docs/cuda.md`.
+"""
+
+from __future__ import annotations
+
+from flowvm.cuda.devices import (
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+)
+from flowvm.cuda.events import (
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    stream,
+    synchronize,
+)
+from flowvm.cuda.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+)
+from flowvm.cuda.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+
+__all__ = [
+    "Event",
+    "Stream",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "empty_cache",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_max_memory_allocated",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "stream",
+    "synchronize",
+]

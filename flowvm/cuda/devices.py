@@ -1,0 +1,112 @@
+"""Which CUDA devices there are, and which one "cuda" means: PyTorch's functions.
+
+A device argument is None (the current device), an index, "cuda:1" or a `flow.device`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.cuda import runtime as runtimes
+from flowvm.cuda.runtime import Properties
+from flowvm.device import Device, current
+from flowvm.errors import DeviceError, FlowError
+
+__all__ = [
+    "can_device_access_peer",
+    "current_device",
+    "device",
+    "device_count",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "index_of",
+    "init",
+    "is_available",
+    "is_initialized",
+    "set_device",
+]
+
+
+def is_available() -> bool:
+    """Whether there is a CUDA device that can be used.  Never raises."""
+    return device_count() > 0
+
+
+def device_count() -> int:
+    """How many CUDA devices there are; 0 where CUDA cannot be used."""
+    try:
+        return runtimes.count()
+    except FlowError:
+        return 0
+
+
+def init() -> None:
+    """Make the current device ready now and not at its first use; DeviceError says what is
+    missing.
+    """
+    runtimes.runtime(current.index)
+
+
+def is_initialized() -> bool:
+    """Whether this process uses a CUDA device already."""
+    return bool(runtimes.runtimes())
+
+
+def index_of(device: Any = None) -> int:
+    """The index of a device argument; DeviceError if it is no CUDA device."""
+    if device is None:
+        return current.index
+    found = device if isinstance(device, Device) else Device(device)
+    if found.type != "cuda":
+        raise DeviceError(f"expected a CUDA device, got '{found}'")
+    return found.index or 0
+
+
+def current_device() -> int:
+    """The index of the device that "cuda" means on this thread."""
+    return current.index
+
+
+def set_device(device: Any) -> None:
+    """Let "cuda" mean `device` on this thread, from now on.  DeviceError if there is none such."""
+    index = index_of(device)
+    if why := runtimes.why_not(index):
+        raise DeviceError(f"device 'cuda:{index}' is not available: {why}")
+    current.index = index
+
+
+class device:  # noqa: N801 - PyTorch's name
+    """`with flow.cuda.device(1):` "cuda" means "cuda:1" on this thread; None changes nothing."""
+
+    def __init__(self, device: Any) -> None:
+        self.index = current.index if device is None else index_of(device)
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        self._before.append(current.index)
+        set_device(self.index)
+
+    def __exit__(self, *raised: object) -> None:
+        current.index = self._before.pop()
+
+
+def get_device_properties(device: Any = None) -> Properties:
+    """What the device is: name, total_memory, major, minor, multi_processor_count, ..."""
+    return runtimes.properties(index_of(device))
+
+
+def get_device_name(device: Any = None) -> str:
+    """The device's name."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """The device's compute capability: (8, 0) is that of an A100."""
+    return get_device_properties(device).capability
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether kernels of one device may read the other's memory: never; copies always work."""
+    index_of(device), index_of(peer_device)
+    return False

@@ -1,0 +1,346 @@
+"""Streams and events of CUDA devices, with PyTorch's names.
+
+    s = flow.cuda.Stream()
+    with flow.cuda.stream(s):
+        y = work(x)                    beside what the default stream does
+    z = y + 1                          waits for y: operands decide, nothing is waited for by hand
+
+A `Stream` is a queue of the VM whose worker feeds a CUDA stream of its own.  Instructions of
+different streams are ordered by their operands, so `wait_event` and `wait_stream` are needed only
+where the order comes from something that the VM does not see: time, or other libraries' work on
+`Stream.cuda_stream`.
+
+Recording an event is an instruction that writes the event, waiting for it one that reads it; the
+VM's edges do the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+
+from flowvm import interpreter
+from flowvm.cuda.devices import device as on_device
+from flowvm.cuda.devices import index_of
+from flowvm.cuda.driver import INDEX
+from flowvm.cuda.runtime import Runtime
+from flowvm.cuda.streams import block_of, device_of, new_stream, streams
+from flowvm.device import Device
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError, VMError
+from flowvm.vm import layout as w
+from flowvm.vm.engine import engine, hot
+from flowvm.vm.lang import address_of
+from flowvm.vm.peek import POLL, issued, lively_on
+from flowvm.vm.steps import take_steps
+
+__all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
+
+_KERNEL: Final = "int32(int64, int64, int64, int64, int64)"
+_idle: dict[tuple[Runtime, int], list[int]] = {}  # with a priority: streams whose Stream is gone
+_live: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+_count = itertools.count(1)
+
+
+class Stream:
+    """A queue of instructions of a device: `flow.cuda.Stream()`, `Stream("cuda:1", priority=-1)`.
+
+    VMError when as many streams as the VM has are in use.
+    """
+
+    def __init__(self, device: Any = None, priority: int = 0, *, name: str | None = None) -> None:
+        index = index_of(device)
+        made = streams(index).runtime
+        self.priority = priority
+        self.device = Device("cuda", index)
+        idle = _idle.setdefault((made, priority), [])
+        try:
+            self.number = idle.pop()
+        except IndexError:
+            self.number = _new(index, priority, name or f"cuda:{index} {next(_count)}")
+        _live[self.number] = self
+        weakref.finalize(self, idle.append, self.number).atexit = False
+
+    @property
+    def stream_id(self) -> int:
+        """Its number in the VM; traces show it."""
+        return self.number
+
+    @property
+    def cuda_stream(self) -> int:
+        """The driver's handle, for other libraries.  What they do there the VM does not see."""
+        return int(block_of(self.number)[w.B_STREAM])
+
+    def query(self) -> bool:
+        """Whether everything issued to it so far is done."""
+        return not lively_on(self.number, issued())
+
+    def synchronize(self) -> None:
+        """Wait until everything issued to it so far is done; raise an error nobody has seen."""
+        _wait_for([self.number])
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record `event`, or a new one, behind everything issued to it so far."""
+        recorded = Event() if event is None else event
+        recorded.record(self)
+        return recorded
+
+    def wait_event(self, event: Event) -> None:
+        """Let what is issued to it from now on wait for `event`."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Let what is issued to it from now on wait for everything issued to `stream` so far."""
+        self.wait_event(stream.record_event())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash((Stream, self.number))
+
+    def __repr__(self) -> str:
+        return f"<flow.cuda.Stream {engine.stream_name(self.number)!r} ({self.number})>"
+
+
+class _Default(Stream):
+    """The stream of everything that is issued outside of `with flow.cuda.stream(...)`."""
+
+    def __init__(self, index: int) -> None:
+        self.number = streams(index).compute
+        self.device = Device("cuda", index)
+        self.priority = 0
+
+
+def _new(index: int, priority: int, name: str) -> int:
+    try:
+        return new_stream(index, name, priority)
+    except VMError:
+        raise VMError(
+            f"Stream: all {w.STREAMS} of the VM are in use; keep Stream objects and use them "
+            f"again, or drop some"
+        ) from None
+
+
+def _wait_for(numbers: list[int]) -> None:
+    before = issued()
+    while any(lively_on(number, before) for number in numbers):
+        time.sleep(POLL)
+    engine.failures.collect()
+    engine.failures.raise_unseen()
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream that the device's instructions go to unless another was chosen."""
+    return _Default(index_of(device))
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream that this thread's instructions for the device go to."""
+    default = default_stream(device)
+    number = interpreter.current_device_stream(default.number)
+    return default if number == default.number else _live[number]
+
+
+@contextmanager
+def stream(stream: Any) -> Iterator[None]:
+    """Issue this thread's operations on the stream's device to it for a block, and let "cuda" mean
+    that device; None changes nothing.
+    """
+    if stream is None:
+        yield
+        return
+    if not isinstance(stream, Stream):
+        kind = type(stream).__name__
+        raise ArgumentTypeError(f"stream: expected a flow.cuda.Stream, got {kind}")
+    index = index_of(stream.device)
+    default = streams(index).compute
+    with on_device(index), interpreter.use_device_stream(default, stream.number):
+        yield
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until everything issued to the device so far is done; raise an error nobody has seen."""
+    index = index_of(device)
+    streams(index)
+    _wait_for([number for number in range(w.STREAMS) if device_of(number) == index])
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class _Mark:
+    """What the driver and the VM know an event by, from its first recording on."""
+
+    handle = 0
+    storage = 0
+    recorded: tuple[int, int] | None = None  # stream, sequence number
+
+    def happened(self) -> bool:
+        if self.recorded is None:
+            return True
+        stream, seq = self.recorded
+        return not lively_on(stream, seq + 1)
+
+
+_spare: dict[tuple[Runtime, bool], list[_Mark]] = {}  # with timing or without: of events gone
+
+
+class Event:
+    """A moment in a stream: `record`, then `query`, `synchronize`, `wait`, `elapsed_time`.
+
+    `blocking` and `interprocess` are PyTorch's; the first changes nothing, the second must be
+    False.
+    """
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        if interprocess:
+            raise ArgumentError("Event: events of other processes are not supported")
+        self.timing = enable_timing
+        self.device: Device | None = None
+        self._mark = _Mark()
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Let the event happen when everything issued to the stream so far is done.
+
+        Waits until all of that was handed to the device: what the host has yet to compute, first.
+        """
+        on = current_stream() if stream is None else stream
+        mark = self._made_for(on)
+        _handed_over(on.number, issued())
+        word = _entry("record_event", on) | on.number << w.ENTRY_BITS
+        mark.recorded = on.number, engine.issue(word, (mark.storage,), (mark.handle,))
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let what is issued to the stream from now on wait for the event; at once if it was never
+        recorded.
+        """
+        if self._mark.recorded is not None:
+            on = current_stream() if stream is None else stream
+            word = _entry("wait_event", on) | on.number << w.ENTRY_BITS
+            engine.issue(word, (self._mark.storage,))
+
+    def query(self) -> bool:
+        """Whether it has happened; True if it was never recorded."""
+        return self._mark.happened()
+
+    def synchronize(self) -> None:
+        """Wait until it has happened."""
+        if self._mark.recorded is not None:
+            engine.wait_for((self._mark.storage,))
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to `end_event`, as the device measured them."""
+        for event, name in ((self, "this event"), (end_event, "end_event")):
+            if not event.timing:
+                raise ArgumentError(f"elapsed_time: {name} was made without enable_timing=True")
+            if event._mark.recorded is None:
+                raise ArgumentError(f"elapsed_time: {name} was never recorded")
+            if not event.query():
+                raise DeviceError(f"elapsed_time: {name} has not happened yet; synchronize() it")
+        made = streams(index_of(self.device)).runtime
+        made.enter()
+        out = ctypes.c_float()
+        made.driver.call(
+            "cuEventElapsedTime", ctypes.byref(out), self.cuda_event, end_event.cuda_event
+        )
+        return out.value
+
+    @property
+    def cuda_event(self) -> int:
+        """The driver's handle; 0 before the event was recorded."""
+        return self._mark.handle
+
+    def _made_for(self, stream: Stream) -> _Mark:
+        """Its mark, made by the first recording."""
+        if interpreter.current_recorder() is not None:
+            raise CaptureError("events cannot be recorded while a graph is captured")
+        if self.device is None:
+            self.device = stream.device
+            made = streams(index_of(self.device)).runtime
+            self._mark = _new_mark(made, self.timing)
+            weakref.finalize(self, _drop, self._mark, _spare[made, self.timing])
+        elif self.device is not stream.device:
+            raise DeviceError(
+                f"record: the event is of {self.device}, and the stream of {stream.device}"
+            )
+        return self._mark
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self._mark.recorded is None else f"done={self.query()}"
+        return f"<flow.cuda.Event {state}>"
+
+
+def _new_mark(made: Runtime, timing: bool) -> _Mark:
+    mark = _Mark()
+    spare = _spare.setdefault((made, timing), [])
+    # one that is still to be recorded for its last event may not be used
+    found = next((i for i, used in enumerate(spare) if used.happened()), None)
+    mark.handle = made.event(timing) if found is None else spare.pop(found).handle
+    word = np.zeros(1, np.int64)
+    mark.storage = engine.adopt(word.ctypes.data, word.nbytes, word)
+    return mark
+
+
+def _drop(mark: _Mark, spare: list[_Mark]) -> None:
+    """Its event is gone: the storage goes as a tensor's does, the handle is used again."""
+    hot["dead"].append(mark.storage)
+    spare.append(mark)
+
+
+def _handed_over(stream: int, before: int) -> None:
+    """Wait until what was issued to a stream is in its worker's queue, so that what comes next is
+    behind it.
+    """
+    table = engine.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(w.CAPACITY, w.INS_WORDS)
+    while True:
+        if engine.words[w.RECEIVED] >= before:
+            state = table[:, w.I_STATE]
+            mine = (table[:, w.I_STREAM] == stream) & (table[:, w.I_SEQ] < before)
+            if not np.any(mine & (state >= w.PENDING) & (state < w.DISPATCHED)):
+                return
+        time.sleep(POLL)
+
+
+# --- instructions ---------------------------------------------------------------------------------
+
+_entries: dict[tuple[str, Runtime], int] = {}
+engine.on_entries_full.append(_entries.clear)
+
+
+def _entry(name: str, stream: Stream) -> int:
+    """The VM's entry of the instruction `name` for the stream's device."""
+    made = streams(index_of(stream.device)).runtime
+    if (name, made) not in _entries:
+        records = name == "record_event"
+        steps = _record_steps(made) if records else [0]
+        _entries[name, made] = engine.new_entry(
+            w.OP_CALL,
+            [w.MUT if records else w.CONST],
+            kernel=address_of(take_steps, _KERNEL),
+            layout=np.array(steps, np.int64),
+            scalars=int(records),
+            info=name,
+        )
+    return _entries[name, made]
+
+
+def _record_steps(made: Runtime) -> list[int]:
+    """cuEventRecord(the call's scalar, the stream), as `flowvm.vm.steps` takes it."""
+    step = [0] * w.STEP_FIRST
+    step[w.STEP_KIND] = w.STEP_CALL
+    step[w.STEP_FUNCTION] = int(made.driver.table[INDEX["cuEventRecord"]])
+    step[w.STEP_WORDS], step[w.STEP_PATCHES] = 2, 2
+    step += [0, 0]
+    step += [0, w.SOURCE_ARG | 1 << w.SOURCE_SHIFT, 0]  # behind the one operand
+    step += [1, w.SOURCE_BLOCK | w.B_STREAM << w.SOURCE_SHIFT, 0]
+    step[w.STEP_LENGTH] = len(step)
+    return [1, *step]

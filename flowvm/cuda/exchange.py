@@ -1,0 +1,195 @@
+"""Memory of CUDA devices shared with other libraries: DLPack and `__cuda_array_interface__`.
+
+NumPy writes and reads the DLPack capsules here too, for the reason that `flowvm.interop` gives: it
+is shown an array at a device's address, which it does not look at, and the capsule is told that the
+array is on the CPU while NumPy has it.
+
+Order with other libraries' streams:
+
+- what goes out has been computed: the tensor's writer is waited for, so any stream may use it;
+- what comes in is waited for: a producer orders its work before a stream of ours, which is empty
+  else, and that is synchronized;
+- memory that was handed out goes back to the VM once its device has done all that it was asked to,
+  for another library may have let go of an array that its kernels still use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+import numpy as np
+
+from flowvm.cuda.peeking import own_stream
+from flowvm.cuda.runtime import runtime, runtimes
+from flowvm.device import Device, require
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
+from flowvm.reading import adopt_array, memory_now, wait_for
+from flowvm.tensor import Storage, Tensor
+
+__all__ = ["CUDA", "Capsules", "exported", "from_interface", "interface", "tensor_on"]
+
+CUDA: Final = 2  # DLPack's number of the device type
+_LEGACY: Final = 1  # the default stream, for the driver as for the protocols
+_ORDINAL: Final = 9  # pointer attribute: the number of the device
+_AT: Final = {b"dltensor": 8, b"dltensor_versioned": 40}  # where a capsule's device stands
+_USED: Final = {b"used_" + name: at for name, at in _AT.items()}
+
+
+class _Lent(Storage):
+    """A storage that others have seen: its memory is used again when the devices are done."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        try:
+            for used in runtimes():
+                used.enter()
+                used.driver.call("cuCtxSynchronize")
+        except (FlowError, AttributeError, TypeError):
+            pass  # the device is lost, or Python ends: nobody will use the memory again
+        Storage.__del__(self)
+
+
+def _lend(t: Tensor) -> None:
+    if t.requires_grad:
+        raise AutogradError(
+            "a tensor that requires grad cannot be exported, changes to it would bypass autograd; "
+            "use t.detach()"
+        )
+    wait_for(t)
+    t.storage().__class__ = _Lent
+
+
+def exported(t: Tensor) -> np.ndarray[Any, Any]:
+    """An array at the tensor's address on its device, to make a capsule of and nothing else."""
+    _lend(t)
+    return memory_now(t)
+
+
+def interface(t: Tensor) -> dict[str, Any]:
+    """The tensor's `__cuda_array_interface__`: what it holds is there, on whatever stream."""
+    _lend(t)
+    array = memory_now(t)
+    described = dict(array.__array_interface__)
+    address = described["data"][0] if array.size else 0
+    return {
+        "shape": described["shape"],
+        "typestr": described["typestr"],
+        "data": (address, False),
+        "strides": None if t.is_contiguous() else array.strides,
+        "version": 3,
+        "stream": None,
+    }
+
+
+# --- capsules -------------------------------------------------------------------------------------
+
+
+class Capsules:
+    """Whose `__dlpack__` NumPy may ask, though the memory of `source` is on a CUDA device."""
+
+    def __init__(self, source: Any, index: int) -> None:
+        self.source = source
+        self.device = require(Device("cuda", index))
+        self.versioned = False
+        self.capsule: Any = None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        kept = {k: v for k, v in options.items() if k == "max_version"}
+        self.capsule = self.source.__dlpack__(stream=own_stream(self.device.index or 0), **kept)
+        self.versioned = "dltensor_versioned" in repr(self.capsule)
+        marked(self.capsule, (1, 0))
+        return self.capsule
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """An array at the memory's address; what the producer still computes is waited for."""
+        found = np.from_dlpack(self)
+        marked(self.capsule, (CUDA, self.device.index or 0))
+        used = runtime(self.device.index or 0)
+        used.enter()
+        used.driver.call("cuStreamSynchronize", own_stream(used.index))
+        return found
+
+
+def marked(capsule: Any, device: tuple[int, int]) -> Any:
+    """The capsule, which says now that its memory is on `device`."""
+    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = name_of(capsule)
+    address = pointer_of(capsule, name) + {**_AT, **_USED}[name]
+    (ctypes.c_int32 * 2).from_address(address)[:] = list(device)
+    return capsule
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+class _Described:
+    """What NumPy makes an array of that keeps `source`."""
+
+    def __init__(self, source: Any, facts: dict[str, Any]) -> None:
+        self.source = source
+        self.__array_interface__ = facts
+
+
+def tensor_on(array: np.ndarray[Any, Any], device: Device, obstacle: str) -> Tensor:
+    """A tensor on the memory at an array's address, which is on `device`; a copy if there is an
+    obstacle to that.
+    """
+    if any(s % array.itemsize or s < 0 for s in array.strides) and array.size:
+        raise ArgumentError(
+            f"memory on {device} with strides of {array.strides} bytes cannot be used; make the "
+            f"array contiguous first"
+        )
+    shared = adopt_array(array, device=device)
+    copied: Tensor = shared.clone() if obstacle else shared
+    return copied
+
+
+def from_interface(obj: Any, copy: bool = False) -> Tensor:
+    """A tensor on the memory that `obj.__cuda_array_interface__` describes, or a copy of it."""
+    facts = obj.__cuda_array_interface__
+    what = type(obj).__name__
+    if not isinstance(facts, dict) or not {"shape", "typestr", "data"} <= facts.keys():
+        raise ArgumentTypeError(f"the __cuda_array_interface__ of a {what} is {facts!r:.80}")
+    if facts.get("mask") is not None:
+        raise ArgumentTypeError(f"a {what} with a mask cannot be a tensor; fill it first")
+    address, read_only = facts["data"]
+    described = {k: facts[k] for k in ("shape", "typestr")} | {"version": 3}
+    if 0 in facts["shape"]:  # no memory, so no device to ask for
+        index = runtimes()[0].index if runtimes() else 0
+        dtype = np.dtype(facts["typestr"])
+        empty: Tensor = adopt_array(np.empty(facts["shape"], dtype)).to(Device("cuda", index))
+        return empty
+    described |= {"strides": facts.get("strides"), "data": (address, False)}
+    device = _device_at(address)
+    _wait_for(device, facts.get("stream", _LEGACY))
+    array = np.asarray(_Described(obj, described))
+    obstacle = "a copy was asked for" if copy else ""
+    obstacle = obstacle or ("the memory is read-only" if read_only else "")
+    if any(s == 0 and d > 1 for s, d in zip(array.strides, array.shape, strict=True)):
+        obstacle = "elements share memory"
+    return tensor_on(array, device, obstacle)
+
+
+def _device_at(address: int) -> Device:
+    used, ordinal = runtime(0), ctypes.c_int()
+    used.enter()
+    used.driver.call("cuPointerGetAttribute", ctypes.byref(ordinal), _ORDINAL, address)
+    return require(Device("cuda", ordinal.value))
+
+
+def _wait_for(device: Device, stream: Any) -> None:
+    """Wait for the stream on which the producer may still compute; None: for none."""
+    if stream is None:
+        return
+    if not isinstance(stream, int) or stream <= 0:
+        raise ArgumentError(f"__cuda_array_interface__: stream {stream!r} is no stream")
+    used = runtime(device.index or 0)
+    used.enter()
+    used.driver.call("cuStreamSynchronize", stream)

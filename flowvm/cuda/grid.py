@@ -1,0 +1,436 @@
+"""A kernel's grid of threads, run as Python: what a GPU does, slowly and the same every time.
+
+Numba's simulator gives the vocabulary (`cuda.grid`, `cuda.shared.array`, `cuda.atomic`); this runs
+it.  Each CUDA thread of a block is a thread of Python's, but only one runs at a time: it goes on
+until it waits for others (`syncthreads`, a shuffle), then the next one runs.  So a launch is
+deterministic, and what Numba's own runner lacks is here: warp shuffles and votes, arrays declared
+twice on one line, an error where threads wait for each other in vain.  A kernel that never waits
+runs its threads one after another without any switching.
+
+`order` turns the threads of a block round: "reversed" finds kernels that depend on who runs first.
+
+Launches from several Python threads run one after another.
+
+Long because a block's threads, their waits and shuffles, and what a kernel reaches are one machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import types as pytypes
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["reached", "run_grid"]
+
+Triple = tuple[int, int, int]
+
+WARP = 32
+_lock = threading.RLock()  # one launch at a time: kernels find `cuda` in their module's globals
+# what makes a thread wait for others
+_WAITS = {
+    "syncthreads", "syncthreads_and", "syncthreads_or", "syncthreads_count", "syncwarp",
+    "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync",
+    "all_sync", "any_sync", "ballot_sync",
+}  # fmt: skip
+
+
+def run_grid(
+    kernel: Callable[..., Any],
+    arguments: Sequence[Any],
+    grid: Triple,
+    block: Triple,
+    shared: int = 0,
+    order: str = "",
+) -> None:
+    """Run `kernel` on NumPy arrays and numbers; what a thread raises is raised here.
+
+    Numbers become int64 or float64, as compiled kernels get them.
+    """
+    if grid[0] * grid[1] * grid[2] == 0:
+        raise ValueError(f"a grid of {grid} blocks has none")
+    given = [_argument(value) for value in arguments]
+    functions = reached(kernel)
+    waits = any(_WAITS & set(function.__code__.co_names) for function in functions)
+    with _lock:
+        module = _module(grid, block, shared)
+        with _swapped(functions, module), np.errstate(all="ignore"):
+            run = _run_waiting if waits else _run_straight
+            run(kernel, given, module, _points(grid), _threads(block, order))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    return np.float64(value) if isinstance(value, float) else np.int64(value)
+
+
+def _points(sizes: Triple) -> list[Triple]:
+    x, y, z = sizes
+    return [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+
+
+def _threads(block: Triple, order: str) -> list[_Strand]:
+    strands = [_Strand(number, place) for number, place in enumerate(_points(block))]
+    return strands[::-1] if order == "reversed" else strands
+
+
+# --- what a kernel reaches ----------------------------------------------------------------------
+
+
+def reached(kernel: Any) -> list[Any]:
+    """The functions that `kernel` may call, itself first."""
+    found: dict[int, Any] = {}
+    _visit(kernel, found)
+    return list(found.values())
+
+
+def _visit(value: Any, found: dict[int, Any]) -> None:
+    if isinstance(value, pytypes.FunctionType):
+        if id(value) in found or _foreign(value):
+            return
+        found[id(value)] = value
+        for part in _named(value):
+            _visit(part, found)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            _visit(part, found)
+    elif hasattr(value, "jit_parts"):
+        _visit(getattr(value, "python", None), found)
+        for part in value.jit_parts():
+            _visit(part, found)
+
+
+def _foreign(function: Any) -> bool:
+    top = (function.__module__ or "").partition(".")[0]
+    return top in sys.stdlib_module_names or top in ("numpy", "numba", "llvmlite")
+
+
+def _named(function: Any) -> Iterator[Any]:
+    """Values of the names in it; of a module, those of its attributes that are named."""
+    codes, names = [function.__code__], set()
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [c for c in code.co_consts if isinstance(c, pytypes.CodeType)]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):
+            yield cell.cell_contents
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, pytypes.ModuleType) and value.__name__.startswith("flowvm"):
+            yield from (getattr(value, other) for other in names & set(vars(value)))
+        else:
+            yield value
+
+
+@contextlib.contextmanager
+def _swapped(functions: list[Any], module: Any) -> Iterator[None]:
+    """`module` in the place of `numba.cuda` in the globals of these functions."""
+    from numba import cuda
+
+    changed: list[tuple[dict[str, Any], str]] = []
+    for space in {id(f.__globals__): f.__globals__ for f in functions}.values():
+        for name in [n for n, value in space.items() if value is cuda]:
+            space[name] = module
+            changed.append((space, name))
+    try:
+        yield
+    finally:
+        for space, name in changed:
+            space[name] = cuda
+
+
+# --- `cuda`, as kernels see it --------------------------------------------------------------------
+
+
+def _module(grid: Triple, block: Triple, shared: int) -> Any:
+    from numba.cuda.simulator.kernelapi import FakeCUDAModule
+
+    class Module(FakeCUDAModule):  # type: ignore[misc]
+        """`cuda`; `current` is the thread that runs, and does the waiting."""
+
+        current: _Strand
+
+        @property
+        def threadIdx(self) -> Any:  # noqa: N802
+            return self.current.thread
+
+        @property
+        def blockIdx(self) -> Any:  # noqa: N802
+            return self.current.block
+
+        @property
+        def laneid(self) -> int:
+            return self.current.lane
+
+        def syncthreads(self) -> None:
+            self.current.gather(None, whole=True)
+
+        def syncthreads_count(self, value: Any) -> int:
+            return sum(map(bool, self.current.gather(value, whole=True).values()))
+
+        def syncthreads_and(self, value: Any) -> int:
+            return int(all(self.current.gather(value, whole=True).values()))
+
+        def syncthreads_or(self, value: Any) -> int:
+            return int(any(self.current.gather(value, whole=True).values()))
+
+        def syncwarp(self, mask: int = 0xFFFFFFFF) -> None:
+            self.current.gather(None)
+
+        def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
+            return self._from(value, int(lane) % WARP)
+
+        def shfl_xor_sync(self, mask: int, value: Any, lanes: int) -> Any:
+            return self._from(value, self.current.lane ^ int(lanes))
+
+        def shfl_up_sync(self, mask: int, value: Any, lanes: int) -> Any:
+            return self._from(value, self.current.lane - int(lanes))
+
+        def shfl_down_sync(self, mask: int, value: Any, lanes: int) -> Any:
+            return self._from(value, self.current.lane + int(lanes))
+
+        def _from(self, value: Any, lane: int) -> Any:
+            return self.current.gather(value).get(lane, value)
+
+        def all_sync(self, mask: int, value: Any) -> bool:
+            return all(self.current.gather(value).values())
+
+        def any_sync(self, mask: int, value: Any) -> bool:
+            return any(self.current.gather(value).values())
+
+        def ballot_sync(self, mask: int, value: Any) -> Any:
+            votes = self.current.gather(value)
+            return np.uint32(sum(1 << lane for lane, vote in votes.items() if vote))
+
+        def clz(self, value: Any) -> int:
+            bits, number = _unsigned(value)
+            return bits - number.bit_length()
+
+        def ffs(self, value: Any) -> int:
+            _, number = _unsigned(value)
+            return (number & -number).bit_length()
+
+        def popc(self, value: Any) -> int:
+            return _unsigned(value)[1].bit_count()
+
+    made = Module(grid, block, shared)
+    made._shared = _Shared(shared)
+    made._local = _Local()
+    return made
+
+
+def _unsigned(value: Any) -> tuple[int, int]:
+    bits = 8 * value.dtype.itemsize if hasattr(value, "dtype") else 64
+    return max(bits, 32), int(value) & ((1 << bits) - 1)
+
+
+def _dtype(kind: Any) -> Any:
+    from numba.cuda import types
+    from numba.cuda.np import numpy_support
+
+    return numpy_support.as_dtype(kind) if isinstance(kind, types.Type) else np.dtype(kind)
+
+
+class _Local:
+    """`cuda.local`: memory of one thread, which holds anything at first."""
+
+    def array(self, shape: Any, dtype: Any, alignment: Any = None) -> Any:
+        return _poisoned(shape, _dtype(dtype))
+
+
+class _Shared:
+    """`cuda.shared`: memory of a block; a declaration is known by its place in the program."""
+
+    def __init__(self, dynamic: int) -> None:
+        self.dynamic = np.empty(dynamic, np.uint8)
+        self.arrays: dict[Any, Any] = {}
+
+    def clear(self) -> None:
+        """Before a block begins: it holds anything."""
+        self.arrays.clear()
+        self.dynamic.fill(0xA5)
+
+    def array(self, shape: Any, dtype: Any, alignment: Any = None) -> Any:
+        kind = _dtype(dtype)
+        if shape == 0:
+            whole = self.dynamic.size // kind.itemsize
+            return self.dynamic[: whole * kind.itemsize].view(kind)
+        caller = sys._getframe(1)
+        key = caller.f_code, caller.f_lasti
+        if key not in self.arrays:
+            self.arrays[key] = _poisoned(shape, kind)
+        return self.arrays[key]
+
+
+def _poisoned(shape: Any, dtype: Any) -> Any:
+    made = np.empty(shape, dtype)
+    made.view(np.uint8).fill(0xA5) if made.ndim else made.fill(0)
+    return made
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+class _Place:
+    """`cuda.threadIdx` or `cuda.blockIdx`."""
+
+    __slots__ = ("x", "y", "z")
+
+    def __init__(self, place: Triple) -> None:
+        self.x, self.y, self.z = place
+
+
+class _Strand:
+    """One thread of the block, over all blocks of the grid."""
+
+    def __init__(self, number: int, place: Triple) -> None:
+        self.number, self.warp, self.lane = number, number // WARP, number % WARP
+        self.thread = _Place(place)
+        self.block = _Place((0, 0, 0))
+        self.turn = threading.Semaphore(0)
+        self.live = False
+        self.meeting: Any = None  # where it waits
+        self.baton: _Baton
+
+    def gather(self, value: Any, whole: bool = False) -> dict[int, Any]:
+        """Wait for the rest of the warp or, `whole`, the block: what each lane (thread) brought."""
+        return self.baton.meet(self, value, -1 if whole else self.warp)
+
+
+def _run_straight(
+    kernel: Any, given: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
+) -> None:
+    for place in blocks:
+        module._shared.clear()
+        block = _Place(place)
+        for strand in strands:
+            strand.block = block
+            module.current = strand
+            kernel(*given)
+
+
+def _run_waiting(
+    kernel: Any, given: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
+) -> None:
+    baton = _Baton(module, blocks, strands)
+
+    def body(strand: _Strand) -> None:
+        strand.turn.acquire()
+        with np.errstate(all="ignore"):
+            while not baton.over:
+                try:
+                    kernel(*given)
+                except _Over:
+                    return
+                except BaseException as error:
+                    baton.fail(error)
+                    return
+                baton.leave(strand)
+
+    runners = [threading.Thread(target=body, args=(s,), daemon=True) for s in strands]
+    for runner in runners:
+        runner.start()
+    baton.begin()
+    for runner in runners:
+        runner.join()
+    if baton.error is not None:
+        raise baton.error
+
+
+class _Over(BaseException):
+    """Unwinds a thread whose launch has failed."""
+
+
+class _Baton:
+    """Whose turn it is.  Only the thread that has the turn touches anything here."""
+
+    def __init__(self, module: Any, blocks: list[Triple], strands: list[_Strand]) -> None:
+        self.module, self.blocks, self.strands = module, iter(blocks), strands
+        self.over = False
+        self.error: BaseException | None = None
+        self.ready: list[_Strand] = []  # last is next
+        self.brought: dict[int, dict[int, Any]] = {}  # by warp, -1 for the block
+        self.members: dict[int, int] = {}  # live threads of each warp, and of the block
+        for strand in strands:
+            strand.baton = self
+
+    def begin(self) -> None:
+        """Start the next block, or end."""
+        place = next(self.blocks, None)
+        if place is None:
+            self._end()
+            return
+        self.module._shared.clear()
+        block = _Place(place)
+        self.brought, self.members = {}, {-1: len(self.strands)}
+        for strand in self.strands:
+            strand.live, strand.block, strand.meeting = True, block, None
+            self.members[strand.warp] = self.members.get(strand.warp, 0) + 1
+        self.ready = self.strands[::-1]
+        self._pass_on(None)
+
+    def meet(self, strand: _Strand, value: Any, where: int) -> dict[int, Any]:
+        brought = self.brought.setdefault(where, {})
+        brought[strand.number if where < 0 else strand.lane] = value
+        if not self._complete(where):
+            strand.meeting = where
+            self._pass_on(strand)
+        if self.over:
+            raise _Over
+        return brought
+
+    def _complete(self, where: int) -> bool:
+        """Whether all are there who are to meet; they then go on, behind those that are ready."""
+        brought = self.brought.get(where)
+        if brought is None or len(brought) < self.members[where]:
+            return False
+        del self.brought[where]
+        late = [s for s in self.strands if s.meeting == where]
+        for strand in late:
+            strand.meeting = None
+        self.ready[:0] = late[::-1]
+        return True
+
+    def leave(self, strand: _Strand) -> None:
+        """`strand` is through with its block: nobody waits for it."""
+        strand.live = False
+        for where in (strand.warp, -1):
+            self.members[where] -= 1
+            if self.members[where]:
+                self._complete(where)
+        if self.members[-1]:
+            self._pass_on(strand)
+        else:
+            self.begin()
+            strand.turn.acquire()
+
+    def _pass_on(self, strand: _Strand | None) -> None:
+        if not self.ready:
+            waiting = sorted({s.meeting for s in self.strands if s.live})
+            self.fail(RuntimeError(
+                f"the threads of a block wait for each other in vain: some in syncthreads, some "
+                f"in a shuffle of warps {[w for w in waiting if w >= 0]}"
+            ))  # fmt: skip
+            return
+        chosen = self.ready.pop()
+        if chosen is strand:
+            return
+        self.module.current = chosen
+        chosen.turn.release()
+        if strand is not None:
+            strand.turn.acquire()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        for strand in self.strands:
+            strand.turn.release()

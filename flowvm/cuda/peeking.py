@@ -1,0 +1,58 @@
+"""Reading some elements of a tensor on a device, for printing: nothing is issued to the VM, and of
+a large tensor nothing is copied but what is wanted and small gaps between.
+
+Who calls knows that the tensor's writer is done.  The copies go through a stream of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from flowvm.cuda.runtime import Runtime, runtime
+from flowvm.tensor import Tensor
+from flowvm.vm.engine import engine
+
+__all__ = ["elements", "own_stream"]
+
+GAP: Final = 1024  # bytes between two wanted elements that are copied along
+
+
+@functools.cache
+def _stream_of(used: Runtime) -> int:
+    return used.stream()
+
+
+def own_stream(index: int) -> int:
+    """A stream of the device on which the VM puts nothing."""
+    return _stream_of(runtime(index))
+
+
+def elements(t: Tensor, kept: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+    """The elements at the positions `kept` of each dimension."""
+    meta = t._meta
+    if not all(kept):
+        return np.empty([len(k) for k in kept], meta.dtype.numpy)
+    itemsize = meta.dtype.itemsize
+    steps = [np.array(k, np.int64) * s * itemsize for k, s in zip(kept, meta.stride, strict=True)]
+    offsets = functools.reduce(np.add.outer, steps, np.zeros((), np.int64))
+    flat = np.unique(offsets)
+    breaks = np.flatnonzero(np.diff(flat) > GAP) + 1
+    copied = np.empty(flat.shape, meta.dtype.numpy)
+    used = runtime(meta.device.index or 0)
+    for run, out in zip(np.split(flat, breaks), np.split(copied, breaks), strict=True):
+        part = _bytes(used, engine.pointer(t._ref) + int(run[0]), int(run[-1] - run[0]) + itemsize)
+        at = (run - run[0])[:, None] + np.arange(itemsize)
+        out[:] = part[at].view(meta.dtype.numpy)[:, 0]
+    return copied[np.searchsorted(flat, offsets)]
+
+
+def _bytes(used: Runtime, address: int, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    out, stream = np.empty(count, np.uint8), own_stream(used.index)
+    used.enter()
+    used.driver.call("cuMemcpyDtoHAsync_v2", out.ctypes.data, address, count, stream)
+    used.driver.call("cuStreamSynchronize", stream)
+    return out

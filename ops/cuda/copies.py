@@ -1,0 +1,42 @@
+"""Tensors put together from pieces (`ops/assembly.py`) on CUDA: `cat`, `stack`, `roll`, `pad`.
+
+A piece is a copy of a rectangle or a fill of it: one launch each.  Planes are one more dimension.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowvm.meta import TensorMeta
+from flowvm.ops.assembly import NUMBER, Assembly, Piece
+from flowvm.ops.cuda.elementwise import strided_step
+from flowvm.ops.cuda.launch import Const, CudaLaunch, KernelStep
+from flowvm.ops.registry import bits
+
+__all__ = ["assembly"]
+
+
+def assembly(launch: Assembly) -> CudaLaunch:
+    """The CUDA launch of an assembly."""
+    pieces = [p for p in launch.pieces if 0 not in p.shape] if launch.planes.times else []
+    return CudaLaunch((launch.out,), tuple(_step(launch, piece) for piece in pieces))
+
+
+def _step(launch: Assembly, piece: Piece) -> KernelStep:
+    planes, size = launch.planes, launch.out.dtype.itemsize
+    shape = (planes.times, *piece.shape)
+    to = (planes.to, *piece.stride)
+    name = bits(launch.out).dtype.name
+    if piece.operand == NUMBER:
+        number = Const(_bits_of(launch.out, launch.number))
+        return strided_step(name, shape, [(0, to, piece.offset * size)], number)
+    source = (planes.source, *piece.source_stride)
+    return strided_step(
+        name, shape,
+        [(0, to, piece.offset * size), (piece.operand, source, piece.source_offset * size)],
+    )  # fmt: skip
+
+
+def _bits_of(out: TensorMeta, number: float) -> int:
+    made = np.array(number).astype(out.dtype.numpy)
+    return int(made.view(bits(out).dtype.numpy))

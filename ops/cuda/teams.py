@@ -1,0 +1,194 @@
+"""Threads that reduce together: how the lanes of a team join their states.
+
+A *team* is `lanes` threads of a block that reduce one result; a block has `blockDim.x // lanes`
+teams, its columns.  Lanes are neighbours where the elements of a result are (`side` False): they
+join by warp shuffles, and by shared memory beyond a warp.  Where neighbouring elements belong to
+neighbouring results, columns are neighbours (`side` True), and lanes join through shared memory.
+
+A *state* is a tuple of one to three numbers, of the dtypes `kinds`.  States are joined in the order
+of the lanes, so a result depends on the sizes alone, and every lane of the team gets it.
+
+Invariants: lanes and block are powers of two, the block at least a warp and at most MOST; all
+threads of a block call `together` alike.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numba import cuda
+
+__all__ = ["EVERY_LANE", "MOST", "WARP", "Team", "place_of", "shuffle_xor", "team"]
+
+Array = Any
+State = Any
+WARP = 32
+MOST = 256  # threads of a block
+EVERY_LANE = 0xFFFFFFFF
+
+
+# --- warps ----------------------------------------------------------------------------------------
+
+
+def shuffle_xor(value: Any, offset: int) -> Any:
+    """The value of the lane whose number differs by the bit `offset`."""
+    return cuda.shfl_xor_sync(EVERY_LANE, value, offset)
+
+
+# --- states of one, two and three numbers ---------------------------------------------------------
+
+
+def _moved_1(state: State, offset: int) -> State:
+    return (shuffle_xor(state[0], offset),)
+
+
+def _moved_2(state: State, offset: int) -> State:
+    return shuffle_xor(state[0], offset), shuffle_xor(state[1], offset)
+
+
+def _moved_3(state: State, offset: int) -> State:
+    return (
+        shuffle_xor(state[0], offset),
+        shuffle_xor(state[1], offset),
+        shuffle_xor(state[2], offset),
+    )
+
+
+def _stored_1(arrays: Any, i: int, state: State) -> None:
+    arrays[0][i] = state[0]
+
+
+def _stored_2(arrays: Any, i: int, state: State) -> None:
+    arrays[0][i] = state[0]
+    arrays[1][i] = state[1]
+
+
+def _stored_3(arrays: Any, i: int, state: State) -> None:
+    arrays[0][i] = state[0]
+    arrays[1][i] = state[1]
+    arrays[2][i] = state[2]
+
+
+def _loaded_1(arrays: Any, i: int) -> State:
+    return (arrays[0][i],)
+
+
+def _loaded_2(arrays: Any, i: int) -> State:
+    return arrays[0][i], arrays[1][i]
+
+
+def _loaded_3(arrays: Any, i: int) -> State:
+    return arrays[0][i], arrays[1][i], arrays[2][i]
+
+
+def _shared_1(a: Any) -> Callable[[], Any]:
+    def allocate() -> Any:
+        return (cuda.shared.array(MOST, a),)
+
+    return allocate
+
+
+def _shared_2(a: Any, b: Any) -> Callable[[], Any]:
+    def allocate() -> Any:
+        first = cuda.shared.array(MOST, a)
+        second = cuda.shared.array(MOST, b)
+        return first, second
+
+    return allocate
+
+
+def _shared_3(a: Any, b: Any, c: Any) -> Callable[[], Any]:
+    def allocate() -> Any:
+        first = cuda.shared.array(MOST, a)
+        second = cuda.shared.array(MOST, b)
+        third = cuda.shared.array(MOST, c)
+        return first, second, third
+
+    return allocate
+
+
+_MOVED = (_moved_1, _moved_2, _moved_3)
+_STORED = (_stored_1, _stored_2, _stored_3)
+_LOADED = (_loaded_1, _loaded_2, _loaded_3)
+_SHARED: tuple[Callable[..., Callable[[], Any]], ...] = (_shared_1, _shared_2, _shared_3)
+
+
+# --- teams ----------------------------------------------------------------------------------------
+
+
+def place_of(lanes: int, segments: int, side: bool) -> tuple[int, int, int]:
+    """This thread's lane, the result that its team is for, and which of the `segments` of that
+    result's elements.
+    """
+    thread, columns = cuda.threadIdx.x, cuda.blockDim.x // lanes
+    tile = cuda.blockIdx.x // segments
+    segment = cuda.blockIdx.x - tile * segments
+    if side:
+        lane, column = thread // columns, thread % columns
+    else:
+        lane, column = thread % lanes, thread // lanes
+    return lane, tile * columns + column, segment
+
+
+class Team(NamedTuple):
+    """What a kernel needs to reduce in teams.
+
+    shared    () -> the arrays that `together` uses; once a kernel
+    together  (state, arrays, lane, lanes) -> the state of all lanes joined
+    stored    (arrays, i, state); loaded: (arrays, i) -> state
+    """
+
+    shared: Callable[[], Any]
+    together: Callable[..., Any]
+    stored: Callable[..., None]
+    loaded: Callable[..., Any]
+
+
+@functools.cache
+def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bool) -> Team:
+    """A team whose states, of NumPy's types `kinds`, are joined by `join`, the lower lane's first;
+    it has to give the same however the states are grouped, but for rounding.
+    """
+    arity = len(kinds) - 1
+    moved, stored, loaded = _MOVED[arity], _STORED[arity], _LOADED[arity]
+
+    def in_warp(state: State, lane: int, lanes: int) -> State:
+        offset = 1
+        while offset < lanes:
+            other = moved(state, offset)
+            if lane & offset:
+                state = join(other, state)
+            else:
+                state = join(state, other)
+            offset *= 2
+        return state
+
+    def neighbours(state: State, arrays: Any, lane: int, lanes: int) -> State:
+        state = in_warp(state, lane, min(lanes, WARP))
+        if lanes > WARP:
+            warps = lanes // WARP
+            first = cuda.threadIdx.x // lanes * warps
+            cuda.syncthreads()  # the arrays may still be read
+            if lane % WARP == 0:
+                stored(arrays, first + lane // WARP, state)
+            cuda.syncthreads()
+            state = in_warp(loaded(arrays, first + lane % warps), lane % warps, warps)
+        return state
+
+    def side_by_side(state: State, arrays: Any, lane: int, lanes: int) -> State:
+        thread, columns, near = cuda.threadIdx.x, cuda.blockDim.x // lanes, 1
+        cuda.syncthreads()
+        stored(arrays, thread, state)
+        cuda.syncthreads()
+        while near < lanes:
+            if lane % (2 * near) == 0:
+                state = join(state, loaded(arrays, thread + near * columns))
+                stored(arrays, thread, state)
+            cuda.syncthreads()
+            near *= 2
+        return loaded(arrays, thread % columns)
+
+    together = side_by_side if side else neighbours
+    return Team(_SHARED[arity](*kinds), together, stored, loaded)

@@ -1,0 +1,82 @@
+"""CUDA kernels are tested in Numba's simulator, and compiled to PTX in a process of its own.
+
+The simulator is chosen before numba is imported for the first time; nothing else in the suite
+imports numba.cuda, so the whole suite may run in the simulator's process.
+"""
+
+import importlib.util
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))  # simulated, compiled: the tests are no packages
+REAL = os.environ.get("FLOWVM_TEST_GPU", "") == "1"  # on a GPU: see tools/gpu_check.sh
+if not REAL:
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+if not REAL and "numba.core.config" in sys.modules and "numba.cuda" not in sys.modules:
+    sys.modules["numba.core.config"].reload_config()
+
+
+class _Skipped(pytest.Module):
+    """A module of tests that is not even imported."""
+
+    def collect(self):
+        pytest.skip(_missing(), allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if _missing() and module_path.is_relative_to(os.path.dirname(__file__)):
+        return _Skipped.from_parent(parent, path=module_path)
+    return None
+
+
+def _missing():
+    if importlib.util.find_spec("numba_cuda") is None:
+        return "numba-cuda is not installed"
+    from numba.core import config
+
+    if not config.ENABLE_CUDASIM and not REAL:
+        return "numba was imported before the simulator could be chosen"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def ptx_of():
+    """`ptx_of(kernel, signature, cc)` in another process; skips where nothing can be compiled."""
+    from compiled import Compiler
+
+    compiler = Compiler()
+    if compiler.missing:
+        pytest.skip(f"kernels cannot be compiled: {compiler.missing}")
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="session")
+def simulated_driver():
+    """One simulated driver for all tests of a process: the VM's streams stay bound to it."""
+    from flowvm.cuda.simulator import Simulator
+
+    return Simulator(devices=2).driver()
+
+
+@pytest.fixture(params=["at once", "late"])
+def device(request, seed):
+    """A device is in use: "cuda" works.  A simulated driver's streams run at once, or late."""
+    import flowvm as flow
+    from flowvm.cuda import driver
+
+    if REAL:
+        if request.param == "at once":
+            pytest.skip("a GPU runs in its own time")
+        yield flow.device("cuda")
+        flow.vm.sync()
+        return
+    simulated_driver = request.getfixturevalue("simulated_driver")
+    streams = simulated_driver.fake.streams
+    with driver.using(simulated_driver):
+        streams.late, _ = request.param == "late", streams.random.seed(seed)
+        yield flow.device("cuda")
+        flow.vm.sync()
+        streams.late = False

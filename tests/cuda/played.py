@@ -1,0 +1,98 @@
+"""A declared op played on NumPy arrays by its CUDA rule, beside the same call on the CPU.
+
+    outputs, details = play(operator_of(f), [x, y], attrs, scalars)
+    agree(operator_of(f), [x, y], attrs)        # bit for bit with the CPU
+
+Arrays of inputs that the op writes are changed in place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from simulated import Play, status
+
+import flowvm as flow
+from flowvm.dtype import dtype_named
+from flowvm.interpreter import operators
+from flowvm.meta import TensorMeta
+from flowvm.ops.cuda.lowering import launch_of
+from flowvm.ops.registry import operator_of
+
+__all__ = ["agree", "launch", "meta_of", "named", "play", "same"]
+
+
+def named(name, inputs=None):
+    """The declared operator of this name; `inputs` where several have it."""
+    found = [o for o in operators if o.name == name and o.infer and inputs in (None, o.inputs)]
+    assert len(found) == 1, f"{name}: {found}"
+    return found[0]
+
+
+def _operator(op):
+    return op if hasattr(op, "lower") else operator_of(op)
+
+
+def meta_of(array):
+    """The meta of a dense array."""
+    return TensorMeta.of(array.shape, dtype_named(array.dtype.name))
+
+
+def launch(op, arrays, attrs=()):
+    """The op's CudaLaunch."""
+    return launch_of(_operator(op), tuple(meta_of(a) for a in arrays), tuple(attrs))
+
+
+def play(op, arrays, attrs=(), scalars=(), order=""):
+    """Its outputs, and the details; no outputs where the status is not 0."""
+    op = _operator(op)
+    made = launch(op, arrays, attrs)
+    fresh = list(zip(op.outputs, made.outputs, strict=True))
+    outputs = [_poisoned(m, 0 if name in op.unsized else None) for name, m in fresh]
+    run = Play(made, [*outputs, *arrays], scalars, order)
+    if op.unsized:
+        details = run.count()
+        if status(details):
+            return [], details
+        for k, (name, meta) in enumerate(fresh):
+            if name in op.unsized:
+                run.arrays[k] = _poisoned(meta, int(details[k]))
+    details = run.run()
+    return ([] if status(details) else run.arrays[: len(outputs)]), details
+
+
+def _poisoned(meta, rows):
+    shape = tuple(meta.shape) if rows is None else (rows, *meta.shape[1:])
+    made = np.empty(shape, meta.dtype.numpy)
+    made.reshape(-1).view(np.uint8).fill(0xA5)
+    return made
+
+
+def on_cpu(op, arrays, attrs=(), scalars=()):
+    """What the CPU answers: its outputs, and the inputs afterwards."""
+    op = _operator(op)
+    tensors = [flow.tensor(a) for a in arrays]
+    result = op.call(*tensors, *attrs, *scalars)
+    results = result if isinstance(result, tuple) else (result,)
+    outputs = [r.numpy() for r in results[: len(op.outputs)]]
+    return outputs, [t.numpy() for t in tensors]
+
+
+def same(got, wanted):
+    """Whether two arrays have the same bits."""
+    assert got.dtype == wanted.dtype, (got.dtype, wanted.dtype)
+    assert got.shape == wanted.shape, (got.shape, wanted.shape)
+    bits = f"u{got.itemsize}"
+    left, right = (np.ascontiguousarray(a).view(bits) for a in (got, wanted))
+    np.testing.assert_array_equal(left, right, f"{got!r}\nand on the CPU\n{wanted!r}")
+
+
+def agree(op, arrays, attrs=(), scalars=(), order="", outputs=None):
+    """Assert that CUDA answers what the CPU does (of the first `outputs` outputs)."""
+    wanted, changed = on_cpu(op, arrays, attrs, scalars)
+    copies = [a.copy() for a in arrays]
+    got, details = play(op, copies, attrs, scalars, order)
+    assert status(details) == 0, details
+    for a, b in list(zip(got, wanted, strict=True))[:outputs]:
+        same(a, b)
+    for a, b in zip(copies, changed, strict=True):
+        same(a, b)

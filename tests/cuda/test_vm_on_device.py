@@ -1,0 +1,169 @@
+"""The VM on devices: whatever the order in which a simulated GPU runs what its events allow, values
+are those of the CPU; memory is reused and given back; what fails poisons what depends on it.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.cuda.streams import streams
+from flowvm.errors import DeviceError, OutOfMemoryError, OutOfRangeError
+from flowvm.vm import layout as w
+from flowvm.vm.engine import engine
+
+
+def run_program(rng, place, lanes):
+    """Updates whose order shows, on tensors that are moved, replaced, viewed and dropped; with the
+    same numbers on every device.
+    """
+    tensors = [flow.full((2, 3), float(k + 1)).to(place) for k in range(4)]
+    seen = []
+    for step in range(40):
+        a, b = (rng.randrange(len(tensors)) for _ in range(2))
+        what = rng.randrange(7)
+        lane = lanes[rng.randrange(len(lanes))]
+        with lane:
+            if what == 0:
+                tensors[a].mul_(0.5).add_(step)
+            elif what == 1:
+                tensors[a] = tensors[a] * 0.25 + tensors[b]
+            elif what == 2:
+                tensors[a].t()[0].sub_(tensors[b].t()[1])
+            elif what == 3:
+                tensors[a] = tensors[a].cpu().add(1.0).to(place)
+            elif what == 4:
+                tensors[b].copy_(tensors[a].flip(0))
+            elif what == 5:
+                seen.append(tensors[a].cpu().clone())
+            else:
+                tensors[a] = flow.full((2, 3), float(step), device=place) + tensors[b]
+    return [t.numpy() for t in (*seen, *tensors)]
+
+
+class Here:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_random_programs_on_several_streams(device, seed, case):
+    other = flow.cuda.Stream()
+
+    def elsewhere():
+        return flow.cuda.stream(other)
+
+    class Lane:
+        def __enter__(self):
+            self.inner = elsewhere()
+            return self.inner.__enter__()
+
+        def __exit__(self, *error):
+            return self.inner.__exit__(*error)
+
+    wanted = run_program(random.Random(seed + case), "cpu", [Here(), Here()])
+    found = run_program(random.Random(seed + case), device, [Here(), Lane()])
+    for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        np.testing.assert_array_equal(a, b, f"result {k}")
+
+
+def test_the_sequential_engine_agrees(device, seed):
+    wanted = run_program(random.Random(seed), "cpu", [Here()])
+    with flow.vm.sequential():
+        found = run_program(random.Random(seed), device, [Here()])
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_memory_is_reused_and_given_back(device):
+    count = streams(0).counters
+    flow.vm.sync()
+    engine.release_dead()
+    engine.wait_idle()
+    before = int(count[w.LIVE_BYTES])
+    x = flow.ones(1 << 19, device=device)
+    for _ in range(8):
+        x = x.reshape(1 << 9, -1)[:, :8].contiguous().expand(8, -1, -1).clone()  # little work
+        x = x.reshape(-1)
+    assert int(count[w.PEAK_BYTES]) - before < 50 << 20, "blocks were not reused"
+    del x
+    engine.release_dead()
+    engine.wait_idle()
+    assert int(count[w.LIVE_BYTES]) == before
+    reserved = int(count[w.RESERVED_BYTES])
+    flow.cuda.empty_cache()
+    assert int(count[w.RESERVED_BYTES]) < reserved
+
+
+def test_a_copy_to_the_host_that_nobody_wants_harms_nothing(device):
+    """Its memory is free again before the device writes to it: no list of free blocks is in it."""
+    x = flow.full((256,), 7.0, device=device)
+    for _ in range(100):
+        x.cpu()
+    kept = [x.cpu() for _ in range(20)]
+    assert [int(k.sum().item()) for k in kept] == [7 * 256] * 20
+
+
+def test_large_copies_go_through_the_pinned_buffers(device):
+    big = flow.arange(5_000_000).to(flow.float32)  # 20 MB: more than all buffers hold
+    there = big.to(device)
+    big.add_(1)  # after the copy in program order, so it must not be seen there
+    assert (there.cpu() == flow.arange(5_000_000)).all().item()
+
+
+def test_what_fails_poisons_what_depends_on_it_on_every_stream(device):
+    x = flow.ones(4, 3, device=device)
+    bad = x[flow.tensor([1, 9], device=device)]
+    with flow.cuda.stream(flow.cuda.Stream()):
+        far = bad * 2 + x[:2]
+    home = far.cpu() + 1
+    fine = x + 1
+    for lost in (home, far, bad):
+        with pytest.raises(OutOfRangeError, match=r"index 9 is out of bounds .* size 4"):
+            lost.numpy()
+    assert fine.sum().item() == 24
+
+
+def test_more_memory_than_there_is(device):
+    total = flow.cuda.mem_get_info()[1]
+    large = flow.empty(total // 4 + 1024, device=device).sum()  # float32
+    with pytest.raises(OutOfMemoryError, match="could not get"):
+        large.item()
+    assert flow.ones(3, device=device).sum().item() == 3
+    assert flow.ones(3).sum().item() == 3
+
+
+def test_tensors_of_two_devices_do_not_mix(device):
+    with pytest.raises(DeviceError, match=r"all tensors must be on one device, got .*cuda:0"):
+        flow.ones(3, device=device) + flow.ones(3)
+    if flow.cuda.device_count() < 2:
+        pytest.skip("there is one device")
+    there = flow.arange(6, device="cuda:1")
+    assert there.to("cuda:0").device == flow.device("cuda:0")
+    assert there.to("cuda:0").tolist() == list(range(6))
+
+
+def test_new_tensors_on_a_default_device(device):
+    last = flow.device("cuda", flow.cuda.device_count() - 1)
+    with last:
+        x = flow.zeros(3)
+        assert (x.device, flow.randn(2).device) == (last, last)
+        assert flow.zeros_like(flow.ones(2, device="cpu")).device.type == "cpu"
+    assert flow.zeros(3).device.type == "cpu"
+    for made in (
+        flow.arange(4, device=device),
+        flow.linspace(0, 1, 4, device=device),
+        flow.eye(2, device=device),
+        flow.tensor([1, 2], device=device),
+        flow.full((2,), 7, device=device),
+        flow.empty(2, device=device),
+        flow.randint(0, 9, (3,), device=device),
+        flow.randperm(4, device=device),
+        flow.tril_indices(2, 2, device=device),
+    ):
+        assert made.device.type == "cuda"
+        assert "device='cuda:0'" in repr(made)

@@ -1,0 +1,246 @@
+"""Compiles every CUDA kernel that the declared ops' samples need, for several GPUs.
+
+    python -m tools.check_ptx [--cc 7.0 9.0] [--op NAME] [--list]
+
+The samples run on the CPU, in float32, float64 and float16; every call of an operator that they
+make is lowered for CUDA, and each kernel is compiled for each types of arguments that it is called
+with.  No GPU is needed, but libNVVM is (numba-cuda[cu12]).  Exit code 1 where a kernel does not
+compile; ops without a CUDA kernel are listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib
+import multiprocessing
+import pkgutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CAPABILITIES = ("7.0", "8.0", "9.0", "10.0")
+DTYPES = ("float32", "float64", "float16")
+PROCESSES = 2
+
+
+class Found(NamedTuple):
+    """What one process has found."""
+
+    kernels: dict[str, int]  # by module: compiled
+    failures: dict[str, str]  # kernel and types, or op: why
+    missing: dict[str, str]  # op: why it has no kernel
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--cc", nargs="+", default=CAPABILITIES, help="compute capabilities")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, help="of floating point arguments")
+    parser.add_argument("--op", default="", help="only samples whose name has this in it")
+    parser.add_argument("--list", action="store_true", help="name the ops without a kernel")
+    chosen = parser.parse_args()
+    capabilities = tuple(tuple(map(int, text.split("."))) for text in chosen.cc)
+    begun = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        parts = [(k, PROCESSES, capabilities, chosen) for k in range(PROCESSES)]
+        found = pool.starmap(_part, parts)
+    return _told(found, time.monotonic() - begun, chosen.list)
+
+
+def _told(found: list[Found], seconds: float, everything: bool) -> int:
+    kernels: collections.Counter[str] = collections.Counter()
+    failures: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for part in found:
+        kernels.update(part.kernels)
+        failures.update(part.failures)
+        missing.update(part.missing)
+    for family, number in sorted(kernels.items()):
+        print(f"{number:6} {family}")
+    print(f"{kernels.total():6} kernels in {seconds:.0f} s, {len(failures)} failures")
+    if missing:
+        print(f"{len(missing)} ops without a CUDA kernel" + ("" if everything else " (--list)"))
+    for name, why in sorted(missing.items()) if everything else ():
+        print(f"    {name}: {why}")
+    for name, why in sorted(failures.items()):
+        print(f"\n{name}\n    {why}")
+    return 1 if failures else 0
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+
+def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) -> Found:
+    from flowvm.cuda.compiling import available
+    from flowvm.ops.registry import SAMPLES
+
+    if why := available():
+        raise SystemExit(f"kernels cannot be compiled here: {why}")
+    found = Found(collections.Counter(), {}, {})
+    declared = _declared(SAMPLES)
+    chosen = [s for s in declared if asked.op in s.name][number::of]
+    seen: set[Any] = set()
+    calls = 0
+    with _calls_noted() as noted:
+        for samples in chosen:
+            _run(samples, asked.dtypes)
+            for call in noted[calls:]:
+                _check(call, capabilities, found, seen)
+            calls = len(noted)
+    return found
+
+
+def _declared(declared: list[Any]) -> list[Any]:
+    import flowvm.ops
+
+    for module in pkgutil.iter_modules(flowvm.ops.__path__):
+        importlib.import_module(f"flowvm.ops.{module.name}")
+    return sorted(declared, key=lambda s: s.name)
+
+
+class _calls_noted:  # noqa: N801 - a context manager
+    """Notes each operator's calls with metas and attributes that were not there before."""
+
+    def __enter__(self) -> list[Any]:
+        from flowvm import interpreter
+
+        self.before: Callable[..., Any] = interpreter._entry
+        noted: list[Any] = []
+
+        def entry(op: Any, metas: Any, attrs: Any, into: Any) -> Any:
+            noted.append((op, metas if into is None else (*into, *metas), attrs))
+            return self.before(op, metas, attrs, into)
+
+        interpreter._entry = entry
+        return noted
+
+    def __exit__(self, *error: object) -> None:
+        from flowvm import interpreter
+
+        interpreter._entry = self.before
+
+
+def _run(samples: Any, dtypes: list[str]) -> None:
+    """Every sample in every dtype, with its gradient; what raises is no affair of ours."""
+    import flowvm as flow
+
+    for dtype in dtypes:
+        if dtype not in samples.floats and dtype != "float32":
+            continue
+        for sample in samples.generate(np.random.default_rng(0)):
+            args = [_tensor(a, dtype) for a in sample.args]
+            kwargs = {k: _tensor(v, dtype) for k, v in sample.kwargs.items()}
+            try:
+                for result in _leaves(samples.function(*args, **kwargs)):
+                    if samples.grad and dtype != "float16" and result.requires_grad:
+                        result.sum().backward(retain_graph=True)
+            except Exception:
+                continue
+    flow.vm.sync()
+
+
+def _tensor(value: Any, dtype: str) -> Any:
+    import flowvm as flow
+
+    if isinstance(value, list | tuple):
+        return type(value)(_tensor(v, dtype) for v in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind != "f":
+        return flow.tensor(value)
+    return flow.tensor(value.astype(dtype), requires_grad=True)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    import flowvm as flow
+
+    if isinstance(value, flow.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+
+
+def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
+    from flowvm.cuda.compiling import signature_of
+    from flowvm.errors import DeviceError
+    from flowvm.ops.cuda.launch import KernelStep
+    from flowvm.ops.cuda.lowering import launch_of
+
+    op, metas, attrs = call
+    try:
+        launch = launch_of(op, tuple(map(_moved, metas)), tuple(map(_moved, attrs)))
+    except DeviceError as error:
+        found.missing[op.name] = str(error)
+        return
+    except Exception as error:
+        found.failures[f"rule of {op.name} for {metas} {attrs}"] = (
+            f"{type(error).__name__}: {error}"
+        )
+        return
+    for step in launch.steps:
+        if isinstance(step, KernelStep):
+            signature = signature_of(step)
+            key = _compiled_as(step.kernel, signature)
+            if key not in seen:
+                seen.add(key)
+                _compile(op.name, step.kernel, signature, capabilities, found)
+
+
+def _compiled_as(kernel: Any, signature: Any) -> Any:
+    """Equal for kernels that are alike: those of one expression differ in strides alone."""
+    from flowvm.ops.cuda.elementwise import is_generated
+
+    if not is_generated(kernel):
+        return kernel, signature
+    maker, arguments = kernel.recipe
+    return maker, arguments[:6]
+
+
+def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: Found) -> None:
+    from flowvm.cuda.compiling import ptx
+    from flowvm.errors import CompileError
+    from flowvm.ops.cuda.bodies import is_body
+
+    try:
+        for cc in capabilities:
+            ptx(kernel, signature, cc)
+            found.kernels[_family(kernel)] += 1
+    except CompileError as error:
+        if is_body(kernel):
+            found.missing[name] = str(error)
+            return
+        kinds = ", ".join(k if isinstance(k, str) else f"{k[0]}[{k[1]}{k[2]}]" for k in signature)
+        key = f"{_family(kernel)}.{kernel.__qualname__} of {name}({kinds})"
+        found.failures[key] = f"{type(error).__name__}: {error}"
+
+
+def _family(kernel: Any) -> str:
+    """The module that has it; of a generated one, that of its recipe."""
+    path = getattr(kernel, "recipe", (kernel.__module__ or "generated",))[0]
+    return str(path.partition(":")[0]).removeprefix("flowvm.ops.cuda.")
+
+
+def _moved(value: Any) -> Any:
+    """A meta or a device as it would be on CUDA."""
+    from flowvm.device import Device
+    from flowvm.meta import TensorMeta
+
+    if isinstance(value, TensorMeta):
+        return TensorMeta.of(value.shape, value.dtype, Device("cuda"), _own_stride(value))
+    if isinstance(value, tuple):
+        return type(value)(*map(_moved, value)) if hasattr(value, "_fields") else tuple(
+            map(_moved, value)
+        )  # fmt: skip
+    return Device("cuda") if isinstance(value, Device) else value
+
+
+def _own_stride(meta: Any) -> Any:
+    return None if meta.contiguous else meta.stride
+
+
+if __name__ == "__main__":
+    sys.exit(main())
