@@ -8,12 +8,12 @@ Outside, nothing of this costs anything.
 from __future__ import annotations
 
 import sys
-import threading
 import traceback
 from typing import Any
 
 import numpy as np
 
+from flowvm.autograd import making
 from flowvm.autograd.engine import anomaly
 from flowvm.autograd.hooks import NodeHooks
 from flowvm.errors import AutogradError
@@ -24,13 +24,10 @@ from flowvm.vm.lines import is_internal
 
 __all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
 
-_lock = threading.Lock()
-_plain_init = Node.__init__
 _FRAMES = 4
 
 
-def _traced_init(node: Node, *args: Any, **kwargs: Any) -> None:
-    _plain_init(node, *args, **kwargs)
+def _trace(node: Node) -> None:
     hooks = node.extra = NodeHooks()
     hooks.trace = _where()
 
@@ -99,10 +96,10 @@ class detect_anomaly(set_detect_anomaly):  # noqa: N801 - PyTorch's name
 
 
 def _state() -> tuple[bool, bool]:
-    return Node.__init__ is _traced_init, anomaly.check is not None
+    return making.is_told(_trace), anomaly.check is not None
 
 
 def _set(mode: bool, check_nan: bool) -> None:
-    with _lock:
-        setattr(Node, "__init__", _traced_init if mode else _plain_init)  # noqa: B010 - mypy minds an assignment
-        anomaly.check = _check if mode and check_nan else None
+    if mode != making.is_told(_trace):
+        (making.tell if mode else making.forget)(_trace)
+    anomaly.check = _check if mode and check_nan else None

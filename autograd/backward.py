@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from flowvm.autograd.engine import Watch, add_to_grad, run
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.interpreter import current_recorder
+from flowvm.interpreter import current_recorder, set_grad_enabled
 from flowvm.ops.recording import filled_of
 from flowvm.tensor import Tensor, method
+from flowvm.vm.tracebacks import border
 
-__all__ = ["backward", "grad"]
+__all__ = ["backward", "grad", "scaled", "seeded"]
 
 Tensors = Tensor | Sequence[Tensor]
 Gradients = Tensor | Sequence[Tensor | None] | None
 
 
+class _Local(threading.local):
+    seed = 1.0
+    scale: Tensor | None = None
+
+
+_local = _Local()
+
+
+@contextmanager
+def seeded(value: float) -> Iterator[None]:
+    """Inside, backward starts from `value` where no gradient is given: 1/n where n losses make a
+    mean.
+    """
+    before = _local.seed
+    _local.seed = value
+    try:
+        yield
+    finally:
+        _local.seed = before
+
+
+@contextmanager
+def scaled(scale: Tensor | None) -> Iterator[None]:
+    """Inside, `backward` starts from `scale` times what it starts from otherwise: as if the loss
+    were scaled.  None: as otherwise.
+    """
+    before = _local.scale
+    _local.scale = scale
+    try:
+        yield
+    finally:
+        _local.scale = before
+
+
+def _scaled(g: Tensor) -> Tensor:
+    if _local.scale is None:
+        return g
+    before = set_grad_enabled(False)
+    try:
+        out: Tensor = (g * _local.scale).to(g._meta.dtype)
+    finally:
+        set_grad_enabled(before)
+    return out
+
+
+@border
 def backward(
     tensors: Tensors,
     grad_tensors: Gradients = None,
@@ -34,11 +83,8 @@ def backward(
     inputs         only these tensors get gradients, and nothing is computed that they do not need
     """
     outputs = _listed(tensors, "tensors")
-    roots = _roots(outputs, grad_tensors)
+    roots = [(edge, _scaled(g)) for edge, g in _roots(outputs, grad_tensors)]
     keep = create_graph if retain_graph is None else retain_graph
-    recorder = current_recorder()
-    if recorder is not None:
-        recorder.phase = "backward"
     if inputs is None:
         run(roots, keep, create_graph)
         return
@@ -57,6 +103,7 @@ def backward(
             add_to_grad(t, g, create_graph)
 
 
+@border
 def grad(
     outputs: Tensors,
     inputs: Tensors,
@@ -105,6 +152,7 @@ def grad(
 
 
 @method("backward")
+@border
 def _tensor_backward(
     t: Tensor,
     gradient: Tensor | None = None,
@@ -119,8 +167,6 @@ def _tensor_backward(
     """
     if inputs is None and gradient is None and t._node is not None and t._meta.numel == 1:
         keep = create_graph if retain_graph is None else retain_graph
-        if (recorder := current_recorder()) is not None:
-            recorder.phase = "backward"
         run([(t._node, _one(t._meta))], keep, create_graph)
     else:
         backward(
@@ -135,8 +181,8 @@ def _one(meta: Any) -> Tensor:
     """The gradient of a number with respect to itself; kept, since every training step starts with
     it.
     """
-    if current_recorder() is not None:
-        return filled_of(meta, 1)  # it has no value outside the capture
+    if current_recorder() is not None or _local.seed != 1.0 or _local.scale is not None:
+        return _scaled(filled_of(meta, _local.seed))  # it has no value outside the capture
     found = _ones.get(meta)
     if found is None or found.version:  # a hook may have written to it
         found = _ones[meta] = filled_of(meta, 1)
@@ -173,7 +219,7 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                     f"shape {tuple(t.shape)}; "
                     f"give its gradient, or reduce it with sum() or mean() first"
                 )
-            g = filled_of(t._meta, 1)
+            g = filled_of(t._meta, _local.seed)
         elif not isinstance(g, Tensor):
             raise ArgumentTypeError(f"a gradient is a Tensor or None, got {type(g).__name__}")
         elif g._meta.shape != t._meta.shape:
@@ -181,6 +227,11 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                 f"Mismatch in shape: grad_output[{i}] has a shape of {tuple(g.shape)} and "
                 f"output[{i}] has a shape of "
                 f"{tuple(t.shape)}"
+            )
+        elif g._meta.device is not t._meta.device:
+            raise AutogradError(
+                f"grad_output[{i}] is on {g.device} and output[{i}] on {t.device}; a gradient is "
+                f"where its tensor is"
             )
         elif g._meta.dtype is not t._meta.dtype:
             g = g.to(t._meta.dtype)

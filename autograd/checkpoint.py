@@ -1,144 +1,272 @@
 """Activation checkpointing: what a function computed is forgotten after forward, and computed again
 in backward.
 
-Forward is recorded once, to learn which leaves (parameters, mostly) the function uses, and the
-record is dropped.  One node stands for it, with an edge to each argument and each of those leaves;
-its gradient function computes forward again, on arguments that end in the node, and asks the engine
-for the gradients of exactly those edges.  So checkpoints work with `grad`, with `inputs=` and
-inside one another, and gradients of gradients go through them.
+The nodes that forward makes stay, with their edges, hooks and all; what they saved is dropped as
+forward goes on, and in its place is a promise (`_Forgotten`).  The first gradient function that
+asks for it has the function run again: what the nodes of this second time save is what those of the
+first get, node by node in the order in which they were made.  So gradients go wherever they would
+go without a checkpoint: to arguments, to parameters, to anything else that the function reaches,
+through checkpoints inside one another, with hooks, with `grad`, and twice.
 
-The second computation sees the random numbers of the first: the default generator is put back to
-where it was, for the time of it.
+The second time sees the random numbers of the first (the default generator is put back to where it
+was) and the same `flow.autocast`.  In a capture it is recorded like everything else, draws the live
+numbers of the first time, and is no common subexpression of it (`OpNode.again`).
+
+Invariants
+- a node of the first time holds no node of the second, and no promise holds a node, so a graph is
+  free of cycles;
+- what a node gets is used up by it: with `retain_graph=True` it keeps it, as any node does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from flowvm.autograd.engine import Watch, run
-from flowvm.autograd.function import Function
-from flowvm.autograd.leaf import AccumulateGrad
+from flowvm.autocasting import autocast_dtype, autocasting_apart
+from flowvm.autograd import making
+from flowvm.autograd.function import FunctionCtx
 from flowvm.autograd.modes import enable_grad
 from flowvm.errors import ArgumentError, AutogradError
-from flowvm.interpreter import OutputEdge, grad_enabled
-from flowvm.tensor import Tensor
+from flowvm.interpreter import (
+    Node,
+    current_recorder,
+    grad_enabled,
+    unpin_user_line,
+)
+from flowvm.ops.generator import default_generator
+from flowvm.tensor import Tensor, alias
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
 
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
-class _Recipe:
-    """How to compute forward again."""
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.listeners: list[_Listener] = []  # innermost last
+
+
+_local = _Local()
+
+
+class _Listener:
+    """Is told of the nodes of one run, and takes what they saved when they have it.
+
+    That is when the next node is made: an in-place op adds to what its node saved, and a custom
+    Function's node gets it when its forward has returned.
+    """
+
+    def __init__(self, take: Callable[[int, Node], None]) -> None:
+        self.take = take
+        self.count = 0
+        self._waiting: list[tuple[int, Node]] = []
+
+    def see(self, node: Node) -> None:
+        self._settle(everything=False)
+        self._waiting.append((self.count, node))
+        self.count += 1
+
+    def _settle(self, everything: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for number, node in waiting:
+            if everything or not isinstance(node, FunctionCtx):
+                self.take(number, node)
+            else:
+                self._waiting.append((number, node))
+
+    @contextmanager
+    def listening(self, alone: bool) -> Iterator[None]:
+        """Listen to what this thread makes inside; `alone`: whoever listened so far does not."""
+        outer = _local.listeners
+        _local.listeners = [self] if alone else [*outer, self]
+        making.tell(_heard)
+        try:
+            yield
+            self._settle(everything=True)
+        finally:
+            making.forget(_heard)
+            _local.listeners = outer
+
+
+def _heard(node: Node) -> None:
+    for listener in reversed(_local.listeners):
+        listener.see(node)
+
+
+class _Call:
+    """A checkpoint: a call that can be made again."""
 
     def __init__(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        context: AbstractContextManager[Any],
+        check: bool,
     ) -> None:
-        self.function = function
-        self.kwargs = kwargs
-        self.plain = [None if isinstance(a, Tensor) else a for a in args]
-        self.random: Any = None
-        self.outputs: Any = None  # of the first computation, until they are handed over
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.context, self.check = context, check
+        self.made: dict[int, tuple[str, Any]] = {}  # nodes of the first time: name, inputs' metas
+        self.found: dict[
+            int, Any
+        ] = {}  # what those of the second time saved, until it is asked for
+        self.amp = autocast_dtype()
+        self.random: Any = None  # what the second time draws: a capture's draws, or a position
+        self.complete = False  # the first time has come to its end
 
-    def compute(self, tensors: Sequence[Tensor | None]) -> Any:
-        """The function's result on these in the place of its tensor arguments."""
-        args = [p if t is None else t for p, t in zip(self.plain, tensors, strict=True)]
-        return self.function(*args, **self.kwargs)
+    def first_time(self, preserve_rng_state: bool) -> Any:
+        recorder = current_recorder()
+        if recorder is None and preserve_rng_state:
+            self.random = default_generator.position()
+        before = 0 if recorder is None else len(recorder.drawn)
+        listener = _Listener(self._forget)
+        with autocasting_apart(self.amp), listener.listening(alone=False):
+            result = self.function(*self.args, **self.kwargs)
+        self.complete = True
+        if recorder is not None and preserve_rng_state:
+            self.random = recorder.drawn[before:]
+        return result
 
-    def compute_again(self, tensors: Sequence[Tensor | None]) -> Any:
-        """The same, with the random numbers of the first time."""
-        if self.random is None:
-            return self.compute(tensors)
-        generator = _generator()
-        now = generator.get_state()
-        generator.set_state(self.random)
+    def _forget(self, number: int, node: Node) -> None:
+        self.made[number] = node.operator.name, node.metas
+        if node._saved:
+            node._saved = _Forgotten(self, number, node)
+
+    def again(self) -> None:
+        """Make the call again, for what its nodes save."""
+        line = unpin_user_line()  # what is issued now is the function's, whoever calls backward
+        listener = _Listener(self._keep)
         try:
-            return self.compute(tensors)
+            with (
+                self._as_before(),
+                autocasting_apart(self.amp),
+                self.context,
+                enable_grad(),
+                listener.listening(alone=True),
+            ):
+                self.function(*self.args, **self.kwargs)
         finally:
-            generator.set_state(now)
+            unpin_user_line(line)
+        if self.complete and listener.count != len(self.made):
+            self._differs(f"{len(self.made)} operations", f"{listener.count}")
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        recorder = current_recorder()
+        if recorder is not None:
+            with recorder.repeating(self.random):
+                yield
+        elif self.random is None:
+            yield
+        else:
+            now = default_generator.position()
+            default_generator.go_to(self.random)
+            try:
+                yield
+            finally:
+                default_generator.go_to(now)
+
+    def _keep(self, number: int, node: Node) -> None:
+        if self.check and number in self.made:
+            name, metas = self.made[number]
+            if (name, metas) != (node.operator.name, node.metas):
+                self._differs(
+                    f"{name} of {list(metas)}", f"{node.operator.name} of {list(node.metas)}"
+                )
+        saved: Any = node._saved
+        if saved:
+            if not isinstance(saved, _Forgotten):  # without this time's nodes, which are not needed
+                saved = tuple(t if t.is_leaf else _placed(t, None) for t in saved)
+            self.found[number] = saved, node.versions
+
+    def _differs(self, first: str, second: str) -> None:
+        self.found.clear()
+        raise AutogradError(
+            f"checkpoint: {getattr(self.function, '__qualname__', self.function)!s} did not do the "
+            f"same when it was computed again: {first} were recorded in forward, {second} now.  It "
+            f"must not depend on anything that changes between forward and backward"
+        )
 
 
-class _Pass(Function):
-    """The identity: the end of the inner graph."""
+class _Forgotten:
+    """In the place of what a node saved: where to get it again.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x
+    edges   where each of the tensors stood in the graph; versions: theirs, of then
+    """
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g
+    def __init__(self, call: _Call, number: int, node: Node) -> None:
+        saved: Any = node._saved
+        inner = isinstance(saved, _Forgotten)
+        self.call, self.number = call, number
+        self.edges = saved.edges if inner else tuple(t._node for t in saved)
+        self.versions = saved.versions if inner else node.versions
+
+    def recall(self, node: Node) -> tuple[Tensor, ...]:
+        """What `node`, whose promise this is, saved; it is the node's from now on."""
+        if self.number not in self.call.found:
+            self.call.again()
+        found = self.call.found.pop(self.number, None)
+        if found is None:
+            self.call._differs(f"what {node.operator.name} saved", "nothing")
+        saved, versions = found
+        if isinstance(saved, _Forgotten):  # by a checkpoint inside this one
+            saved = saved.recall(node)
+            versions = node.versions
+        for t, edge, now, then in zip(saved, self.edges, versions, self.versions, strict=True):
+            if edge is not None and edge.is_leaf and now != then:
+                raise AutogradError(
+                    f"{node.operator.name} needs a parameter of shape {tuple(t.shape)} for its "
+                    f"gradient, and it was changed in place since forward (version {now}, then "
+                    f"{then}); go backward before the optimizer's step"
+                )
+        pairs = zip(saved, self.edges, strict=True)
+        node._saved = saved = tuple(t if t._node is edge else _placed(t, edge) for t, edge in pairs)
+        node.versions = versions
+        return saved
 
 
-class _Checkpoint(Function):
-    @staticmethod
-    def forward(ctx: Any, recipe: _Recipe, *tensors: Tensor | None) -> Any:
-        ctx.recipe = recipe
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs, recipe.outputs = recipe.outputs, None
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        recipe: _Recipe = ctx.recipe
-        saved = ctx.saved_tensors
-        count = len(recipe.plain)
-        again = grad_enabled()  # create_graph: the gradients are to be differentiated, too
-        with enable_grad():
-            ends = [t if t is None or t._node is None else _Pass.apply(t) for t in saved[:count]]
-            outputs = _listed(recipe.compute_again(ends))
-        if len(outputs) != len(gradients):
-            raise AutogradError(
-                f"checkpoint: the function returned {len(gradients)} outputs in forward and "
-                f"{len(outputs)} when it was "
-                f"computed again"
-            )
-        roots = [
-            (o._node, g)
-            for o, g in zip(outputs, gradients, strict=True)
-            if isinstance(o, Tensor) and o._node is not None and g is not None
-        ]
-        wanted = [*ends, *saved[count:]]
-        places = [i for i, t in enumerate(wanted) if t is not None and t._node is not None]
-        results: list[Any] = [None] * (len(wanted) + 1)
-        if roots:
-            watch = Watch([wanted[i]._node for i in places], accumulate=False, stop=True)
-            run(roots, True, again, watch)
-            for i, g in zip(places, watch.found, strict=True):
-                results[i + 1] = g
-        return tuple(results)
+def _placed(tensor: Tensor, edge: Any) -> Tensor:
+    """The tensor, at another place in the graph."""
+    same = alias(tensor, tensor._meta)
+    same._node = edge
+    return same
 
 
 def checkpoint(
     function: Callable[..., Any],
     *args: Any,
     use_reentrant: bool | None = None,
+    context_fn: Callable[[], Contexts] | None = None,
+    determinism_check: str = "default",
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """`function(*args, **kwargs)`, a tensor or a tuple, of which backward keeps the arguments and
-    computes the rest again.
+    """`function(*args, **kwargs)`, of which backward keeps the arguments and computes the rest
+    again.
 
-    Gradients go to the arguments, to the parameters that `function` uses, and to whatever else it
-    reaches. preserve_rng_state=False saves a little time where nothing is random.  use_reentrant is
-    there for PyTorch's sake and changes nothing.
+    context_fn          gives two context managers: for the call, and for when it is made again
+    determinism_check   "none": operations and shapes of the second time are not compared with those
+                        of the first
+    preserve_rng_state  False saves a little time where nothing is random
+    use_reentrant       is there for PyTorch's sake: everything is as with False
+
+    The function may return anything.  It runs twice, so what it does beside computing (statistics
+    of a batch norm in training) is done twice, as in PyTorch; `graph.config.checkpoint` does it
+    once.  AutogradError, in backward, if it does not compute the same the second time.
     """
-    if not grad_enabled():
-        return function(*args, **kwargs)
-    recipe = _Recipe(function, args, kwargs)
-    if preserve_rng_state:
-        recipe.random = _generator().get_state()
-    tensors = [a if isinstance(a, Tensor) else None for a in args]
-    ends = [t if t is None or t._node is None else t.detach().requires_grad_() for t in tensors]
-    result = recipe.compute(ends)
-    edges = [o._node for o in _listed(result) if isinstance(o, Tensor) and o._node is not None]
-    if not edges:
-        return result
-    own = {id(t._node) for t in ends if t is not None}
-    leaves = [leaf.tensor() for leaf in _leaves(edges) if id(leaf) not in own]
-    recipe.outputs = _detached(result)
-    del result, edges, ends
-    return _Checkpoint.apply(recipe, *tensors, *(t for t in leaves if t is not None))
+    if determinism_check not in ("default", "none"):
+        raise ArgumentError(
+            f'determinism_check must be "default" or "none", got {determinism_check!r}'
+        )
+    first, second = context_fn() if context_fn is not None else (nullcontext(), nullcontext())
+    with first:
+        if not grad_enabled():
+            return function(*args, **kwargs)
+        call = _Call(function, args, kwargs, second, determinism_check == "default")
+        return call.first_time(preserve_rng_state)
 
 
 def checkpoint_sequential(
@@ -168,31 +296,3 @@ def _in_turn(functions: Sequence[Callable[..., Any]]) -> Callable[[Any], Any]:
         return value
 
     return run_all
-
-
-def _listed(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, (tuple, list)) else (result,)
-
-
-def _detached(result: Any) -> Any:
-    if isinstance(result, (tuple, list)):
-        return tuple(_detached(r) for r in result)
-    return result.detach() if isinstance(result, Tensor) else result
-
-
-def _leaves(edges: list[Any]) -> list[AccumulateGrad]:
-    """The leaves of the graph below these edges, in an order that depends on the graph alone."""
-    seen: dict[Any, None] = {}
-    while edges:
-        edge = edges.pop()
-        node = edge.node if edge.__class__ is OutputEdge else edge
-        if node is not None and node not in seen:
-            seen[node] = None
-            edges.extend(node.edges)
-    return [node for node in seen if node.is_leaf]
-
-
-def _generator() -> Any:
-    from flowvm.ops.generator import default_generator
-
-    return default_generator

@@ -24,12 +24,14 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
+from flowvm.autocasting import switch_autocast
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.errors import AutogradError
 from flowvm.interpreter import (
     Node,
     OutputEdge,
+    current_recorder,
     pin_user_line,
     set_grad_enabled,
     unpin_user_line,
@@ -38,6 +40,8 @@ from flowvm.ops.accumulate import accumulate_
 from flowvm.ops.core import cast, sum_to
 from flowvm.ops.recording import filled_of
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import hot
+from flowvm.vm.lines import behind
 
 __all__ = ["Watch", "add_to_grad", "anomaly", "run"]
 
@@ -86,10 +90,20 @@ def run(
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
     edge = g = None  # type: ignore[assignment]
-    before, line = set_grad_enabled(create_graph), pin_user_line()
+    before, (line, here) = set_grad_enabled(create_graph), pin_user_line()
+    origin = here[1]
+    recorder = current_recorder()
+    if recorder is not None:
+        phase, scope, recorder.phase = recorder.phase, recorder.scope, "backward"
+    low = switch_autocast(None) if hot["autocast"] else None
     try:
-        _run(ready, grads, counts, keep_graph, create_graph, watch)
+        _run(ready, grads, counts, keep_graph, create_graph, watch, here)
     finally:
+        here[1] = origin
+        if recorder is not None:
+            recorder.phase, recorder.scope = phase, scope
+        if low is not None:
+            switch_autocast(low)
         unpin_user_line(line)
         set_grad_enabled(before)
 
@@ -146,9 +160,11 @@ def _run(
     keep_graph: bool,
     create_graph: bool,
     watch: Watch | None,
+    here: list[Any],
 ) -> None:
-    plain = Node if watch is None and anomaly.check is None else None
-    steal = not create_graph and (watch is None or watch.accumulate)
+    captured = current_recorder() is not None
+    plain = Node if watch is None and anomaly.check is None and not captured else None
+    steal = not create_graph and not captured and (watch is None or watch.accumulate)
     pop, push, waiting = ready.pop, ready.append, counts.get
     while ready:
         node = pop()
@@ -160,6 +176,10 @@ def _run(
                 else:
                     _leaf(node, g, create_graph, watch)
             continue
+        if node.seq >= 0:
+            here[1] = node.seq
+        elif here[1] >= 0:
+            here[1] = behind(here[1])
         if node.__class__ is plain and g.__class__ is Tensor:
             try:
                 results = node.operator.grad(node, g)
@@ -223,7 +243,10 @@ def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> 
 
 
 def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> Any:
-    """Run a node that has hooks or several outputs, or that more is wanted of."""
+    """Run a node that has hooks or several outputs, or that more is wanted of; or a capture's."""
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.enter(node)
     hooks: NodeHooks | None = getattr(node, "extra", None)
     if g is not None and hooks is not None:
         g = _tensor_hooks(hooks, g)
@@ -317,6 +340,9 @@ def _leaf(node: AccumulateGrad, g: Tensor, create_graph: bool, watch: Watch | No
     tensor = node.tensor()
     if tensor is None or tensor._node is None:
         return
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.reach(tensor)
     add_to_grad(tensor, g, create_graph)
     for hook in list(node.after.values()):
         hook(tensor)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.errors import AutogradError, DTypeError
+from flowvm.interpreter import note_change
 from flowvm.tensor import Tensor, method
 
 __all__ = ["AccumulateGrad"]
@@ -77,6 +78,7 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
             t._node = t._extra.pop("accumulator", None) or AccumulateGrad(t)
         except AttributeError:
             t._node = AccumulateGrad(t)
+    note_change()
     return t
 
 
@@ -86,4 +88,5 @@ def detach_(t: Tensor) -> Tensor:
     if t.extra().get("base") is not None:
         raise AutogradError("can't detach views in-place; use detach() instead")
     t._node = None
+    note_change()
     return t

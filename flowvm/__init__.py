@@ -10,6 +10,8 @@ watched (`trace`, `stats`, `dump`, `verify`).  Importing starts no thread and co
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from flowvm import (
@@ -40,7 +42,7 @@ from flowvm.autograd import (
     set_grad_enabled as set_grad_enabled,
 )
 from flowvm.config import config as config
-from flowvm.device import Device
+from flowvm.device import Device, get_default_device, set_default_device
 from flowvm.dtype import DType
 from flowvm.dtype import (
     bool_ as bool_,
@@ -138,18 +140,49 @@ from flowvm.streams import (
     stream as stream,
 )
 from flowvm.tensor import Tensor as Tensor
+from flowvm.version import VERSION
+from flowvm.vm import last_error as last_error
+from flowvm.vm.engine import engine as _engine
 
 if TYPE_CHECKING:
+    from flowvm import amp as amp
+    from flowvm import backends as backends
+    from flowvm import cuda as cuda
     from flowvm import datasets as datasets
     from flowvm import graph as graph
+    from flowvm import memory as memory
     from flowvm import nn as nn
     from flowvm import optim as optim
+    from flowvm import profiler as profiler
     from flowvm import utils as utils
-    from flowvm.nn.graph import compile as compile
+    from flowvm.amp import autocast as autocast
+    from flowvm.cuda.options import get_float32_matmul_precision as get_float32_matmul_precision
+    from flowvm.cuda.options import set_float32_matmul_precision as set_float32_matmul_precision
+    from flowvm.nn.graph_function import compile as compile
+    from flowvm.profiler.explaining import explain as explain
     from flowvm.serialization import load as load
     from flowvm.serialization import save as save
 
-__version__ = "0.1.0"
+__version__ = VERSION
+
+
+class _Errors(types.ModuleType):
+    """`flow.errors` holds the exceptions; called, it lists the instructions that have failed."""
+
+    def __call__(self) -> vm.Errors:
+        return vm.errors()
+
+
+sys.modules["flowvm.errors"].__class__ = _Errors
+
+
+def _about_memory(stream: Any) -> str:
+    """What an out-of-memory error says of memory."""
+    text: str = importlib.import_module("flowvm.memory").report(stream)
+    return text
+
+
+_engine.failures.about_memory = _about_memory
 
 device = Device
 dtype = DType
@@ -163,11 +196,18 @@ nan = ops.nan
 pi = ops.pi
 e = ops.e
 
-_LAZY_MODULES = ("datasets", "graph", "nn", "optim", "utils")
+_LAZY_MODULES = (
+    "amp", "backends", "cuda", "datasets", "graph", "memory", "nn", "optim", "profiler", "utils",
+)  # fmt: skip
 _LAZY_NAMES = {
-    "compile": "flowvm.nn.graph",
+    "autocast": "flowvm.amp",
+    "compile": "flowvm.nn.graph_function",
+    "get_float32_matmul_precision": "flowvm.cuda.options",
+    "set_float32_matmul_precision": "flowvm.cuda.options",
+    "explain": "flowvm.profiler.explaining",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
+    "load_ipython_extension": "flowvm.profiler.magics",
 }
 
 
@@ -192,10 +232,14 @@ __all__ = [
     "Size",
     "Stream",
     "Tensor",
+    "amp",
+    "autocast",
     "autograd",
+    "backends",
     "bool",
     "can_cast",
     "config",
+    "cuda",
     "current_stream",
     "datasets",
     "device",
@@ -203,13 +247,16 @@ __all__ = [
     "dtype",
     "e",
     "enable_grad",
+    "explain",
     "finfo",
     "float",
     "float16",
     "float32",
     "float64",
     "from_dlpack",
+    "get_default_device",
     "get_default_dtype",
+    "get_float32_matmul_precision",
     "get_printoptions",
     "half",
     "iinfo",
@@ -222,6 +269,7 @@ __all__ = [
     "int64",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "last_error",
     "load",
     "long",
     "nan",
@@ -231,10 +279,13 @@ __all__ = [
     "optim",
     "pi",
     "printoptions",
+    "profiler",
     "promote_types",
     "result_type",
     "save",
+    "set_default_device",
     "set_default_dtype",
+    "set_float32_matmul_precision",
     "set_grad_enabled",
     "set_printoptions",
     "short",

@@ -4,6 +4,7 @@ Parsing arguments imports nothing heavy: a subcommand's module is imported when 
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FlowError as error:
         print(f"flowvm {args.command or 'repl'}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read what is printed, `head` perhaps, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"flowvm {args.command or 'repl'}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -43,14 +50,19 @@ def run(args: argparse.Namespace) -> int:
         from flowvm import warmup
 
         return warmup.main(args)
-    from flowvm import repl
+    if args.command in (None, "repl"):
+        from flowvm import repl
 
-    return repl.main()
+        return repl.main()
+    from flowvm.profiler.commands import COMMANDS
+
+    return COMMANDS[args.command](args)
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     from flowvm.demo import add_arguments
+    from flowvm.profiler.commands import add_parsers
 
     top = argparse.ArgumentParser(prog="flowvm", description=DESCRIPTION, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"flowvm {_version()}")
@@ -64,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     warmup = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
     warmup.add_argument("--all", action="store_true", help="every op that declares samples")
     warmup.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
+    add_parsers(commands)
     return top
 
 

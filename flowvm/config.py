@@ -10,11 +10,13 @@ turns a later change, which would do nothing, into an error.
 `debug` is the one dial of what flowvm says on stderr, a line an event:
 
     1   threads that start, kernels that are compiled
-    2   every instruction, as it is issued, with the user's line
-    3   and what the instruction waits for
-    4   and the LLVM code of kernels that are compiled
+    2   every instruction when it is done: stream, operator, operands, time, rate, the user's line
+    3   and what it waited for
+    4   and the source and types of each kernel that is compiled or loaded, and LLVM's code of it
 
-From level 2 on, issuing is some ten times slower.
+From level 2 on each instruction is waited for, up to a quarter of a second: little overlaps.
+
+Long because it is one table.
 """
 
 import os
@@ -151,6 +153,20 @@ VARIABLES: tuple[Variable, ...] = (
         "1 threads, compilations; 2 a line per instruction; 3 and its edges; 4 and kernels' code",
     ),
     Variable(
+        "tb",
+        lambda: "user",
+        _choice("user", "full"),
+        "user or full",
+        "which frames the tracebacks of flowvm's errors have: the user's, or flowvm's own too",
+    ),
+    Variable(
+        "profile",
+        lambda: 1,
+        _integer(0, 3),
+        "0 to 3",
+        "1 the last 64k instructions are recorded; 2 more exactly; 3 and each one's Python stack",
+    ),
+    Variable(
         "debug_pass",
         lambda: "",
         str,
@@ -185,7 +201,22 @@ VARIABLES: tuple[Variable, ...] = (
         lambda: 10.0,
         _seconds,
         "seconds, 0 for never",
-        "a wait with no progress for this long prints what is lively and what it waits for",
+        "instructions pending and none done for this long: print who waits for whom",
+    ),
+    Variable(
+        "window",
+        lambda: True,
+        _flag,
+        "0 or 1",
+        "whether `flowvm top` of the same user may look at this process",
+        start=True,
+    ),
+    Variable(
+        "cuda_driver",
+        lambda: "",
+        str,
+        "nothing, simulator, recorder, none or a library's path",
+        "the CUDA driver: libcuda.so.1, one that needs no GPU, none, or a library; taken once",
     ),
     Variable(
         "sync",
@@ -207,11 +238,15 @@ class Config:
     cache_dir: Path
     cache_bytes: int
     debug: int
+    tb: str
+    profile: int
     debug_pass: str
     workers: int
     run_ahead: int
     run_ahead_bytes: int
     watchdog: float
+    window: bool
+    cuda_driver: str
     sync: bool
 
     def __init__(self, environ: Mapping[str, str]) -> None:

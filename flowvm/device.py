@@ -2,25 +2,54 @@
 
 A `Device` is interned: there is one object for "cpu" and one for each "cuda:<index>", so `is`
 compares.  A name may be parsed wherever it is spelt right; whether the device can be used is asked
-by `require`, which says what is missing.
+by `require`, which says what is missing.  Asking for a CUDA device loads the driver; nothing else
+here does.
 """
 
+import importlib
+import os
 import re
+import threading
 from typing import Any, Final, NoReturn, SupportsIndex
 
 from flowvm.errors import ArgumentTypeError, DeviceError
 
-__all__ = ["Device", "as_device", "cpu", "is_available", "require"]
+__all__ = [
+    "Device",
+    "as_device",
+    "cpu",
+    "current",
+    "forget",
+    "get_default_device",
+    "is_available",
+    "require",
+    "set_default_device",
+]
 
 _TYPES = ("cpu", "cuda")
 _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
 _interned: dict[tuple[str, int], "Device"] = {}
 
 
+class _Current(threading.local):
+    """What a thread has chosen: `index` is the CUDA device that "cuda" means (see
+    `flow.cuda.device`), `default` the device of new tensors, `before` those to go back to.
+    """
+
+    index = 0
+    default: "Device | None" = None
+    before: "tuple[Device | None, ...]" = ()
+
+
+current: Final = _Current()
+
+
 class Device:
     """A place for tensors: `flow.device("cpu")`, `flow.device("cuda:1")`, `flow.device("cuda", 1)`.
 
-    "cuda" alone means "cuda:0".  There is one CPU device, so its index is None, as in PyTorch.
+    "cuda" alone means the current CUDA device, which is "cuda:0" unless `flow.cuda.set_device` was
+    called.  There is one CPU device, so its index is None, as in PyTorch.  Inside `with
+    flow.device("cuda"):` new tensors are made there.
     """
 
     __slots__ = ("index", "type")
@@ -40,6 +69,15 @@ class Device:
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{self!r} cannot be changed")
+
+    def __enter__(self) -> "Device":
+        current.before += (current.default,)
+        current.default = require(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        *before, current.default = current.before
+        current.before = tuple(before)
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
@@ -67,7 +105,7 @@ def _parse(device: object, index: object) -> tuple[str, int]:
         raise DeviceError(f"device {device!r} has an index already, so index={index!r} is too much")
     number = index if match[2] is None else int(match[2])
     if number is None:
-        number = 0
+        number = current.index if match[1] == "cuda" else 0
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise DeviceError(f"a device index is an integer from 0 up, got {number!r}")
     if match[1] == "cpu" and number != 0:
@@ -79,22 +117,52 @@ cpu: Final = Device("cpu")
 
 
 def as_device(value: "str | int | Device | None") -> Device:
-    """`value` as a Device that can be used; None is the CPU."""
+    """`value` as a Device that can be used; None is where new tensors are made."""
     if value is None:
-        return cpu
+        return current.default or cpu
     return require(value if isinstance(value, Device) else Device(value))
+
+
+def set_default_device(device: "str | int | Device | None") -> None:
+    """Let this thread make new tensors on `device`; None: on the CPU."""
+    current.default = None if device is None else as_device(device)
+
+
+def get_default_device() -> Device:
+    """Where this thread makes new tensors."""
+    return current.default or cpu
+
+
+_usable: set[Device] = {cpu}
 
 
 def is_available(device: Device) -> bool:
     """Whether tensors can be made on `device`."""
-    return device is cpu
+    return not _why_not(device)
 
 
 def require(device: Device) -> Device:
     """`device`, or a DeviceError that says why it cannot be used."""
-    if device is not cpu:
-        raise DeviceError(
-            f"device '{device}' is not available: this version of flowvm runs on the CPU only; "
-            "use device='cpu'"
-        )
+    if why := _why_not(device):
+        raise DeviceError(f"device '{device}' is not available: {why}")
     return device
+
+
+def forget() -> None:
+    """Ask the driver anew which devices can be used."""
+    _usable.intersection_update({cpu})
+
+
+def _why_not(device: Device) -> str:
+    """Why `device` cannot be used; "" if it can, which is remembered."""
+    if device in _usable:
+        return ""
+    runtime = importlib.import_module("flowvm.cuda.runtime")  # above this layer
+    why: str = runtime.why_not(device.index)
+    if not why:
+        _usable.add(device)
+    return why
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)  # CUDA does not survive a fork

@@ -145,29 +145,29 @@ def _memory() -> str:
 
 def _cuda() -> Check:
     """The driver, asked through its library; no context is made."""
-    note = "this version of flowvm runs on the CPU only"
-    cupy = next((d.version for d in metadata.distributions() if _is_cupy(d.name)), None)
-    packages = f"cupy {cupy}" if cupy else "cupy not installed"
+    packages = f"{_version('numba-cuda')}, {_version('cupy')}"
+    from flowvm.cuda import driver, runtime
+    from flowvm.errors import FlowError
+
     try:
-        driver, devices = _driver()
-    except OSError:
-        return Check(INFO, "cuda", f"no driver, {packages}; {note}")
-    return Check(INFO, "cuda", f"driver for CUDA {driver}, {devices} devices, {packages}; {note}")
+        version, count = driver.driver().version, runtime.count()
+        names = [runtime.properties(i).name for i in range(count)]
+    except FlowError as error:
+        return Check(INFO, "cuda", f"{error}; {packages}")
+    shown = f"driver {driver.driver().name} for CUDA {version // 1000}.{version % 1000 // 10}"
+    text = f"{shown}, {', '.join(names)}; {packages}"
+    if "not installed" in _version("numba-cuda"):
+        return Check(WARN, "cuda", text, f"pip install 'numba-cuda[cu{version // 1000}]'")
+    return Check(OK, "cuda", text)
 
 
-def _is_cupy(name: str | None) -> bool:
-    return name is not None and name.lower().startswith("cupy")
-
-
-def _driver() -> tuple[str, int]:
-    import ctypes
-
-    library = ctypes.CDLL("libcuda.so.1")
-    version, count = ctypes.c_int(), ctypes.c_int()
-    library.cuDriverGetVersion(ctypes.byref(version))
-    if library.cuInit(0) == 0:
-        library.cuDeviceGetCount(ctypes.byref(count))
-    return f"{version.value // 1000}.{version.value % 1000 // 10}", count.value
+def _version(package: str) -> str:
+    """A package and its version; CuPy's has the name of a CUDA version in its own."""
+    for found in metadata.distributions():
+        name = (found.name or "").lower()
+        if name == package or name.startswith(f"{package}-cuda"):
+            return f"{name} {found.version}"
+    return f"{package} not installed"
 
 
 def _cache() -> Check:

@@ -23,6 +23,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           GradcheckError                               a gradient that differs from the numeric one
         CaptureError         RuntimeError              a graph's build that cannot be replayed
         ConfigError          ValueError                a setting that cannot be
+        RecaptureWarning     UserWarning               a graph is captured again; about speed alone
         VMError              RuntimeError              the virtual machine itself
           CompileError                                 a kernel that cannot become native code
           CallbackError                                a Python callback raised, see its cause
@@ -32,7 +33,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           ScheduleError                                a recorded run broke the order of accesses
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 __all__ = [
@@ -56,17 +57,30 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfRangeError",
     "PoisonedError",
+    "RecaptureWarning",
     "ScheduleError",
     "ShapeError",
     "Status",
     "VMError",
     "declare_status",
     "exception_for",
+    "on_device_failed",
+    "on_made",
 ]
+
+
+on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made
+# what a device's driver says of its own error numbers, if one is loaded
+on_device_failed: list[Callable[[int], str]] = []
 
 
 class FlowError(Exception):
     """The base of every exception that flowvm raises on purpose."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        for function in on_made:
+            function()
 
 
 class ArgumentError(FlowError, ValueError):
@@ -153,6 +167,14 @@ class ScheduleError(VMError):
     """A recorded run in which two conflicting accesses overlapped or swapped."""
 
 
+class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
+    """A graph was captured again, because a call differs from all before it; the text says how.
+
+    It is about speed alone.  `warnings.simplefilter("ignore", flow.errors.RecaptureWarning)` turns
+    it off, "error" makes it an exception.
+    """
+
+
 class Status(IntEnum):
     """What a kernel returns: OK, or why it stopped.  From USER_STATUS up they are user kernels'."""
 
@@ -169,6 +191,7 @@ class Status(IntEnum):
     FREED = 10
     NOT_POSITIVE_DEFINITE = 11
     CAPTURED = 12
+    DEVICE_FAILED = 13
     USER_STATUS = 64
 
 
@@ -219,6 +242,7 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
         "this tensor has no value: it was made while a graph was captured, and only the graph's "
         "outputs have values, after a call; return it from build() to see it",
     ),
+    Status.DEVICE_FAILED: (DeviceError, "the device failed with error {0}"),
     Status.FREED: (FreedError, "this tensor's storage has been released"),
 }
 
@@ -247,6 +271,8 @@ def declare_status(code: int, exception: type[FlowError], message: str) -> int:
 def exception_for(status: int, details: Sequence[int] = ()) -> FlowError:
     """The exception that a kernel's status and details stand for."""
     values = [*details, *([0] * (DETAILS - len(details)))]
+    for function in on_device_failed if status == Status.DEVICE_FAILED else ():
+        return DeviceError(function(values[0]))
     if status in _TABLE:
         kind, message = _TABLE[status]
         return kind(message.format(*values))

@@ -10,6 +10,8 @@ What is shared and for how long:
   when the array has gone too.
 - An imported array is kept by the tensor's storage, and let go some time after the ReleaseTensor of
   its last tensor has run.
+- The same holds on CUDA devices, where `__cuda_array_interface__` shares memory too; see
+  `flowvm.cuda.exchange` for the order with other libraries' streams.
 
 NumPy writes and reads the DLPack capsules.  A capsule's deleter may run anywhere: without the GIL,
 while an exception propagates, after the interpreter has gone.  NumPy's C code is right in all of
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.device import cpu
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.reading import adopt_array, memory_of
 from flowvm.tensor import Tensor, alias, method
@@ -40,7 +43,7 @@ _DEVICES |= {11: ("ROCm host", True), 13: ("CUDA managed", True), 14: ("oneAPI",
 
 @method("__dlpack_device__")
 def _dlpack_device(t: Tensor) -> tuple[int, int]:
-    return CPU
+    return CPU if t._meta.device is cpu else (2, t._meta.device.index or 0)
 
 
 @method("__dlpack__")
@@ -52,22 +55,44 @@ def _dlpack(
     dl_device: tuple[Any, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    if stream is not None:
-        raise ArgumentError(f"__dlpack__: a tensor on the CPU takes no stream, got {stream!r}")
-    if dl_device is not None and tuple(dl_device) != CPU:
-        raise BufferError(f"__dlpack__: the tensor is on the CPU {CPU}, not on {tuple(dl_device)}")
+    here = _dlpack_device(t)
+    if stream is not None and (here == CPU or not isinstance(stream, int)):
+        raise ArgumentError(f"__dlpack__: a tensor on {t.device} takes no stream {stream!r}")
+    asked = here if dl_device is None else tuple(map(int, dl_device))
+    if asked != here and (asked != CPU or copy is False):
+        raise BufferError(f"__dlpack__: the tensor is on {t.device} {here}, not on {asked}")
     if t.requires_grad:
         raise BufferError(
             "a tensor that requires grad cannot be exported, changes to it would bypass autograd; "
             "use t.detach()"
         )
-    memory = t.numpy() if copy else memory_of(t)
+    if asked == CPU:
+        return _capsule(t.numpy() if copy else memory_of(t), max_version)
+    from flowvm.cuda.exchange import exported, marked
+
+    memory = exported(t.detach().clone() if copy else t)
+    return marked(_capsule(memory, max_version), asked)
+
+
+def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) -> Any:
     if max_version is None:
         return memory.__dlpack__()
     try:
         return memory.__dlpack__(max_version=max_version)
     except TypeError:  # NumPy before 2.1; a consumer must take unversioned capsules too
         return memory.__dlpack__()
+
+
+def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
+    """How CuPy, Numba and others see a CUDA tensor; its memory is shared, see `__dlpack__`."""
+    if t._meta.device is cpu:
+        raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
+    from flowvm.cuda.exchange import interface
+
+    return interface(t)
+
+
+Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignore[attr-defined]
 
 
 class _Producer:
@@ -88,11 +113,12 @@ class _Producer:
 
 
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack.
+    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, on the
+    CPU or on a CUDA device.
 
     Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
-    False raises ArgumentError instead, `copy` True always copies.  DeviceError unless `obj` lies
-    where the CPU can read it.
+    False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
+    elsewhere.
 
     >>> flow.from_dlpack(torch.arange(3))
     tensor([0, 1, 2])
@@ -103,11 +129,13 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
             f"make a tensor of it with flow.tensor(...)"
         )
     kind, index = obj.__dlpack_device__()
+    if int(kind) == 2:
+        return _from_cuda(obj, int(index), copy)
     name, readable = _DEVICES.get(int(kind), (f"DLPack device type {int(kind)}", False))
     if not readable:
         raise DeviceError(
-            f"from_dlpack: the data is on {name} device {index}, and this version of flowvm runs "
-            "on the CPU only; move it to the CPU first"
+            f"from_dlpack: the data is on {name} device {index}, and flowvm runs on the CPU and on "
+            "CUDA devices only; move it there first"
         )
     producer = _Producer(obj)
     array = np.from_dlpack(producer)
@@ -126,6 +154,23 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
             f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
         )
     return adopt_array(array.copy() if obstacle else array)
+
+
+def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
+    from flowvm.cuda.exchange import Capsules, tensor_on
+
+    producer = Capsules(obj, index)
+    array = producer.array()
+    obstacle = "a copy was asked for" if copy else ""
+    if producer.versioned and not array.flags.writeable:
+        obstacle = obstacle or "the memory is read-only"
+    if any(s == 0 and d > 1 for s, d in zip(array.strides, array.shape, strict=True)):
+        obstacle = obstacle or f"strides {array.strides}"
+    if obstacle and copy is False:
+        raise ArgumentError(
+            f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
+        )
+    return tensor_on(array, producer.device, obstacle)
 
 
 class _Lender:
@@ -151,6 +196,8 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]
 @method("__array__")
 def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
     if copy is False:
+        if t._meta.device is not cpu:
+            raise ArgumentError(f"a tensor on {t.device} cannot be an array uncopied")
         if dtype is not None and np.dtype(dtype) != t.dtype.numpy:
             raise ArgumentError(f"a {t.dtype.name} tensor cannot be {np.dtype(dtype)} uncopied")
         return memory_of(t)
@@ -161,11 +208,15 @@ def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray
 
 
 def _rebuild(
-    cls: type[Tensor], array: np.ndarray[Any, Any], requires_grad: bool, attributes: dict[str, Any]
+    cls: type[Tensor],
+    array: np.ndarray[Any, Any],
+    requires_grad: bool,
+    attributes: dict[str, Any],
+    device: str = "cpu",
 ) -> Tensor:
     if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
         array = array.copy()
-    return _of_class(cls, adopt_array(array), requires_grad, attributes)
+    return _of_class(cls, adopt_array(array).to(device), requires_grad, attributes)
 
 
 def _of_class(
@@ -186,8 +237,12 @@ def _attributes(t: Tensor) -> dict[str, Any]:
 
 @method("__reduce_ex__")
 def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
-    """By value: tensors that share memory come back apart, and a tensor outside the graph."""
-    return _rebuild, (type(t), t.numpy(), t.requires_grad and t.is_leaf, _attributes(t))
+    """By value: tensors that share memory come back apart, and a tensor outside the graph.
+
+    It comes back on the device that it was on, which must be there.
+    """
+    facts = type(t), t.numpy(), t.requires_grad and t.is_leaf, _attributes(t)
+    return _rebuild, (facts if t._meta.device is cpu else (*facts, str(t._meta.device)))
 
 
 @method("__copy__")

@@ -22,37 +22,53 @@ import struct
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
+from flowvm.autocasting import RULES
+from flowvm.device import Device, cpu
+from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, FlowError
 from flowvm.live import Frozen, Live, freeze
 from flowvm.meta import TensorMeta
 from flowvm.tensor import Storage, Tensor, alias
 from flowvm.vm import layout as w
 from flowvm.vm.engine import CALL_STREAM, engine, hot
-from flowvm.vm.lines import INTERNAL
+from flowvm.vm.lines import INTERNAL, NO_ORIGIN, UNKNOWN, Backward
+from flowvm.vm.tracebacks import cut
 
 __all__ = [
     "Invocation",
     "Node",
     "Operator",
     "Recorder",
+    "admit_devices",
     "call_function",
     "call_into",
+    "current_device_stream",
     "current_recorder",
     "current_stream",
+    "departing",
+    "device_of",
     "find_user",
+    "generated",
     "grad_enabled",
+    "lowered",
+    "lowerings",
+    "note_change",
+    "operators",
     "pin_user_line",
+    "placed",
+    "publishing",
     "recording_to",
     "set_grad_enabled",
     "unpin_user_line",
+    "use_device_stream",
     "use_stream",
 ]
 
@@ -74,6 +90,12 @@ class Invocation:
     scratch: int = 0
     scalar_pack: str = ""  # struct codes of the dynamic scalars, "q" or "d" each
     phases: tuple[tuple[int, int], ...] = ()  # (units, grain) of those after the first
+    blocks: tuple[int, ...] = ()  # elements of each operand that a unit is alone with: see Launch
+    arena: int = 0  # bytes of it that are used
+    stream: int = 0  # of a device's instructions: the stream that they go to by default
+
+
+operators: weakref.WeakSet[Operator] = weakref.WeakSet()  # all there are
 
 
 @dataclass(eq=False)
@@ -96,12 +118,24 @@ class Operator:
     # (numbers among the tensors, float16, strides that the kernel does not take), else None
     fallback: Callable[..., Any] = lambda *args: None
     form: Any = None  # what it was made of, for who wants to make more of it: see ops.elementwise
+    # what `lower` makes the CPU's call of: infer(metas, attrs) gives a Launch or the like
+    infer: Callable[..., Any] | None = None
+    everywhere: bool = False  # `lower` is for every device: it copies between them
+    cuda: Any = ""  # its CUDA rule, or where that is, if it has one: see ops.registry.op
+    # an output may lie exactly where an input does that has its arrangement: the kernel reads each
+    # element before it writes it
+    aliases: bool = False
+    # of an operator made at run time: ("module:function", arguments), which makes it again
+    recipe: tuple[str, tuple[Any, ...]] | None = None
+    amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     cache: dict[Any, Any] = field(default_factory=dict)
     call: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
         engine.on_entries_full.append(self.cache.clear)
+        self.amp = RULES.get(self.name, "")
         self.call = call_function(self)
+        operators.add(self)
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -129,9 +163,13 @@ class Node:
     edges    for each input, the Node or leaf accumulator that its gradient goes to, or None
     saved    what the gradient needs, with the versions the tensors had
     metas    the inputs' metas; attrs: the call's attributes and scalars
+    seq      the instruction that the call issued, by which its line and module are found; NO_ORIGIN
+             if it issued none
     """
 
-    __slots__ = ("_saved", "attrs", "edges", "extra", "metas", "operator", "out_metas", "versions")
+    __slots__ = (
+        "_saved", "attrs", "edges", "extra", "metas", "operator", "out_metas", "seq", "versions",
+    )  # fmt: skip
     is_leaf = False
     index = 0
     extra: Any  # hooks and the like; unset where there are none
@@ -145,14 +183,16 @@ class Node:
         metas: tuple[TensorMeta, ...],
         attrs: tuple[Any, ...],
         out_metas: tuple[TensorMeta, ...],
+        seq: int = NO_ORIGIN,
     ) -> None:
         self.operator = operator
         self.edges = edges
-        self._saved: tuple[Tensor, ...] | None = saved
+        self._saved: Any = saved  # a tuple; None when released; or what `recall`s it: a checkpoint
         self.versions = versions
         self.metas = metas
         self.attrs = attrs
         self.out_metas = out_metas
+        self.seq = seq
 
     @property
     def needs(self) -> tuple[bool, ...]:
@@ -166,14 +206,9 @@ class Node:
     @property
     def saved(self) -> tuple[Tensor, ...]:
         """The saved tensors; AutogradError when one was released or changed in place since."""
-        saved = self._saved
-        if saved is None:
-            from flowvm.errors import AutogradError
-
-            raise AutogradError(
-                f"backward through {self.operator.name} a second time: what it saved was freed by "
-                f"the first.  Give the first backward retain_graph=True"
-            )
+        saved: tuple[Tensor, ...] = self._saved
+        if saved.__class__ is not tuple:
+            saved = self._recalled()
         for tensor, version in zip(saved, self.versions, strict=True):
             if tensor._storage is not None and tensor._storage.version != version:
                 from flowvm.errors import AutogradError
@@ -184,6 +219,17 @@ class Node:
                     f"at {version}).  Work on a clone()"
                 )
         return self._recorded_outputs(saved) if saved and _modes.grad else saved
+
+    def _recalled(self) -> tuple[Tensor, ...]:
+        if self._saved is None:
+            from flowvm.errors import AutogradError
+
+            raise AutogradError(
+                f"backward through {self.operator.name} a second time: what it saved was freed by "
+                f"the first.  Give the first backward retain_graph=True"
+            )
+        recalled: tuple[Tensor, ...] = self._saved.recall(self)
+        return recalled
 
     def release(self) -> None:
         """Drop what was saved: after a backward that need not be repeated."""
@@ -233,8 +279,9 @@ class OutputEdge:
 
 class _Modes(threading.local):
     grad = True
-    user: tuple[Any, int] | None = None  # while a line is pinned: what everything is attributed to
+    user: list[Any] | None = None  # while a line is pinned: [a Backward, an origin], for everything
     stream = CALL_STREAM
+    device_streams: Mapping[int, int] = MappingProxyType({})  # default stream of a device: another
     recorder: Recorder | None = None  # while a graph is captured
 
 
@@ -260,18 +307,51 @@ class Recorder(Protocol):
     def draw(self, generator: Any) -> tuple[Live, Live]:
         """A draw of a random generator, to be made anew for each replay."""
 
+    def repeating(self, drawn: Sequence[Any] | None) -> AbstractContextManager[None]:
+        """What is recorded inside was computed before; random ops draw what they drew then."""
+
+    def forgetting(self, module: Any, path: str) -> AbstractContextManager[None]:
+        """This module runs inside: what it computes is not kept, if it is one of `checkpoints`."""
+
+    def read(self, tensor: Tensor) -> None:
+        """Python code is about to look at a tensor's values: an error, or remembered."""
+
+    def enter(self, node: Any) -> None:
+        """The gradient of `node` is computed next: what follows belongs to where it was made."""
+
+    def size_of(self, out: Tensor, most: TensorMeta) -> Callable[[], TensorMeta]:
+        """What finds the meta of a mut2 output when somebody needs it."""
+
+    def decide(self, tensor: Tensor) -> Any:
+        """The value of a one-element tensor by which the framework itself must decide."""
+
+    def reach(self, leaf: Tensor) -> None:
+        """Backward is about to add to the `.grad` of `leaf`."""
+
     phase: str
     scope: str
+    drawn: list[tuple[Live, Live]]
+    checkpoints: tuple[Any, ...]  # modules, or their paths
 
 
 _modes = _Modes()
-hot.update(unrecorded=0, departed=0, grad_enabled=lambda: _modes.grad)
+hot.update(unrecorded=0, departed=0, changed=object(), grad_enabled=lambda: _modes.grad)
+hot.update(recorder=lambda: _modes.recorder)
 _count_lock = threading.Lock()
 
 
 def _count(mode: str, change: int) -> None:
     with _count_lock:
         hot[mode] += change
+
+
+def note_change() -> None:
+    """Something was changed that a compiled graph watches: a module's attribute, where a tensor's
+    memory is, whether it requires grad.
+
+    `hot["changed"]` is another object then; to be called after the change.
+    """
+    hot["changed"] = object()
 
 
 def grad_enabled() -> bool:
@@ -307,8 +387,46 @@ def use_stream(stream: int) -> Iterator[None]:
 
 
 @contextmanager
-def recording_to(recorder: Recorder) -> Iterator[None]:
-    """Tell `recorder` of this thread's operations instead of computing them."""
+def use_device_stream(default: int, stream: int) -> Iterator[None]:
+    """Issue this thread's operations to `stream` where they would go to `default`, a device's."""
+    before = _modes.device_streams
+    _modes.device_streams = {**before, default: stream}
+    try:
+        yield
+    finally:
+        _modes.device_streams = before
+
+
+def current_device_stream(default: int) -> int:
+    """Where this thread's operations go that go to `default`, a device's stream, by default."""
+    return _modes.device_streams.get(default, default)
+
+
+def admit_devices() -> None:
+    """From now on every thread is asked where its instructions go: there is more than the CPU."""
+    _count("departed", 1)
+
+
+def placed(word: int) -> int:
+    """An entry word with the stream that this thread issues it to."""
+    default = word >> w.ENTRY_BITS
+    stream = _modes.stream if default == 0 else current_device_stream(default)
+    return word & w.ENTRY_MASK | stream << w.ENTRY_BITS
+
+
+@contextmanager
+def departing() -> Iterator[None]:
+    """Have this thread asked, inside, whether it departs from the default."""
+    _count("departed", 1)
+    try:
+        yield
+    finally:
+        _count("departed", -1)
+
+
+@contextmanager
+def recording_to(recorder: Recorder | None) -> Iterator[None]:
+    """Tell `recorder` of this thread's operations instead of computing them; None: compute them."""
     before = _modes.recorder
     _count("departed", 1)
     _modes.recorder = recorder
@@ -336,11 +454,11 @@ def _depart(
     recorder = _modes.recorder
     if recorder is not None:
         return recorder.record(op, made, outputs, inputs, attrs, scalars)
-    stream = _modes.stream
+    word = placed(made[0])
+    stream = word >> w.ENTRY_BITS
     if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
         for out in outputs:
             engine.stream_of[out._ref] = stream
-    word: int = made[0] | stream << w.ENTRY_BITS
     return word
 
 
@@ -374,13 +492,37 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
     return made
 
 
+# how a call is lowered for a device type other than the CPU
+lowerings: dict[str, Callable[[Operator, Any, Any], Invocation]] = {}
+
+
+def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
+    """Where a call computes: on its tensors' device; a creation op has its output's meta, or its
+    device, among `attrs`.
+    """
+    for value in (*metas, *attrs):
+        if isinstance(value, TensorMeta):
+            return value.device
+        if isinstance(value, Device):
+            return value
+    return cpu
+
+
+def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    """What a call comes down to on its device."""
+    device = device_of(metas, attrs)
+    if device is cpu or op.everywhere:
+        return op.lower(metas, attrs)
+    return lowerings[device.type](op, metas, attrs)
+
+
 def _entry(
     op: Operator,
     metas: tuple[TensorMeta, ...],
     attrs: tuple[Any, ...],
     into: tuple[TensorMeta, ...] | None,
 ) -> tuple[Any, ...]:
-    invocation = op.lower(metas, attrs) if into is None else op.lower((*into, *metas), attrs)
+    invocation = lowered(op, metas if into is None else (*into, *metas), attrs)
     access, sizes = [], []
     for name, meta in zip(op.outputs, invocation.outputs, strict=True):
         if into is not None:
@@ -415,7 +557,8 @@ def _entry(
         info=EntryInfo(op.name, text, all_metas, names, op),
     )
     large = sum(sizes) >= LARGE
-    return (number, *invocation.outputs, large, invocation.scalar_pack)
+    word = number | invocation.stream << w.ENTRY_BITS
+    return (word, *invocation.outputs, large, invocation.scalar_pack)
 
 
 def call_into(
@@ -424,8 +567,8 @@ def call_into(
     tensors: tuple[Tensor, ...],
     attrs: tuple[Any, ...] = (),
     scalars: tuple[Any, ...] = (),
-) -> None:
-    """Issue `op` with its outputs written into existing tensors.
+) -> int:
+    """Issue `op` with its outputs written into existing tensors: the instruction's number.
 
     `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and
     counts no version: the caller does.
@@ -435,6 +578,12 @@ def call_into(
     key = ("into", *into, *metas, *attrs)
     made = op.cache.get(key)
     if made is None:
+        if len({m.device for m in (*into, *metas)}) > 1:
+            places = ", ".join(str(m.device) for m in metas)
+            raise DeviceError(
+                f"{op.name}: the result goes into a tensor on {into[0].device}, and what it is "
+                f"made of is on {places}; all must be on one device"
+            )
         made = op.cache[key] = _entry(op, metas, attrs, into)
     pack = made[-1][::-1] or op.scalar_kinds
     words = [
@@ -446,13 +595,17 @@ def call_into(
     if recorder is not None:
         word = recorder.record(op, made, outs, tensors, attrs, scalars, into=True)
     else:
-        word = made[0] | current_stream() << w.ENTRY_BITS
-    engine.issue(word, operands, words)
+        word = placed(made[0])
+    return engine.issue(word, operands, words)
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     """Leave a mut2 output's meta unset: whoever needs its shape waits for the kernel."""
     del out._meta
+    recorder = _modes.recorder
+    if recorder is not None:
+        out._pending = recorder.size_of(out, most)
+        return
     ref = out._ref  # not `out`, which keeps the function
 
     def pending() -> TensorMeta:
@@ -491,15 +644,24 @@ def call_function(op: Operator) -> Callable[..., Any]:
         "packs": {k: struct.Struct(k + "q" * (n_words - len(k))).pack_into for k in kinds},
         "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
-    body = textwrap.indent(_source(op), "    ")
-    source = f"def make({', '.join(own)}):\n{body}    return call\n"
-    filename = f"<flowvm call {op.name}>"
+    call = generated(_source(op), f"<flowvm call {op.name}>", own)
+    call.__name__ = call.__qualname__ = op.name
+    return call
+
+
+def generated(source: str, filename: str, own: dict[str, Any]) -> Callable[..., Any]:
+    """The function that `source` defines, with `hot` for its globals and `own` in its closure.
+
+    `filename` begins with "<flowvm", so that its frames are nobody's lines.
+    """
+    name = source[4 : source.index("(")]
+    body = textwrap.indent(source, "    ")
+    source = f"def make({', '.join(own)}):\n{body}    return {name}\n"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     made: dict[str, Any] = {}
     exec(_from_file(_compiled(source), filename), hot, made)
-    call: Callable[..., Any] = made["make"](**own)
-    call.__name__ = call.__qualname__ = op.name
-    return call
+    function: Callable[..., Any] = made["make"](**own)
+    return function
 
 
 @functools.cache
@@ -519,9 +681,18 @@ def find_user(frame: Any) -> tuple[Any, int]:
 
     While a line is pinned (`pin_user_line`): that one.
     """
-    pinned: tuple[Any, int] | None = _modes.user
+    pinned = _modes.user
     if pinned is not None:
-        return pinned
+        return pinned[0].code, pinned[0].last
+    return _first_user(frame)
+
+
+def _issued_at(frame: Any) -> Any:
+    """What issuing remembers of a place: `find_user`, and in backward the origin (`vm.lines`)."""
+    return _modes.user or _first_user(frame)
+
+
+def _first_user(frame: Any) -> tuple[Any, int]:
     while frame is not None:
         name = frame.f_code.co_filename
         if name in _user_files:
@@ -533,21 +704,23 @@ def find_user(frame: Any) -> tuple[Any, int]:
     return None, 0
 
 
-def pin_user_line() -> Any:
+def pin_user_line() -> tuple[Any, list[Any]]:
     """Attribute what this thread issues from now on to the user's present line.
 
-    `unpin_user_line` takes the result and undoes it.  For code that issues a lot from far below the
-    user's frame (backward), where finding it each time would cost more than issuing.
+    What was pinned, which `unpin_user_line` takes; and what is, whose second element is the origin
+    of what is issued.  For backward, which issues a lot from far below the user's frame, where
+    finding it each time would cost more than issuing.
     """
     before = _modes.user
     if before is None:
-        _modes.user = find_user(sys._getframe(1))
-    return before
+        _modes.user = [Backward(*_first_user(sys._getframe(1))), UNKNOWN]
+    return before, _modes.user  # type: ignore[return-value]
 
 
-def unpin_user_line(before: Any) -> None:
-    """Undo `pin_user_line`."""
-    _modes.user = before
+def unpin_user_line(before: Any = None) -> Any:
+    """Pin `before`, or nothing; what was pinned."""
+    now, _modes.user = _modes.user, before
+    return now
 
 
 def _number(value: Any) -> Any:
@@ -571,8 +744,10 @@ hot.update(
     unsized=_unsized,
     depart=_depart,
     user_files=_user_files,
-    find_user=find_user,
+    find_user=_issued_at,
     as_number=_number,
+    flow_error=FlowError,
+    cut=cut,
 )
 
 
@@ -583,6 +758,7 @@ def _source(op: Operator) -> str:
     key = "".join(f"{n}._meta, " for n in op.inputs) + attrs
     lines = [
         f"def call({', '.join(params)}):",
+        *(_converting_lines(op) if op.amp else ()),
         "    try:",
         f"        _e = cache[({key})]",
         "    except (KeyError, AttributeError, TypeError): _e = None",
@@ -601,11 +777,8 @@ def _source(op: Operator) -> str:
         ]
     outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
     scalars = "".join(f"{n}, " for n in op.scalars)
-    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
     operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
     values = [*reversed(op.scalars), *reversed(operands), "_word"]
-    values.append("_seq + 1" if w.ORDERED_STORES else "0")
-    back = (w.RECORD_WORDS - n_words) * 8
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
         f"    if {n}.__class__ is not float and {n}.__class__ is not int: {n} = as_number({n})"
         for n in op.scalars
@@ -617,14 +790,7 @@ def _source(op: Operator) -> str:
         "    if _c.co_filename in user_files: _last = _f.f_lasti",
         "    else: _c, _last = find_user(_f)",
         "    _write = packs[_e[-1]]" if op.scalars and not op.scalar_kinds else "    _write = pack",
-        "    for _seq in counter: break",
-        f"    _i = _seq & {w.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
-        f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)})",
-        "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
-        *([] if w.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
-        f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
-        f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
-        "    if _seq >= limit: make_room(_seq)",
+        *publishing(values),
     ]
     lines += [f"    {n}.bump()" for n in op.inputs if n in op.writes]
     for i, name in enumerate(op.outputs):
@@ -635,7 +801,39 @@ def _source(op: Operator) -> str:
     written = [n for n in op.inputs if n in op.writes]
     results = [f"_o{i}" for i in range(len(op.outputs))] or written[:1]
     lines.append(f"    return {', '.join(results)}")
-    return "\n".join(lines) + "\n"
+    body = "\n".join("    " + line for line in lines[1:])
+    return f"{lines[0]}\n    try:\n{body}\n    except flow_error as _error: cut(_error); raise\n"
+
+
+def _converting_lines(op: Operator) -> list[str]:
+    """Ask autocast, where some thread is in a region."""
+    tensors = "".join(f"{n}, " for n in op.inputs)
+    return [
+        "    if autocast:",
+        f"        _t = convert(op, ({tensors}))",
+        f"        if _t is not None: {tensors}= _t",
+    ]
+
+
+def publishing(values: Sequence[str], taken: str = "") -> list[str]:
+    """Lines of a generated function that publish a record of these words, the last one first.
+
+    `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `taken` is a
+    statement without a call for the moment when the sequence number `_seq` is known.
+    """
+    mark = "_seq + 1" if w.ORDERED_STORES else "0"
+    back = (w.RECORD_WORDS - len(values) - 1) * 8
+    return [
+        "    for _seq in counter: break",
+        *([f"    {taken}"] if taken else []),
+        f"    _i = _seq & {w.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
+        f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
+        "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
+        *([] if w.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
+        f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
+        f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
+        "    if _seq >= limit: make_room(_seq)",
+    ]
 
 
 def _node_lines(op: Operator) -> list[str]:
@@ -662,7 +860,7 @@ def _node_lines(op: Operator) -> list[str]:
             versions.append(f"0 if {name}._storage is None else {name}._storage.version")
     lines.append(
         f"        _node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
-        f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}))"
+        f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}), _seq)"
     )
     if len(live) == 1:
         lines.append("        _o0._node = _node")

@@ -29,7 +29,7 @@ import dis
 import functools
 import gc
 import hashlib
-import importlib.metadata
+import importlib
 import json
 import logging
 import os
@@ -43,7 +43,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from flowvm.config import config, say
@@ -57,14 +56,30 @@ __all__ = [
     "cache_dir",
     "file_digest",
     "linked",
+    "listeners",
+    "llvm",
     "load",
     "native",
+    "on_terminal",
     "provide",
     "prune",
     "set_cache_dir",
     "source_key",
     "stats",
+    "telling",
 ]
+
+
+class _LLVM:
+    """`llvmlite.binding`, imported when the first kernel is made or loaded, not with flowvm."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module("llvmlite.binding"), name)
+        setattr(self, name, value)
+        return value
+
+
+llvm: Any = _LLVM()
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
@@ -97,6 +112,8 @@ class Lowered(NamedTuple):
 _lock = threading.RLock()  # guards all module state below
 _addresses: dict[str, int] = {}
 _counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
+# called with the name and the start (`time.monotonic_ns`) of what was compiled or loaded just now
+listeners: list[Callable[[str, int], None]] = []
 
 
 def native(
@@ -131,11 +148,14 @@ def load(key: str, make: Callable[[], Lowered], name: str) -> int:
     """
     with _lock:
         if (address := _addresses.get(key)) is None:
+            begun = time.monotonic_ns()
             digest = hashlib.sha256(f"{_host_key()}\n{key}".encode()).hexdigest()[:40]
             address = _from_cache(digest)
             if address is None:
                 address = _compile(digest, make, name)
             _addresses[key] = address
+            for listener in listeners:
+                listener(name, begun)
         return address
 
 
@@ -260,6 +280,8 @@ def _cannot_write(folder: Path, error: OSError) -> None:
 @functools.cache
 def _host_key() -> str:
     """Everything besides the program that the bytes of an object file depend on."""
+    from importlib import metadata  # and with it, e-mail's parser
+
     here = Path(__file__)
     sources = [here, here.with_name("native.py")]
     parts = [
@@ -267,7 +289,7 @@ def _host_key() -> str:
         ".".join(map(str, sys.version_info[:2])),
         sys.implementation.name,
         platform.machine(),
-        *(importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
+        *(metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
         _cpu(),
         _features(),
         *(file_digest(str(path)) for path in sources),
@@ -294,7 +316,7 @@ def source_key(function: Any) -> str:
 def _describe(value: Any, lines: set[str], seen: set[int]) -> None:
     value = getattr(value, "py_func", value)  # a Numba dispatcher
     if isinstance(value, pytypes.FunctionType):
-        if id(value) not in seen:
+        if id(value) not in seen and not _is_pythons(value):
             seen.add(id(value))
             _describe_function(value, lines, seen)
     elif isinstance(value, (tuple, list)):
@@ -307,6 +329,11 @@ def _describe(value: Any, lines: set[str], seen: set[int]) -> None:
     elif hasattr(value, "jit_parts"):
         for part in value.jit_parts():
             _describe(part, lines, seen)
+
+
+def _is_pythons(function: pytypes.FunctionType) -> bool:
+    """Whether it is of Python's own library, which native code never calls."""
+    return (function.__module__ or "").partition(".")[0] in sys.stdlib_module_names
 
 
 def _describe_function(function: pytypes.FunctionType, lines: set[str], seen: set[int]) -> None:
@@ -422,7 +449,7 @@ def _symbol_exists(name: str) -> bool:
 
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     start = time.perf_counter()
-    with _progress.compiling(), _no_collection():
+    with _progress.compiling(name), _no_collection():
         lowered = make()
         module = _linked(lowered, _symbol(digest))
         _optimize(module, lowered.loops_only)
@@ -559,11 +586,13 @@ class _Progress:
         self.spent = 0.0
         self.count = 0
         self.ended = 0.0
+        self.told: Callable[[str], None] | None = None  # has a line of its own
 
     @contextlib.contextmanager
-    def compiling(self) -> Iterator[None]:
-        terminal = sys.stderr
-        if terminal is not sys.__stderr__ or terminal is None or not terminal.isatty():
+    def compiling(self, name: str) -> Iterator[None]:
+        if self.told is not None:
+            self.told(name)
+        if self.told is not None or not on_terminal():
             yield
             return
         start = time.monotonic()
@@ -584,6 +613,22 @@ class _Progress:
 
 
 _progress = _Progress()
+
+
+def on_terminal() -> bool:
+    """Whether a line may be written to stderr and taken back."""
+    terminal = sys.__stderr__
+    return terminal is not None and terminal is sys.stderr and terminal.isatty()
+
+
+@contextlib.contextmanager
+def telling(listener: Callable[[str], None]) -> Iterator[None]:
+    """Call `listener` with the name of each kernel that is compiled inside, and show nothing."""
+    before, _progress.told = _progress.told, listener
+    try:
+        yield
+    finally:
+        _progress.told = before
 
 
 def _after_fork_in_child() -> None:

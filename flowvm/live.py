@@ -1,9 +1,14 @@
 """Numbers that a captured graph finds anew for each replay: learning rates, step counts, seeds.
 
 While a graph is captured, Python code computes with them as with the numbers that they stand for,
-and what it computes is live again: `lr * (1 - decay) ** step` is remembered as such.  Where code
-decides by one (`if step > 10`), the outcome is a guard: a replay for which it would be another one
-is not made.
+and what it computes is live again: `lr * (1 - decay) ** step` is remembered as that expression.
+Where code decides by one (`if step > 10`), the outcome is a guard: a replay for which it would be
+another one is not made.
+
+A live number is a Leaf (a place where Python keeps a number: `group["lr"]`) or a function of others
+and of plain numbers.  Equal expressions of a capture are one object.  So they can be printed,
+stored, and written out as the Python code that finds all numbers of a replay at once
+(`live_lines`).
 
 They are neither floats nor ints, on purpose: C code (`math.sqrt`, `2.0 * n`) takes the value out of
 a subclass of those and forgets where it came from.  Where a plain number is demanded, they refuse.
@@ -14,49 +19,111 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from flowvm.errors import CaptureError
 
-__all__ = ["Frozen", "FrozenFloat", "FrozenInt", "Guard", "Live", "freeze", "now", "plain_type"]
+__all__ = [
+    "Decisions",
+    "Frozen",
+    "FrozenFloat",
+    "FrozenInt",
+    "Guard",
+    "Leaf",
+    "Live",
+    "freeze",
+    "live_lines",
+    "now",
+    "plain_type",
+]
 
-Find = Callable[[], Any]
-Guard = tuple[Find, Any]  # (what was asked, the answer)
+Guard = tuple[Callable[[], Any], Any]  # (what was asked: a Live, the answer)
+
+# name -> (the function, how it is written, how tightly that binds: 1 a comparison .. 9 a call)
+FUNCTIONS: dict[str, tuple[Callable[..., Any], str, int]] = {
+    "lt": (operator.lt, "{} < {}", 1),
+    "le": (operator.le, "{} <= {}", 1),
+    "gt": (operator.gt, "{} > {}", 1),
+    "ge": (operator.ge, "{} >= {}", 1),
+    "eq": (operator.eq, "{} == {}", 1),
+    "ne": (operator.ne, "{} != {}", 1),
+    "add": (operator.add, "{} + {}", 2),
+    "sub": (operator.sub, "{} - {}", 2),
+    "mul": (operator.mul, "{} * {}", 3),
+    "truediv": (operator.truediv, "{} / {}", 3),
+    "floordiv": (operator.floordiv, "{} // {}", 3),
+    "mod": (operator.mod, "{} % {}", 3),
+    "neg": (operator.neg, "-{}", 4),
+    "pos": (operator.pos, "+{}", 4),
+    "pow": (operator.pow, "{} ** {}", 5),
+    "abs": (abs, "abs({})", 9),
+    "round": (round, "round({})", 9),
+    "ceil": (math.ceil, "ceil({})", 9),
+    "floor": (math.floor, "floor({})", 9),
+    "trunc": (math.trunc, "trunc({})", 9),
+    "bool": (bool, "bool({})", 9),
+}
+
+
+class Decisions(list[Guard]):
+    """The guards of one capture, and its expressions, each of which is made once."""
+
+    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+        super().__init__(guards)
+        self.made: dict[Any, Live] = {}
+        self.places: dict[int, tuple[Any, int]] = {}  # of each guard: the user's expression
+        self.user: Callable[[], tuple[Any, int]] = lambda: (None, 0)  # which that is now
 
 
 class Live:
     """A number that is found anew for each replay: `find()` gives that of the present one.
 
-    `guards` takes every decision that Python code makes by it.
+    function   a name of FUNCTIONS; operands: live and plain numbers
+    guards     takes every decision that Python code makes by it
     """
 
-    __slots__ = ("find", "guards")
+    __slots__ = ("function", "guards", "operands")
 
-    def __init__(self, find: Find, guards: list[Guard]) -> None:
-        self.find, self.guards = find, guards
+    def __init__(self, function: str, operands: tuple[Any, ...], guards: Decisions) -> None:
+        self.function, self.operands, self.guards = function, operands, guards
 
-    def _computed(self, function: Callable[..., Any], *values: Any) -> Any:
+    def find(self) -> Any:
+        """The number of the present replay."""
+        return FUNCTIONS[self.function][0](*map(now, self.operands))
+
+    __call__ = find
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it comes from a draw of a random generator."""
+        return any(isinstance(v, Live) and v.drawn for v in self.operands)
+
+    def _computed(self, function: str, *values: Any) -> Any:
         if not all(isinstance(v, (int, float, Live)) for v in values):
             return NotImplemented
-        return Live(lambda: function(*map(now, values)), self.guards)
+        marks = [id(v) if isinstance(v, Live) else (type(v), repr(v)) for v in values]
+        key = (function, *marks)
+        known = self.guards.made.get(key)
+        if known is None:
+            known = self.guards.made[key] = Live(function, values, self.guards)
+        return known
 
-    def _decided(self, function: Callable[..., Any], *values: Any) -> Any:
-        if not all(isinstance(v, (int, float, Live)) for v in values):
-            return NotImplemented
-
-        def find() -> Any:
-            return function(*map(now, values))
-
-        outcome = find()
-        self.guards.append((find, outcome))
+    def _decided(self, function: str, *values: Any) -> Any:
+        asked = self._computed(function, *values)
+        if asked is NotImplemented:
+            return asked
+        outcome = asked.find()
+        if not any(asked is known for known, _ in self.guards):
+            self.guards.append((asked, outcome))
+            self.guards.places[id(asked)] = self.guards.user()
         return outcome
 
     def _refuse(self, what: str) -> NoReturn:
         raise CaptureError(
-            f"{what} of a number that changes from replay to replay ({self.find()!r} now), such as "
-            "a learning rate or a step count, would fix it: compute with + - * / // % ** and abs() "
-            "(x ** 0.5 for a square root), or with tensors"
+            f"{what} of a number that changes from replay to replay ({self}, {self.find()!r} now), "
+            "such as a learning rate or a step count, would fix it: compute with + - * / // % ** "
+            "and abs() (x ** 0.5 for a square root), or with tensors"
         )
 
     def __float__(self) -> float:
@@ -69,13 +136,76 @@ class Live:
         self._refuse("index")
 
     def __repr__(self) -> str:
-        return f"{self.find()!r} (live)"
+        return self._written(0)
+
+    def _written(self, around: int) -> str:
+        """The expression, in parentheses where what is around it binds more tightly."""
+        _, form, tight = FUNCTIONS[self.function]
+        if tight == 9:
+            return form.format(", ".join(_written(v, 0) for v in self.operands))
+        parts = [_written(v, tight + (k == (0 if tight == 5 else 1)))
+                 for k, v in enumerate(self.operands)]  # fmt: skip
+        text = form.format(*parts)
+        return f"({text})" if tight < around else text
 
     def __format__(self, spec: str) -> str:
-        return format(self.find(), spec)
+        return format(self.find(), spec) if spec else repr(self)
 
     def __hash__(self) -> int:
         return id(self)
+
+
+class Leaf(Live):
+    """A number that Python keeps: `owner[names[0]][names[1]]...`.
+
+    key     says which one, in plain values: ("option", optimizer, group, "lr"); () for none
+    others  owners of numbers that were equal at the capture, so that one expression serves for
+            all; a replay asks whether they still are
+    held    what it stands for while code is captured that puts live numbers in its place
+    """
+
+    __slots__ = ("held", "key", "names", "others", "owner", "text")
+
+    def __init__(
+        self,
+        owner: Any,
+        names: tuple[Any, ...],
+        guards: Decisions | None = None,
+        key: tuple[Any, ...] = (),
+        text: str = "",
+    ) -> None:
+        super().__init__("", (), Decisions() if guards is None else guards)
+        self.owner, self.names, self.key = owner, names, key
+        self.text = text or ".".join(map(str, names))
+        self.others: list[Any] = []
+        self.held = self.find()
+
+    def find(self) -> Any:
+        """The number of the present replay."""
+        found = self.owner
+        for name in self.names:
+            found = found[name]
+        return self.held if isinstance(found, Live) else found
+
+    __call__ = find
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it is a draw of a random generator."""
+        return self.key[:1] == ("draw",)
+
+    def alike(self) -> bool:
+        """Whether the numbers of `others` are equal to this one still."""
+        (name,) = self.names
+        value = self.owner[name]
+        return isinstance(value, Live) or all(other[name] == value for other in self.others)
+
+    def difference(self) -> list[str]:
+        """In words, that `alike` is false."""
+        return [] if self.alike() else [f"{self.text} is not the same for all parameters any more"]
+
+    def _written(self, around: int) -> str:
+        return self.text
 
 
 def now(value: Any) -> Any:
@@ -83,7 +213,14 @@ def now(value: Any) -> Any:
     return value.find() if isinstance(value, Live) else value
 
 
-def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _written(value: Any, around: int) -> str:
+    if isinstance(value, Live):
+        return value._written(around)
+    text = repr(value)
+    return f"({text})" if text.startswith("-") and around > 4 else text
+
+
+def _binary(function: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def method(self: Live, other: Any) -> Any:
         return self._computed(function, self, other)
 
@@ -93,26 +230,64 @@ def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[
     return method, reflected
 
 
-def _unary(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unary(function: str) -> Callable[..., Any]:
     return lambda self, *more: self._computed(function, self, *more)
 
 
-def _decision(function: Callable[..., Any]) -> Callable[..., Any]:
+def _decision(function: str) -> Callable[..., Any]:
     return lambda self, *others: self._decided(function, self, *others)
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    _method, _reflected = _binary(getattr(operator, f"__{_name}__"))
+    _method, _reflected = _binary(_name)
     setattr(Live, f"__{_name}__", _method)
     setattr(Live, f"__r{_name}__", _reflected)
-for _name, _function in (
-    ("neg", operator.neg), ("pos", operator.pos), ("abs", abs), ("round", round),
-    ("ceil", math.ceil), ("floor", math.floor), ("trunc", math.trunc),
-):  # fmt: skip
-    setattr(Live, f"__{_name}__", _unary(_function))
+for _name in ("neg", "pos", "abs", "round", "ceil", "floor", "trunc"):
+    setattr(Live, f"__{_name}__", _unary(_name))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Live, f"__{_name}__", _decision(getattr(operator, f"__{_name}__")))
-Live.__bool__ = _decision(bool)  # type: ignore[attr-defined]
+    setattr(Live, f"__{_name}__", _decision(_name))
+Live.__bool__ = _decision("bool")  # type: ignore[attr-defined]
+
+
+# --- as Python code -----------------------------------------------------------------------------
+
+
+def live_lines(
+    values: Iterable[Any], own: dict[str, Any], known: dict[int, str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Lines of Python that find these numbers, each expression once, and what they are then called.
+
+    `own` gets what the lines name.  `known` has the names of live numbers that are found already,
+    by their ids, and gets those of the new ones.
+    """
+    names = {} if known is None else known
+    lines: list[str] = []
+
+    def named(value: Any) -> str:
+        if not isinstance(value, Live):
+            own[f"c{len(own)}"] = value  # not its text: inf and numpy's numbers have none
+            return f"c{len(own) - 1}"
+        if id(value) not in names:
+            if isinstance(value, Leaf):
+                place = f"c{len(own)}"
+                own[place] = value.owner
+                text = place + "".join(f"[{name!r}]" for name in value.names)
+            else:
+                parts = [named(v) for v in value.operands]
+                function, form, tight = FUNCTIONS[value.function]
+                if tight == 9:
+                    parts = [", ".join(parts)]
+                    own[form.split("(")[0]] = function
+                text = form.format(*parts)
+            names[id(value)] = f"v{len(names)}"
+            lines.append(f"v{len(names) - 1} = {text}")
+        return names[id(value)]
+
+    found = [named(value) for value in values]
+    return lines, found
+
+
+# --- in a call ----------------------------------------------------------------------------------
 
 
 class Frozen:

@@ -142,7 +142,7 @@ def _make(
     last = sum((d - 1) * s for d, s in zip(size, steps, strict=True))
     meta.span = 0 if numel == 0 else (last + 1) * dtype.itemsize
     meta.contiguous = contiguous
-    if meta.span > _MEMORY:
+    if meta.span > _MEMORY and device is cpu:
         raise OutOfMemoryError(
             f"a tensor of shape {tuple(size)} and dtype {dtype.name} takes "
             f"{meta.span / 2**30:.4g} GiB; "

@@ -44,12 +44,20 @@ class Intrinsic:
 
     `define` is called at most once, on the first compilation, and returns what
     `numba.extending.intrinsic` takes or, for a C function, a `numba.types.ExternalFunction`.
+    `cuda` is what CUDA kernels have for `define`: another such function, or `python` itself where
+    that can be compiled.
     """
 
-    def __init__(self, python: Callable[..., Any], define: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        python: Callable[..., Any],
+        define: Callable[[], Any],
+        cuda: Callable[..., Any] | None = None,
+    ) -> None:
         functools.update_wrapper(self, python)
         self.python = python
         self.define = define
+        self.cuda = cuda or define
 
     def __call__(self, *args: Any) -> Any:
         return self.python(*args)
@@ -64,7 +72,7 @@ class Intrinsic:
         return defined if isinstance(defined, types.Type) else numba_intrinsic(defined)
 
     def jit_parts(self) -> tuple[Any, ...]:
-        return (self.define,)
+        return (self.define,) if self.cuda is self.define else (self.define, self.cuda)
 
 
 class Overloaded:

@@ -124,17 +124,25 @@ class Shown(NamedTuple):
 
 
 def _shown(t: Tensor, options: PrintOptions) -> Shown:
-    memory, shape = memory_now(t), t._meta.shape
+    edge, shape = options.edgeitems, t._meta.shape
     cut = t._meta.numel > options.threshold
-    if cut:
-        edge = options.edgeitems
-        kept = [[*range(edge), *range(d - edge, d)] if d > 2 * edge else [*range(d)] for d in shape]
-        elements = memory[np.ix_(*(np.array(k, np.intp) for k in kept))]
-    else:
-        elements = memory.copy()
+    kept = [
+        [*range(edge), *range(d - edge, d)] if cut and d > 2 * edge else [*range(d)] for d in shape
+    ]
+    elements = _elements(t, kept)
     text = _element_text(elements, t._meta.dtype, options)
     width = max((len(text(v)) for v in elements.ravel().tolist()), default=1)
     return Shown(elements, lambda v: text(v).rjust(width), width, cut)
+
+
+def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
+    """A copy of the elements at the positions `kept` of each dimension."""
+    if t._meta.device is not cpu:
+        from flowvm.cuda.peeking import elements
+
+        return elements(t, kept)
+    picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in kept))]
+    return np.array(picked)
 
 
 def _element_text(

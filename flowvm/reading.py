@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.device import Device, cpu
 from flowvm.dtype import DType, float16
 from flowvm.dtype import from_numpy as dtype_from_numpy
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
+from flowvm.interpreter import current_recorder
 from flowvm.meta import TensorMeta
 from flowvm.tensor import Tensor, method, new_tensor
-from flowvm.vm.engine import engine
+from flowvm.vm.engine import engine, hot
+from flowvm.vm.tracebacks import border
 
-__all__ = ["adopt_array", "memory_now", "memory_of"]
+__all__ = ["adopt_array", "memory_now", "memory_of", "wait_for"]
 
 _SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,
@@ -49,10 +52,32 @@ class _Memory:
         }
 
 
-def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
-    """A NumPy array on the tensor's own memory, after waiting for its writer."""
+def wait_for(t: Tensor) -> None:
+    """Wait for the tensor's writer, because Python code wants its values.
+
+    CaptureError if they are not there because a graph is captured.
+    """
+    if hot["departed"]:
+        recorder = current_recorder()
+        if recorder is not None:
+            recorder.read(t)
     engine.wait_for([t._ref])
+
+
+def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
+    """A NumPy array on the tensor's own memory, after waiting for its writer; on that of a copy, if
+    it is on a device.
+    """
+    if t._meta.device is not cpu:
+        t = on_host(t)
+    wait_for(t)
     return memory_now(t)
+
+
+def on_host(t: Tensor) -> Tensor:
+    """A copy of a device's tensor on the CPU, outside the autograd graph."""
+    copied: Tensor = new_tensor(t._ref, t._meta, t.storage()).cpu()
+    return copied
 
 
 def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
@@ -66,6 +91,7 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 @method()
+@border
 def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     """The values, as a NumPy array of its own, once they are there.
 
@@ -75,6 +101,7 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
 
 @method()
+@border
 def item(t: Tensor) -> Any:
     """The value of a one-element tensor as a Python number.  Waits for the tensor."""
     meta = t._meta
@@ -82,7 +109,9 @@ def item(t: Tensor) -> Any:
         raise ArgumentError(
             f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}"
         )
-    engine.wait_for([t._ref])
+    if meta.device is not cpu:
+        t = on_host(t)
+    wait_for(t)
     address = engine.pointer(t._ref)
     if meta.dtype is float16:
         bits = ctypes.c_uint16.from_address(address).value
@@ -91,6 +120,7 @@ def item(t: Tensor) -> Any:
 
 
 @method()
+@border
 def tolist(t: Tensor) -> Any:
     """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor."""
     return memory_of(t).tolist()
@@ -100,6 +130,7 @@ def tolist(t: Tensor) -> Any:
 
 
 @method("__bool__")
+@border
 def _bool(t: Tensor) -> bool:
     if t._meta.numel != 1:
         what = "more than one value" if t._meta.numel else "no values"
@@ -111,16 +142,19 @@ def _bool(t: Tensor) -> bool:
 
 
 @method("__float__")
+@border
 def _float(t: Tensor) -> float:
     return float(t.item())
 
 
 @method("__int__")
+@border
 def _int(t: Tensor) -> int:
     return int(t.item())
 
 
 @method("__index__")
+@border
 def _index(t: Tensor) -> int:
     if t._meta.numel != 1 or t._meta.dtype.is_floating_point:
         raise ArgumentTypeError(
@@ -130,13 +164,13 @@ def _index(t: Tensor) -> int:
     return int(t.item())
 
 
-def adopt_array(array: np.ndarray[Any, Any], owner: Any = None) -> Tensor:
-    """A tensor on `array`'s memory, which stays alive with it.
+def adopt_array(array: np.ndarray[Any, Any], owner: Any = None, device: Device = cpu) -> Tensor:
+    """A tensor on `array`'s memory, which stays alive with it, and which is on `device`.
 
     Strides must be multiples of the element size, and not negative.
     """
     dtype: DType = dtype_from_numpy(array.dtype)
     stride = tuple(s // array.itemsize for s in array.strides)
-    meta = TensorMeta.of(array.shape, dtype, stride=stride)
+    meta = TensorMeta.of(array.shape, dtype, device, stride)
     storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
     return new_tensor(storage, meta)

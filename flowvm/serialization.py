@@ -19,17 +19,15 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
 from flowvm import ops
+from flowvm.device import Device, as_device, cpu
 from flowvm.dtype import DType, dtype_named
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.tensor import Tensor
-
-if TYPE_CHECKING:
-    from flowvm.device import Device
 
 __all__ = ["load", "save"]
 
@@ -66,18 +64,21 @@ def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
         raise
 
 
-def load(f: str | os.PathLike[str] | IO[bytes], map_location: str | Device | None = None) -> Any:
+def load(
+    f: str | os.PathLike[str] | IO[bytes], map_location: str | int | Device | None = None
+) -> Any:
     """Read back what save wrote, or any safetensors file as a flat dict of tensors.
 
     map_location is the device the tensors go to; the CPU by default.
     """
+    place = cpu if map_location is None else as_device(map_location)
     if isinstance(f, (str, os.PathLike)):
         where, data = repr(os.fspath(f)), Path(f).read_bytes()
     else:
         where, data = "the given file", f.read()
     header = _header(data, where)
     arrays = _arrays(data, header, where)
-    tensors = {name: _tensor(array, map_location) for name, array in arrays.items()}
+    tensors = {name: _tensor(array, place) for name, array in arrays.items()}
     structure = header.get("__metadata__", {}).get(_KEY)
     if structure is None:
         return tensors
@@ -207,9 +208,8 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
 _DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "F32", "F64"})
 
 
-def _tensor(array: np.ndarray[Any, Any], device: str | Device | None) -> Tensor:
-    tensor = ops.tensor(array)
-    return tensor if device is None else tensor.to(device)
+def _tensor(array: np.ndarray[Any, Any], device: Device) -> Tensor:
+    return ops.tensor(array, device=device)
 
 
 class _Reader:

@@ -23,7 +23,6 @@ from flowvm.errors import ArgumentTypeError, VMError
 from flowvm.vm import layout as w
 from flowvm.vm.engine import CALL_STREAM, FIRST_USER_STREAM, engine
 from flowvm.vm.peek import POLL, issued, lively_on
-from flowvm.vm.watchdog import Watchdog
 
 __all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
 
@@ -67,10 +66,8 @@ class Stream:
     def synchronize(self) -> None:
         """Wait until everything issued to it so far is done; raise an error nobody has seen."""
         before = issued()
-        watch = Watchdog(engine)
         while lively_on(self.number, before):
             time.sleep(POLL)
-            watch.look()
         engine.failures.collect()
         engine.failures.raise_unseen()
 

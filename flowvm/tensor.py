@@ -43,6 +43,9 @@ class Storage:
     def __del__(self) -> None:
         _dead(self.id)
 
+    def __reduce__(self) -> Any:  # a second owner would free the memory a second time
+        raise ArgumentTypeError("a Storage can be neither copied nor pickled; copy the tensor")
+
 
 class Tensor:
     """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
@@ -71,8 +74,8 @@ class Tensor:
         try:
             if self._storage is None:
                 _dead(self._ref)
-        except AttributeError:
-            pass  # interrupted before it was whole: it owns nothing yet
+        except (AttributeError, TypeError):
+            pass  # interrupted before it was whole: it owns nothing yet; or Python ends: no `_dead`
 
     def __getattr__(self, name: str) -> Any:
         if name == "_meta":

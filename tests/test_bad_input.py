@@ -4,6 +4,7 @@ At the call where shapes, dtypes and devices tell; where the result is read when
 """
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ AT_THE_CALL = {
     "too many indices": (lambda: x()[0, 0, 0], IndexError, "too many"),
     "a negative size": (lambda: flow.zeros(3, -1), ValueError, "-1"),
     "a huge size": (lambda: flow.empty(10**15), MemoryError, "GiB"),
-    "a device": (lambda: flow.ones(2, device="cuda"), RuntimeError, "not available"),
+    "a device": (lambda: flow.ones(2, device="cuda:99"), RuntimeError, "not available"),
     "a dtype": (lambda: flow.ones(2, dtype="float33"), TypeError, "float33"),
     "mean of ints": (lambda: flow.arange(3).mean(), RuntimeError, "int64"),
     "int too large": (lambda: flow.ones(1, dtype=flow.uint8) + 300, ValueError, "300"),
@@ -92,7 +93,7 @@ def test_at_the_read(name):
     with pytest.raises(kind, match=text) as caught:
         result.numpy()
     note = "\n".join(caught.value.__notes__)
-    assert __file__ in note, "the note names the line that issued the instruction"
+    assert Path(__file__).name in note, "the note names the line that issued the instruction"
     works()
 
 

@@ -116,8 +116,14 @@ def test_doctor_says_how_to_mend_a_cache_it_cannot_write(tmp_path, monkeypatch) 
 def test_the_demo_learns_the_digits_and_reports_on_the_vm() -> None:
     done = flowvm("demo", "--epochs", "4")
     assert done.returncode == 0, done.stdout + done.stderr
-    for expected in ("(97% reached)", "instructions issued", "raw", "prescheduled", "peak memory"):
+    assert done.stdout.count("(97% reached)") == 2, done.stdout  # eager and as a graph
+    for expected in ("instructions issued", "raw", "prescheduled", "peak memory", "Plan TrainStep"):
         assert expected in done.stdout
+    for screen in ("One step of the eager training", "bound by", "1 column =", "lanes 0=cpu"):
+        assert screen in done.stdout
+    apart = re.search(r"(\S+) apart at most", done.stdout)
+    assert apart
+    assert float(apart.group(1)) < 1e-3, "the graph learns what eager code learns"
 
 
 def test_warmup_compiles_in_processes_what_a_session_then_only_loads(tmp_path) -> None:

@@ -57,7 +57,71 @@ def test_level_2_prints_each_instruction_in_order_with_the_users_line(engine: st
     lines = instructions(run(PROGRAM, debug="2", engine=engine).stderr)
     assert [line.split()[3] for line in lines[:5]] == ["fill", "mul", "add", "sum", "wait"]
     assert [line.split()[1] for line in lines[:5]] == ["#0", "#1", "#2", "#3", "#4"]
-    assert re.search(r" cpu +mul +mut out f32\[2,3\] · const x f32\[2,3\] +<string>:4$", lines[1])
+    operands = r"mut out f32\[2,3\] · const x f32\[2,3\]"
+    assert re.search(
+        rf" cpu +mul +{operands} +\d+\.\d{{3}} ms +\d+\.\d GB/s +48 B  <string>:4$", lines[1]
+    )
+
+
+def test_level_2_gives_products_their_operations() -> None:
+    program = "import flowvm as flow\nx = flow.ones(64, 64)\n(x @ x).numpy()\n"
+    (line,) = [t for t in instructions(run(program, debug="2").stderr) if t.split()[3] == "matmul"]
+    time, rate = (float(number) for number in re.findall(r"([\d.]+) (?:ms|GF/s)", line))
+    assert 0.5 < time * rate * 1e6 / (2 * 64**3) < 2 or time < 0.01, (
+        line
+    )  # rounded to a microsecond
+
+
+def test_level_2_leaves_what_does_not_end_behind() -> None:
+    program = """
+import threading
+import flowvm as flow
+from flowvm.vm import layout as w
+from flowvm.vm.engine import engine
+x, free = flow.ones(3), threading.Event()
+flow.vm.sync()
+with flow.config(debug=2):
+    engine.call_back(lambda address: free.wait(), [x._ref], [w.MUT])
+    y = x + 1
+free.set()
+assert y.tolist() == [2.0, 2.0, 2.0]
+"""
+    lines = instructions(run(program).stderr)
+    assert [line.split()[3] for line in lines[:2]] == ["callback", "add"]
+    assert all(re.search(r"not done yet  <string>:\d+$", line) for line in lines[:2])
+
+
+def test_level_2_says_what_failed_and_what_was_skipped() -> None:
+    program = """
+import flowvm as flow
+with flow.config(debug=2):
+    y = flow.ones(4)[flow.tensor([7])] + 1
+try: y.numpy()
+except IndexError: pass
+"""
+    said = run(program).stderr
+    assert re.search(r"index_select .* failed [\d.]+ ms", said)
+    assert re.search(r" add .* skipped: an operand failed", said)
+
+
+def test_level_2_in_ascii() -> None:
+    program = "import flowvm as flow\nx = flow.ones(3) + 1\nflow.vm.sync()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        timeout=100,
+        env={**os.environ, "FLOWVM_DEBUG": "2", "PYTHONIOENCODING": "ascii:strict"},
+    )
+    assert b"mut out f32[3] | const x f32[3]" in done.stderr
+
+
+def test_level_4_shows_kernels_and_what_numba_is_given() -> None:
+    program = "import flowvm as flow\nx = (flow.ones(3) * 2.0).cumsum(0)\nflow.vm.sync()\n"
+    said = run(program, debug="4").stderr
+    assert "flowvm: kernel of mul: out float32 = x * y  of x float32 as float32, y " in said
+    assert (
+        "flowvm: kernel of _cumsum: array(float32, 1d, C), array(float32, 1d, C)\n    def " in said
+    )
 
 
 def test_level_3_adds_what_each_waits_for() -> None:

@@ -148,5 +148,5 @@ def test_a_misspelt_device_is_refused(bad: str) -> None:
 
 
 def test_a_device_that_is_not_there_says_so() -> None:
-    with pytest.raises(DeviceError, match=r"'cuda:0' is not available.*use device='cpu'"):
-        require(Device("cuda"))
+    with pytest.raises(DeviceError, match=r"'cuda:99' is not available.*use device='cpu'"):
+        require(Device("cuda:99"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 HEAVY = ("IPython", "cupy", "numba", "rich", "safetensors", "scipy", "torch")
-BUDGET = 2.5  # times what NumPy takes, on top of NumPy; 150 ms where NumPy takes 60
+BUDGET = 3.0  # times what NumPy takes, on top of NumPy: 1.8 to 2.4 alone, 2.6 beside other tests
 RUNS = 3
 
 

@@ -220,7 +220,7 @@ def test_what_cannot_be_imported() -> None:
         def __dlpack__(self, **options: Any) -> Any:
             raise AssertionError("never asked")
 
-    with pytest.raises(DeviceError, match="CUDA device 1"):
+    with pytest.raises(DeviceError, match=r"cuda:1.* not available"):
         from_dlpack(OnGpu())
     with pytest.raises(ArgumentTypeError, match="list"):
         from_dlpack([1, 2])

@@ -21,13 +21,13 @@ MAX_LINES = 350
 
 # A layer may import from itself and from those below it.
 LAYERS = (
-    ("errors", "config", "dtype", "device", "live", "meta", "jit", "native"),
+    ("errors", "config", "dtype", "device", "live", "meta", "jit", "native", "version"),
     ("vm",),
-    ("interpreter", "reading", "streams", "tensor"),
-    ("interop", "ops", "printing"),
+    ("autocasting", "interpreter", "memory", "profiler", "reading", "streams", "tensor"),
+    ("backends", "cuda", "interop", "ops", "printing"),
     ("autograd",),
     ("graph",),
-    ("nn", "optim", "serialization", "utils"),
+    ("amp", "nn", "optim", "serialization", "utils"),
     ("", "__main__", "cli", "datasets", "demo", "doctor", "repl", "warmup"),  # "" is flowvm itself
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -94,11 +94,14 @@ def microseconds(step: Step) -> float:
 
 print(f"a step: eager {microseconds(eager_step):.0f} us, graph {microseconds(graph):.0f} us")
 
-# %% What was captured, after the passes: a node is an instruction with its operands, and the line
-# that issued it.  `in` are the arguments of a call, `var` what outlives it: parameters, the
-# optimizer's momentum.  A ! marks what is changed in place.  `(live)` is a number that each replay
-# finds anew: the schedule changes the learning rate, and nothing is captured again.
+# %% What runs, after the passes, under the module that it belongs to: an operator is an instruction
+# with its operands, and the line that issued it.  A ! marks what is changed in place.  `lr` is a
+# number that each replay finds anew: the schedule changes it, and nothing is captured again.
 print(graph)
+
+# %% The same as a table, in the order of execution.  `in` are the arguments of a call, `var` what
+# outlives it: parameters, the optimizer's momentum.
+print(graph.graphs[0])
 
 # %% What it was compiled to: registers and tasks.  Temporaries have their places in one chunk, and
 # share bytes where their lives do not meet.
@@ -170,7 +173,7 @@ print(scaled_by_where(x))
 # %% A pass can be left out, for instance to compare bits.  Without fusion the kernels are those of
 # eager code; within one kernel, a product and a sum may be rounded once instead of twice.
 unfused = flow.compile(formula)
-unfused.without_passes = ("fusion",)
+unfused.config.disable("fusion")
 many = flow.linspace(-3, 3, 100_000)
 for name, compiled in ("fused", gelu), ("unfused", unfused):
     differ = (compiled(many) != formula(many)).sum().item()

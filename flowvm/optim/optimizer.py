@@ -21,6 +21,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.interpreter import current_recorder, set_grad_enabled
 from flowvm.nn.module import clear_grads
 from flowvm.tensor import Tensor
+from flowvm.vm.tracebacks import border
 
 __all__ = ["Optimizer"]
 
@@ -75,6 +76,7 @@ class Optimizer:
         self._members.update(id(p) for p in params)
         self.param_groups.append(group)
 
+    @border
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what closure, run first, returns."""
         recorder = current_recorder()

@@ -1,5 +1,5 @@
-"""Things around training that are neither layers nor optimizers: feeding data, for now."""
+"""Things around training that are neither layers nor optimizers: feeding data, saving memory."""
 
-from flowvm.utils import data
+from flowvm.utils import checkpoint, data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]

@@ -38,7 +38,10 @@ def oldest_last(rng: random.Random, moves: list[Move]) -> Move:
 
 def at_once(rng: random.Random, moves: list[Move]) -> Move:
     """Finish everything before taking in more: few in flight, and nodes reused at once."""
-    order = ("collect", "barrier", "end", "start", "dispatch", "receive", "issue")
+    order = (
+        "collect", "barrier", "close", "finish", "end", "start", "open", "dispatch", "receive",
+        "issue",
+    )  # fmt: skip
     return min(moves, key=lambda move: (order.index(move[0]), move[2]))
 
 

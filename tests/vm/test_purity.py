@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from flowvm import jit
-from flowvm.vm import allocator, lang, machine
+from flowvm.vm import allocator, lang, machine, recorder
 from flowvm.vm import layout as w
 from flowvm.vm.allocator import allocate, class_of, release
 from flowvm.vm.lang import store_release, words_at
@@ -27,13 +27,13 @@ from .bench import Bench, random_program
 
 PURE = {"Words", "load_acquire", "store_release", "load_word", "store_word"}
 ATOMIC = {"fetch_add", "compare_exchange"}  # workers of several streams count into the same words
-SYSTEM = {"advise_huge", "aligned_alloc", "free"}
+SYSTEM = {"advise_huge", "aligned_alloc", "free", "address_in", "call_address", "words_at"}
 
 
 @pytest.mark.parametrize(
     ("module", "allowed"),
-    [(machine, PURE), (allocator, PURE | ATOMIC | SYSTEM)],
-    ids=["machine", "allocator"],
+    [(machine, PURE), (recorder, PURE), (allocator, PURE | ATOMIC | SYSTEM)],
+    ids=["machine", "recorder", "allocator"],
 )
 def test_the_source_reaches_nothing_but_the_array(module, allowed):
     """No import but the layout and some primitives: there is no clock, lock or sleep to use."""
@@ -46,7 +46,8 @@ def test_the_source_reaches_nothing_but_the_array(module, allowed):
             if node.module == "flowvm.vm.lang":
                 assert names <= allowed, f"line {node.lineno}: {names - allowed}"
             else:
-                assert node.module in ("__future__", "flowvm.vm.layout"), f"imports {node.module}"
+                pure = ("__future__", "flowvm.vm.layout", "flowvm.vm.recorder")
+                assert node.module in pure, f"imports {node.module}"
             known |= names
         if isinstance(node, ast.FunctionDef):
             known |= {node.name} | {argument.arg for argument in node.args.args}
@@ -80,6 +81,7 @@ def run_script(base: int, script: int, count: int) -> int:
     for k in range(count):
         move, stream = moves[k] & 7, moves[k] >> 3
         at = w.STR + stream * w.STR_WORDS
+        m[w.NOW] += m[w.LEVEL]  # a clock for the recorder
         if move == 0:
             total += step(m)
         elif move == 1:
@@ -94,6 +96,11 @@ def run_script(base: int, script: int, count: int) -> int:
             slot = ready_barrier(m)
             if slot >= 0:
                 complete(m, slot)
+        elif move == 5:
+            if m[at + w.T_COLLECTED] < m[at + w.T_DONE]:
+                collected = m[at + w.T_COLLECTED]
+                m[at + w.T_COLLECTED] = collected + 1
+                complete(m, m[w.QUE + stream * w.CAPACITY + (collected & w.SLOT_MASK)])
         elif m[at + w.T_DONE] < m[at + w.T_TAIL]:  # the stream's worker finishes one
             store_release(m, at + w.T_DONE, m[at + w.T_DONE] + 1)
     return total
@@ -117,15 +124,24 @@ REGIONS = {
     "ACC": (w.ACC, 64_000),
     "EDG": (w.EDG, 64_000),
     "FRE": (w.FRE, 4096),
-    "REC": (w.REC, 4096),
+    "REC": (w.REC, 1000 * w.REC_WORDS),
+    "SPL": (w.SPL, 4096),
 }
 
 
-@pytest.mark.parametrize("mutant", [0, machine.RAW, machine.BARRIER_ORDER])
-def test_the_compiled_machine_equals_the_python_one(mutant, seed):
-    """Word for word, after each of several random scripts over one random program."""
+@pytest.mark.parametrize(
+    ("mutant", "level"), [(0, 0), (0, 1), (machine.RAW, 0), (machine.BARRIER_ORDER, 0)]
+)
+def test_the_compiled_machine_equals_the_python_one(mutant, level, seed):
+    """Word for word, after each of several random scripts over one random program.
+
+    While something is recorded, `step` would look at the clock: the script does what it does.
+    """
+    choice = (5, 5, 1, 1, 2, 2, 3, 4, 4, 4) if level else (0, 1, 1, 2, 2, 3, 4, 4, 4)
     native, rng = compiled(run_script, 3), random.Random(seed)
     benches = [Bench(mutant=mutant), Bench(mutant=mutant)]
+    for bench in benches:
+        bench.m[w.LEVEL] = level
     for ins in random_program(rng, 600, 9, 4):
         benches[0].issue(ins)
     entries = (len(benches[0].entries) + 1) * w.ENTRY_WORDS
@@ -135,9 +151,7 @@ def test_the_compiled_machine_equals_the_python_one(mutant, seed):
     ):  # the same records, operands out of line too
         benches[1].array[at : at + size] = benches[0].array[at : at + size]
     for _ in range(6):
-        moves = [
-            rng.choice((0, 1, 1, 2, 2, 3, 4, 4, 4)) | rng.randrange(4) << 3 for _ in range(400)
-        ]
+        moves = [rng.choice(choice) | rng.randrange(4) << 3 for _ in range(400)]
         script = np.array(moves, np.int64)
         results = [
             function(bench.array.ctypes.data, script.ctypes.data, len(script))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 
 import pytest
 
-from flowvm.errors import ScheduleError, VMError
+from flowvm.errors import ScheduleError
 from flowvm.interpreter import use_stream
 from flowvm.vm import dump, machine
 from flowvm.vm import layout as w
@@ -19,6 +20,7 @@ from .kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wai
 from .live import streams
 
 CONST, MUT = w.Access.CONST, w.Access.MUT
+CLOCKS = 2000  # ns by which the recorder's clock and Python's may differ
 
 
 def work(rng, numbers, length=200):
@@ -52,23 +54,24 @@ def test_a_sequential_run_passes(seed):
     with engine.run_sequentially():
         found = trace(work, random.Random(seed), [0])
     assert verify(found).pairs > 200
-    assert all(a.ended < b.started for a, b in zip(found, list(found)[1:], strict=False))
+    assert all(a.ended <= b.started for a, b in zip(found, list(found)[1:], strict=False))
 
 
-def test_the_traces_edges_hold_in_its_tickets(seed):
+def test_the_traces_edges_hold_in_its_times(seed):
     found = trace(work, random.Random(seed), streams(3))
     assert len(found.edges) > 100
     for e in found.edges:
-        assert found.instructions[e.source].ended < found.instructions[e.target].started, e
+        assert found.instructions[e.source].ended <= found.instructions[e.target].started, e
 
 
 def test_a_callback_ends_when_its_function_has_returned():
     x, times = tensor(), []
     with record() as found:
-        engine.call_back(lambda a: times.append(int(engine.words[w.TICKET])), [x._ref], [w.MUT])
+        engine.call_back(lambda a: times.append(time.monotonic_ns()), [x._ref], [w.MUT])
         update(x, x, 1)
     callback = next(i for i in found if i.kind == w.Kind.CALLBACK)
-    assert callback.started < times[0] <= callback.ended
+    assert callback.started <= times[0] + CLOCKS
+    assert times[0] <= callback.ended + CLOCKS
     assert verify(found).pairs >= 1
 
 
@@ -87,11 +90,13 @@ def test_what_a_trace_says_of_an_instruction():
     assert str(found).count("\n") == len(found)
 
 
-def test_traces_do_not_nest():
-    with record():
-        with pytest.raises(VMError, match="nested"), record():
-            pass
+def test_traces_nest():
+    with record() as outer:
         update(tensor(), tensor(), 1)
+        with record() as inner:
+            update(tensor(), tensor(), 1)
+    assert [i.name for i in inner if i.name == "update"] == ["update"]
+    assert [i.name for i in outer if i.name == "update"] == ["update", "update"]
 
 
 # --- planted violations -------------------------------------------------------------------------
@@ -100,7 +105,7 @@ def test_traces_do_not_nest():
 def traced(seq, started, ended, *operands):
     """A made-up instruction; `operands` are (tensor, access)."""
     accesses = tuple(TracedOperand(t, access, "", "") for t, access in operands)
-    return Traced(seq, f"op{seq}", w.Kind.OP_CALL, 0, accesses, started, ended, 0, 0, 0, "")
+    return Traced(seq, f"op{seq}", w.Kind.OP_CALL, 0, accesses, started, ended, 0, "")
 
 
 def check(*instructions):
@@ -111,7 +116,7 @@ PAIRS = {"RAW": (MUT, CONST), "WAR": (CONST, MUT), "WAW": (MUT, MUT)}
 
 
 @pytest.mark.parametrize("hazard", PAIRS)
-def test_swapped_and_overlapping_tickets_are_caught(hazard):
+def test_swapped_and_overlapping_times_are_caught(hazard):
     a, b = PAIRS[hazard]
     assert check(traced(0, 0, 1, (5, a)), traced(1, 2, 3, (5, b))).pairs == 1
     for times in ((2, 3, 0, 1), (0, 2, 1, 3), (1, 2, 0, 3), (0, 3, 1, 2)):
@@ -139,7 +144,7 @@ def test_one_instruction_may_read_what_it_writes():
     assert check(traced(0, 0, 1, *both), traced(1, 2, 3, *both)).pairs == 1
 
 
-def test_tickets_swapped_in_a_real_trace_are_caught(seed):
+def test_times_swapped_in_a_real_trace_are_caught(seed):
     found = trace(work, random.Random(seed), [0], 40)
     verify(found)
     edge = next(e for e in found.edges if found.instructions[e.source].kind == w.Kind.OP_CALL)

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import flowvm as flow
-from tools.bench import eager, graph, machine, startup, targets
+from tools.bench import eager, graph, machine, recorder, startup, targets, top
 from tools.bench.measure import Result, import_jax
 
-GROUPS = "eager,kernels,graph,machine,startup"
+GROUPS = "eager,kernels,graph,recorder,top,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -42,6 +42,10 @@ def _all(groups: list[str], peers: str, rounds: int, only: str) -> Iterator[Resu
         yield from targets.results(list(found), rounds, only)
     if "graph" in groups:
         yield from graph.results(list(found), rounds)
+    if "recorder" in groups:
+        yield from recorder.results(rounds)
+    if "top" in groups:
+        yield from top.results(rounds)
     if "machine" in groups:
         yield from machine.results(rounds)
     if "startup" in groups:

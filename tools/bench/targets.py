@@ -142,8 +142,8 @@ def cnn(lib: Any) -> Training:
     return Training(model, lib.optim.SGD(model.parameters(), lr=0.01), x, y)
 
 
-def transformer(lib: Any) -> Training:
-    """Two blocks (d 128, 4 heads) on 4 sequences of 32, vocabulary of 256, AdamW."""
+def transformer(lib: Any, blocks: int = 2) -> Training:
+    """Blocks (d 128, 4 heads) on 4 sequences of 32, vocabulary of 256, AdamW."""
     nn, functional = lib.nn, lib.nn.functional
 
     class Block(nn.Module):  # type: ignore[name-defined,misc]
@@ -164,7 +164,7 @@ def transformer(lib: Any) -> Training:
         def __init__(self) -> None:
             super().__init__()
             self.embed, self.place = nn.Embedding(256, 128), nn.Embedding(32, 128)
-            self.blocks = nn.Sequential(Block(), Block())
+            self.blocks = nn.Sequential(*[Block() for _ in range(blocks)])
             self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 256)
 
         def forward(self, tokens: Any) -> Any:

@@ -1,0 +1,19 @@
+"""Mixed precision: `flow.autocast` computes what is safe in float16, GradScaler keeps small
+gradients from vanishing in it.
+
+    scaler = flow.amp.GradScaler()
+    with flow.autocast():
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+In a graph: `graph.config.enable_amp(True)` and `graph.set_grad_scaler(scaler)`.
+"""
+
+from __future__ import annotations
+
+from flowvm.amp.autocast_mode import autocast, is_autocast_available
+from flowvm.amp.grad_scaler import GradScaler, StaticGradScaler
+
+__all__ = ["GradScaler", "StaticGradScaler", "autocast", "is_autocast_available"]

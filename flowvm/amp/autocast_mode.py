@@ -1,0 +1,84 @@
+"""`flow.autocast`: a region in which products and convolutions compute in float16."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from flowvm.autocasting import autocasting
+from flowvm.device import Device, is_available
+from flowvm.dtype import DType, float16
+from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
+
+__all__ = ["autocast", "is_autocast_available"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def is_autocast_available(device_type: str) -> bool:
+    """Whether `autocast(device_type)` can be enabled here."""
+    return device_type in ("cpu", "cuda") and is_available(Device(device_type))
+
+
+class autocast:  # noqa: N801 - PyTorch's name
+    """A context manager, or a decorator, inside which this thread computes in mixed precision.
+
+    device_type   "cpu" or "cuda"; a region is for tensors of every device
+    dtype         float16, the only 16-bit dtype that there is
+    enabled       False: compute as given, also inside another region
+    cache_enabled is PyTorch's, and must be True
+
+    Products and convolutions convert their float32 inputs to float16; exponentials, logarithms,
+    powers, sums, softmax, layer_norm, group_norm and losses convert float16 ones to float32; `cat`
+    and its like to the widest; all else computes in what it is given.  PyTorch's CUDA lists
+    (`flowvm.autocasting`).  Backward belongs outside; inside, it computes as if it were.
+
+    DeviceError for a device_type that is not there, ArgumentError for another dtype.
+    """
+
+    def __init__(
+        self,
+        device_type: str = "cpu",
+        dtype: DType | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if not isinstance(device_type, str):
+            raise ArgumentTypeError(
+                f"autocast: device_type is a string such as 'cpu', got {device_type!r}"
+            )
+        if enabled and not is_autocast_available(device_type):
+            raise DeviceError(
+                f"autocast: there is no device {device_type!r} here; device_type='cpu', or "
+                f"enabled=False"
+            )
+        if dtype is not None and dtype is not float16:
+            raise ArgumentError(f"autocast: dtype must be flow.float16, got {dtype!r}")
+        if cache_enabled is False:
+            raise ArgumentError(
+                "autocast: cache_enabled=False does nothing here: a parameter that has changed is "
+                "converted again anyway; leave it out"
+            )
+        self.device_type, self.dtype, self.enabled = device_type, float16, bool(enabled)
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> autocast:
+        region = autocasting(self.dtype if self.enabled else None)
+        region.__enter__()
+        self._entered.append(region)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.pop().__exit__(*error)
+
+    def __call__(self, function: Function) -> Function:
+        """Decorate `function`: each call of it is a region."""
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with autocasting(self.dtype if self.enabled else None):
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]

@@ -1,0 +1,272 @@
+"""GradScaler: the loss is scaled up, so that small gradients survive float16, and steps whose
+gradients overflowed are skipped.
+
+Scale and growth count are tensors that instructions read and write; what is waited for is the one
+decision whether to step.  In a graph (`graph.set_grad_scaler`) that decision ends a segment.
+
+A dynamic scale halves when an infinity was found and doubles after 2,000 steps without one
+(Micikevicius et al., Mixed Precision Training, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowvm import ops
+from flowvm.autograd import no_grad
+from flowvm.device import Device, as_device, cpu
+from flowvm.dtype import float32, int32
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
+from flowvm.interpreter import current_recorder
+from flowvm.ops.loss_scaling import unscale_, update_scale_
+from flowvm.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flowvm.optim import Optimizer
+
+__all__ = ["GradScaler", "StaticGradScaler"]
+
+
+class GradScaler:
+    """Scale losses by a factor that adapts itself; PyTorch's methods and state.
+
+    device           where the scale is kept; it moves to where the first scaled loss is
+    init_scale       the first factor
+    growth_factor    what it grows by after `growth_interval` steps without an infinity
+    backoff_factor   what it shrinks by after a step with one
+    enabled          False: every method does as if there were no scaler
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        if not isinstance(device, str):
+            raise ArgumentTypeError(
+                f"GradScaler: device is a string such as 'cpu', got {device!r}; give init_scale by "
+                f"name"
+            )
+        if enabled and not growth_factor > 1.0:
+            raise ArgumentError(f"GradScaler: growth_factor must be above 1, got {growth_factor}")
+        if enabled and not 0.0 < backoff_factor < 1.0:
+            raise ArgumentError(f"GradScaler: backoff_factor must be in (0, 1): {backoff_factor}")
+        place = as_device(device) if enabled else cpu
+        self._set(init_scale, growth_factor, backoff_factor, growth_interval, enabled, place)
+
+    def _set(
+        self,
+        scale: float,
+        growth: float,
+        backoff: float,
+        interval: int,
+        enabled: bool,
+        device: Device = cpu,
+    ) -> None:
+        if enabled and not 0.0 < scale < float("inf"):
+            raise ArgumentError(f"{type(self).__name__}: a scale is positive, got {scale}")
+        if enabled and interval < 1:
+            raise ArgumentError(f"GradScaler: growth_interval must be at least 1, got {interval}")
+        self._enabled = enabled
+        self._growth_factor, self._backoff_factor = growth, backoff
+        self._growth_interval = interval
+        self._scale = ops.tensor(float(scale), dtype=float32, device=device)
+        self._tracker = ops.tensor(0, dtype=int32, device=device)
+        # of each optimizer since the last update: whether an infinity was found, and if it stepped
+        self._found: dict[int, Tensor] = {}
+        self._stepped: set[int] = set()
+
+    def is_enabled(self) -> bool:
+        """Whether it scales at all."""
+        return self._enabled
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def scale(self, outputs: Any) -> Any:
+        """A tensor, or tensors in lists and tuples, times the scale.
+
+        ArgumentTypeError for anything else.
+        """
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, Tensor):
+            self._follow(outputs._meta.device)
+            return outputs * self._scale
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)([self.scale(value) for value in outputs])
+        raise ArgumentTypeError(
+            f"scale() takes a Tensor or tensors in a list or tuple, got {type(outputs).__name__}"
+        )
+
+    def _follow(self, device: Device) -> None:
+        """Move the scale to `device`; not in a capture, which holds the tensors that there are."""
+        if self._scale._meta.device is not device and current_recorder() is None:
+            with no_grad():
+                self._scale = self._scale.to(device=device)
+                self._tracker = self._tracker.to(device=device)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of the optimizer's parameters by the scale, in place.
+
+        `step` does it if this was not called; call it before clipping.  AutogradError the second
+        time between two updates, and where there is no gradient.
+        """
+        if not self._enabled:
+            return
+        key = id(optimizer)
+        if key in self._stepped:
+            raise AutogradError("unscale_() is being called after step()")
+        if key in self._found:
+            raise AutogradError(
+                "unscale_() has already been called on this optimizer since the last update()"
+            )
+        with no_grad():
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            grads = [p.grad for p in params if p.grad is not None]
+            found = [self._unscaled(g) for g in grads]
+            if not found:
+                raise AutogradError(
+                    f"unscale_(): no parameter of the {type(optimizer).__name__} has a gradient"
+                )
+            self._found[key] = ops.amax(ops.cat(found)).to(float32)
+
+    def _unscaled(self, grad: Tensor) -> Tensor:
+        """Whether blocks of the gradient were not finite, told where the scale is."""
+        found = unscale_(grad, self._scale.to(device=grad._meta.device))
+        told: Tensor = found.to(device=self._scale._meta.device)
+        return told
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step the optimizer, unless an unscaled gradient has an infinity or a NaN; what its
+        `step(*args, **kwargs)` returns, None for a step that was skipped.
+
+        AutogradError for a closure, and the second time between two updates.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if args or "closure" in kwargs:
+            raise AutogradError("a closure cannot be given to GradScaler.step()")
+        key = id(optimizer)
+        if key in self._stepped:
+            raise AutogradError("step() has already been called since the last update()")
+        if key not in self._found:
+            self.unscale_(optimizer)
+        self._stepped.add(key)
+        found = self._found[key]
+        recorder = current_recorder()
+        overflow = found.item() if recorder is None else recorder.decide(found)
+        return None if overflow else optimizer.step(**kwargs)
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Adapt the scale to what was found since the last update, or set it to `new_scale`.
+
+        AutogradError if no optimizer was stepped or unscaled.
+        """
+        if not self._enabled:
+            return
+        found = list(self._found.values())
+        self.forget()
+        with no_grad():
+            if new_scale is not None:
+                given = new_scale if isinstance(new_scale, Tensor) else ops.tensor(float(new_scale))
+                self._scale.copy_(given.reshape(()))
+                return
+            if not found:
+                raise AutogradError("update() needs a step() or unscale_() since the last update()")
+            total = found[0]
+            for other in found[1:]:
+                total = total + other
+            self._adapt(total)
+
+    def _adapt(self, found: Tensor) -> None:
+        numbers = (self._growth_factor, self._backoff_factor, self._growth_interval)
+        update_scale_(self._scale, self._tracker, found, *numbers)
+
+    def forget(self) -> None:
+        """Drop what was found since the last update."""
+        self._found = {}
+        self._stepped = set()
+
+    # --- settings and state -------------------------------------------------------------------
+
+    def get_scale(self) -> float:
+        """The scale.  Waits for it; 1.0 if disabled."""
+        return float(self._scale.item()) if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        """What the scale grows by."""
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set what the scale grows by."""
+        self._growth_factor = new_factor
+
+    def get_backoff_factor(self) -> float:
+        """What the scale shrinks by."""
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set what the scale shrinks by."""
+        self._backoff_factor = new_factor
+
+    def get_growth_interval(self) -> int:
+        """After how many steps without an infinity the scale grows."""
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set after how many steps without an infinity the scale grows."""
+        self._growth_interval = new_interval
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's: the scale, the factors, and how many steps were without an infinity; {} if
+        disabled.
+        """
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self._growth_factor,
+            "backoff_factor": self._backoff_factor,
+            "growth_interval": self._growth_interval,
+            "_growth_tracker": int(self._tracker.item()),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a `state_dict()`; ArgumentError for an empty one, that of a disabled scaler."""
+        if not self._enabled:
+            return
+        if not state_dict:
+            raise ArgumentError("the state dict is empty: it was saved from a disabled GradScaler")
+        self._growth_factor = state_dict["growth_factor"]
+        self._backoff_factor = state_dict["backoff_factor"]
+        self._growth_interval = state_dict["growth_interval"]
+        with no_grad():  # in place: a graph may have captured these
+            self._scale.fill_(float(state_dict["scale"]))
+            self._tracker.fill_(int(state_dict["_growth_tracker"]))
+
+    def key(self) -> tuple[Any, ...]:
+        """What a graph's capture takes as it is."""
+        factors = (self._growth_factor, self._backoff_factor, self._growth_interval)
+        return (self._enabled, *factors)
+
+    def __repr__(self) -> str:
+        numbers = f"growth_factor={self._growth_factor}, backoff_factor={self._backoff_factor}"
+        return f"{type(self).__name__}({numbers}, growth_interval={self._growth_interval})"
+
+
+class StaticGradScaler(GradScaler):
+    """A scale that stays what it is (OneFlow's); steps with an infinity are skipped as well."""
+
+    def __init__(self, scale_factor: float, enabled: bool = True) -> None:
+        self._set(scale_factor, 1.0, 1.0, 1, enabled)
+
+    def _adapt(self, found: Tensor) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return f"StaticGradScaler({self.get_scale()})"

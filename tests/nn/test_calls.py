@@ -1,0 +1,236 @@
+"""Which module issued what: paths of modules, joined to instructions by their numbers."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import nn
+from flowvm.nn.calls import Paths
+from flowvm.profiler import profile
+from flowvm.vm.engine import engine
+from flowvm.vm.lines import NO_ORIGIN, UNKNOWN, behind
+from flowvm.vm.scopes import Scopes
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.fc(self.norm(x)).relu()
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def modules_of(p: Any) -> dict[str, set[str]]:
+    """For each module the operators that it issued."""
+    found: dict[str, set[str]] = {}
+    for row in p.query("kind == 'op'", limit=None):
+        found.setdefault(row.module, set()).add(row.op)
+    return found
+
+
+def test_forward_and_backward_belong_to_the_module() -> None:
+    net, x = Stack(), flow.ones(4, 8)
+    with profile() as p:
+        (net(x).square().sum() * 2).backward()
+    found = modules_of(p)
+    root = next(name for name in found if name.startswith("Stack")).partition(".")[0]
+    for k in range(2):
+        block = f"{root}.layers.{k}"
+        assert found[f"{block}.fc"] >= {"linear", "_matmul_tn"}
+        assert found[f"{block}.norm"] >= {"normalize", "normalize_backward"}
+        assert found[block] >= {"relu", "add", "relu_backward"}
+    assert found[""] >= {"square", "mul"}
+    assert not found[""] & {"linear", "relu", "relu_backward", "normalize_backward"}
+    rows = {row.name for row in p.summary("module").rows}
+    assert rows >= {f"{root}.layers.0.fc", ""}
+    assert all(p.instr[r.seq].origin.module == r.module for r in p.query("run >= 0", limit=None))
+
+
+def test_backward_names_the_line_of_the_forward_call() -> None:
+    net, x = Stack(), flow.ones(4, 8)
+    with profile() as p:
+        net(x).sum().backward()
+    row = next(iter(p.query("op == 'relu_backward'")))
+    told = str(p.why(row.seq))
+    assert "return x + self.fc(self.norm(x)).relu()" in told
+    assert "forward  test_calls.py:" in told
+    assert f"module   {row.module}" in told
+    assert "forward" not in str(p.why("linear"))
+
+
+def test_level_1_knows_none_and_leaves_calls_as_they_were() -> None:
+    plain, net = nn.Module.__call__, Stack()
+    with engine.flight.at_least(2):
+        assert nn.Module.__call__ is not plain
+        with engine.flight.at_least(3):
+            net(flow.ones(4, 8))
+        assert nn.Module.__call__ is not plain
+    assert nn.Module.__call__ is plain
+    with profile(level=1) as p:
+        net(flow.ones(4, 8))
+    assert set(modules_of(p)) == {""}
+
+
+def test_a_saved_run_keeps_them(tmp_path: Any) -> None:
+    net = Stack()
+    with profile() as p:
+        net(flow.ones(4, 8)).sum().backward()
+    p.save(tmp_path / "a.flowtrace")
+    q = flow.profiler.load(tmp_path / "a.flowtrace")
+    assert modules_of(q) == modules_of(p)
+    assert np.array_equal(q.run.forward, p.run.forward)
+    assert (q.run.forward >= 0).any()
+
+
+def test_a_module_that_raises_is_left() -> None:
+    class Bad(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise KeyError("mine")
+
+    outer = nn.Sequential(nn.Linear(8, 8), Bad())
+    with profile() as p:
+        with pytest.raises(KeyError):
+            outer(flow.ones(4, 8))
+        flow.ones(3).exp()
+    assert "exp" in modules_of(p)[""]
+
+
+def test_modules_of_two_threads_are_told_apart_or_nobodys() -> None:
+    """While both run, what is issued may be either's."""
+    one, two, x = Stack(), Block(), flow.ones(4, 8)
+    entered, go = threading.Event(), threading.Event()
+
+    class Holding(nn.Module):
+        def forward(self) -> None:
+            entered.set()
+            go.wait(60)
+
+    with profile() as p:
+        thread = threading.Thread(target=Holding())
+        thread.start()
+        entered.wait(60)
+        one(x)
+        go.set()
+        thread.join()
+        two(x)
+    found = modules_of(p)
+    assert "linear" in found[""]
+    assert not any(name.startswith("Stack") for name in found)
+    assert any(name.startswith("Block") for name in found)
+
+
+def test_paths_come_and_go() -> None:
+    paths, a, b = Paths(), Stack(), Stack()
+    assert paths.add(a, None) == "Stack"
+    assert paths.add(b, None) == "Stack(2)"
+    assert paths.known[id(b.layers[1].fc)] == "Stack(2).layers.1.fc"
+    late = nn.Linear(2, 2)
+    assert paths.add(late, a) == "Linear", "nobody's attribute"
+    a.late = nn.Linear(2, 2)
+    assert paths.add(a.late, a) == "Stack.late"
+    del a
+    gc.collect()
+    c = Stack()
+    assert paths.add(c, None) == "Stack"
+    del b, c, late
+    gc.collect()
+    assert not paths.known
+    assert not paths._dying
+
+
+def test_a_module_that_was_called_alone_goes_by_the_larger_tree_later() -> None:
+    paths, block = Paths(), Block()
+    assert paths.add(block, None) == "Block"
+    paths.add(nn.Sequential(nn.Linear(8, 8), outer := nn.Sequential(block)), None)
+    assert paths.known[id(block)] == "Sequential.1.0"
+    del outer
+
+
+def test_marks_against_a_plain_search(request: pytest.FixtureRequest) -> None:
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    scopes, seq, path = Scopes(), 0, {1: "", 2: ""}
+    spans: list[tuple[int, str, str]] = []  # from this number on: what each thread runs
+    for _ in range(200):
+        seq += rng.choice((0, 0, 1, 3))
+        thread = rng.choice((1, 1, 1, 2))
+        path[thread] = rng.choice(("", "a", "a.b", "c"))
+        scopes.marks.append((seq, thread, path[thread]))
+        spans.append((seq, path[1], path[2]))
+    seqs = np.arange(-1, seq + 3)
+    numbers, names = scopes.paths_of(seqs, np.full(len(seqs), NO_ORIGIN))
+    for k, n in zip(seqs.tolist(), numbers.tolist(), strict=True):
+        _, one, two = ([(0, "", "")] + [s for s in spans if s[0] <= k])[-1]
+        expected = "" if one and two else one or two
+        assert names[n] == expected, f"instruction {k}, seed {seed}"
+    origins = np.where(seqs % 2 == 0, 5, behind(5))
+    unknown, _ = scopes.paths_of(seqs, np.full(len(seqs), UNKNOWN))
+    assert not unknown.any()
+    again, _ = scopes.paths_of(seqs, origins)
+    assert set(again.tolist()) == {int(numbers[6])}, f"seed {seed}"
+
+
+class Step(nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Stack()
+
+    def build(self, x: Any) -> Any:
+        loss = self.net(x).square().sum()
+        loss.backward()
+        return loss
+
+
+@pytest.mark.filterwarnings("ignore::flowvm.errors.RecaptureWarning")
+def test_tasks_of_graphs_have_the_same() -> None:
+    step, x = Step(), flow.ones(4, 8)
+    for _ in range(2):  # .grad is None before the first
+        step(x).item()
+    with profile() as p:
+        step(x).item()
+    rows = list(p.query("task >= 0 and 'layers.0.fc' in module", limit=None))
+    line = "test_calls.py:"
+    assert any(r.module == "net.layers.0.fc" for r in rows)
+    calls = list(p.query(f"task >= 0 and '{line}' in forward", limit=None))
+    ops = {r.op.partition("[")[0] for r in calls}
+    assert ops >= {"_matmul_tn", "normalize_backward"}, "they are backward's"
+    assert not ops & {"linear", "normalize"}
+    (hottest,) = (r.hottest for r in p.table("module") if r.name == "net.layers.1.norm")
+    assert "self.fc(self.norm(x))" in p.run.info["sources"][hottest]
+
+
+def test_exports_have_them(tmp_path: Any) -> None:
+    net = Stack()
+    with profile() as p:
+        net(flow.ones(4, 8)).sum().backward()
+    row = next(iter(p.query("op == 'relu_backward'")))
+    events = json.loads(p.export(tmp_path / "a.json").read_text())["traceEvents"]
+    (args,) = (
+        e["args"] for e in events if e.get("args", {}).get("id") == row.seq and "bytes" in e["args"]
+    )
+    assert args["module"] == row.module
+    assert args["forward"].startswith("test_calls.py:")
+    html = p.export(tmp_path / "a.html").read_text()
+    assert f'"{row.module}"' in html
+    assert '"module": [{"name": "' in html or '"module":[{"name":"' in html

@@ -1,0 +1,75 @@
+"""The pictures of the documentation: the script that makes them runs, and what it made is shown."""
+
+import html
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from tools import pictures
+
+ROOT = Path(__file__).parent.parent
+SHOWN = {
+    "summary": ("bound by", "floor", "linear", "train.py:", "next  1."),
+    "timeline": ("python", "scheduler", "cpu", "data", "run", "sync"),
+    "dag": ("lanes 0=cpu 1=data", "RAW", "WAR", "relu_backward", "━t", "◆ critical"),
+    "why": ("relu_backward", "RAW", "what-if", "blocks", "train.py:"),
+    "critical": ("observed path", "floor", "train.py:"),
+    "memory": ("peak", "at the peak", "kept alive by", "params", "before it"),
+    "trace": ("reads", "waits for", "index_select", "RAW"),
+    "explain": ("f32[]", "mul", "◄─ #", "index_select", "train.py:", "^^^^"),
+    "graph": ("GRAPH:Step", "MODULE:net.fc1", "OPTIMIZER:SGD", "OPERATOR:"),
+    "error": (
+        "OutOfRangeError: index 512 is out of bounds", "rows = table[index]", "^^^^^^^^^^^^",
+        "← #", "poisoned  3 later instructions (first #", "flow.last_error()",
+    ),
+}  # fmt: skip
+
+
+def text_of(path: Path) -> str:
+    """The text of an SVG, a line for each height."""
+    rows: dict[str, list[str]] = {}
+    for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text"):
+        rows.setdefault(node.get("y", ""), []).append(html.unescape(node.text or ""))
+    return "\n".join("".join(row).replace("\xa0", " ") for row in rows.values())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("pictures")
+    # a process of its own: what instructions are numbered from is part of the layout
+    subprocess.run([sys.executable, "-m", "tools.pictures", str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+def test_every_picture_is_looked_at() -> None:
+    assert set(SHOWN) == set(pictures.PICTURES)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_script_makes_it(made: Path, name: str) -> None:
+    text = text_of(made / f"{name}.svg")
+    for part in SHOWN[name]:
+        assert part in text, f"{part!r} is not in\n{text}"
+    assert "/" not in "".join(re.findall(r"\S+train\.py", text)), "a path of this machine"
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_one_in_the_documentation_shows_what_it_must(name: str) -> None:
+    path = pictures.FOLDER / f"{name}.svg"
+    text = text_of(path)
+    for part in SHOWN[name]:
+        assert part in text, f"make it again: python -m tools.pictures ({part!r} is not in it)"
+    assert "http" not in path.read_text().replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/profiler.md"])
+def test_pictures_that_are_shown_are_there(page: str) -> None:
+    path = ROOT / page
+    named = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", path.read_text())
+    assert named
+    for name in named:
+        assert (path.parent / name).is_file(), name

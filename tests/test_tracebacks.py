@@ -1,0 +1,291 @@
+"""Whose frames a traceback shows, wherever it is printed, and what it must not lose."""
+
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowvm as flow
+from flowvm import nn
+from flowvm.errors import AutogradError, FlowError, OutOfRangeError, ShapeError
+from flowvm.vm import layout as w
+from flowvm.vm.engine import engine
+from flowvm.vm.lines import is_internal
+from flowvm.vm.tracebacks import border
+
+
+def frames(call: Callable[[], Any]) -> tuple[BaseException, list[str]]:
+    """What `call` raises, and the names of the functions in its traceback, from the inside out."""
+    try:
+        call()
+    except BaseException as error:
+        found = [f.f_code for f, _ in traceback.walk_tb(error.__traceback__)]
+        return error, [("flowvm " if is_internal(c.co_filename) else "") + c.co_name for c in found]
+    raise AssertionError("nothing was raised")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 3))
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+class Wrong(nn.Graph):
+    def build(self, x: Any) -> Any:
+        return x + flow.ones(7)
+
+
+def composed(x: Any, target: Any) -> Any:
+    return nn.functional.cross_entropy(x, target)
+
+
+X = flow.ones(2, 4)
+INDEX = flow.tensor([9])
+AT_THE_CALL: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "an operator": (lambda: X + flow.ones(3), ["<lambda>"]),
+    "a function": (lambda: flow.exp("x"), ["<lambda>"]),
+    "a composed function": (lambda: composed(X, INDEX), ["<lambda>", "composed"]),
+    "a composed function that looks itself": (lambda: flow.stack([X, INDEX]), ["<lambda>"]),
+    "a module": (lambda: nn.Linear(3, 3)(X), ["<lambda>"]),
+    "a module of the user's": (lambda: Net()(X), ["<lambda>", "forward"]),
+    "a graph": (lambda: Wrong()(X), ["<lambda>", "build"]),
+    "backward": (lambda: flow.ones(2).backward(), ["<lambda>"]),
+    "grad": (lambda: flow.autograd.grad(X.sum(), X), ["<lambda>"]),
+    "a read": (lambda: X.item(), ["<lambda>"]),
+    "a truth value": (lambda: bool(X), ["<lambda>"]),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_CALL)
+def test_of_errors_at_the_call_the_users_frames_are_left(name: str) -> None:
+    call, expected = AT_THE_CALL[name]
+    error, shown = frames(call)
+    assert isinstance(error, FlowError)
+    assert shown == ["frames", *expected]
+    with flow.config(tb="full"):
+        assert len(frames(call)[1]) > len(shown)
+
+
+def test_a_caught_error_goes_on_as_any_other() -> None:
+    seen: list[Any] = []
+
+    def again() -> None:
+        try:
+            composed(X, INDEX)
+        except FlowError as error:
+            seen.extend((error.__traceback__, error.__traceback__, sys.exc_info()[2]))
+            mine = error
+        raise mine.with_traceback(None)
+
+    error, shown = frames(again)
+    assert shown == ["frames", "again"]
+    assert seen[0] is seen[1] is seen[2], "from the first look on there is one"
+    error.__traceback__ = None
+    assert error.__traceback__ is None
+
+
+@pytest.mark.parametrize(
+    "read", [lambda t: t.numpy(), lambda t: t.item(), lambda t: t.tolist(), lambda t: int(t)]
+)
+def test_of_errors_at_the_read_the_users_frames_are_left(read: Callable[[Any], Any]) -> None:
+    failed = X[0][INDEX]
+    for _ in range(2):  # the same exception, raised again
+        error, shown = frames(lambda: read(failed))
+        assert isinstance(error, OutOfRangeError)
+        assert shown == ["frames", "<lambda>", "<lambda>"]
+    assert frames(lambda: read(failed))[0] is error
+
+
+def test_sync_too() -> None:
+    failed = X[0][INDEX]
+    error, shown = frames(flow.vm.sync)
+    assert isinstance(error, OutOfRangeError)
+    assert shown == ["frames"]
+    del failed
+
+
+def test_what_a_callback_raises_keeps_its_own_frames_and_its_cause() -> None:
+    t = flow.ones(3)
+
+    def callback(address: int) -> None:
+        try:
+            raise KeyError("below")
+        except KeyError as below:
+            raise ValueError("mine") from below
+
+    engine.call_back(callback, [t._ref], [w.MUT])
+    for _ in range(2):
+        error, shown = frames(t.numpy)
+        assert type(error) is ValueError
+        assert type(error.__cause__) is KeyError
+        assert error.__cause__.__traceback__ is not None
+        assert shown == ["frames", "callback"]
+
+
+def test_the_cause_and_the_context_stay() -> None:
+    @border
+    def fails() -> None:
+        try:
+            raise KeyError("below")
+        except KeyError as below:
+            raise ShapeError("above") from below
+
+    error, shown = frames(fails)
+    assert shown == ["frames", "fails"]  # of this file: the user's
+    assert type(error.__cause__) is type(error.__context__) is KeyError
+
+
+def test_a_bug_of_flowvms_shows_where_it_is() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flowvm.reading.wait_for", lambda t: {}["bug"])
+        error, shown = frames(X.numpy)
+    assert type(error) is KeyError
+    assert "flowvm numpy" in shown
+
+
+def test_a_gradient_function_of_the_users_is_in_the_traceback() -> None:
+    class Double(flow.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g + flow.ones(7)
+
+    x = flow.ones(3, requires_grad=True)
+    error, shown = frames(lambda: Double.apply(x).sum().backward())
+    assert shown == ["frames", "<lambda>", "backward"]
+    assert "raised by the gradient of" in error.__notes__[0]
+
+
+def test_a_graphs_error_names_the_module_and_the_line_of_build() -> None:
+    class Look(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.table(x)  # here
+
+    class Whole(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.look = Look()
+
+        def build(self, x: Any) -> Any:
+            return self.look(x)
+
+    graph = Whole()
+    out = graph(flow.tensor([1, 2]))
+    out = graph(flow.tensor([1, 9]))
+    error, shown = frames(out.numpy)
+    assert shown == ["frames"]
+    (note,) = error.__notes__
+    lines = note.splitlines()
+    assert " of Whole on " in lines[0]
+    assert lines[2].strip() == "return self.table(x)  # here"
+    assert "    module    look.table" in lines
+
+
+# --- as Python prints them ------------------------------------------------------------------------
+
+PROGRAM = """
+import flowvm as flow
+x = flow.ones(2, 3)
+def step():
+    return x.sum(7)
+step()
+"""
+
+
+def stderr_of(*arguments: str, text: str | None = None, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **env},
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_program_that_ends_in_an_error_shows_the_users_frames() -> None:
+    said = stderr_of("-c", PROGRAM)
+    assert said.count("File ") == 2
+    assert 'File "<string>", line 5, in step\n' in said
+    assert "OutOfRangeError: sum: dim 7" in said
+    full = stderr_of("-c", PROGRAM, FLOWVM_TB="full")
+    assert "reduce.py" in full
+
+
+def test_pythons_prompt_does_so_too() -> None:
+    said = stderr_of("-i", "-q", text=PROGRAM.replace("step()\n", "\nstep()\n"))
+    assert "OutOfRangeError" in said
+    assert "reduce.py" not in said
+    assert "bad thing" in stderr_of("-c", "import flowvm\nraise ValueError('bad thing')")
+
+
+def test_flowvm_run_does_so_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    said = stderr_of("-m", "flowvm", "run", str(tmp_path / "mine.py"))
+    assert "OutOfRangeError: sum: dim 7" in said
+    assert said.count("File ") == 2
+    assert "mine.py" in said
+
+
+def test_who_printed_errors_before_still_does() -> None:
+    program = "import sys\nsys.excepthook = lambda *e: print('mine', len(e))\n" + PROGRAM
+    assert stderr_of("-c", program) == "mine 3\n"
+
+
+@pytest.mark.parametrize("call", ["flow.ones(3)[flow.tensor([9])].numpy()", "flow.ones(3).sum(7)"])
+def test_ipython_shows_the_users_frames(call: str) -> None:
+    pytest.importorskip("IPython")
+    program = f"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="NoColor")
+shell.run_cell("import flowvm as flow")
+shell.run_cell({call!r})
+"""
+    said = stderr_of("-c", program)
+    assert "OutOfRangeError" in said
+    assert "reading.py" not in said
+    assert "def sum" not in said
+    assert "dims_of" not in said
+
+
+def test_pytest_shows_the_users_frames(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "import flowvm as flow\ndef test(): flow.ones(3).sum(7)\n"
+    )
+    said = stderr_of("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path))
+    assert "OutOfRangeError" in said
+    assert "reduce.py" not in said
+    full = stderr_of("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), FLOWVM_TB="full")
+    assert "reduce.py" in full
+
+
+def test_an_error_costs_nothing_where_there_is_none() -> None:
+    """A `try` is no instruction: the table of handlers is all that a call function gains."""
+    import dis
+
+    code = flow.exp.call.__code__
+    assert code.co_exceptiontable
+    names = {i.opname for i in dis.get_instructions(code)}
+    assert not names & {"SETUP_FINALLY", "SETUP_WITH", "BEFORE_WITH"}
+
+
+def test_autograd_errors_are_the_callers() -> None:
+    error, shown = frames(lambda: X.sum().backward())
+    assert isinstance(error, AutogradError)
+    assert shown[-1] == "<lambda>"

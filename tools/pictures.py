@@ -1,0 +1,224 @@
+"""Make the pictures of the README and of docs/profiler.md from what flowvm prints.
+
+    python -m tools.pictures [folder]     docs/pictures by default
+
+A small training program runs, and every screen is printed to a recording console, which rich turns
+into SVG.  So a picture shows what a reader would see; only the times are those of another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import linecache
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import flowvm as flow
+
+__all__ = ["PICTURES", "main"]
+
+WIDTH = 110  # columns
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+
+PROGRAM = """\
+import flowvm as flow
+from flowvm import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(784, 512)
+        self.fc2 = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.fc2(flow.relu(self.fc1(x)))
+
+
+net = Net()
+optimizer = flow.optim.SGD(net.parameters(), lr=0.1)
+data = flow.Stream("data")
+
+
+def scaled(images):
+    with flow.stream(data):
+        return (images - images.mean()) / images.std()
+
+
+def step(x, labels):
+    loss = nn.functional.cross_entropy(net(x), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def train(batches):
+    for images, labels in batches:
+        with flow.profiler.span("step"):
+            loss = step(scaled(images), labels)
+            print(f"{loss.item():.3f}")
+
+
+def look_up(table, index):
+    rows = table[index]
+    return rows.mean() * 2
+"""
+
+# rich's own template fetches fonts from the Internet; this one uses what is there
+SVG = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+  font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
+.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def program() -> dict[str, Any]:
+    """The names of the program, which has run: its lines are those of train.py."""
+    linecache.cache["train.py"] = (len(PROGRAM), None, PROGRAM.splitlines(True), "train.py")
+    names: dict[str, Any] = {"__name__": "train", "print": lambda text: None}
+    flow.manual_seed(0)
+    exec(compile(PROGRAM, "train.py", "exec"), names)
+    return names
+
+
+class Session:
+    """What the pictures are made of: the program, and a profile of some of its steps."""
+
+    def __init__(self) -> None:
+        self.names = program()
+        batches = [(flow.rand(256, 784), flow.randint(0, 10, (256,))) for _ in range(12)]
+        self.names["train"](batches)  # compiles, or loads, the kernels
+        with flow.profiler.profile() as self.profile:
+            self.names["train"](batches)
+        self.step = self.profile.part("step", 5)
+
+    def chosen(self) -> int:
+        """The number of an instruction of the step that waited for others."""
+        run = self.step.run
+        found = [int(n) for n, op in zip(run.seq, run.op, strict=True)
+                 if run.names[op] == "relu_backward"]  # fmt: skip
+        return found[0]
+
+
+def error_text(session: Session) -> str:
+    """The traceback of a mistake that only a kernel can see."""
+    source = (
+        "table = flow.randn(500, 64)\n"
+        "loss = look_up(table, flow.tensor([3, 512, 7]))\n"
+        "scaled = loss / 100\n"
+        "print(scaled.item())\n"
+    )
+    linecache.cache["main.py"] = (len(source), None, source.splitlines(True), "main.py")
+    try:
+        exec(compile(source, "main.py", "exec"), {**session.names, "print": print})
+    except IndexError as error:
+        tb = error.__traceback__.tb_next if error.__traceback__ else None  # without this function
+        text = "".join(traceback.format_exception(type(error), error, tb))
+        return text.replace("flowvm.errors.", "").rstrip()
+    raise AssertionError("the index is in range")
+
+
+def trace(session: Session) -> Any:
+    """What two lines become."""
+    return flow.vm.trace(session.names["look_up"], flow.randn(8, 4), flow.tensor([1, 2]))
+
+
+def graph(session: Session) -> str:
+    """The tree of a graph of the same step."""
+
+    class Step(flow.nn.Graph):
+        def __init__(self, net: Any, optimizer: Any) -> None:
+            super().__init__()
+            self.net = net
+            self.add_optimizer(optimizer)
+
+        def build(self, x: Any, labels: Any) -> Any:
+            loss = flow.nn.functional.cross_entropy(self.net(x), labels)
+            loss.backward()
+            return loss
+
+    step = Step(session.names["net"], session.names["optimizer"])
+    for _ in range(2):  # what the first call does may be eager
+        step(flow.rand(256, 784), flow.randint(0, 10, (256,)))
+    return repr(step)
+
+
+def explanation(session: Session) -> Any:
+    """Where a tensor comes from."""
+    made = session.names["look_up"](flow.randn(8, 4), flow.tensor([1, 2]))
+    flow.vm.sync()
+    return flow.explain(made)
+
+
+# name -> (what is typed, what it prints)
+PICTURES: dict[str, tuple[str, Callable[[Session], Any]]] = {
+    "summary": ("p", lambda s: s.profile.summary()),
+    "timeline": ('p.part("step").timeline()', lambda s: s.step.timeline()),
+    "dag": ('p.part("step").graph()', lambda s: s.step.graph()),
+    "why": ('p.why("relu_backward")', lambda s: s.step.why(s.chosen())),
+    "critical": ("p.critical_path()", lambda s: s.step.critical_path()),
+    "memory": ("p.memory()", lambda s: s.profile.memory()),
+    "trace": ("flow.vm.trace(look_up, table, index)", trace),
+    "explain": ("flow.explain(look_up(table, index))", explanation),
+    "graph": ("step  # an nn.Graph", graph),
+    "error": ("", error_text),
+}  # fmt: skip
+
+
+def picture(typed: str, shown: Any) -> str:
+    """The SVG of a prompt with what was typed, and of what it printed."""
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, highlight=False,
+        color_system="truecolor", legacy_windows=False,
+    )  # fmt: skip
+    if typed:
+        console.print(f"[bold]>>>[/bold] {typed.replace('[', chr(92) + '[')}")
+    if isinstance(shown, str):
+        console.print(shown, markup=False)
+    else:
+        console.print(shown)
+    console.print()  # or the frame cuts off what hangs below the last line
+    return console.export_svg(title="", code_format=SVG, unique_id="flowvm")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write all pictures; their names on stdout."""
+    parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    folder: Path = parser.parse_args(arguments).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    session = Session()
+    for name, (typed, show) in PICTURES.items():
+        path = folder / f"{name}.svg"
+        path.write_text(picture(typed, show(session)), encoding="utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
