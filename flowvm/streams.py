@@ -11,7 +11,6 @@ to the next one made; what is still in its queue runs first.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -19,15 +18,14 @@ from contextlib import contextmanager
 
 from flowvm import interpreter
 from flowvm.config import config
-from flowvm.errors import ArgumentTypeError, VMError
-from flowvm.vm import layout as w
-from flowvm.vm.engine import CALL_STREAM, FIRST_USER_STREAM, engine
+from flowvm.errors import ArgumentTypeError
+from flowvm.vm.engine import CALL_STREAM, engine
+from flowvm.vm.numbers import Numbers
 from flowvm.vm.peek import POLL, issued, lively_on
 
 __all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
 
-_lock = threading.RLock()  # re-entrant: collecting a Stream may run while one is made
-_idle: list[int] = []  # numbers of streams whose Stream is gone
+_numbers = Numbers()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
 
@@ -45,14 +43,9 @@ class Stream:
 
     def _take(self, name: str) -> None:
         self.name = name
-        with _lock:
-            if _idle:
-                self.number = _idle.pop()
-                engine.user_streams[self.number - FIRST_USER_STREAM] = name
-            else:
-                self.number = _new(name)
-            _streams[self.number] = self
-        weakref.finalize(self, _idle.append, self.number).atexit = False
+        self.number = _numbers.take(name, lambda: engine.new_stream(name))
+        _streams[self.number] = self
+        _numbers.lend(self.number, self)
 
     @property
     def stream_id(self) -> int:
@@ -73,16 +66,6 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<flow.Stream {self.name!r} ({self.number})>"
-
-
-def _new(name: str) -> int:
-    try:
-        return engine.new_stream(name)
-    except VMError:
-        most = w.STREAMS - FIRST_USER_STREAM
-        raise VMError(
-            f"Stream: all {most} are in use; keep Stream objects and use them again, or drop some"
-        ) from None
 
 
 class _Default(Stream):

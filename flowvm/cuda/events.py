@@ -33,17 +33,18 @@ from flowvm.cuda.driver import INDEX
 from flowvm.cuda.runtime import Runtime
 from flowvm.cuda.streams import block_of, device_of, new_stream, streams
 from flowvm.device import Device
-from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError, VMError
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine, hot
 from flowvm.vm.lang import address_of
+from flowvm.vm.numbers import Numbers
 from flowvm.vm.peek import POLL, issued, lively_on
 from flowvm.vm.steps import take_steps
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
 
 _KERNEL: Final = "int32(int64, int64, int64, int64, int64)"
-_idle: dict[tuple[Runtime, int], list[int]] = {}  # with a priority: streams whose Stream is gone
+_numbers: dict[tuple[Runtime, int], Numbers] = {}  # of streams of a device, with a priority
 _live: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
 
@@ -59,13 +60,11 @@ class Stream:
         made = streams(index).runtime
         self.priority = priority
         self.device = Device("cuda", index)
-        idle = _idle.setdefault((made, priority), [])
-        try:
-            self.number = idle.pop()
-        except IndexError:
-            self.number = _new(index, priority, name or f"cuda:{index} {next(_count)}")
+        numbers = _numbers.setdefault((made, priority), Numbers())
+        name = name or f"cuda:{index} {next(_count)}"
+        self.number = numbers.take(name, lambda: new_stream(index, name, priority))
         _live[self.number] = self
-        weakref.finalize(self, idle.append, self.number).atexit = False
+        numbers.lend(self.number, self)
 
     @property
     def stream_id(self) -> int:
@@ -118,16 +117,6 @@ class _Default(Stream):
         self.priority = 0
 
 
-def _new(index: int, priority: int, name: str) -> int:
-    try:
-        return new_stream(index, name, priority)
-    except VMError:
-        raise VMError(
-            f"Stream: all {w.STREAMS} of the VM are in use; keep Stream objects and use them "
-            f"again, or drop some"
-        ) from None
-
-
 def _wait_for(numbers: list[int]) -> None:
     before = issued()
     while any(lively_on(number, before) for number in numbers):
@@ -169,7 +158,7 @@ def synchronize(device: Any = None) -> None:
     """Wait until everything issued to the device so far is done; raise an error nobody has seen."""
     index = index_of(device)
     streams(index)
-    _wait_for([number for number in range(w.STREAMS) if device_of(number) == index])
+    _wait_for([number for number in range(engine.streams) if device_of(number) == index])
 
 
 # --- events ---------------------------------------------------------------------------------------

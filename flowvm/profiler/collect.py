@@ -169,8 +169,7 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
     run.marks = [[*m[:4], *np.searchsorted(seen.seq, m[4:]).tolist()] for m in seen.marks]
     run.names, run.lines, run.modules = names.rows, lines.rows, modules.rows
     run.spots = [list(spot) for spot in lines.spots]
-    user = len(engine.user_streams)
-    run.streams = [engine.stream_name(s) for s in range(2 + user)]
+    run.streams = [engine.stream_name(s) for s in range(engine.streams)]
     run.info = {
         "machine": platform.machine(),
         "level": int(engine.words[w.LEVEL]),

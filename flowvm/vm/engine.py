@@ -174,6 +174,7 @@ class Engine:
         # [number, operands outside the record] of LaunchPlans, until they are released
         self.outline: collections.deque[list[Any]] = collections.deque()
         self.user_streams: list[str] = []
+        self.words[w.USED_STREAMS] = FIRST_USER_STREAM
         self.entry_info: list[Any] = []
         self.on_entries_full: list[Callable[[], None]] = []
         self.immortal_entries = 0
@@ -332,13 +333,21 @@ class Engine:
             return stream
 
     def _add_stream(self, name: str) -> int:
-        stream = FIRST_USER_STREAM + len(self.user_streams)
+        stream = self.streams
         if stream >= w.STREAMS:
-            most = w.STREAMS - FIRST_USER_STREAM
-            raise VMError(f"all {most} extra compute streams are in use; keep and reuse them")
+            raise VMError(
+                f"Stream: all {w.STREAMS} of the VM are in use; keep Stream objects and use them "
+                "again, or drop some"
+            )
         self.user_streams.append(name)
         self._give_arena(stream)
+        self.words[w.USED_STREAMS] = stream + 1
         return stream
+
+    @property
+    def streams(self) -> int:
+        """How many streams were made so far; their numbers are below it."""
+        return FIRST_USER_STREAM + len(self.user_streams)
 
     def new_device_stream(self, name: str, block: Any, memory: int, counters: Any) -> int:
         """A stream of a device, whose worker hands instructions to it: its number.
@@ -682,8 +691,7 @@ class Engine:
         with self.lock:
             self.words[w.TRIM] += 1
             wanted = self.words[w.TRIM]
-        end = FIRST_USER_STREAM + len(self.user_streams)
-        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, end)]
+        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
         answers = [w.STR + stream * w.STR_WORDS + w.T_TRIMMED for stream in streams]
         while min(self.words[at] for at in answers) < wanted:
             self.call("nap")(self.base, 1000)
@@ -807,7 +815,7 @@ class Engine:
         self.lock = threading.RLock()
         self.local = threading.local()
         self.threads, self.running = [], False
-        for stream in range(w.STREAMS):
+        for stream in range(self.streams):
             at = w.STR + stream * w.STR_WORDS
             self.words[at + w.T_SLEEPS] = self.words[at + w.T_TEAM_SLEEPS] = 0
             self.words[at + w.T_TEAM] = 0

@@ -158,7 +158,7 @@ class Flight:
         vm = self.vm
         if vm.running:
             vm.wait_idle()  # afterwards no worker has a stamp in hand
-        for stream in range(w.STREAMS):
+        for stream in range(vm.streams):
             vm.words[w.STR + stream * w.STR_WORDS + w.T_STAMP] = 0
         vm.words[w.LEVEL] = level
         self.offcpu.restart()
@@ -343,7 +343,7 @@ class Flight:
     def _tasks(self, first: int) -> Array:
         """The tasks of launches `first` and later that are remembered."""
         found = []
-        for stream in range(w.STREAMS):
+        for stream in range(self.vm.streams):
             at = w.TSK + stream * w.TSK_SIZE
             rows = self._rows(at, at + w.TSK_FIRST, w.TASKS, w.TSK_WORDS, w.Z_MARK)
             rows = rows[rows[:, w.Z_LAUNCH] >= first]

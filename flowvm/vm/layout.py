@@ -56,7 +56,7 @@ STORAGE_MASK = STORAGES - 1
 ENTRIES = 1 << 16
 ENTRY_BITS = 32
 ENTRY_MASK = (1 << ENTRY_BITS) - 1
-STREAMS = 32
+STREAMS = 63  # at most: DEVICES has a bit each, and the sign is none of them
 ACCESSES = 1 << 18
 EDGES = 2 * ACCESSES  # an access is waited for at most once as reader's writer, once when displaced
 ERRORS = 1 << 10
@@ -114,7 +114,8 @@ LINE = 8  # words of a cache line
     N_TRIMMED,
     RUN_AHEAD,  # main: instructions in flight at which issuing waits
     DEVICES,  # main: bit s is set if stream s is a device's (see `flowvm.vm.device`)
-) = range(0, 40 * LINE, LINE)
+    USED_STREAMS,  # main: streams from here on were never made
+) = range(0, 41 * LINE, LINE)
 CTL_WORDS = 64 * LINE
 ASLEEP, ABSENT = 1, 2  # of SCHEDULER_SLEEPS; ABSENT: no scheduler runs, issuing threads see to it
 

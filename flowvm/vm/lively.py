@@ -96,7 +96,7 @@ def pending(vm: Engine) -> list[Lively]:
 def fronts(vm: Engine) -> dict[int, int]:
     """For each stream that has something to do: what it runs, or runs next."""
     words, found = vm.words, {}
-    for stream in range(2 + len(vm.user_streams)):
+    for stream in range(vm.streams):
         at = w.STR + stream * w.STR_WORDS
         done = int(words[at + w.T_DONE])
         if words[at + w.T_TAIL] > done:
@@ -167,7 +167,7 @@ def _lively(
         seq,
         getattr(info, "name", None) or NAMES.get(kind, w.Kind(kind).name.lower()),
         "running" if first == seq else w.State(state).name.lower(),
-        vm.stream_name(stream) if stream < 2 + len(vm.user_streams) else str(stream),
+        vm.stream_name(stream) if stream < vm.streams else str(stream),
         short_position(code, last),
         tuple(waits),
         first if first >= 0 and first != seq else -1,

@@ -89,7 +89,6 @@ from flowvm.vm.layout import (
     STOP,
     STR,
     STR_WORDS,
-    STREAMS,
     T_COLLECTED,
     T_DONE,
     T_LAUNCHED,
@@ -102,6 +101,7 @@ from flowvm.vm.layout import (
     T_TRIMMED,
     TOUCH,
     TRIM,
+    USED_STREAMS,
     WORDS,
 )
 from flowvm.vm.machine import (
@@ -160,7 +160,7 @@ def step(m: Words) -> int:
     """One pass of the scheduler over everything there is to do; how much it did."""
     did = 0
     level = m[LEVEL]
-    for stream in range(STREAMS):
+    for stream in range(m[USED_STREAMS]):
         at = STR + stream * STR_WORDS
         if m[at + T_COLLECTED] != m[at + T_TAIL]:
             done = load_acquire(m, at + T_DONE)
@@ -207,7 +207,7 @@ def scheduler_loop(base: int) -> int:
         did = step(m)
         if did > 0:
             idle = 0
-            for stream in range(STREAMS):
+            for stream in range(m[USED_STREAMS]):
                 at = STR + stream * STR_WORDS
                 if m[at + T_SLEEPS] != 0 and m[at + T_TAIL] != load_acquire(m, at + T_DONE):
                     wake(m, at + T_SLEEPS)
@@ -221,7 +221,7 @@ def scheduler_loop(base: int) -> int:
             sched_yield()
             continue
         compare_exchange(m, SCHEDULER_SLEEPS, 0, ASLEEP)
-        for stream in range(STREAMS):  # a worker may have gone to sleep since we published
+        for stream in range(m[USED_STREAMS]):  # a worker may have gone to sleep since we published
             at = STR + stream * STR_WORDS
             if m[at + T_TAIL] != load_acquire(m, at + T_DONE):
                 wake(m, at + T_SLEEPS)
@@ -238,7 +238,7 @@ def has_news(m: Words) -> bool:
     seq = m[RECEIVED]
     if load_acquire(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK) == seq + 1:
         return True
-    for stream in range(STREAMS):
+    for stream in range(m[USED_STREAMS]):
         at = STR + stream * STR_WORDS
         if m[at + T_COLLECTED] != load_acquire(m, at + T_DONE):
             return True

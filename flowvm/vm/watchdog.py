@@ -95,7 +95,7 @@ class Watch:
         Long after that this process was stopped, or the machine slept: the time does not count.
         """
         words, now = self.vm.words, time.monotonic()
-        streams = range(2 + len(self.vm.user_streams))
+        streams = range(self.vm.streams)
         tasks = (words[w.STR + s * w.STR_WORDS + w.T_TASK] for s in streams)  # within replays
         seen = (words[w.N_DONE], *tasks)
         idle = words[w.HEAD] == words[w.RECEIVED]

@@ -177,7 +177,7 @@ def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[t
     received, head = int(words[w.RECEIVED]), int(words[w.HEAD])
     most = min(int(question.get("most", SAMPLE)), w.RECORDS)
     first = max(int(question.get("since", 0)), received - most, flight.first)
-    streams = 2 + len(vm.user_streams)
+    streams = vm.streams
     known = min(int(question.get("entries", 0)), len(vm.entry_info))
     fresh = vm.entry_info[known : known + FRESH]
     lively = max(head, received - most)
