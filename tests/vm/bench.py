@@ -174,6 +174,7 @@ class Bench:
         self.m[w.RECEIVED] = self.m[w.HEAD] = self.first
         self.m[w.LIMIT] += self.first
         self.m[w.MUTANT] = self.mutant
+        self.m[w.USED_STREAMS] = w.STREAMS
         self.issued = self.first
         self.entries: dict[Instruction, int] = {}
         self.blocks: dict[int, np.ndarray] = {}  # operands out of line
