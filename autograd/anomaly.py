@@ -18,7 +18,7 @@ from flowvm.autograd.engine import anomaly
 from flowvm.autograd.hooks import NodeHooks
 from flowvm.errors import AutogradError
 from flowvm.interpreter import Node
-from flowvm.reading import memory_of
+from flowvm.reading import values_of
 from flowvm.tensor import Tensor
 from flowvm.vm.lines import is_internal
 
@@ -48,9 +48,9 @@ def _where() -> str:
 
 def _check(node: Any, gradients: Any, results: Any) -> None:
     for i, r in enumerate(results or ()):
-        if isinstance(r, Tensor) and r.dtype.is_floating_point and np.isnan(memory_of(r)).any():
+        if isinstance(r, Tensor) and r.dtype.is_floating_point and np.isnan(values_of(r)).any():
             trace = getattr(getattr(node, "extra", None), "trace", "")
-            came = any(isinstance(g, Tensor) and np.isnan(memory_of(g)).any() for g in gradients)
+            came = any(isinstance(g, Tensor) and np.isnan(values_of(g)).any() for g in gradients)
             raise AutogradError(
                 f"Function {node.name()!r} returned nan values in its {i}th output"
                 + (" (a gradient it was given had them already)" if came else "")

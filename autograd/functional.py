@@ -83,13 +83,10 @@ def jacobian(
         outputs = _evaluate(func, point, strict)
         rows = []
         for out in _listed(outputs):
-            basis = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(
-                -1 if out.numel() else 0, *out.shape
-            )
-            grads = [
-                _grad(out, point, [adopt_array(np.array(b, order="C"))], create_graph, strict)
-                for b in basis
-            ]
+            kind = out.dtype
+            basis = np.eye(out.numel()).reshape(-1 if out.numel() else 0, *out.shape)
+            starts = [adopt_array(kind.stored(b), dtype=kind) for b in basis]
+            grads = [_grad(out, point, [start], create_graph, strict) for start in starts]
             blocks = tuple(
                 _stacked([g[k] for g in grads], out, t, create_graph) for k, t in enumerate(point)
             )

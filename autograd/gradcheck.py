@@ -17,7 +17,7 @@ from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
 from flowvm.dtype import float64
 from flowvm.errors import ArgumentError, FlowError, GradcheckError
-from flowvm.reading import adopt_array
+from flowvm.reading import adopt_array, values_of
 from flowvm.tensor import Tensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
@@ -116,7 +116,7 @@ def _tuple(values: Any) -> tuple[Any, ...]:
 def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
     if spread and values.ndim:
         values = np.repeat(values, 2, axis=-1)[..., ::2]
-    made = adopt_array(values.astype(like.dtype.numpy, copy=False))
+    made = adopt_array(like.dtype.stored(values), dtype=like.dtype)
     made.requires_grad = True
     return made
 
@@ -185,12 +185,10 @@ def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]
     """For each output and input: d output / d input, as [elements of the output, of the input]."""
     jacobians = []
     for out in outputs:
-        rows = np.eye(out.numel(), dtype=out.dtype.numpy).reshape(
-            -1 if out.numel() else 0, *out.shape
-        )
+        rows = np.eye(out.numel()).reshape(-1 if out.numel() else 0, *out.shape)
         blocks = [np.zeros((out.numel(), t.numel())) for t in inputs]
         for r in range(out.numel()):
-            start = adopt_array(np.array(rows[r], order="C"))
+            start = adopt_array(out.dtype.stored(rows[r]), dtype=out.dtype)
             try:
                 grads = grad(out, inputs, start, retain_graph=True, allow_unused=True)
             except FlowError as error:
@@ -225,7 +223,7 @@ def _numerical(
         # requires_grad decides which outputs count, and functions that call grad need it
         args[place] = adopt_array(moved).requires_grad_()
         outputs = _outputs(func, tuple(args), recorded)
-        return [o.numpy().astype(np.float64).reshape(-1) for o in outputs]
+        return [values_of(o).astype(np.float64).reshape(-1) for o in outputs]
 
     for i in range(values.size):
         above, below = at(i, eps), at(i, -eps)

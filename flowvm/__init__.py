@@ -45,6 +45,9 @@ from flowvm.config import config as config
 from flowvm.device import Device, get_default_device, set_default_device
 from flowvm.dtype import DType
 from flowvm.dtype import (
+    bfloat16 as bfloat16,
+)
+from flowvm.dtype import (
     bool_ as bool_,
 )
 from flowvm.dtype import (
@@ -236,6 +239,7 @@ __all__ = [
     "autocast",
     "autograd",
     "backends",
+    "bfloat16",
     "bool",
     "can_cast",
     "config",

@@ -3,9 +3,9 @@
 A region of `flow.autocast` gives a thread a dtype, and operators named in RULES then convert their
 floating-point inputs: products and convolutions to that dtype ("half"), what loses too much in it
 to float32 ("full"), what mixes its inputs to the widest of them ("widest"); all others compute in
-what they are given.  The lists are PyTorch's for CUDA (aten/src/ATen/autocast_mode.h), whose dtype
-is float16, too.  A conversion is an ordinary `cast`, which gradients flow through and a graph
-captures.
+what they are given.  The lists are PyTorch's for CUDA (aten/src/ATen/autocast_mode.h), on every
+device and for float16 and bfloat16 alike.  A conversion is an ordinary `cast`, which gradients flow
+through and a graph captures.
 
 Where no thread is in a region, a listed operator's call costs one test of `hot["autocast"]`, and
 others nothing.  Functions that are several operators have that test and a line of their own.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from flowvm.dtype import DType, float16, float32
+from flowvm.dtype import DType, bfloat16, float16, float32
 from flowvm.vm.engine import hot
 
 __all__ = [
@@ -59,6 +59,8 @@ RULES: dict[str, str] = {
     for name in names.split()
 }
 """What each operator computes in, by its name."""
+_CONVERTED = (float16, bfloat16, float32)
+_OTHERS = {to: frozenset(_CONVERTED) - {to} for to in _CONVERTED}  # what is converted to each
 
 
 class _State(threading.local):
@@ -129,14 +131,15 @@ def converted(rule: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
     if low is None:
         return None
     if rule == "half":
-        source, to = float32, low
+        to = low
     elif rule == "full" or any(_dtype(v) is float32 for v in values):
-        source, to = float16, float32
+        to = float32
     else:
         return None
-    if not any(_dtype(v) is source for v in values):
+    others = _OTHERS[to]
+    if not any(_dtype(v) in others for v in values):
         return None
-    return tuple([_cast(v, to) if _dtype(v) is source else v for v in values])
+    return tuple([_cast(v, to) if _dtype(v) in others else v for v in values])
 
 
 def lowered(*values: Any) -> tuple[Any, ...]:

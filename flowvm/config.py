@@ -32,6 +32,7 @@ from flowvm.errors import ConfigError
 __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 
 PREFIX = "FLOWVM_"
+TESTS = "FLOWVM_TEST_"  # what the tests are told, which is no setting
 
 
 class Variable(NamedTuple):
@@ -257,6 +258,8 @@ class Config:
             value = _parsed(variable, variable.env, text) if text else variable.default()
             object.__setattr__(self, variable.name, value)
         for name in sorted(environ):
+            if name.startswith(TESTS):
+                continue
             if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in _BY_NAME:
                 hint = _did_you_mean(name, [v.env for v in VARIABLES])
                 warnings.warn(f"flowvm knows no variable {name}{hint}", stacklevel=3)

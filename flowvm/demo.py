@@ -50,7 +50,7 @@ class Training:
     accuracy: float = 0.0
     seconds: float = 0.0  # of all epochs but the first, which compiles and captures
     images: int = 0  # seen in that time
-    peak_bytes: int = 0
+    peak_bytes: int = 0  # of tensors at once, beside those that were there before this training
 
     @property
     def speed(self) -> float:
@@ -75,11 +75,9 @@ def main(args: argparse.Namespace) -> int:
     warm_up(console, args.batch)
 
     before = flow.vm.stats()
-    eager = eager_training(args)
-    steps = train(console, eager, data, args)
+    eager, steps = run(console, eager_training, data, args)
     now = flow.vm.stats()
-    graph = graph_training(args)
-    train(console, graph, data, args)
+    graph, _ = run(console, graph_training, data, args)
     compare(console, eager, graph)
     report(console, before, now, steps)
     show_plan(console, graph)
@@ -117,6 +115,20 @@ def graph_training(args: argparse.Namespace) -> Training:
 
     graph = TrainStep()
     return Training("graph", graph.model, graph)
+
+
+def run(
+    console: "Console", make: Callable[[Any], Training], data: Any, args: argparse.Namespace
+) -> tuple[Training, int]:
+    """A training, made and gone through, and how many steps that were."""
+    import flowvm as flow
+
+    flow.vm.sync()
+    there = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
+    training = make(args)
+    steps = train(console, training, data, args)
+    training.peak_bytes -= there
+    return training, steps
 
 
 def train(console: "Console", training: Training, data: Any, args: argparse.Namespace) -> int:

@@ -1,13 +1,18 @@
 """Element types and PyTorch's rules for mixing them.
 
-A `DType` is one of nine singletons, so `is` compares, a dict keyed by it hashes an identity, and
+A `DType` is one of ten singletons, so `is` compares, a dict keyed by it hashes an identity, and
 pickle and deepcopy give back the same object.  The promotion rule is a function on plain (dtype, is
 it 0-d) facts: it knows no tensors, so the tables of every op can be built, and tested, without one.
+
+float16 and bfloat16 are *reduced*: kernels read them as float32, compute in that, and round once,
+to nearest even, where they store.  NumPy has no bfloat16, so arrays hold its bits, as uint16:
+`stored` and `loaded` go between such arrays and numbers, for every dtype alike.
 
 Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
 `bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
 """
 
+import math
 from typing import Any, Final, NoReturn, SupportsIndex
 
 import numpy as np
@@ -18,6 +23,7 @@ __all__ = [
     "ALL_DTYPES",
     "DType",
     "as_dtype",
+    "bfloat16",
     "bool_",
     "can_cast",
     "double",
@@ -53,36 +59,47 @@ class DType:
 
     __slots__ = (
         "category",
+        "compute",
+        "digits",
         "is_bool",
         "is_complex",
         "is_floating_point",
         "is_signed",
         "itemsize",
         "name",
-        "numpy",
+        "reduced",
+        "storage",
     )
 
     name: str
-    numpy: "np.dtype[Any]"
     itemsize: int
     category: int
     is_bool: bool
     is_floating_point: bool
     is_complex: bool
     is_signed: bool
+    digits: int  # of a float's significand, in bits, with the one that is not stored; else 0
+    reduced: bool  # a float of 16 bits
+    compute: "DType"  # what kernels compute in: float32 for those, else itself
+    storage: "np.dtype[Any]"  # what NumPy calls the elements as they lie in memory
 
-    def __init__(self, name: str, scalar: type[np.generic]) -> None:
+    def __init__(self, name: str, scalar: type[np.generic], compute: "DType | None" = None) -> None:
         dtype = np.dtype(scalar)
-        category = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}[dtype.kind]
+        bits = dtype.kind == "u" and compute is not None  # those of a float NumPy does not know
+        category = FLOAT if bits else {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}[dtype.kind]
+        digits = 8 if bits else int(np.finfo(dtype).nmant) + 1 if category == FLOAT else 0
         values: dict[str, object] = {
             "name": name,
-            "numpy": dtype,
             "itemsize": dtype.itemsize,
             "category": category,
             "is_bool": category == BOOL,
             "is_floating_point": category == FLOAT,
             "is_complex": False,
-            "is_signed": dtype.kind in "if",
+            "is_signed": bits or dtype.kind in "if",
+            "digits": digits,
+            "reduced": compute is not None,
+            "compute": compute or self,
+            "storage": dtype,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -96,6 +113,34 @@ class DType:
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return dtype_named, (self.name,)
 
+    @property
+    def numpy(self) -> "np.dtype[Any]":
+        """NumPy's dtype of the same numbers; ArgumentTypeError if it has none."""
+        if self is bfloat16:
+            raise ArgumentTypeError("NumPy has no bfloat16; convert with .float() first")
+        return self.storage
+
+    def stored(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        """A fresh C-contiguous array of `storage` with these numbers."""
+        if self is bfloat16:
+            return _rounded(np.asarray(values).astype(np.float32))
+        return np.array(values, self.storage, order="C", copy=True)
+
+    def loaded(self, stored: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        """The numbers in an array of `storage`: itself, or float32 where that has bits."""
+        if self is bfloat16:
+            return (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored
+
+
+def _rounded(single: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """The bits of the nearest bfloat16 of each float32: even of two, NaN quiet."""
+    bits = single.view(np.uint32)
+    high = bits >> 16
+    with np.errstate(over="ignore"):  # of NaN alone
+        nearest = (bits + (0x7FFF + (high & 1))) >> 16
+    return np.where(np.isnan(single), high | 0x40, nearest).astype(np.uint16, order="C")
+
 
 bool_ = DType("bool", np.bool_)
 uint8 = DType("uint8", np.uint8)
@@ -103,14 +148,15 @@ int8 = DType("int8", np.int8)
 int16 = short = DType("int16", np.int16)
 int32 = int_ = DType("int32", np.int32)
 int64 = long = DType("int64", np.int64)
-float16 = half = DType("float16", np.float16)
 float32 = float_ = DType("float32", np.float32)
 float64 = double = DType("float64", np.float64)
+float16 = half = DType("float16", np.float16, float32)
+bfloat16 = DType("bfloat16", np.uint16, float32)
 
-ALL_DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, float32, float64)
+ALL_DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64)
 
 _BY_NAME = {dtype.name: dtype for dtype in ALL_DTYPES}
-_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL_DTYPES}
+_BY_NUMPY = {dtype.storage: dtype for dtype in ALL_DTYPES if dtype is not bfloat16}
 _BY_PYTHON: dict[type, DType] = {bool: bool_, int: int64, float: float64}
 
 
@@ -130,7 +176,7 @@ def from_numpy(dtype: "np.dtype[Any] | type[np.generic]") -> DType:
     if found is None:
         raise ArgumentTypeError(
             f"flowvm has no dtype for NumPy's {np.dtype(dtype)}; convert with .astype() to one of "
-            f"{', '.join(_BY_NAME)}"
+            f"{', '.join(known.name for known in _BY_NUMPY.values())}"
         )
     return found
 
@@ -147,11 +193,15 @@ def as_dtype(value: object) -> DType:
 
 
 def _promote(a: DType, b: DType) -> DType:
-    """The higher category wins; within one the wider, but uint8 with int8 is int16."""
+    """The higher category wins; within one the wider, but uint8 with int8 is int16, and float16
+    with bfloat16 float32.
+    """
     if a.category != b.category:
         return a if a.category > b.category else b
     if {a, b} == {uint8, int8}:
         return int16
+    if {a, b} == {float16, bfloat16}:
+        return float32
     return a if a.itemsize >= b.itemsize else b
 
 
@@ -244,13 +294,14 @@ class finfo:  # noqa: N801 - PyTorch's name
         dtype = get_default_dtype() if type is None else as_dtype(type)
         if not dtype.is_floating_point:
             raise DTypeError(f"finfo needs a floating-point dtype, got {dtype!r}; use iinfo")
-        limits = np.finfo(dtype.numpy)
+        digits = dtype.digits
+        limits = np.finfo(np.float32 if dtype is bfloat16 else dtype.numpy)  # of one exponent
         self.dtype = dtype.name
-        self.bits = int(limits.bits)
-        self.eps = float(limits.eps)
-        self.max = float(limits.max)
-        self.min = float(limits.min)
-        self.resolution = float(limits.resolution)
+        self.bits = 8 * dtype.itemsize
+        self.eps = 2.0 ** (1 - digits)
+        self.max = (2.0 - self.eps) * 2.0 ** (int(limits.maxexp) - 1)
+        self.min = -self.max
+        self.resolution = 10.0 ** -int((digits - 1) * math.log10(2))
         self.smallest_normal = self.tiny = float(limits.smallest_normal)
 
     def __repr__(self) -> str:

@@ -33,6 +33,8 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           ScheduleError                                a recorded run broke the order of accesses
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
@@ -70,8 +72,8 @@ __all__ = [
 
 
 on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made
-# what a device's driver says of its own error numbers, if one is loaded
-on_device_failed: list[Callable[[int], str]] = []
+# what a device's driver makes of the details of DEVICE_FAILED, if one is loaded
+on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 
 class FlowError(Exception):
@@ -272,7 +274,7 @@ def exception_for(status: int, details: Sequence[int] = ()) -> FlowError:
     """The exception that a kernel's status and details stand for."""
     values = [*details, *([0] * (DETAILS - len(details)))]
     for function in on_device_failed if status == Status.DEVICE_FAILED else ():
-        return DeviceError(function(values[0]))
+        return function(values)
     if status in _TABLE:
         kind, message = _TABLE[status]
         return kind(message.format(*values))

@@ -24,9 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
 from flowvm.device import cpu
+from flowvm.dtype import DType, bfloat16
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.reading import adopt_array, memory_of
+from flowvm.reading import adopt_array, memory_of, values_of
 from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["from_dlpack"]
@@ -56,7 +58,7 @@ def _dlpack(
     copy: bool | None = None,
 ) -> Any:
     here = _dlpack_device(t)
-    if stream is not None and (here == CPU or not isinstance(stream, int)):
+    if stream is not None and (here == CPU or not _is_stream(stream)):
         raise ArgumentError(f"__dlpack__: a tensor on {t.device} takes no stream {stream!r}")
     asked = here if dl_device is None else tuple(map(int, dl_device))
     if asked != here and (asked != CPU or copy is False):
@@ -67,11 +69,22 @@ def _dlpack(
             "use t.detach()"
         )
     if asked == CPU:
-        return _capsule(t.numpy() if copy else memory_of(t), max_version)
-    from flowvm.cuda.exchange import exported, marked
+        memory = memory_of(t)
+        capsule = _capsule(memory.copy() if copy else memory, max_version)
+    else:
+        from flowvm.cuda.exchange import exported
 
-    memory = exported(t.detach().clone() if copy else t)
-    return marked(_capsule(memory, max_version), asked)
+        memory = exported(t.detach().clone() if copy else t)
+        capsule = marked(_capsule(memory, max_version), asked)
+    return retyped(capsule, BFLOAT) if t._meta.dtype is bfloat16 else capsule
+
+
+def _is_stream(number: Any) -> bool:
+    """Whether DLPack has it: -1 for none, 1 and 2 for the default ones, or a handle; 0 is neither.
+
+    Which of them it is does not matter: what goes out has been computed.
+    """
+    return isinstance(number, int) and number >= -1 and number != 0
 
 
 def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) -> Any:
@@ -101,6 +114,7 @@ class _Producer:
     def __init__(self, source: Any) -> None:
         self.source = source
         self.versioned = False
+        self.dtype: DType | None = None  # if it is not the one that NumPy sees
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self.source.__dlpack_device__()
@@ -109,6 +123,9 @@ class _Producer:
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.source.__dlpack__(**options)
         self.versioned = "dltensor_versioned" in repr(capsule)
+        if dtype_code(capsule) == BFLOAT:
+            self.dtype = bfloat16
+            retyped(capsule, UNSIGNED)
         return capsule
 
 
@@ -153,7 +170,7 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
         raise ArgumentError(
             f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
         )
-    return adopt_array(array.copy() if obstacle else array)
+    return adopt_array(array.copy() if obstacle else array, dtype=producer.dtype)
 
 
 def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
@@ -170,7 +187,7 @@ def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
         raise ArgumentError(
             f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
         )
-    return tensor_on(array, producer.device, obstacle)
+    return tensor_on(array, producer.device, obstacle, producer.dtype)
 
 
 class _Lender:
@@ -198,10 +215,10 @@ def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray
     if copy is False:
         if t._meta.device is not cpu:
             raise ArgumentError(f"a tensor on {t.device} cannot be an array uncopied")
-        if dtype is not None and np.dtype(dtype) != t.dtype.numpy:
+        if np.dtype(t.dtype.numpy if dtype is None else dtype) != t.dtype.numpy:
             raise ArgumentError(f"a {t.dtype.name} tensor cannot be {np.dtype(dtype)} uncopied")
         return memory_of(t)
-    return memory_of(t).astype(t.dtype.numpy if dtype is None else dtype)
+    return values_of(t).astype(t.dtype.numpy if dtype is None else dtype)
 
 
 # --- pickle and copy ------------------------------------------------------------------------------
@@ -213,10 +230,12 @@ def _rebuild(
     requires_grad: bool,
     attributes: dict[str, Any],
     device: str = "cpu",
+    dtype: DType | None = None,
 ) -> Tensor:
     if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
         array = array.copy()
-    return _of_class(cls, adopt_array(array).to(device), requires_grad, attributes)
+    made = adopt_array(array, dtype=dtype).to(device)
+    return _of_class(cls, made, requires_grad, attributes)
 
 
 def _of_class(
@@ -241,8 +260,8 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
 
     It comes back on the device that it was on, which must be there.
     """
-    facts = type(t), t.numpy(), t.requires_grad and t.is_leaf, _attributes(t)
-    return _rebuild, (facts if t._meta.device is cpu else (*facts, str(t._meta.device)))
+    facts = type(t), memory_of(t).copy(), t.requires_grad and t.is_leaf, _attributes(t)
+    return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
 
 
 @method("__copy__")

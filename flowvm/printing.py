@@ -129,14 +129,14 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
     kept = [
         [*range(edge), *range(d - edge, d)] if cut and d > 2 * edge else [*range(d)] for d in shape
     ]
-    elements = _elements(t, kept)
+    elements = t._meta.dtype.loaded(_elements(t, kept))
     text = _element_text(elements, t._meta.dtype, options)
     width = max((len(text(v)) for v in elements.ravel().tolist()), default=1)
     return Shown(elements, lambda v: text(v).rjust(width), width, cut)
 
 
 def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
-    """A copy of the elements at the positions `kept` of each dimension."""
+    """A copy of the elements at the positions `kept` of each dimension, as they are stored."""
     if t._meta.device is not cpu:
         from flowvm.cuda.peeking import elements
 

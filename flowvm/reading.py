@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import Device, cpu
-from flowvm.dtype import DType, float16
+from flowvm.dtype import DType
 from flowvm.dtype import from_numpy as dtype_from_numpy
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
 from flowvm.interpreter import current_recorder
@@ -23,7 +23,7 @@ from flowvm.tensor import Tensor, method, new_tensor
 from flowvm.vm.engine import engine, hot
 from flowvm.vm.tracebacks import border
 
-__all__ = ["adopt_array", "memory_now", "memory_of", "wait_for"]
+__all__ = ["adopt_array", "memory_now", "memory_of", "values_of", "wait_for"]
 
 _SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,
@@ -46,7 +46,7 @@ class _Memory:
         self.__array_interface__ = {
             "version": 3,
             "shape": tuple(meta.shape),
-            "typestr": meta.dtype.numpy.str,
+            "typestr": meta.dtype.storage.str,
             "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
             "data": (engine.pointer(tensor._ref), False),
         }
@@ -66,12 +66,17 @@ def wait_for(t: Tensor) -> None:
 
 def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
     """A NumPy array on the tensor's own memory, after waiting for its writer; on that of a copy, if
-    it is on a device.
+    it is on a device.  It has the dtype's `storage`: the bits of bfloat16.
     """
     if t._meta.device is not cpu:
         t = on_host(t)
     wait_for(t)
     return memory_now(t)
+
+
+def values_of(t: Tensor) -> np.ndarray[Any, Any]:
+    """The numbers, to be read at once: `memory_of`, where NumPy has none a float32 copy."""
+    return t._meta.dtype.loaded(memory_of(t))
 
 
 def on_host(t: Tensor) -> Tensor:
@@ -84,7 +89,7 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
     """`memory_of` for who knows that the writer is done."""
     meta = t._meta
     if meta.numel == 0:
-        return np.empty(meta.shape, meta.dtype.numpy)
+        return np.empty(meta.shape, meta.dtype.storage)
     # a detached tensor, so that holding the array holds no autograd graph
     held = new_tensor(t._ref, meta, t.storage())
     return np.asarray(_Memory(held))
@@ -95,8 +100,10 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
 def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     """The values, as a NumPy array of its own, once they are there.
 
-    A tensor that requires grad gives its values too.
+    A tensor that requires grad gives its values too.  ArgumentTypeError for bfloat16, which NumPy
+    has not.
     """
+    _ = t._meta.dtype.numpy
     return memory_of(t).copy()
 
 
@@ -113,9 +120,9 @@ def item(t: Tensor) -> Any:
         t = on_host(t)
     wait_for(t)
     address = engine.pointer(t._ref)
-    if meta.dtype is float16:
-        bits = ctypes.c_uint16.from_address(address).value
-        return float(np.uint16(bits).view(np.float16))
+    if meta.dtype.reduced:
+        bits = np.array(ctypes.c_uint16.from_address(address).value, np.uint16)
+        return float(meta.dtype.loaded(bits.view(meta.dtype.storage)))
     return _SCALARS[meta.dtype.name].from_address(address).value
 
 
@@ -123,7 +130,7 @@ def item(t: Tensor) -> Any:
 @border
 def tolist(t: Tensor) -> Any:
     """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor."""
-    return memory_of(t).tolist()
+    return values_of(t).tolist()
 
 
 # --- as a Python number ---------------------------------------------------------------------------
@@ -164,12 +171,18 @@ def _index(t: Tensor) -> int:
     return int(t.item())
 
 
-def adopt_array(array: np.ndarray[Any, Any], owner: Any = None, device: Device = cpu) -> Tensor:
+def adopt_array(
+    array: np.ndarray[Any, Any],
+    owner: Any = None,
+    device: Device = cpu,
+    dtype: DType | None = None,
+) -> Tensor:
     """A tensor on `array`'s memory, which stays alive with it, and which is on `device`.
 
-    Strides must be multiples of the element size, and not negative.
+    Strides must be multiples of the element size, and not negative.  `dtype`: whose `storage` the
+    array has, if not that of the array.
     """
-    dtype: DType = dtype_from_numpy(array.dtype)
+    dtype = dtype_from_numpy(array.dtype) if dtype is None else dtype
     stride = tuple(s // array.itemsize for s in array.strides)
     meta = TensorMeta.of(array.shape, dtype, device, stride)
     storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)

@@ -23,10 +23,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from flowvm import ops
 from flowvm.device import Device, as_device, cpu
-from flowvm.dtype import DType, dtype_named
+from flowvm.dtype import DType, bfloat16, dtype_named
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.reading import adopt_array, memory_of
 from flowvm.tensor import Tensor
 
 __all__ = ["load", "save"]
@@ -44,8 +44,9 @@ def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
     """
     from safetensors.numpy import save as to_bytes
 
-    arrays, metadata = _flatten(obj)
-    data = to_bytes(arrays, metadata)
+    tensors, metadata = _flatten(obj)
+    data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
+    data = _relabelled(data, {n: "BF16" for n, t in tensors.items() if t.dtype is bfloat16})
     if not isinstance(f, (str, os.PathLike)):
         f.write(data)
         return
@@ -78,7 +79,10 @@ def load(
         where, data = "the given file", f.read()
     header = _header(data, where)
     arrays = _arrays(data, header, where)
-    tensors = {name: _tensor(array, place) for name, array in arrays.items()}
+    tensors = {
+        name: _tensor(array, bfloat16 if header[name]["dtype"] == "BF16" else None, place)
+        for name, array in arrays.items()
+    }
     structure = header.get("__metadata__", {}).get(_KEY)
     if structure is None:
         return tensors
@@ -94,12 +98,27 @@ def load(
 # ---- writing
 
 
-def _flatten(obj: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
-    """(name -> array, metadata)."""
+def _flatten(obj: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(name -> tensor, metadata)."""
     writer = _Writer()
     tree = writer.tree(obj, "")
     structure = json.dumps({"version": _VERSION, "tree": tree}, separators=(",", ":"))
-    return {name: _array(t) for name, t in writer.tensors.items()}, {_KEY: structure}
+    return writer.tensors, {_KEY: structure}
+
+
+def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
+    """The file with other dtypes, of the same size, for these tensors: safetensors has no arrays of
+    what NumPy has no dtype for, and is shown their bits.
+    """
+    if not dtypes:
+        return data
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    for name, dtype in dtypes.items():
+        header[name]["dtype"] = dtype
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 class _Writer:
@@ -158,7 +177,7 @@ def _join(path: str, key: object) -> str:
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     # safetensors writes the buffer as it lies, so it must be dense (and 0-d arrays stay 0-d).
-    return np.array(tensor.detach().to("cpu").numpy(), order="C", copy=True)
+    return np.array(memory_of(tensor.detach()), order="C", copy=True)
 
 
 def _umask() -> int:
@@ -199,17 +218,20 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
                 f"flow.load: tensor {name!r} in {where} has dtype {entry.get('dtype')}, which "
                 f"flowvm has not; it has {sorted(_DTYPES)}. Convert the file first"
             )
+    bits = [n for n, e in header.items() if n != "__metadata__" and e["dtype"] == "BF16"]
     try:
-        return dict(from_bytes(data))
+        return dict(from_bytes(_relabelled(data, dict.fromkeys(bits, "U16"))))
     except SafetensorError as error:
         raise ArgumentError(f"flow.load: {where} is damaged ({error})") from None
 
 
-_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "F32", "F64"})
+_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"})
 
 
-def _tensor(array: np.ndarray[Any, Any], device: Device) -> Tensor:
-    return ops.tensor(array, device=device)
+def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) -> Tensor:
+    """A copy of what the file holds, whose bits `array` has if NumPy has no such dtype."""
+    there: Tensor = adopt_array(np.array(array, order="C"), dtype=dtype).to(device)
+    return there
 
 
 class _Reader:

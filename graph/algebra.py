@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType
+from flowvm.dtype import DType, finfo
 from flowvm.graph.logical import LogicalGraph, Operand, OpNode
 from flowvm.graph.rewriting import Accesses, is_pure, rebuilt, together
 from flowvm.ops.binary import _add, _div, _sub, mul
@@ -133,7 +133,7 @@ def _division_by_power_of_two(facts: _Facts, place: int, node: OpNode) -> OpNode
     if not node.inputs[0].meta.dtype.is_floating_point or value == 0 or not math.isfinite(value):
         return None
     mantissa, exponent = math.frexp(value)
-    least = np.finfo(dtype.numpy).minexp + 2  # beyond, 1 / c would not be a normal number
+    least = round(math.log2(finfo(dtype).tiny)) + 2  # beyond, 1 / c would not be a normal number
     if abs(mantissa) != 0.5 or not least < exponent < -least:
         return None
     return replace(node, operator=mul._variant("ts"), attrs=(float,), scalars=(1.0 / value,))
@@ -169,9 +169,12 @@ def _lossless(source: DType, target: DType) -> bool:
     """Whether every value of `source` is one of `target`."""
     if source is target:
         return True
-    if not target.is_floating_point or source.is_floating_point or source.is_bool:
-        return bool(np.can_cast(source.numpy, target.numpy, "safe")) and not target.is_bool
-    return np.finfo(target.numpy).nmant + 1 >= 8 * source.itemsize  # of integers: all their digits
+    if source.is_floating_point:
+        exact = target.is_floating_point and source.digits <= target.digits
+        return exact and finfo(source).max <= finfo(target).max
+    if target.is_floating_point:
+        return source.is_bool or target.digits >= 8 * source.itemsize  # all digits of integers
+    return bool(np.can_cast(source.numpy, target.numpy, "safe")) and not target.is_bool
 
 
 def _copied_fill(facts: _Facts, place: int, node: OpNode) -> OpNode | None:

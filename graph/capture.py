@@ -26,9 +26,18 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from flowvm import jit
+from flowvm.device import Device, cpu
 from flowvm.errors import CaptureError, Status
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.interpreter import Node, Operator, OutputEdge, current_recorder, find_user, recording_to
+from flowvm.interpreter import (
+    Node,
+    Operator,
+    OutputEdge,
+    current_recorder,
+    device_of,
+    find_user,
+    recording_to,
+)
 from flowvm.live import Decisions, Frozen, Leaf, Live
 from flowvm.meta import TensorMeta
 from flowvm.streams import current_stream
@@ -431,7 +440,7 @@ class Capture:
             code,
             last,
             forward,
-            self._stream(),
+            self._stream(device_of(tuple(o.meta for o in (*written, *read)), attrs)),
             self.repeat,
             region=self.region if self.phase == "forward" else 0,
             again=self.again,
@@ -439,17 +448,19 @@ class Capture:
         self.graph.nodes.append(node)
         return _entry_instead(0 if into else len(outputs), op.name)
 
-    def _stream(self) -> int:
-        """This thread's stream, which lives as long as the graph."""
-        stream = current_stream()
-        if self.repeat > 1 and self.graph.streams and stream is not self.graph.streams[0]:
+    def _stream(self, device: Device) -> int:
+        """This thread's stream for a device, which lives as long as the graph; that which it has by
+        default is 0 everywhere.
+        """
+        stream, number = _stream_for(device)
+        if self.repeat > 1 and self.graph.streams and stream != self.graph.streams[0]:
             raise CaptureError(
                 f"{self.graph.name}: with gradient accumulation, build runs on one stream; leave "
                 f"out `with flow.stream(...)` in it"
             )
-        if all(stream is not s for s in self.graph.streams):
+        if stream not in self.graph.streams:
             self.graph.streams.append(stream)
-        return stream.number
+        return number
 
     def enter(self, node: Node) -> None:
         """What follows belongs to the module in which `node` was made, or, for a node of no
@@ -488,6 +499,18 @@ def _held() -> int:
 
 
 _HELD = _held()
+
+
+def _stream_for(device: Device) -> tuple[Any, int]:
+    """The stream that this thread issues to, and its number, or 0 for the device's own."""
+    if device is cpu:
+        stream = current_stream()
+        return stream, stream.number
+    from flowvm.cuda.events import current_stream as used_stream
+    from flowvm.cuda.streams import streams
+
+    used: Any = used_stream(device)
+    return used, 0 if used.number == streams(device.index or 0).compute else used.number
 
 
 @contextmanager

@@ -48,7 +48,8 @@ TRANSPOSED = {  # which operands of a product are
     operator_of(_matmul_tn): (True, False),
     operator_of(_affine): (False, True),
 }
-QUICK = {"abs", "maximum", "minimum", "half", "copysign", "sign", "sqrt"}  # functions that join
+# functions that join
+QUICK = {"abs", "maximum", "minimum", "half", "bfloat", "copysign", "sign", "sqrt"}
 SUM = "t0 = x0 + x1\n"  # how a program begins that adds its second operand first
 
 

@@ -3,8 +3,8 @@
 Every elementwise op is declared by a scalar expression, so a group is a list of assignments; names
 go by position and sizes are not in it, so what repeats from layer to layer is compiled once.
 
-float16 is what a value is stored as: it is computed in float32, and each result that eager code
-would have stored as float16 is rounded to it, so fusing changes no such value.
+float16 and bfloat16 are what a value is stored as: it is computed in float32, and each result that
+eager code would have stored so is rounded, so fusing changes no such value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flowvm.dtype import ALL_DTYPES
 from flowvm.graph.logical import Operand, OpNode
 from flowvm.interpreter import Invocation, Operator
 from flowvm.live import Live
@@ -32,7 +33,8 @@ __all__ = [
     "title",
 ]
 
-COMPUTED = {"float16": "float32", "float32": "float32", "float64": "float64"}
+COMPUTED = {d.name: d.compute.name for d in ALL_DTYPES if d.is_floating_point}
+ROUNDED = {"float16": "half", "bfloat16": "bfloat"}  # the functions that round to them
 MOST_NAMES = 6  # of ops in the name of a fused one
 RECIPE = "flowvm.graph.fusion_program:fused_operator"
 
@@ -132,8 +134,8 @@ def program_text(
         names[out] = f"t{len(lines)}"
         tree = _Renamed(places).visit(ast.parse(form.expr, mode="eval"))
         text = ast.unparse(ast.fix_missing_locations(tree))
-        if out.meta.dtype.name == "float16":
-            text = f"half({text})"
+        if out.meta.dtype.reduced:
+            text = f"{ROUNDED[out.meta.dtype.name]}({text})"
         lines.append(f"{names[out]} = {text}")
     results = ", ".join(names[o] for o in outputs)
     lines.append(f"({results})" if len(outputs) > 1 else results)

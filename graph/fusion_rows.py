@@ -15,9 +15,11 @@ of the time, a norm written out 0.77, a norm's gradient and the ops around it 0.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flowvm.graph.device_rows import held_launch, held_operator, holds
 from flowvm.graph.fusion import is_elementwise
 from flowvm.graph.fusion_program import is_program, program_of, title
 from flowvm.graph.grouping import MOST_OPERANDS, Group, Groups
@@ -26,7 +28,7 @@ from flowvm.graph.row_layout import Part, RowProgram, arrange, lower_rows
 from flowvm.interpreter import Invocation, Operator
 from flowvm.meta import TensorMeta
 
-__all__ = ["fuse_rows", "row_operator"]
+__all__ = ["fuse_rows", "fuse_rows_on_device", "row_operator"]
 
 # bytes that a group must save: to find them in the second-level cache costs nothing
 WORTH = 1 << 20
@@ -54,8 +56,40 @@ def fuse_rows(graph: LogicalGraph) -> LogicalGraph:
     for group in found:
         made = _Made.of(groups, groups.members(group))
         if made is not None and made.saved >= WORTH:
-            chosen.append((group, _node(groups, group, made)))
+            chosen.append((group, _node(groups, group, made, row_operator, made.program.blocks)))
     return groups.joined(chosen)
+
+
+def fuse_rows_on_device(graph: LogicalGraph) -> LogicalGraph:
+    """Fuse elementwise nodes with the kernels that hold the rows they make or take."""
+    groups = Groups(graph)
+    held = {id(node) for node in graph.nodes if groups.makes_values(node) and _is_held(node)}
+    if not held:
+        return graph
+
+    def joins(node: OpNode) -> bool:
+        return id(node) in held or is_program(node.operator) or is_elementwise(node)
+
+    def fits(members: list[OpNode]) -> bool:
+        if sum(id(m) in held for m in members) != 1:
+            return False
+        made = _Made.of(groups, members)
+        return made is not None and held_launch(made.program) is not None
+
+    chosen = []
+    for group in groups.search(joins, fits):
+        made = _Made.of(groups, groups.members(group))
+        assert made is not None
+        chosen.append((group, _node(groups, group, made, held_operator, "")))
+    return groups.joined(chosen)
+
+
+def _is_held(node: OpNode) -> bool:
+    if is_elementwise(node) or is_program(node.operator) or not node.outputs or not node.inputs:
+        return False
+    metas = tuple(operand.meta for operand in node.inputs)
+    like = metas[0].numel == node.outputs[0].meta.numel
+    return like and holds(node.operator, metas, node.attrs)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -137,10 +171,12 @@ class _Made:
         return total
 
 
-def _node(groups: Groups, group: Group, made: _Made) -> OpNode:
+def _node(
+    groups: Groups, group: Group, made: _Made, maker: Callable[..., Operator], blocks: str
+) -> OpNode:
     members = groups.members(group)
     names = [m.operator.name.removeprefix("fused[").removesuffix("]") for m in members]
-    operator = row_operator(
+    operator = maker(
         title(",".join(names).split(",")),
         tuple((p.operator, p.attrs, p.refs, p.scalars) for p in made.program.parts),
         len(made.outputs),
@@ -153,7 +189,7 @@ def _node(groups: Groups, group: Group, made: _Made) -> OpNode:
         operator=operator,
         inputs=tuple(made.inputs),
         outputs=tuple(made.outputs),
-        attrs=(metas, made.program.blocks),
+        attrs=(metas, blocks),
         scalars=tuple(made.scalars),
     )
 

@@ -62,8 +62,9 @@ class Launching:
         blocks = _Blocks(array("q", [*[0] * given, *held, *access, *[0] * len(kinds)]))
         entry = _Entry(plan, info)
         mutated = [b.held for b in graph.mutated()]
-        seen = sum(b.nbytes for b in made) + sum(o.buffer.nbytes for o in graph.inputs)
-        source = _Source(plan, given, len(operands), len(mutated), seen >= LARGE)
+        seen = [*made, *(o.buffer for o in graph.inputs)]
+        large = plan.chunk_bytes + sum(b.nbytes for b in seen) >= LARGE
+        source = _Source(plan, given, len(operands), len(mutated), large)
         self._source = source
         self.own: dict[str, Any] = {
             "entry": entry.number,

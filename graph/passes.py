@@ -20,10 +20,11 @@ from flowvm.device import cpu
 from flowvm.errors import ArgumentError
 from flowvm.graph.accumulate import accumulate_in_place, values_of_sums
 from flowvm.graph.algebra import simplify
+from flowvm.graph.biases import split_biases
 from flowvm.graph.checkpointing import checkpoint_regions, recompute
 from flowvm.graph.epilogues import fuse_epilogues
 from flowvm.graph.fusion import fuse_elementwise
-from flowvm.graph.fusion_rows import fuse_rows
+from flowvm.graph.fusion_rows import fuse_rows, fuse_rows_on_device
 from flowvm.graph.inplace import reuse_memory
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.memory import eager_peak
@@ -42,6 +43,7 @@ __all__ = [
     "fold_constants",
     "optimize",
     "pass_names",
+    "passes_for",
 ]
 
 Pass = Callable[[LogicalGraph], LogicalGraph]
@@ -49,8 +51,8 @@ Told = Callable[[str, LogicalGraph, LogicalGraph], None]
 FOLD_BYTES = 1 << 20  # a constant larger than this is rather computed again than kept
 
 
-# what makes kernels that only the CPU has
-CPU_ONLY = ("epilogues", "rows", "updates")
+# on a device, other passes run in the places of those that make a CPU's kernels
+ON_DEVICES: dict[str, Pass] = {"epilogues": split_biases, "rows": fuse_rows_on_device}
 
 
 def optimize(
@@ -67,8 +69,8 @@ def optimize(
     captured = graph
     graph = settled(replace(graph, eager=eager_peak(graph)))
     lowered: dict[Any, Any] = {}
-    for name, run in PASSES.items():
-        if name in without or (name in CPU_ONLY and graph.devices() - {cpu}):
+    for name, run in passes_for(graph).items():
+        if name in without:
             continue
         after = run(graph)
         after.check(lowered)
@@ -82,6 +84,14 @@ def optimize(
             )
         graph = after
     return replace(graph, captured=(captured, tuple(without)))
+
+
+def passes_for(graph: LogicalGraph) -> dict[str, Pass]:
+    """The passes of a graph where its tensors are; of one on several devices there will be none."""
+    devices = graph.devices()
+    if devices <= {cpu}:
+        return PASSES
+    return {**PASSES, **ON_DEVICES} if len(devices) == 1 else {}
 
 
 def pass_names(names: Sequence[str]) -> Sequence[str]:

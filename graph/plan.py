@@ -17,18 +17,21 @@ import functools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from flowvm.device import cpu
 from flowvm.errors import CaptureError
 from flowvm.graph.actors import ActorDesc, actors_of, by_actor
 from flowvm.graph.inplace import shared
 from flowvm.graph.launching import Launching
 from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.memory import Block, MemoryPlan, MemoryReport, joined, plan_memory
+from flowvm.graph.plan_info import PlanInfo
 from flowvm.graph.printing import operand_text, size_text
 from flowvm.graph.words import ActorWords, PlanWords
-from flowvm.interpreter import Invocation, lowered
+from flowvm.interpreter import Invocation, device_of, lowered
+from flowvm.live import Live
+from flowvm.meta import TensorMeta
 from flowvm.tensor import Tensor
 from flowvm.vm.engine import engine
 
@@ -56,65 +59,16 @@ class RegstDesc:
 
 @dataclass(eq=False)
 class TaskDesc:
-    """A node with what runs it; `scratch` is its part of the chunk."""
+    """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
+    bad data.
+    """
 
     number: int
     node: OpNode
     invocation: Invocation
     registers: list[tuple[str, Operand, RegstDesc]]
     scratch: Block | None
-
-
-class PlanInfo:
-    """What messages and traces say of a Plan's entry, and what its words point to.
-
-    `writers`: which task writes an operand of the launch last.
-
-    An entry lives as long as the VM, so this holds no tensor and no Plan.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.name = plan.name
-        self.operands = f"{len(plan.tasks)} tasks"
-        self.nodes = [_described(task.node) for task in plan.tasks]
-        self.forward = [task.node.forward for task in plan.tasks]
-        self.recorded = [_recorded(task.node) for task in plan.tasks]
-        self.sizes = [buffer.nbytes for buffer in plan.made]
-        self.writers = {
-            r.operand: task.number
-            for task in plan.tasks
-            for access, _, r in task.registers
-            if r.operand >= 0 and access != "const"
-        }
-        self.accesses = [_shared(task) for task in plan.tasks] if plan.actors else []
-        self.kept = plan.kept
-        self.described = {
-            "registers": len(plan.registers),
-            "chunk": plan.chunk_bytes,
-            "regst_num": plan.graph.regst_num,
-            "actors": [[a.stream, a.first, a.count, a.inputs, a.credits] for a in plan.actors],
-            "tasks": [[node.repeat, node.stream] for node in plan.graph.nodes],
-        }
-
-    def locate(self, task: int) -> tuple[str, CodeType | None, int, str]:
-        """(name, code, offset, operands) of the node that a task came from; -1: no task ran."""
-        return self.nodes[task] if task >= 0 else ("memory", None, 0, self.operands)
-
-
-def _described(node: OpNode) -> tuple[str, CodeType | None, int, str]:
-    operands = " · ".join(f"{access} {o.meta!r}" for access, o in node.accesses())
-    return f"{node.operator.name} (node {node.number})", node.code, node.last, operands
-
-
-def _shared(task: TaskDesc) -> tuple[tuple[int, bool], ...]:
-    """Operands of the launch that a task touches, and whether it writes them."""
-    return tuple((r.operand, a != "const") for a, _, r in task.registers if r.operand >= 0)
-
-
-def _recorded(node: OpNode) -> tuple[str, str, str, tuple[Any, ...]]:
-    """What the profiler says of a task: operator, module, phase, metas (outputs first)."""
-    metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
-    return node.operator.name, node.scope, node.phase, metas
+    reports: bool = False
 
 
 class Plan:
@@ -137,7 +91,11 @@ class Plan:
         if several:
             graph = by_actor(graph)
         self.graph, self.name, regst_num = graph, graph.name, graph.regst_num
-        self.actors = actors_of(graph, regst_num) if several else []
+        chains = actors_of(graph, regst_num) if several else []
+        on_cpu = graph.devices() <= {cpu}
+        self.actors = chains if on_cpu else []
+        # on a device: of one graph
+        self.branches = [] if on_cpu else chains or [ActorDesc(0, 0, 0, len(graph.nodes))]
         self.variables = graph.variables()
         self.made = _made(graph)
         self.registers = self._registers()
@@ -145,7 +103,9 @@ class Plan:
         # of the VM; the CPU's is wherever the caller issues to
         self.stream = max((task.invocation.stream for task in self.tasks), default=0)
         self.memory = self._memory()
-        actors = ActorWords(self.actors, regst_num, engine.launch_stream()) if several else None
+        actors = None
+        if self.actors:
+            actors = ActorWords(self.actors, regst_num, engine.launch_stream())
         made = PlanWords(self, actors)
         self.words, self.kept, self.device_graph = made.words, made.kept, made.graph
         self.live, self.live_kinds, self.turns = made.live, made.live_kinds, made.turns
@@ -153,7 +113,7 @@ class Plan:
             weakref.finalize(self, _close, actors).atexit = False
         operands = sum(r.operand >= 0 for r in self.registers.values())
         head = (8 * operands + 8 + 63) // 64 * 64  # the addresses that operands start from
-        self.chunk_bytes = head + self.memory.nbytes
+        self.chunk_bytes = head + self.memory.nbytes + made.extra
         self.launching = Launching(self, PlanInfo(self))
 
     @property
@@ -223,12 +183,12 @@ class Plan:
     def _task(self, number: int, node: OpNode) -> TaskDesc:
         metas = tuple(operand.meta for operand in node.inputs)
         into = tuple(operand.meta for operand in node.outputs) if node.into else ()
-        invocation = lowered(node.operator, (*into, *metas), node.attrs)
+        invocation, reports = _lowered(node, (*into, *metas))
         registers = [(a, o, self.registers[o.buffer]) for a, o in node.accesses()]
         scratch = None
         if invocation.scratch:
             scratch = Block(invocation.scratch, number, number, f"scratch of {number}")
-        return TaskDesc(number, node, invocation, registers, scratch)
+        return TaskDesc(number, node, invocation, registers, scratch, reports)
 
     # --- replay -------------------------------------------------------------------------------
 
@@ -291,6 +251,8 @@ class Plan:
         )
 
     def _actors_text(self) -> str:
+        if len(self.branches) > 1:
+            return f"one stream, {len(self.branches)} branches of a CUDA graph"
         if not self.actors:
             return "one stream, one actor"
         streams = len({actor.stream for actor in self.actors})
@@ -309,6 +271,16 @@ class Plan:
             f"<Plan {self.name}: {len(self.tasks)} tasks, {len(self.registers)} registers, "
             f"chunk {size_text(self.memory.nbytes)}>"
         )
+
+
+def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool]:
+    """What runs a node, and whether it reports."""
+    operator, attrs = node.operator, node.attrs
+    if operator.everywhere or device_of(metas, attrs) is cpu:
+        return lowered(operator, metas, attrs), False
+    from flowvm.ops.cuda.lowering import lower_task
+
+    return lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
 
 
 def _made(graph: LogicalGraph) -> list[Buffer]:

@@ -28,7 +28,7 @@ from flowvm.ops.blocks import (
 from flowvm.ops.plan import PATTERN, Dim, Plan, plan_of_blocks
 from flowvm.ops.scalar_launch import broadcast_stride
 
-__all__ = ["Part", "RowProgram", "arrange", "lower_rows"]
+__all__ = ["Part", "Ref", "RowProgram", "arrange", "lower_rows", "merged_dims"]
 
 SHORT = 32  # elements of a row that is worth a loop of its own
 Ref = tuple[
@@ -197,7 +197,7 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
     for i, (place, meta) in enumerate(part.refs):
         made = i < len(part.outs)
         strides = meta.stride if made else broadcast_stride(meta, part.outs[0][1].shape)
-        across = _merged(shape[split:], strides[split:])
+        across = merged_dims(shape[split:], strides[split:])
         if len(across) > 1:
             return None
         step = across[0][1] if across else 1
@@ -206,7 +206,7 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
             rows_of[place] = length
         elif place < outputs:
             row = rows_of.get(place, 0)
-            down = _merged(shape[:split], outer)
+            down = merged_dims(shape[:split], outer)
             if not row or len(down) > 1 or (down and down[0][1] != row):
                 return None
             if not (step == 0 or (step == 1 and length == row) or length == 1):
@@ -215,7 +215,7 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
     return found
 
 
-def _merged(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+def merged_dims(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """One operand's dimensions, those that it runs through in one made one."""
     found: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
@@ -234,7 +234,7 @@ def _outer_dims(
     """The dimensions that rows are numbered by, and each operand's strides over them: one, if all
     operands run through their rows in one.
     """
-    every = [[_merged(s.sizes, s.outer) for s in part] for part in spreads]
+    every = [[merged_dims(s.sizes, s.outer) for s in part] for part in spreads]
     if all(len(dims) <= 1 for part in every for dims in part):
         return [rows], [[[dims[0][1] if dims else 0] for dims in part] for part in every]
     shapes = {tuple(s for s in part[0].sizes if s != 1) for part in spreads}

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowvm.autocasting import switch_autocast
+from flowvm.graph.conditions import Conditions
 from flowvm.graph.logical import BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.plan import Plan
 from flowvm.interpreter import set_grad_enabled
@@ -34,7 +35,7 @@ MAX_FOLLOWING = 16  # outcomes of one segment; the one that did not come for lon
 
 
 @dataclass(eq=False)
-class Segment:
+class Segment(Conditions):
     """One Plan, what is issued behind it, and what is asked before it is known what follows.
 
     sources    where each of the Plan's inputs is: an input of the call, or a value that crosses
@@ -59,13 +60,10 @@ class Segment:
     draws: list[tuple[Any, list[Any]]] = field(default_factory=list)
     echoes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     watched: list[Any] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=lambda: [None])
     why: str = ""
     end: Any = None
     following: OrderedDict[Outcome, list[Segment]] = field(default_factory=OrderedDict)
-
-    def holds(self) -> bool:
-        """Whether the code would issue this again, now: decisions by numbers, modules' settings."""
-        return all(w.holds() for w in self.watched) and all(f() == o for f, o in self.guards)
 
     def follow(self, outcome: Outcome) -> Segment | None:
         """The segment for this outcome, if there is one that holds."""

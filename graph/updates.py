@@ -10,8 +10,7 @@ A node joins the nodes that stand furthest in front, as long as nothing between 
 reads or reads what it changes.
 
 Invariants:
-- the members of a node share no memory that one of them writes;
-- the layout of a merged kernel holds the layouts of its members, and nothing else is pointed to.
+- the members of a node share no memory that one of them writes.
 """
 
 from __future__ import annotations
@@ -21,18 +20,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from flowvm import jit
+from flowvm.device import Device, cpu
 from flowvm.graph.logical import Buffer, LogicalGraph, Operand, OpNode
 from flowvm.graph.plain import operator_mark, plain, read_operator
 from flowvm.graph.rewriting import is_pure, rebuilt
-from flowvm.interpreter import Invocation, Operator, call_into
+from flowvm.graph.update_kernels import launch_each, lower_each
+from flowvm.interpreter import Invocation, Operator, call_into, device_of
 from flowvm.live import Live
 from flowvm.meta import TensorMeta
-from flowvm.ops.walk import OPERANDS_AT, stack_memory
-from flowvm.vm.lang import call_kernel, load_word, store_word
-from flowvm.vm.layout import ARG_HEADER, DETAILS
 
 __all__ = ["Merged", "merge_updates", "merged_again", "merged_operator"]
 
@@ -60,18 +55,38 @@ def _key(node: OpNode) -> Any:
         return None
     if is_pure(node) and node.phase != "optimizer":  # its result would have to wait for others
         return None
-    if any(operand.meta.nbytes > MOST_BYTES for _, operand in node.accesses()):
-        return None
-    made = _lowered(node)
-    if made.scratch or made.phases or not made.units:
+    if not (_merges_on_cpu if _device_of(node) is cpu else _merges_on_device)(node):
         return None
     run = (node.stream, node.repeat, node.region, node.again)
     return node.operator, node.into, node.phase, *run
 
 
-def _lowered(node: OpNode) -> Invocation:
+def _device_of(node: OpNode) -> Device:
+    return device_of(_metas(node), node.attrs)
+
+
+def _merges_on_cpu(node: OpNode) -> bool:
+    if any(operand.meta.nbytes > MOST_BYTES for _, operand in node.accesses()):
+        return False
+    made = _lowered(node)
+    return bool(made.units) and not made.scratch and not made.phases
+
+
+def _merges_on_device(node: OpNode) -> bool:
+    """Of any size: there, a launch is what costs."""
+    from flowvm.ops.cuda.lowering import launch_of
+    from flowvm.ops.cuda.merging import merges
+
+    return merges(launch_of(node.operator, _metas(node), node.attrs))
+
+
+def _metas(node: OpNode) -> tuple[TensorMeta, ...]:
     into = tuple(o.meta for o in node.outputs) if node.into else ()
-    return node.operator.lower((*into, *(o.meta for o in node.inputs)), node.attrs)
+    return (*into, *(o.meta for o in node.inputs))
+
+
+def _lowered(node: OpNode) -> Invocation:
+    return node.operator.lower(_metas(node), node.attrs)
 
 
 @dataclass(eq=False)
@@ -163,6 +178,8 @@ def _merged(members: Sequence[OpNode]) -> OpNode:
 
 
 def _scalar_kinds(node: OpNode) -> str:
+    if _device_of(node) is not cpu:  # where those that depend on the call do not merge
+        return node.operator.scalar_kinds
     return _lowered(node).scalar_pack[::-1] or node.operator.scalar_kinds
 
 
@@ -181,6 +198,12 @@ class Merged(Operator):
         """`values`, one for each operand, member by member."""
         each = self.ahead + len(self.base.inputs)
         return (values[k * each : (k + 1) * each] for k in range(self.count))
+
+    def operands_of(self, k: int) -> list[int]:
+        """Where member k's operands are among those of the whole, as `base` has them."""
+        each, outs = self.ahead + len(self.base.inputs), len(self.outputs) // self.count
+        first = len(self.outputs) + k * each
+        return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]
 
     def _call_each(self, *args: Any) -> tuple[Any, ...]:
         """Issue the members one by one: what a merged node means."""
@@ -211,11 +234,13 @@ def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Opera
     own = (*outs, *base.inputs)
     changed = {*outs, *base.writes}
     fresh = () if into else base.outputs
-    made = Merged(
+    made: Merged = Merged(
         name=f"{base.name.rstrip('_')}_each",
         inputs=tuple(f"{name}{k}" for k in range(count) for name in own),
         outputs=tuple(f"{name}{k}" for k in range(count) for name in fresh),
-        lower=lambda metas, attrs: _lower(made, kinds, metas, attrs),
+        lower=lambda metas, attrs: lower_each(made, kinds, metas, attrs),
+        infer=lambda metas, attrs: None,
+        cuda=lambda launch, metas, attrs: launch_each(made, metas, attrs),
         attrs=("attrs", "numbers"),
         scalars=tuple(f"number{k}" for k in range(len(kinds))),
         scalar_kinds=kinds,
@@ -239,98 +264,3 @@ def _reference(operator: Operator) -> tuple[Any, ...]:
         return ("recipe", *operator.recipe)
     pattern = operator.form[1] if operator.form is not None else ""
     return ("declared", operator.name, pattern, operator_mark(operator))
-
-
-def _lower(
-    made: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
-) -> Invocation:
-    """The members' kernels in one.
-
-    A unit is one chunk of a large member, or several small members whole.  Layout words: for each
-    unit where its pieces begin, and behind the last; the pieces (member, lo, hi); the members
-    (kernel, operands and scalars in number and where each is among the arguments, layout).
-    """
-    all_attrs, numbers_of = attrs
-    if (known := made.lowered.get((metas, attrs))) is not None:
-        return known
-    each, count = made.ahead + len(made.base.inputs), len(made.outputs)
-    outs = count // made.count
-    lowered = [
-        made.base.lower(tuple(own), own_attrs)
-        for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
-    ]
-    units = _units([(own.units, max(1, own.grain)) for own in lowered])
-    pieces = [piece for unit in units for piece in unit]
-    begins = np.cumsum([0, *map(len, units)])
-    first_piece = len(begins)
-    first_member = first_piece + 3 * len(pieces)
-    words: list[int] = []
-    place: list[int] = []
-    for k, (own, places) in enumerate(zip(lowered, numbers_of, strict=True)):
-        place.append(first_member + len(words))
-        args = [*range(k * outs, (k + 1) * outs)]
-        args += range(count + k * each, count + (k + 1) * each)
-        args += (count + len(made.inputs) + i for i in places)
-        words += [own.kernel, len(args), *args, *own.layout.tolist()]
-    head = [first_piece + 3 * int(b) for b in begins]
-    table = [word for m, lo, hi in pieces for word in (place[m], lo, hi)]
-    layout = np.array([*head, *table, *words], np.int64)
-    metas_out = tuple(meta for own in lowered for meta in own.outputs) if outs else ()
-    result = Invocation(metas_out, _kernel(), layout, len(units), 1, scalar_pack=kinds[::-1])
-    made.lowered[metas, attrs] = result
-    return result
-
-
-Piece = tuple[int, int, int]  # a member, and from where to where in its units
-
-
-def _units(sizes: Sequence[tuple[int, int]]) -> list[list[Piece]]:
-    """Units of about equal work: each (units, grain) cut into chunks, small ones together."""
-    units: list[list[Piece]] = []
-    room = 0.0
-    for member, (count, grain) in enumerate(sizes):
-        for lo in range(0, count, grain):
-            hi = min(lo + grain, count)
-            part = (hi - lo) / grain
-            if part > room:
-                units.append([])
-                room = 1.0
-            units[-1].append((member, lo, hi))
-            room -= part
-    return units
-
-
-def run_pieces(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """The kernel: the pieces of the units [lo, hi), each with arguments as its own kernel has them.
-
-    A member's arguments are laid out on the stack: its details, no scratch, the stream, then its
-    operands and scalars.
-    """
-    own = stack_memory()
-    for k in range(DETAILS):
-        store_word(own + 8 * k, 0)
-    store_word(own + 8 * (ARG_HEADER - 2), 0)
-    store_word(own + 8 * (ARG_HEADER - 1), load_word(args + 8 * (ARG_HEADER - 1)))
-    piece = layout + 8 * load_word(layout + 8 * lo)
-    end = layout + 8 * load_word(layout + 8 * hi)
-    while piece < end:
-        member = layout + 8 * load_word(piece)
-        count = load_word(member + 8)
-        for k in range(count):
-            given = load_word(member + 16 + 8 * k)
-            store_word(own + 8 * (OPERANDS_AT + k), load_word(args + 8 * (OPERANDS_AT + given)))
-        status = call_kernel(
-            load_word(member), own, member + 16 + 8 * count,
-            load_word(piece + 8), load_word(piece + 16), arena,
-        )  # fmt: skip
-        if status != 0:
-            for k in range(DETAILS):
-                store_word(args + 8 * k, load_word(own + 8 * k))
-            return status
-        piece += 24
-    return 0
-
-
-@functools.cache
-def _kernel() -> int:
-    return jit.native(run_pieces, "int32(int64, int64, int64, int64, int64)")

@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.errors import CaptureError
 from flowvm.graph.actors import ActorDesc
-from flowvm.graph.device_graph import DeviceGraph
+from flowvm.graph.device_graph import ChunkEnd, DeviceGraph
 from flowvm.live import Live
 from flowvm.vm import layout as w
 
@@ -41,6 +41,7 @@ class PlanWords:
                 for each repetition of its task is there as often, and `turns` says for which
     starts      for each task: where its words begin
     kept        what the words point to
+    extra       bytes of a chunk behind its temporaries
     """
 
     def __init__(self, plan: Plan, actors: ActorWords | None) -> None:
@@ -51,6 +52,7 @@ class PlanWords:
         self.kept: list[Any] = [actors]
         self.graph: DeviceGraph | None = None
         self.starts: list[int] = []
+        self.extra = 0
         operands = [r for r in plan.registers.values() if r.operand >= 0]
         sizes = [max(1, r.buffer.nbytes) if r.buffer in plan.made else 0 for r in operands]
         head = [0] * w.P_HEAD
@@ -60,22 +62,38 @@ class PlanWords:
         head[w.P_ACTORS] = 0 if actors is None else actors.address
         words = [*head, *sizes]
         sections = section_lengths([task.node.repeat for task in plan.tasks])
+        self._end = ChunkEnd(plan) if plan.stream else None
         for task, section in zip(plan.tasks, sections, strict=True):
             self.starts.append(len(words))
             words += self._task(task, section)
-        if plan.stream:
-            self.graph = DeviceGraph(plan, operands, len(self.live))
+        if self._end is not None:
+            self.graph = DeviceGraph(plan, operands, self._end, len(self.live))
+            self.extra = self._end.nbytes(len(self.live))
             words[w.P_GRAPH] = int(self.graph.words.ctypes.data)
-            self.kept.append(self.graph.words)  # and not its memory, which goes with the Plan
+            self.kept += self.graph.kept  # and not its memory, which goes with the Plan
         self.words: Words = np.array(words, np.int64)
+        starts = [int(self.words.ctypes.data) + 8 * at for at in self.starts]
+        if self.graph is not None:
+            self.graph.place(starts)
         if actors is not None:
-            actors.place([int(self.words.ctypes.data) + 8 * at for at in self.starts])
+            actors.place(starts)
 
     def _array(self, values: Sequence[Any]) -> int:
         """The address of an array that is kept."""
         made = np.array(values, np.int64)
         self.kept.append(made)
         return int(made.ctypes.data)
+
+    def _place_of(self, value: Live, kind: str, times: int) -> tuple[int, int]:
+        """The number of a live scalar among those of a launch, and how far that moves from one
+        repetition to the next.
+        """
+        place = self._places.setdefault((id(value), kind, times), len(self.live))
+        if place == len(self.live):
+            self.live += [value] * times
+            self.live_kinds += [kind] * times
+            self.turns += range(times)
+        return place, int(times > 1)
 
     def _task(self, task: TaskDesc, section: int) -> list[int]:
         made, repeat = task.invocation, task.node.repeat
@@ -91,22 +109,24 @@ class PlanWords:
         kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
         scalars: list[int] = []
         for kind, value in zip(kinds, task.node.scalars, strict=True):
-            if isinstance(value, Live):
-                times = repeat if value.drawn else 1
-                place = self._places.setdefault((id(value), kind, times), len(self.live))
-                scalars += [place, int(times > 1)]
-                if place == len(self.live):
-                    self.live += [value] * times
-                    self.live_kinds += [kind] * times
-                    self.turns += range(times)
-            else:
+            if not isinstance(value, Live):
                 scalars += [-1, bits(kind, value)]
+                continue
+            place, moves = self._place_of(value, kind, repeat if value.drawn else 1)
+            if self._end is None:
+                scalars += [place, moves]
+            else:  # of the address of a number, as of any operand
+                operands.append(self._end.number_at(place) << (w.SOURCE_BITS + 1))
+                steps.append(8 * moves)
+        if self._end is not None:
+            operands.append(self._end.line_of(task.number) << (w.SOURCE_BITS + 1))
+            steps.append(0)
         head = [0] * w.K_OPERANDS
         head[w.K_KERNEL], head[w.K_LAYOUT] = made.kernel, int(made.layout.ctypes.data)
         head[w.K_UNITS], head[w.K_GRAIN] = made.units, max(1, made.grain)
         head[w.K_PHASES], head[w.K_MORE] = self._array(made.phases), len(made.phases)
         head[w.K_SCRATCH] = -1 if task.scratch is None else task.scratch.offset
-        head[w.K_COUNT], head[w.K_SCALARS] = len(operands), len(kinds)
+        head[w.K_COUNT], head[w.K_SCALARS] = len(operands), len(scalars) // 2
         head[w.K_REPEAT], head[w.K_SECTION] = repeat, section
         head[w.K_STEPS] = self._array(steps) if any(steps) else 0
         words = [*head, *operands, *scalars]

@@ -137,7 +137,7 @@ def _assembled(out: TensorMeta, pieces: Sequence[Piece], number: Any, planes: Pl
 
 
 def _bytes_of(out: TensorMeta, number: Any) -> bytes:
-    return np.array(number).astype(out.dtype.numpy).tobytes().ljust(8, b"\0")
+    return out.dtype.stored(np.array(number)).tobytes().ljust(8, b"\0")
 
 
 Cut = tuple[int, int, int, int]  # start in the output, length, start in the source, its step

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, bool_, float16, float32, float64
+from flowvm.dtype import DType, bool_, float64
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.ops.filled import ones
 from flowvm.ops.generator import Generator, default_generator, drawn_from
@@ -53,7 +53,7 @@ def bernoulli(
     meta = need_tensor("bernoulli", "input", input)._meta
     if p is None and not meta.dtype.is_floating_point:
         raise DTypeError(f"bernoulli: probabilities are floats, got {meta.dtype.name}")
-    kind = float32 if meta.dtype is float16 else meta.dtype
+    kind = meta.dtype.compute
     drawn = drawn_from(generator)
     hits: Tensor
     if p is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.autocasting import widened
-from flowvm.dtype import float16, float32, int64
+from flowvm.dtype import float32, int64
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.ops.class_loss_ops import (
     _entropy,
@@ -59,11 +59,12 @@ def nll_loss(
     if hot["autocast"]:
         input, weight = widened(input, weight)
     check_reduction("nll_loss", reduction)
-    if input._meta.dtype is float16:  # sums and counts are beyond its range
+    if input._meta.dtype.reduced:  # sums and counts are beyond its range or its digits
         wide = None if weight is None else weight.to(float32)
         options: Any = {"ignore_index": ignore_index, "reduction": reduction}
-        found: Tensor = nll_loss(input.to(float32), target, wide, **options).to(float16)
-        return found
+        found: Tensor = nll_loss(input.to(float32), target, wide, **options)
+        narrow: Tensor = found.to(input._meta.dtype)
+        return narrow
     target = _indices("nll_loss", target)
     if weight is None:
         loss: Tensor = _nll(input, target, reduction, ignore_index)[0]
@@ -107,12 +108,12 @@ def cross_entropy(
     if hot["autocast"]:
         input, target, weight = widened(input, target, weight)
     meta = input._meta
-    if meta.dtype is float16:
+    if meta.dtype.reduced:
         soft = target.to(float32) if target._meta.dtype.is_floating_point else target
         wide = None if weight is None else weight.to(float32)
         options: Any = {"ignore_index": ignore_index, "reduction": reduction}
         options["label_smoothing"] = label_smoothing
-        out: Tensor = cross_entropy(input.to(float32), soft, wide, **options).to(float16)
+        out: Tensor = cross_entropy(input.to(float32), soft, wide, **options).to(meta.dtype)
         return out
     if target._meta.dtype.is_floating_point:
         return _with_probabilities(input, target, weight, reduction, label_smoothing)

@@ -35,6 +35,7 @@ import numpy as np
 from flowvm import jit
 from flowvm.native import LoweredFunction, Overloaded, lower
 from flowvm.ops import scalar
+from flowvm.ops.reduced import STORED, narrowed_text, widened_text
 from flowvm.ops.scalar_bits import Guarded
 from flowvm.ops.walk import OPERANDS_AT, WALK, provide
 from flowvm.vm.layout import ARENA_BYTES
@@ -64,12 +65,12 @@ _STORED = {
     "int32": "i32",
     "int64": "i64",
     "uint64": "i64",
-    "float16": "half",
+    **STORED,
     "float32": "float",
     "float64": "double",
 }
 _SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
-_FLOATS = ("half", "float", "double")
+_FLOATS = ("float", "double")
 
 
 # --- layouts --------------------------------------------------------------------------------
@@ -126,18 +127,19 @@ class _Text:
 
 def _convert(text: _Text, value: str, source: str, target: str) -> str:
     """`value` as stored for dtype `source`, as stored for `target`; any nonzero byte is true."""
-    a, b = _STORED[source], _STORED[target]
     if source == target and source != "bool":
         return value
+    if source in STORED:
+        value, source = widened_text(text.new, value, source), "float32"
+        return _convert(text, value, source, target)
+    if target in STORED:
+        return narrowed_text(text.new, _convert(text, value, source, "float32"), target)
+    a, b = _STORED[source], _STORED[target]
     if target == "bool":
         zero, test = ("0.0", "fcmp une") if a in _FLOATS else ("0", "icmp ne")
         return text.new(f"zext i1 {text.new(f'{test} {a} {value}, {zero}')} to i8")
     if source == "bool":
         value = text.new(f"zext i1 {text.new(f'icmp ne i8 {value}, 0')} to i8")
-    if b == "half" and a == "double":
-        value, a = text.new(f"fptrunc double {value} to float"), "float"
-    if b == "half" and a not in _FLOATS:
-        value, source, a = _convert(text, value, source, "float32"), "float32", "float"
     if a in _FLOATS and b in _FLOATS:
         wider = _SIZES[b] > _SIZES[a]
         return text.new(f"{'fpext' if wider else 'fptrunc'} {a} {value} to {b}")
@@ -229,11 +231,13 @@ def _elementwise(
 @functools.cache
 def _sources() -> str:
     here = Path(__file__)
-    reached = [here, here.with_name("intrinsics.py"), *sorted(here.parent.glob("scalar*.py"))]
+    near = [here.with_name(f"{name}.py") for name in ("intrinsics", "reduced")]
+    reached = [here, *near, *sorted(here.parent.glob("scalar*.py"))]
     return "\n".join(jit.file_digest(str(path)) for path in reached)
 
 
-_PASSED = {"uint8": "int16", "float16": "float32"}  # what Numba sees instead
+# what Numba sees instead
+_PASSED = {"uint8": "int16", **dict.fromkeys(STORED, "float32")}
 
 
 def _lower_expression(
@@ -626,7 +630,7 @@ def _check_body(
 ) -> bool:
     """Whether `body` takes details; an error where its parameters are not what it will be given."""
     for dtype, _, _ in operands:
-        if dtype == "float16" or dtype not in _STORED:
+        if dtype in STORED or dtype not in _STORED:
             raise ValueError(
                 f"{body.__name__}: a body cannot take {dtype} arrays; convert them first"
             )

@@ -7,6 +7,7 @@ from typing import Any
 from flowvm.device import cpu as _cpu
 from flowvm.dtype import (
     DType,
+    bfloat16,
     bool_,
     float16,
     float32,
@@ -44,6 +45,7 @@ for _name, _to in (
     ("int", int32),
     ("long", int64),
     ("half", float16),
+    ("bfloat16", bfloat16),
     ("float", float32),
     ("double", float64),
 ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype, float16, float32
+from flowvm.dtype import DType, as_dtype
 from flowvm.errors import ArgumentTypeError, ShapeError, Status
 from flowvm.interpreter import Invocation, Node, Operator, call_into, grad_enabled
 from flowvm.meta import Size, TensorMeta
@@ -26,7 +26,7 @@ __all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
     kind, expr, raises = out.dtype, "x", codegen.DIVISION_BY_ZERO
     if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
-        kind = float32 if x.dtype is float16 else x.dtype
+        kind = x.dtype.compute
         expr, raises = "finite(x)", int(Status.NAN_TO_INTEGER)
     return ScalarLaunch(
         (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=raises,

@@ -60,15 +60,15 @@ def tensor(
         there: Tensor = from_interface(data, copy=True).to(dtype, device=device)
         return finished(there, requires_grad)
     place = as_device(device)
-    array = _array(data, None if dtype is None else as_dtype(dtype))
-    return finished(adopt_array(array).to(device=place), requires_grad)
+    array, kind = _array(data, None if dtype is None else as_dtype(dtype))
+    return finished(adopt_array(array, dtype=kind).to(device=place), requires_grad)
 
 
-def _array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
-    """`data` as a fresh C-contiguous array of `dtype`, or of the dtype that it means."""
+def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]:
+    """`data` as a fresh C-contiguous array of what stores `dtype`, or the dtype that it means."""
     if isinstance(data, (np.ndarray, np.generic)):
         kept = dtype_of(data.dtype) if dtype is None else dtype
-        return np.array(data, kept.numpy, order="C", copy=True)
+        return kept.stored(np.asarray(data)), kept
     plain = _plain(data)
     try:
         array = np.array(plain)
@@ -94,7 +94,7 @@ def _array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
                     f"which goes from {limits.min} to {limits.max}"
                 )
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.array(array, dtype.numpy, order="C", copy=True)
+        return dtype.stored(array), dtype
 
 
 def _plain(data: Any) -> Any:
@@ -133,7 +133,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
         shared: Tensor = from_interface(data).to(dtype, device=device)
         return shared
-    if isinstance(data, np.ndarray) and (dtype is None or data.dtype == as_dtype(dtype).numpy):
+    if isinstance(data, np.ndarray) and (dtype is None or dtype_of(data.dtype) is as_dtype(dtype)):
         moved: Tensor = from_numpy(data).to(device=as_device(device))
         return moved
     return tensor(data, dtype=dtype, device=device)

@@ -30,7 +30,6 @@ from flowvm.dtype import (
     DType,
     bool_,
     can_cast,
-    float16,
     get_default_dtype,
     int64,
     result_type_of,
@@ -306,7 +305,7 @@ class Elementwise:
             say(4, f"kernel of {self.name}: out {out.dtype.name} = {self.expr}  of {types}")
         return ScalarLaunch(
             (out,), inputs, self.expr, tuple(self.args), tuple(inner),
-            tuple("float32" if c is float16 else c.name for c in compute),
+            tuple(c.compute.name for c in compute),
             tuple(scalars), pack,
         )  # fmt: skip
 

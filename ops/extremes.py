@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import bool_, float16, float32, int64, uint8
+from flowvm.dtype import bool_, int64, uint8
 from flowvm.errors import ArgumentTypeError
 from flowvm.meta import TensorMeta
 from flowvm.ops import search_kernels
@@ -56,10 +56,10 @@ _columns_body = functools.cache(search_kernels.columns_body)
 
 
 def _launch(order: Any, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
-    """The launch, where there is a walk.  The values of float16 are float32."""
+    """The launch, where there is a walk.  The values of reduced floats are float32."""
     walk = walk_of(x, (dim,))
     assert walk is not None
-    kind = float32 if x.dtype is float16 else x.dtype
+    kind = x.dtype.compute
     values = x.with_shape(shape_without(x.shape, (dim,), keepdim), kind)
     given, lift = kernel_input(x.dtype)
     seen = uint8 if kind is bool_ else kind

@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm.dtype import dtype_named
 from flowvm.native import Intrinsic
+from flowvm.ops.reduced import STORED, widened
 
 __all__ = [
     "ADD",
     "LARGEST",
     "MULTIPLY",
+    "REDUCED",
     "SMALLEST",
     "Rule",
     "choose",
-    "half_of",
     "larger_of",
     "smaller_of",
 ]
@@ -102,22 +104,28 @@ def _choose_define() -> Any:
 choose = Intrinsic(lambda condition, a, b: a if condition else b, _choose_define)
 
 
-def _half_define() -> Any:
-    def typed(context: Any, bits: Any) -> Any:
-        from numba import types
+def _number_of(name: str) -> Intrinsic:
+    """The float32 that bits of the dtype `name` in an int16 stand for."""
 
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            from llvmlite import ir
+    def define() -> Any:
+        def typed(context: Any, bits: Any) -> Any:
+            from numba import types
 
-            return builder.fpext(builder.bitcast(values[0], ir.HalfType()), ir.FloatType())
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                return widened(builder, values[0], name)
 
-        return types.float32(bits), codegen
+            return types.float32(bits), codegen
 
-    return typed
+        return typed
+
+    def python(bits: Any) -> Any:
+        dtype = dtype_named(name)
+        return np.float32(dtype.loaded(np.array(bits, np.int16).view(dtype.storage)))
+
+    return Intrinsic(python, define)
 
 
-# the float32 that float16 bits in an int16 stand for
-half_of = Intrinsic(lambda bits: np.float32(np.int16(bits).view(np.float16)), _half_define)
+REDUCED = {name: _number_of(name) for name in STORED}
 
 
 # --- rules --------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from flowvm.dtype import DType, bool_, float16, int16, uint8
+from flowvm.dtype import DType, bool_, int16, uint8
 from flowvm.meta import TensorMeta
-from flowvm.ops.fold_rules import half_of
+from flowvm.ops.fold_rules import REDUCED
 
 __all__ = [
     "ROW_SEGMENT",
@@ -150,20 +150,20 @@ def plain(v: Any) -> Any:
     return v
 
 
-def _halves(lift: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def of_half(bits: Any) -> Any:
-        return lift(half_of(bits))
+@functools.cache
+def _of_reduced(name: str, lift: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    number = REDUCED[name]
 
-    return of_half
+    def of_bits(bits: Any) -> Any:
+        return lift(number(bits))
 
-
-_of_halves = functools.cache(_halves)
+    return of_bits
 
 
 def kernel_input(
     dtype: DType, lift: Callable[[Any], Any] = plain
 ) -> tuple[DType, Callable[[Any], Any]]:
     """What a kernel sees of elements of `dtype`, and `lift` for that."""
-    if dtype is float16:
-        return int16, _of_halves(lift)
+    if dtype.reduced:
+        return int16, _of_reduced(dtype.name, lift)
     return (uint8 if dtype is bool_ else dtype), lift  # bools are 0 and 1

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.dtype import DType, bool_, float16, float32, int64, uint8
+from flowvm.dtype import DType, bool_, int64, uint8
 from flowvm.meta import TensorMeta
 from flowvm.ops import fold_kernels
 from flowvm.ops.fold_kernels import BUFFER
@@ -194,8 +194,8 @@ class Fold:
         divisor: float = 1.0,
         dtype: DType | None = None,
     ) -> Launch:
-        """The launch, where there is a walk.  That of float16 has a float32 result."""
-        kind = dtype or self.gives(float32 if x.dtype is float16 else x.dtype)
+        """The launch, where there is a walk.  That of reduced floats has a float32 result."""
+        kind = dtype or self.gives(x.dtype.compute)
         out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
         given, lift = kernel_input(x.dtype, self.lift)
         walk = walk_of(x, dims)
@@ -220,8 +220,8 @@ class Fold:
             )
         x = x if x._node is None else alias(x, meta)
         out: Tensor = self.call(x, dims, keepdim, divisor, dtype)
-        if meta.dtype is float16 and dtype is None and self.gives(float16) is float16:
-            out = out.to(float16)
+        if meta.dtype.reduced and dtype is None and self.gives(meta.dtype) is meta.dtype:
+            out = out.to(meta.dtype)
         return out
 
     def _in_steps(
@@ -230,8 +230,8 @@ class Fold:
         """The result where no launch can make it, else None."""
         if walk_of(x._meta, dims) is not None:
             return None
-        if x._meta.dtype is float16:
-            x = x.to(float32)
+        if x._meta.dtype.reduced:
+            x = x.to(x._meta.dtype.compute)
         if not x._meta.contiguous:
             return self(x.contiguous(), dims, keepdim, divisor, dtype)
         k = len(dims) - 1

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flowvm.device import cpu
-from flowvm.dtype import float16
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.gemm_epilogue import (
@@ -174,8 +173,8 @@ def product(
 ) -> Launch:
     """The launch of act(alpha * A B + beta * addend), A and B transposed if `ta` and `tb` say so.
 
-    `addend` broadcasts to the product.  ShapeError if the strides are not `walkable`.  float16 has
-    no epilogue: with one, its operands are converted first.
+    `addend` broadcasts to the product.  ShapeError if the strides are not `walkable`.  Reduced
+    floats have no epilogue: with one, the operands are converted first.
     """
     check_pair(name, a, b, ta, tb)
     left, right = _side(a, ta, True), _side(b, tb, False)
@@ -242,14 +241,14 @@ def _float_launch(
     epilogue: Epilogue,
 ) -> Launch:
     dtype, size = out.dtype.name, max(out.dtype.itemsize, 4)
-    half = dtype == "float16"
+    reduced = out.dtype.reduced
     tile = tile_shape(dtype)
-    way, swap = best_way(whole, tile, half)
+    way, swap = best_way(whole, tile, reduced)
     p = whole.other if swap else whole
     if swap:
         dims = [(d, b, a, s) for d, a, b, s in dims]
         extra = extra._replace(row=extra.column, column=extra.row)
-    cut = cut_up(p, way, items, tile, size, half)
+    cut = cut_up(p, way, items, tile, size, reduced)
     ends = _epilogue(p, way, extra, added, epilogue)
     end = 0 if ends[1] == FINAL else finisher(dtype, epilogue.act, epilogue.joins)
     plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, (*tile_functions(dtype), end))
@@ -325,7 +324,7 @@ def _addend_strides(
 
 def _flat(meta: TensorMeta) -> View:
     flat = (meta.span // meta.dtype.itemsize,)
-    return bits(meta, flat) if meta.dtype is float16 else View(meta.dtype, flat)
+    return bits(meta, flat) if meta.dtype.reduced else View(meta.dtype, flat)
 
 
 def check_pair(name: str, a: TensorMeta, b: TensorMeta, ta: bool, tb: bool) -> None:

@@ -14,7 +14,7 @@ Invariants
 - A product is cut into blocks by its plan alone, which its shape and strides make: results do not
   depend on threads.
 - No element is skipped for being zero: 0 * inf is NaN.
-- float16 is summed in float32, converted as it is packed and as it is stored.
+- reduced floats are summed in float32, converted as they are packed and as they are stored.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
     s_column: int
     staged: int  # the sums are stored from a panel: transposed if `swap`, else copied
     stored: int  # bytes of an element of A, B and out
-    size: int  # bytes of an element of a panel, whose dtype is float32 where those are float16
+    size: int  # bytes of an element of a panel, whose dtype is float32 where those are reduced
     tile: int  # addresses: the dtype's TileFunctions, and the `finisher`
     dots: int
     stream: int

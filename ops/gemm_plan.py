@@ -86,10 +86,10 @@ class Product(NamedTuple):
         return Product(self.n, self.m, self.k, self.b_column, self.b_step, self.a_step, self.a_row)
 
 
-def best_way(p: Product, tile: TileShape, half: bool) -> tuple[int, int]:
-    """(way, swap) of the cheapest way; for float16, of tiles, which are packed and so converted."""
+def best_way(p: Product, tile: TileShape, reduced: bool) -> tuple[int, int]:
+    """(way, swap) of the cheapest way; of tiles for reduced floats, whose packing converts them."""
     o, store = p.other, _TRANSPOSED * p.m * p.n + _CALL
-    if half:
+    if reduced:
         return TILES, int(p.b_column != 1 and o.b_column == 1)
     if p.m <= _THIN and p.b_column == 1 and p.n >= WIDE and p.k >= 8:
         return STREAM, 0
@@ -113,7 +113,9 @@ class Cut(NamedTuple):
     wide: int
 
 
-def cut_up(p: Product, way: int, items: int, tile: TileShape, size: int, half: bool = False) -> Cut:
+def cut_up(
+    p: Product, way: int, items: int, tile: TileShape, size: int, reduced: bool = False
+) -> Cut:
     """How a product is packed and cut into blocks; `size` is that of a panel's element."""
     m, n, k = max(p.m, 1), max(p.n, 1), max(p.k, 1)
     if way == DOTS:
@@ -138,10 +140,10 @@ def cut_up(p: Product, way: int, items: int, tile: TileShape, size: int, half: b
         pack_b = COPIED if far and m > 4 * tile.rows else IN_PLACE
     if pack_b == IN_PLACE and far and line >= 2048:
         deep = min(deep, 64)  # so that the pages of a panel stay known from one to the next
-    if half and pack_b == IN_PLACE:
+    if reduced and pack_b == IN_PLACE:
         pack_b = COPIED
     pack_a = IN_PLACE
-    if half:
+    if reduced:
         pack_a = COPIED
     elif p.a_step == 1:
         if n >= 4 * tile.columns and (k * size >= 2048 or items > 1):

@@ -433,7 +433,8 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
         key = adopt_array(key.copy())
     masks = isinstance(key, Tensor) and key._meta.dtype is bool_ and 0 < key.ndim <= x.ndim
     if isinstance(value, (np.ndarray, list, tuple)):
-        value = adopt_array(np.array(value, dtype=x._meta.dtype.numpy))
+        kind = x._meta.dtype
+        value = adopt_array(kind.stored(np.array(value)), dtype=kind)
     elif not isinstance(value, Tensor):
         value = number_tensor(x, _number(value))
     value = moved(value, x._meta.device)

@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.dtype import dtype_named
 from flowvm.native import Intrinsic
+from flowvm.ops.reduced import narrowed, widened
 
 __all__ = [
     "Number",
+    "bfloat",
     "bits",
     "ceil",
     "copysign",
@@ -135,19 +138,25 @@ copysign = llvm_intrinsic("copysign", np.copysign, 2, _copysign_bits)
 fma = llvm_intrinsic("fma", _fma, 3)
 
 
-def _half_ir(builder: Any, values: list[Any], bits: int) -> Any:
-    from llvmlite import ir
+def _held_as(name: str) -> Intrinsic:
+    """x as the dtype `name`, a reduced float, would hold it."""
 
-    single = values[0] if bits == 32 else builder.fptrunc(values[0], ir.FloatType())
-    rounded = builder.fptrunc(single, ir.HalfType())
-    return builder.fpext(rounded, values[0].type)
+    def build(builder: Any, values: list[Any], bits: int) -> Any:
+        from llvmlite import ir
+
+        single = values[0] if bits == 32 else builder.fptrunc(values[0], ir.FloatType())
+        number = widened(builder, narrowed(builder, single, name), name)
+        return number if bits == 32 else builder.fpext(number, values[0].type)
+
+    def python(x: Number) -> Number:
+        dtype = dtype_named(name)
+        return type(x)(dtype.loaded(dtype.stored(np.array(np.float32(x))))[()])
+
+    return float_intrinsic(build, python, 1)
 
 
-def _half_python(x: Number) -> Number:
-    return type(x)(np.float16(np.float32(x)))
-
-
-half = float_intrinsic(_half_ir, _half_python, 1)  # x as a float16 would hold it
+half = _held_as("float16")
+bfloat = _held_as("bfloat16")
 
 
 # --- bits -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from flowvm.autocasting import lowered
 from flowvm.device import cpu
-from flowvm.dtype import float16
+from flowvm.dtype import DType
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import sum_to
@@ -189,14 +189,19 @@ def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
         )
 
 
-def _sum_of_halves(otherwise: Any) -> Any:
-    """The fallback of `linear` on the CPU: float16 is multiplied as it is, and the bias added to
-    that, which is quicker than to convert it all to float32 and back.
+def _is_host(meta: TensorMeta, dtype: DType) -> bool:
+    return meta.dtype is dtype and meta.device is cpu
+
+
+def _sum_of_reduced(otherwise: Any) -> Any:
+    """The fallback of `linear` on the CPU: reduced floats are multiplied as they are, and the bias
+    added to that, which is quicker than to convert it all to float32 and back.
     """
 
     def fallback(input: Any, weight: Any, bias: Any) -> Any:
         metas = [t._meta for t in (input, weight, bias) if isinstance(t, Tensor)]
-        if len(metas) == 3 and all(m.dtype is float16 and m.device is cpu for m in metas):
+        kind = metas[0].dtype
+        if len(metas) == 3 and kind.reduced and all(_is_host(m, kind) for m in metas):
             _check_linear(*metas[:2])
             if metas[2].shape == metas[1].shape[:1]:
                 return linear(input, weight) + bias
@@ -205,7 +210,7 @@ def _sum_of_halves(otherwise: Any) -> Any:
     return fallback
 
 
-operator_of(_affine).fallback = _sum_of_halves(operator_of(_affine).fallback)
+operator_of(_affine).fallback = _sum_of_reduced(operator_of(_affine).fallback)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

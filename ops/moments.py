@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import float16, float32
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.meta import TensorMeta
 from flowvm.ops import moment_kernels
@@ -54,10 +53,10 @@ _columns_body = functools.cache(moment_kernels.columns_body)
 
 @op("x -> variance, mean", name="moments", dense=False, half="native", cuda="folding:moments")
 def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Launch:
-    """Variance and mean, where there is a walk.  Those of float16 are float32."""
+    """Variance and mean, where there is a walk.  Those of reduced floats are float32."""
     walk = walk_of(x, dims)
     assert walk is not None
-    kind = float32 if x.dtype is float16 else x.dtype
+    kind = x.dtype.compute
     out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
     given, lift = kernel_input(x.dtype)
     results = walk.results

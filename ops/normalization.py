@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.autocasting import widened
-from flowvm.dtype import finfo, float16, float32
+from flowvm.dtype import finfo, float32
 from flowvm.errors import ArgumentError
 from flowvm.ops.norm_checks import check_channels
 from flowvm.ops.norm_ops import _both, _fixed, _normalized, _tracking, _update
@@ -159,8 +159,8 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     """x divided by its p-norm over `dim`, or by eps where that is smaller."""
     if hot["autocast"]:
         (input,) = widened(input)
-    if input._meta.dtype is float16:
-        found: Tensor = normalize(input.to(float32), p, dim, eps).to(float16)
+    if input._meta.dtype.reduced:
+        found: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
         return found
     if p == 2:
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is

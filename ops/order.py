@@ -68,7 +68,7 @@ def key_consts(meta: TensorMeta) -> tuple[int, int]:
     """`flip` and `infinity` of `key_of`."""
     if not meta.dtype.is_floating_point:
         return 0, 0
-    infinity = int(np.array(math.inf, meta.dtype.numpy).view(f"i{meta.dtype.itemsize}"))
+    infinity = int(meta.dtype.stored(np.array(math.inf)).view(f"i{meta.dtype.itemsize}"))
     return (1 << (8 * meta.dtype.itemsize - 1)) - 1, infinity
 
 

@@ -4,7 +4,8 @@ A generator has a seed and counts its calls.  Call `c` of seed `s` owns a sequen
 word k is word k % 4 of Philox4x32-10 with the counter (k // 4, c), 64 bits each, low half first,
 and the key s.  What is made of the words:
 
-    float32, float16    element i: the top 24 (11) bits of word i, as a fraction of 1
+    float32             element i: the top 24 bits of word i, as a fraction of 1; 11 of float16 and
+                        8 of bfloat16, so that they are exact
     float64             element i: the top 53 bits of words 2i and 2i + 1, the first one higher
     normal              elements 2i and 2i + 1: a radius times the cosine and the sine of an angle
                         (Box and Muller); the radius from word 2i, the angle from word 2i + 1, for

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import as_device
-from flowvm.dtype import DType, as_dtype, float16, float32, float64, get_default_dtype, int64
+from flowvm.dtype import DType, as_dtype, get_default_dtype, int64
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta import TensorMeta, as_shape
 from flowvm.ops.core import cast
@@ -52,24 +52,22 @@ def _float_dtype(name: str, dtype: Any) -> DType:
 
 def uniform_of(meta: TensorMeta, generator: Generator | None) -> Tensor:
     drawn = drawn_from(generator)
-    if meta.dtype is float16:
-        narrow: Tensor = uniform_words(meta.dense(float32), 21, 0.0, 1.0, *drawn).to(float16)
-        return narrow
-    out: Tensor = uniform_words(meta, _dropped(meta.dtype), 0.0, 1.0, *drawn)
-    return out
+    made = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
+    out: Tensor = uniform_words(made, _dropped(meta.dtype), 0.0, 1.0, *drawn)
+    return cast(out, meta.dtype) if meta.dtype.reduced else out
 
 
 def _dropped(dtype: DType) -> int:
     """The low bits of a word that a uniform number of this dtype has no room for."""
-    return 0 if dtype is float64 else 21 if dtype is float16 else 8
+    return max(0, 32 - dtype.digits)
 
 
 def normal_of(
     meta: TensorMeta, generator: Generator | None, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
-    made = meta.dense(float32) if meta.dtype is float16 else meta
+    made = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
     out: Tensor = normal_words(made, mean, std, *drawn_from(generator))
-    return cast(out, float16) if meta.dtype is float16 else out
+    return cast(out, meta.dtype) if meta.dtype.reduced else out
 
 
 def rand(
@@ -189,7 +187,7 @@ def randint(
             raise ArgumentError(
                 f"randint: numbers from {low} to {high - 1} do not fit {chosen.name}"
             )
-    meta = TensorMeta.of(as_shape(size), float32 if chosen is float16 else chosen, place)
+    meta = TensorMeta.of(as_shape(size), chosen.compute, place)
     out: Tensor = integer_words(meta, int(low), int(high) - int(low), *drawn_from(generator))
     return finished(out.to(chosen), requires_grad)
 
@@ -284,7 +282,7 @@ def random_(
     """
     dtype = x._meta.dtype
     if to is None and dtype.is_floating_point:
-        to = 1 << (np.finfo(dtype.numpy).nmant + 1)
+        to = 1 << dtype.digits
     elif to is None:
         to = 2 if dtype.is_bool else int(np.iinfo(dtype.numpy).max)
     if not from_ < to:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, float16, float32, float64, int64
+from flowvm.dtype import DType, float64, int64
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.core import cast
@@ -106,7 +106,7 @@ def _number(name: str, value: Any) -> Any:
 def _ramped(
     n: int, middle: int, start: Any, end: Any, step: Any, dtype: DType, device: Device
 ) -> Tensor:
-    compute = float32 if dtype is float16 else dtype
+    compute = dtype.compute
     out: Tensor = _ramp(n, middle, compute, device, float(start), float(end), float(step))
     return out if dtype is compute else cast(out, dtype)
 

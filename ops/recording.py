@@ -85,9 +85,8 @@ def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assem
 def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (out,) = attrs
     kind = "float64" if out.dtype.is_floating_point else "int64"
-    compute = "float32" if out.dtype.name == "float16" else out.dtype.name
     pack = "d" if kind == "float64" else "q"
-    return ScalarLaunch((out,), (), "x", ("x",), (kind,), (compute,), ("x",), pack)
+    return ScalarLaunch((out,), (), "x", ("x",), (kind,), (out.dtype.compute.name,), ("x",), pack)
 
 
 def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:

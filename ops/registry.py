@@ -7,7 +7,8 @@
                                               come out
 
 From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node,
-in-place and `out=` forms (elementwise), float16 through float32, and the tests in `tests/ops`.
+in-place and `out=` forms (elementwise), reduced floats (float16, bfloat16) through float32, and the
+tests in `tests/ops`.
 
 Long because the keywords of a declaration are explained here.
 """
@@ -24,7 +25,7 @@ import numpy as np
 from flowvm.autocasting import switch_autocast
 from flowvm.config import config, say
 from flowvm.device import cpu
-from flowvm.dtype import DType, dtype_named, float16, float32
+from flowvm.dtype import DType, dtype_named
 from flowvm.errors import ShapeError
 from flowvm.interpreter import Invocation, Operator, lowerings
 from flowvm.meta import TensorMeta, dense_stride
@@ -216,7 +217,7 @@ def op(
                 cache key
     dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any
                 strides
-    half        "upcast": float16 inputs go through float32; "native": infer takes float16 (as
+    half        "upcast": reduced floats go through float32; "native": infer takes them (as
                 `bits`); "cuda": it does for CUDA, whose rule takes them, and not for the CPU
     cuda        the rule that makes the op's CUDA launch of its Launch (`ops/cuda/launch.py`), a
                 function, or "module:function" in flowvm.ops.cuda; without one, the body itself is
@@ -263,17 +264,17 @@ def op(
 
 
 def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
-    """The fallback of a body op: upcast float16 inputs, copy strided ones, then call again."""
+    """The fallback of a body op: upcast reduced floats, copy strided ones, then call again."""
 
     def fallback(*args: Any) -> Any:
         tensors = args[: len(made.inputs)]
         if not all(isinstance(t, Tensor) for t in tensors):
             return None  # the miss says which one is not
         upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
-        low = upcast and any(t._meta.dtype is float16 for t in tensors)
+        low = {t._meta.dtype for t in tensors if t._meta.dtype.reduced} if upcast else set()
         if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
             return None
-        ready = [(t.to(float32) if low and t._meta.dtype is float16 else t) for t in tensors]
+        ready = [t.to(t._meta.dtype.compute) if t._meta.dtype in low else t for t in tensors]
         if dense:
             ready = [t.contiguous() for t in ready]
         region = switch_autocast(None)  # it has said what it wants: these are its inputs
@@ -285,17 +286,18 @@ def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
             if n in made.writes and before is not after:
                 before.copy_(after)
                 result = before if result is after else result
-        if not low:
+        if len(low) != 1:  # none, or float16 and bfloat16, which are float32 together
             return result
+        (dtype,) = low
         if isinstance(result, tuple):
-            return tuple(_narrowed(r) for r in result)
-        return _narrowed(result)
+            return tuple(_narrowed(r, dtype) for r in result)
+        return _narrowed(result, dtype)
 
     return fallback
 
 
-def _narrowed(t: Tensor) -> Tensor:
-    return t.to(float16) if t._meta.dtype is float32 else t
+def _narrowed(t: Tensor, dtype: DType) -> Tensor:
+    return t.to(dtype) if t._meta.dtype is dtype.compute else t
 
 
 def power_below(number: int) -> int:

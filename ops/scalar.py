@@ -38,6 +38,7 @@ import numpy as np
 
 from flowvm.native import Overloaded
 from flowvm.ops.intrinsics import Number
+from flowvm.ops.intrinsics import bfloat as _bfloat
 from flowvm.ops.intrinsics import ceil as _ceil
 from flowvm.ops.intrinsics import copysign as _copysign
 from flowvm.ops.intrinsics import fabs as _fabs
@@ -75,6 +76,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "bfloat",
     "cbrt",
     "ceil",
     "copysign",
@@ -162,6 +164,7 @@ trunc = _floats("trunc", _trunc, int64=_same)
 round_ = _floats("round", _rint, int64=_same)  # half to even
 copysign = _floats("copysign", _copysign)
 half = _floats("half", _half)  # as float16 would hold it
+bfloat = _floats("bfloat", _bfloat)  # as bfloat16 would
 
 
 def _abs_int(x: int) -> int:

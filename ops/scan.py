@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype, bool_, float16, float32, int64, uint8
+from flowvm.dtype import DType, as_dtype, bool_, int64, uint8
 from flowvm.errors import DTypeError
 from flowvm.meta import TensorMeta
 from flowvm.ops import scan_blocks, scan_kernels
@@ -184,9 +184,10 @@ def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> Extre
         vector = _run(name, call, node, x.reshape(1), 0)
         return Extremes(vector.values.reshape(()), vector.indices.reshape(()))
     bare = x.detach()
-    if x._meta.dtype is float16:
-        values, indices = call(bare.to(float32), d)
-        values = values.to(float16)
+    kind = x._meta.dtype
+    if kind.reduced:
+        values, indices = call(bare.to(kind.compute), d)
+        values = values.to(kind)
     else:
         values, indices = call(bare, d)
     if x._node is not None:

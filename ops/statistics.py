@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.autocasting import widened
-from flowvm.dtype import DType, as_dtype, float16, float32
+from flowvm.dtype import DType, as_dtype
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.ops.compare import isinf, where
 from flowvm.ops.elementwise import elementwise
@@ -52,8 +52,9 @@ _root = elementwise("root", "pow(x, 1 / y)", types="float", saves="x, y, out", g
 def _recorded(
     fold: Fold, node: Recorded, x: Tensor, dims: tuple[int, ...], keepdim: bool
 ) -> Tensor:
-    """The fold of `x`, with its node; that of float16 is float32, whose range squares need."""
-    out = fold(x, dims, keepdim, 1.0, float32 if x._meta.dtype is float16 else None)
+    """The fold of `x`, with its node; of reduced floats in float32, whose range squares need."""
+    wide = x._meta.dtype.compute if x._meta.dtype.reduced else None
+    out = fold(x, dims, keepdim, 1.0, wide)
     if x._node is not None:
         record(node, (x,), out, (dims,), (x,))
     return out

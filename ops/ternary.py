@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.dtype import finfo
 from flowvm.errors import DTypeError
 from flowvm.ops.binary import pairs
 from flowvm.ops.compare import isfinite, where
@@ -208,7 +209,7 @@ def nan_to_num(
     if not dtype.is_floating_point:
         same: Tensor = input.clone() if out is None else out.copy_(input)
         return same
-    largest = float(np.finfo(dtype.numpy).max)
+    largest = finfo(dtype).max
     numbers = (
         float(nan or 0.0),
         largest if posinf is None else float(posinf),

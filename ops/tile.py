@@ -88,8 +88,8 @@ def _host_features() -> Mapping[str, bool]:
 
 
 def tile_shape(dtype: str, features: Mapping[str, bool] | None = None) -> TileShape:
-    """The tile for `dtype` on this processor, or one that has `features`.  That for "float16" is
-    float32's: its panels are.
+    """The tile for `dtype` on this processor, or one that has `features`.  That for reduced floats
+    is float32's: their panels are.
     """
     have = _host_features() if features is None else features
     kind = next((name for name in ("avx512f", "avx", "sse2") if have.get(name)), "neon")
@@ -114,8 +114,8 @@ class TileFunctions(NamedTuple):
 
 @functools.cache
 def tile_functions(dtype: str) -> TileFunctions:
-    """The functions for "float32", "float64" or "float16", whose panels are float32; compiled if
-    the cache does not have them.
+    """The functions for "float32", "float64" or reduced floats, whose panels are float32; compiled
+    if the cache does not have them.
     """
     shape = tile_shape(dtype)
     return TileFunctions(
@@ -143,7 +143,7 @@ _MODULES = {
 
 
 def _source(name: str) -> str:
-    files = (f"{_MODULES[name]}.py", "tile_emit.py")
+    files = (f"{_MODULES[name]}.py", "tile_emit.py", "reduced.py")
     return "\n".join(jit.file_digest(str(Path(__file__).with_name(file))) for file in files)
 
 

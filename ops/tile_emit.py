@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from flowvm.ops.reduced import STORED, narrowed, stored_type, widened
+
 if TYPE_CHECKING:
     from flowvm.ops.tile import TileShape
 
-__all__ = ["HALF", "Emitter"]
-
-HALF = ir.HalfType()  # float16 in memory: loaded as float32, and stored from it
+__all__ = ["Emitter"]
 
 
 class Emitter:
-    """A module under construction, and the pieces that its functions are made of."""
+    """A module under construction, and the pieces that its functions are made of.
+
+    `pointer` is to what is reckoned with; `memory` is to the dtype's elements, which of reduced
+    floats are other ones: they are loaded as float32, and stored from it.
+    """
 
     def __init__(self, dtype: str, shape: TileShape) -> None:
         self.module, self.shape, self.dtype = ir.Module(), shape, dtype
@@ -32,6 +36,7 @@ class Emitter:
         self.mask = ir.VectorType(self.i1, shape.lanes)
         self.suffix = f"v{shape.lanes}f{8 * self.size}"
         self.pointer = self.real.as_pointer()
+        self.memory = stored_type(dtype).as_pointer() if dtype in STORED else self.pointer
 
     def intrinsic(self, name: str, returns: Any, args: list[Any]) -> Any:
         known = self.module.globals.get(name)
@@ -43,9 +48,10 @@ class Emitter:
         bytes of an element.
         """
         stored = ir.VectorType(pointer.type.pointee, self.shape.lanes)
-        size = 2 if pointer.type.pointee == HALF else self.size
+        element = pointer.type.pointee
+        size = self.size if element == self.real else 2
         place = builder.gep(pointer, [self.i64(j * self.shape.lanes)])
-        suffix = f"v{self.shape.lanes}f{8 * size}"
+        suffix = f"v{self.shape.lanes}{'i' if element == ir.IntType(16) else 'f'}{8 * size}"
         return builder.bitcast(place, stored.as_pointer()), stored, suffix, size
 
     def load(self, builder: Any, pointer: Any, j: int, mask: Any) -> Any:
@@ -58,18 +64,27 @@ class Emitter:
             load = self.intrinsic(f"llvm.masked.load.{suffix}.p0{suffix}", stored, kinds)
             zero = ir.Constant(stored, None)
             value = builder.call(load, [place, self.i32(size), mask[j], zero])
-        return value if stored == self.vector else builder.fpext(value, self.vector)
+        return self.read(builder, value)
 
     def store(self, builder: Any, value: Any, pointer: Any, j: int, mask: Any) -> None:
         place, stored, suffix, size = self.vectors_at(builder, pointer, j)
-        if stored != self.vector:
-            value = builder.fptrunc(value, stored)
+        value = self.written(builder, value, pointer)
         if mask is None:
             builder.store(value, place, align=size)
             return
         kinds = [stored, stored.as_pointer(), self.i32, self.mask]
         store = self.intrinsic(f"llvm.masked.store.{suffix}.p0{suffix}", ir.VoidType(), kinds)
         builder.call(store, [value, place, self.i32(size), mask[j]])
+
+    def read(self, builder: Any, value: Any) -> Any:
+        """A loaded value or vector, as it is reckoned with."""
+        known = value.type in (self.real, self.vector)
+        return value if known else widened(builder, value, self.dtype)
+
+    def written(self, builder: Any, value: Any, pointer: Any) -> Any:
+        """A value or vector as it is stored where `pointer` points."""
+        same = pointer.type.pointee == self.real
+        return value if same else narrowed(builder, value, self.dtype)
 
     def splat(self, builder: Any, scalar: Any, lanes_of: Any = None) -> Any:
         kind = self.vector if lanes_of is None else lanes_of

@@ -1,5 +1,5 @@
 """The LLVM code that packs panels for tiles and stores their results: `copy_panel` and
-`transpose_block` of `ops/tile.py`, which convert float16 on the way.
+`transpose_block` of `ops/tile.py`, which convert reduced floats on the way.
 
 Imported only to compile.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from flowvm.ops.tile_emit import HALF, Emitter
+from flowvm.ops.tile_emit import Emitter
 
 if TYPE_CHECKING:
     from flowvm.ops.tile import TileShape
@@ -19,29 +19,33 @@ __all__ = ["emit_copy", "emit_store", "emit_store_transposed", "emit_transpose"]
 
 
 def emit_copy(dtype: str, shape: TileShape) -> ir.Module:
-    """A module whose function `entry` is `copy_panel`; from float16 if `dtype` says so."""
-    return _copy(Emitter(dtype, shape), dtype == "float16", False)
+    """A module whose function `entry` is `copy_panel`, from memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _copy(e, e.memory, e.pointer)
 
 
 def emit_store(dtype: str, shape: TileShape) -> ir.Module:
-    """The same out of a panel: to float16 if `dtype` says so."""
-    return _copy(Emitter(dtype, shape), False, dtype == "float16")
+    """The same out of a panel, to memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _copy(e, e.pointer, e.memory)
 
 
 def emit_transpose(dtype: str, shape: TileShape) -> ir.Module:
-    """A module whose function `entry` is `transpose_block`; from float16 if `dtype` says so."""
-    return _transpose(Emitter(dtype, shape), dtype == "float16", False)
+    """A module whose function `entry` is `transpose_block`, from memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _transpose(e, e.memory, e.pointer)
 
 
 def emit_store_transposed(dtype: str, shape: TileShape) -> ir.Module:
-    """The same out of a panel: to float16 if `dtype` says so."""
-    return _transpose(Emitter(dtype, shape), False, dtype == "float16")
+    """The same out of a panel, to memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _transpose(e, e.pointer, e.memory)
 
 
-def _copy(e: Emitter, from_half: bool, to_half: bool) -> ir.Module:
+def _copy(e: Emitter, source: Any, to: Any) -> ir.Module:
+    """From memory to memory of these pointers' types."""
     n, shape = e.i64, e.shape
-    sides = [HALF.as_pointer() if half else e.pointer for half in (from_half, to_half)]
-    function = e.function("entry", [sides[0], n, n, n, n, sides[1], n, n])
+    function = e.function("entry", [source, n, n, n, n, to, n, n])
     x, x_row, x_column, rows, columns, y, y_row, width = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
     near, far, whole, part, end = (function.append_basic_block() for _ in range(5))
@@ -71,14 +75,12 @@ def _copy(e: Emitter, from_half: bool, to_half: bool) -> ir.Module:
         source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
 
         def element(j: Any) -> None:
-            value = b.load(b.gep(source, [b.mul(x_column, j)]))
-            if from_half:
-                value = b.fpext(value, e.real)
-            b.store(b.fptrunc(value, HALF) if to_half else value, b.gep(target, [j]))
+            value = e.read(b, b.load(b.gep(source, [b.mul(x_column, j)])))
+            b.store(e.written(b, value, target), b.gep(target, [j]))
 
         def nothing(j: Any) -> None:
             place = b.gep(target, [j])
-            b.store(ir.Constant(place.type.pointee, 0.0), place)
+            b.store(ir.Constant(place.type.pointee, None), place)
 
         e.loop(b, n(0), columns, 1, element)
         e.loop(b, columns, width, 1, nothing)
@@ -90,10 +92,10 @@ def _copy(e: Emitter, from_half: bool, to_half: bool) -> ir.Module:
     return e.module
 
 
-def _transpose(e: Emitter, from_half: bool, to_half: bool) -> ir.Module:
+def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
+    """From memory to memory of these pointers' types."""
     n, lanes = e.i64, e.shape.lanes
-    sides = [HALF.as_pointer() if half else e.pointer for half in (from_half, to_half)]
-    function = e.function("entry", [sides[0], n, n, n, sides[1], n, n])
+    function = e.function("entry", [source, n, n, n, to, n, n])
     x, x_row, rows, columns, y, y_row, width = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
     whole, part, end = (function.append_basic_block() for _ in range(3))

@@ -5,6 +5,8 @@ The seed is drawn from `--seed` (default: today's, printed in the header) and th
 test's numbers do not depend on which tests ran before it or on which process.
 """
 
+import gc
+import os
 import random
 import sys
 import time
@@ -38,14 +40,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.base_seed = seed  # type: ignore[attr-defined]
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(seed)
+    # tests start some hundred processes, each of which would compile flowvm's files anew
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+@pytest.hookimpl(optionalhook=True)  # of xdist, which need not be there
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["base_seed"] = node.config.base_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.base_seed} (--seed {config.base_seed} repeats this run's numbers)"  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tidy() -> None:
+    """What other modules left goes now, not while a test counts; what stays is not looked over
+    by any later collection.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -69,6 +83,17 @@ def _seeded(seed: int) -> None:
     flow = sys.modules.get("flowvm")  # a test that never imports flowvm must not pay for it
     if flow is not None and hasattr(flow, "manual_seed"):
         flow.manual_seed(seed)
+        flow.printing.PATIENCE = 60.0  # a busy machine: no repr says "pending" of what is coming
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Making fifteen thousand tests, no collection of garbage finds any."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

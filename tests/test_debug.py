@@ -16,13 +16,16 @@ print(b.sum().item())
 """
 
 
+# the machine may be busy: an instruction is waited for as long as it takes
+PATIENT = "from flowvm.vm import narrate; narrate.PATIENCE = 60; "
+
+
 def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
     settings = {f"FLOWVM_{name.upper()}": value for name, value in env.items()}
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=100,
         env={**os.environ, **settings},
     )
     assert done.returncode == 0, done.stderr
@@ -54,7 +57,7 @@ def test_level_1_names_what_is_compiled(tmp_path) -> None:
 
 @pytest.mark.parametrize("engine", ["threaded", "sequential"])
 def test_level_2_prints_each_instruction_in_order_with_the_users_line(engine: str) -> None:
-    lines = instructions(run(PROGRAM, debug="2", engine=engine).stderr)
+    lines = instructions(run(PATIENT + PROGRAM, debug="2", engine=engine).stderr)
     assert [line.split()[3] for line in lines[:5]] == ["fill", "mul", "add", "sum", "wait"]
     assert [line.split()[1] for line in lines[:5]] == ["#0", "#1", "#2", "#3", "#4"]
     operands = r"mut out f32\[2,3\] · const x f32\[2,3\]"
@@ -65,11 +68,11 @@ def test_level_2_prints_each_instruction_in_order_with_the_users_line(engine: st
 
 def test_level_2_gives_products_their_operations() -> None:
     program = "import flowvm as flow\nx = flow.ones(64, 64)\n(x @ x).numpy()\n"
-    (line,) = [t for t in instructions(run(program, debug="2").stderr) if t.split()[3] == "matmul"]
-    time, rate = (float(number) for number in re.findall(r"([\d.]+) (?:ms|GF/s)", line))
-    assert 0.5 < time * rate * 1e6 / (2 * 64**3) < 2 or time < 0.01, (
-        line
-    )  # rounded to a microsecond
+    lines = instructions(run(PATIENT + program, debug="2").stderr)
+    (line,) = [t for t in lines if t.split()[3] == "matmul"]
+    ms, rate = (float(number) for number in re.findall(r"([\d.]+) (?:ms|GF/s)", line))
+    slowest, fastest = (2 * 64**3 / 1e6 / max(ms + half, 1e-9) for half in (5e-4, -5e-4))
+    assert slowest - 0.05 <= rate <= fastest + 0.05, line  # of numbers rounded to 0.001 and 0.1
 
 
 def test_level_2_leaves_what_does_not_end_behind() -> None:
@@ -99,7 +102,7 @@ with flow.config(debug=2):
 try: y.numpy()
 except IndexError: pass
 """
-    said = run(program).stderr
+    said = run(PATIENT + program).stderr
     assert re.search(r"index_select .* failed [\d.]+ ms", said)
     assert re.search(r" add .* skipped: an operand failed", said)
 
@@ -109,7 +112,6 @@ def test_level_2_in_ascii() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
-        timeout=100,
         env={**os.environ, "FLOWVM_DEBUG": "2", "PYTHONIOENCODING": "ascii:strict"},
     )
     assert b"mut out f32[3] | const x f32[3]" in done.stderr

@@ -13,20 +13,21 @@ from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError
 
 d = importlib.import_module("flowvm.dtype")  # `flowvm.dtype` itself is the class, as torch.dtype is
 b, u1, i1, i2, i4, i8 = d.bool_, d.uint8, d.int8, d.int16, d.int32, d.int64
-f2, f4, f8 = d.float16, d.float32, d.float64
+f2, bf, f4, f8 = d.float16, d.bfloat16, d.float32, d.float64
 
 # PyTorch's table (c10/core/ScalarType.h), rows and columns in this order.
-ORDER = (u1, i1, i2, i4, i8, f2, f4, f8, b)
+ORDER = (u1, i1, i2, i4, i8, f2, bf, f4, f8, b)
 TABLE = (
-    (u1, i2, i2, i4, i8, f2, f4, f8, u1),
-    (i2, i1, i2, i4, i8, f2, f4, f8, i1),
-    (i2, i2, i2, i4, i8, f2, f4, f8, i2),
-    (i4, i4, i4, i4, i8, f2, f4, f8, i4),
-    (i8, i8, i8, i8, i8, f2, f4, f8, i8),
-    (f2, f2, f2, f2, f2, f2, f4, f8, f2),
-    (f4, f4, f4, f4, f4, f4, f4, f8, f4),
-    (f8, f8, f8, f8, f8, f8, f8, f8, f8),
-    (u1, i1, i2, i4, i8, f2, f4, f8, b),
+    (u1, i2, i2, i4, i8, f2, bf, f4, f8, u1),
+    (i2, i1, i2, i4, i8, f2, bf, f4, f8, i1),
+    (i2, i2, i2, i4, i8, f2, bf, f4, f8, i2),
+    (i4, i4, i4, i4, i8, f2, bf, f4, f8, i4),
+    (i8, i8, i8, i8, i8, f2, bf, f4, f8, i8),
+    (f2, f2, f2, f2, f2, f2, f4, f4, f8, f2),
+    (bf, bf, bf, bf, bf, f4, bf, f4, f8, bf),
+    (f4, f4, f4, f4, f4, f4, f4, f4, f8, f4),
+    (f8, f8, f8, f8, f8, f8, f8, f8, f8, f8),
+    (u1, i1, i2, i4, i8, f2, bf, f4, f8, b),
 )
 
 
@@ -95,11 +96,15 @@ def test_can_cast_never_lowers_the_category() -> None:
 def test_a_dtype_is_one_object_everywhere(dtype: d.DType) -> None:
     assert pickle.loads(pickle.dumps(dtype)) is dtype
     assert copy.deepcopy(dtype) is dtype
-    assert d.from_numpy(dtype.numpy) is dtype
-    assert d.as_dtype(dtype.numpy.type) is dtype
     assert d.dtype_named(dtype.name) is dtype
     assert repr(dtype) == f"flow.{dtype.name}"
-    assert dtype.itemsize == np.zeros(1, dtype.numpy).nbytes
+    assert dtype.itemsize == np.zeros(1, dtype.storage).nbytes
+    if dtype is bf:
+        with pytest.raises(ArgumentTypeError, match=r"\.float\(\)"):
+            _ = dtype.numpy
+    else:
+        assert d.from_numpy(dtype.numpy) is dtype
+        assert d.as_dtype(dtype.numpy.type) is dtype
 
 
 def test_a_dtype_cannot_be_changed() -> None:
@@ -127,6 +132,12 @@ def test_limits() -> None:
     assert d.iinfo(i8).min == -(2**63)
     assert d.finfo().eps == float(np.finfo(np.float32).eps)
     assert d.finfo(f2).max == 65504.0
+    for dtype in (f2, f4, f8):
+        known = np.finfo(dtype.numpy)
+        for name in ("bits", "eps", "max", "min", "smallest_normal", "tiny"):
+            assert getattr(d.finfo(dtype), name) == float(getattr(known, name)), (dtype, name)
+        assert d.finfo(dtype).resolution == pytest.approx(float(known.resolution), rel=1e-3)
+        assert dtype.digits == known.nmant + 1
     with pytest.raises(DTypeError, match="use iinfo"):
         d.finfo(i4)
     with pytest.raises(DTypeError, match="integer"):

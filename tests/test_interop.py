@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowvm import from_dlpack, ones, tensor, vm, zeros
-from flowvm.dtype import ALL_DTYPES, DType
+from flowvm.dtype import ALL_DTYPES, DType, bfloat16
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor, alias
@@ -54,7 +54,7 @@ def address(array: np.ndarray[Any, Any]) -> int:
 # --- out ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ALL_DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("kind", [d for d in ALL_DTYPES if d is not bfloat16], ids=lambda d: d.name)
 def test_numpy_shares_an_exported_tensor(kind: DType) -> None:
     t = tensor([[0, 1, 2], [3, 4, 5]], dtype=kind)
     shared = np.from_dlpack(t)
@@ -275,7 +275,7 @@ torch.keep = [b, g]
 print(float(b.sum() + g.sum()))
 """
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "2000.0\n", "")
 
@@ -381,6 +381,6 @@ def test_a_tensor_inside_the_graph_is_not_deepcopied() -> None:
 
 def test_dtypes_and_empty_shapes_survive_pickle() -> None:
     for kind in ALL_DTYPES:
-        t = adopt_array(np.zeros((2, 0, 3), kind.numpy))
+        t = adopt_array(np.zeros((2, 0, 3), kind.storage), dtype=kind)
         again = pickle.loads(pickle.dumps(t))
         assert (again.shape, again.dtype) == (t.shape, kind)

@@ -115,9 +115,7 @@ def test_no_file_imports_a_moved_package_by_its_folder() -> None:
 
 
 def run_python(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

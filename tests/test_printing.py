@@ -33,7 +33,7 @@ def hold() -> Iterator[Callable[[Tensor], threading.Event]]:
 
     def hold(t: Tensor) -> threading.Event:
         gate = threading.Event()
-        engine.call_back(lambda address: gate.wait(60) and None, [t._ref], [w.MUT])
+        engine.call_back(lambda address: gate.wait(200) and None, [t._ref], [w.MUT])
         gates.append(gate)
         return gate
 
@@ -176,11 +176,14 @@ def test_only_what_is_printed_is_copied() -> None:
 # --- tensors without values -----------------------------------------------------------------------
 
 
-def test_a_pending_tensor_says_what_it_waits_for(hold: Any) -> None:
+def test_a_pending_tensor_says_what_it_waits_for(
+    hold: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     t = ones(2, 3)
     gate = hold(t)
     later = t + 1
     before = issued()
+    monkeypatch.setattr(flow.printing, "PATIENCE", 0.01)
     pattern = r"tensor\(<pending: #\d+ {}>, shape=\(2, 3\)\)"
     assert re.fullmatch(pattern.format("callback"), repr(t))  # gives up waiting by itself
     with printoptions(sync=False):
@@ -188,6 +191,7 @@ def test_a_pending_tensor_says_what_it_waits_for(hold: Any) -> None:
         assert "pending" in later._repr_html_()
     assert issued() == before  # looking issues nothing
     gate.set()
+    monkeypatch.undo()
     assert repr(later) == "tensor([[2., 2., 2.],\n        [2., 2., 2.]])"
 
 
@@ -243,7 +247,7 @@ def test_no_property_waits(hold: Any) -> None:
         done.set()
 
     threading.Thread(target=read, daemon=True).start()
-    assert done.wait(20), names
+    assert done.wait(200), names
     assert issued() == before
     gate.set()
 

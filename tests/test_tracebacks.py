@@ -213,7 +213,6 @@ def stderr_of(*arguments: str, text: str | None = None, **env: str) -> str:
         input=text,
         capture_output=True,
         text=True,
-        timeout=100,
         env={**os.environ, **env},
     )
     return done.stdout + done.stderr

@@ -14,7 +14,7 @@ TUTORIALS = Path(__file__).parent.parent / "tutorials"
 @functools.cache
 def run(name: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(TUTORIALS / f"{name}.py")], capture_output=True, text=True, timeout=110
+        [sys.executable, str(TUTORIALS / f"{name}.py")], capture_output=True, text=True
     )
 
 

@@ -2,10 +2,11 @@
 
     python -m tools.check_ptx [--cc 7.0 9.0] [--op NAME] [--list]
 
-The samples run on the CPU, in float32, float64 and float16; every call of an operator that they
-make is lowered for CUDA, and each kernel is compiled for each types of arguments that it is called
-with.  No GPU is needed, but libNVVM is (numba-cuda[cu12]).  Exit code 1 where a kernel does not
-compile; ops without a CUDA kernel are listed.
+The samples run on the CPU, in float32, float64 and float16 (`--dtypes bfloat16` for that one, whose
+kernels are float16's); every call of an operator that they make is lowered for CUDA, and each
+kernel is compiled for each types of arguments that it is called with.  No GPU is needed, but
+libNVVM is (numba-cuda[cu12]).  Exit code 1 where a kernel does not compile; ops without a CUDA
+kernel are listed.
 """
 
 from __future__ import annotations
@@ -128,14 +129,15 @@ def _run(samples: Any, dtypes: list[str]) -> None:
     import flowvm as flow
 
     for dtype in dtypes:
-        if dtype not in samples.floats and dtype != "float32":
+        like = "float16" if dtype == "bfloat16" else dtype
+        if like not in samples.floats and dtype != "float32":
             continue
         for sample in samples.generate(np.random.default_rng(0)):
             args = [_tensor(a, dtype) for a in sample.args]
             kwargs = {k: _tensor(v, dtype) for k, v in sample.kwargs.items()}
             try:
                 for result in _leaves(samples.function(*args, **kwargs)):
-                    if samples.grad and dtype != "float16" and result.requires_grad:
+                    if samples.grad and like != "float16" and result.requires_grad:
                         result.sum().backward(retain_graph=True)
             except Exception:
                 continue
@@ -151,7 +153,7 @@ def _tensor(value: Any, dtype: str) -> Any:
         return value
     if value.dtype.kind != "f":
         return flow.tensor(value)
-    return flow.tensor(value.astype(dtype), requires_grad=True)
+    return flow.tensor(value, dtype=getattr(flow, dtype), requires_grad=True)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -1,8 +1,8 @@
-"""Mixed precision: `flow.autocast` computes what is safe in float16, GradScaler keeps small
+"""Mixed precision: `flow.autocast` computes what is safe in 16 bits, GradScaler keeps small
 gradients from vanishing in it.
 
     scaler = flow.amp.GradScaler()
-    with flow.autocast():
+    with flow.autocast(dtype=flow.float16):  # bfloat16, the CPU's default, needs no scaler
         loss = F.cross_entropy(model(x), y)
     scaler.scale(loss).backward()
     scaler.step(optimizer)

@@ -1,4 +1,4 @@
-"""`flow.autocast`: a region in which products and convolutions compute in float16."""
+"""`flow.autocast`: a region in which products and convolutions compute in a 16-bit float."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from flowvm.autocasting import autocasting
 from flowvm.device import Device, is_available
-from flowvm.dtype import DType, float16
+from flowvm.dtype import DType, bfloat16, float16
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 
 __all__ = ["autocast", "is_autocast_available"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_DEFAULTS = {"cpu": bfloat16, "cuda": float16}  # PyTorch's
 
 
 def is_autocast_available(device_type: str) -> bool:
@@ -26,12 +27,12 @@ class autocast:  # noqa: N801 - PyTorch's name
     """A context manager, or a decorator, inside which this thread computes in mixed precision.
 
     device_type   "cpu" or "cuda"; a region is for tensors of every device
-    dtype         float16, the only 16-bit dtype that there is
+    dtype         float16 or bfloat16; by default bfloat16 for "cpu", float16 for "cuda"
     enabled       False: compute as given, also inside another region
     cache_enabled is PyTorch's, and must be True
 
-    Products and convolutions convert their float32 inputs to float16; exponentials, logarithms,
-    powers, sums, softmax, layer_norm, group_norm and losses convert float16 ones to float32; `cat`
+    Products and convolutions convert their float32 inputs to `dtype`; exponentials, logarithms,
+    powers, sums, softmax, layer_norm, group_norm and losses convert 16-bit ones to float32; `cat`
     and its like to the widest; all else computes in what it is given.  PyTorch's CUDA lists
     (`flowvm.autocasting`).  Backward belongs outside; inside, it computes as if it were.
 
@@ -54,14 +55,17 @@ class autocast:  # noqa: N801 - PyTorch's name
                 f"autocast: there is no device {device_type!r} here; device_type='cpu', or "
                 f"enabled=False"
             )
-        if dtype is not None and dtype is not float16:
-            raise ArgumentError(f"autocast: dtype must be flow.float16, got {dtype!r}")
+        if dtype is not None and not (isinstance(dtype, DType) and dtype.reduced):
+            raise ArgumentError(
+                f"autocast: dtype must be flow.float16 or flow.bfloat16, got {dtype!r}"
+            )
         if cache_enabled is False:
             raise ArgumentError(
                 "autocast: cache_enabled=False does nothing here: a parameter that has changed is "
                 "converted again anyway; leave it out"
             )
-        self.device_type, self.dtype, self.enabled = device_type, float16, bool(enabled)
+        self.device_type, self.enabled = device_type, bool(enabled)
+        self.dtype = dtype or _DEFAULTS.get(device_type, float16)
         self._entered: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> autocast:

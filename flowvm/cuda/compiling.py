@@ -14,7 +14,7 @@ Numba's own machinery does the work, in typing and target contexts that are ours
 users of numba.cuda in the process see no change.  What differs from theirs:
 
 - any nonzero byte of a bool array is true when it is read;
-- float16 is converted by the processor's own instructions and never computed in;
+- float16 and bfloat16 are converted (`flowvm.ops.reduced`) and never computed in;
 - products and sums are contracted (fma), and nothing else is relaxed; there are no checks.
 
 In Numba's simulator (NUMBA_ENABLE_CUDASIM=1) nothing is compiled: `flowvm.cuda.grid` runs kernels
@@ -40,7 +40,17 @@ from typing import Any
 from flowvm import jit
 from flowvm.errors import CompileError
 from flowvm.native import Intrinsic
-from flowvm.ops.cuda.launch import Const, Details, KernelStep, Operand, Param, Scalar, Scratch
+from flowvm.ops import reduced
+from flowvm.ops.cuda.launch import (
+    Address,
+    Const,
+    Details,
+    KernelStep,
+    Operand,
+    Param,
+    Scalar,
+    Scratch,
+)
 
 __all__ = [
     "Kernel",
@@ -48,6 +58,7 @@ __all__ = [
     "attempt",
     "available",
     "ptx",
+    "readable",
     "signature_of",
     "simulated",
     "status_of",
@@ -91,6 +102,8 @@ def _kind(param: Param) -> str | tuple[str, int, str]:
             return dtype, len(shape), "C"
         case Details():
             return "int64", 1, "C"
+        case Address():
+            return "int64"
         case Const(value):
             return "float64" if isinstance(value, float) else "int64"
         case Scalar(_, kind):
@@ -129,6 +142,29 @@ def ptx(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str, str]
         return _made[digest]
 
 
+_VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
+# of PTX that drivers read, by the minor version of CUDA 12; CUDA 13.x reads 9.x
+_PTX_OF_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
+
+
+def readable(text: str, version: int) -> str:
+    """PTX as a driver of CUDA `version` (12040 is 12.4) reads it.
+
+    A toolkit declares the newest PTX that it knows, and a driver refuses what is newer than itself,
+    whatever is in it.  What kernels here consist of is older than all drivers that flowvm takes, so
+    the driver's own version is declared where the toolkit is ahead of it; what it cannot read all
+    the same its compiler names.
+    """
+    declared = _VERSION.search(text)
+    major, minor = version // 1000, version % 1000 // 10
+    if declared is None or major > 13:
+        return text
+    known = (9, minor) if major == 13 else (8, _PTX_OF_12[min(minor, len(_PTX_OF_12) - 1)])
+    if (int(declared[1]), int(declared[2])) <= known:
+        return text
+    return f"{text[: declared.start()]}.version {known[0]}.{known[1]}{text[declared.end() :]}"
+
+
 def available() -> str:
     """Why nothing can be compiled here (no Numba-CUDA, no libNVVM), or "" where it can."""
     return _toolchain_error()
@@ -151,7 +187,8 @@ def _toolchain_error() -> str:
 def _toolchain() -> str:
     """Everything besides the program that its PTX depends on."""
     here = Path(__file__)
-    sources = [here, here.with_name("frontend.py"), here.parents[1] / "native.py"]
+    sources = [here, *(here.with_name(f"{name}.py") for name in ("frontend", "indices"))]
+    sources += [here.parents[1] / "native.py", Path(reduced.__file__)]
     parts = [str(SCHEMA), ".".join(map(str, sys.version_info[:2]))]
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

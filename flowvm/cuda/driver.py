@@ -14,6 +14,7 @@ Invariants
   threads call by it.
 - A place of cuBLAS is 0 until `require_cublas()` found it: loading it takes long.
 - What failed once fails again with the same words.
+- A forked child never calls the driver, which does not survive that: `refuse` is in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -43,11 +44,13 @@ __all__ = [
     "error_of",
     "function_type",
     "loaded",
+    "refuse",
     "require_cublas",
     "table",
     "using",
 ]
 
+NOT_INITIALIZED: Final = 3
 MINIMUM: Final = 12000  # CUDA 12.0: cuGraphInstantiateWithFlags and cuGraphExecUpdate_v2 as here
 
 # name -> kinds of its parameters: p address or handle, z size, i int, u unsigned, b byte, Q 64 bits
@@ -95,6 +98,7 @@ DRIVER: Final[dict[str, str]] = {
     "cuGetErrorString": "ip",
     "cuStreamBeginCapture_v2": "pi",
     "cuStreamEndCapture": "pp",
+    "cuThreadExchangeStreamCaptureMode": "p",
     "cuGraphInstantiateWithFlags": "ppQ",
     "cuGraphExecUpdate_v2": "ppp",
     "cuGraphLaunch": "pp",
@@ -139,6 +143,7 @@ class Driver:
         self.functions: dict[str, Any] = {}
         self.table: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(NAMES), np.int64)
         self.cublas_error = ""
+        self.kernels: dict[int, str] = {}  # handles of those that were loaded -> their names
         self.pid = os.getpid()
         self.add(addresses)
         _keep.append(self)  # native threads may call by its table at any time
@@ -232,11 +237,30 @@ def _forget_calls(used: Driver | None) -> None:
     """What was lowered for another driver has its handles: let it be lowered anew."""
     global _last
     if used is not None and _last is not None and used is not _last:
-        from flowvm.interpreter import operators
-
-        for operator in list(operators):
-            operator.cache.clear()
+        _forget_entries()
     _last = used or _last
+
+
+def _forget_entries() -> None:
+    from flowvm.interpreter import operators
+
+    for operator in list(operators):
+        operator.cache.clear()
+
+
+def refuse() -> int:
+    """What all of the driver's functions are in a forked child."""
+    return NOT_INITIALIZED
+
+
+def _after_fork_in_child() -> None:
+    if _driver is not None:
+        for name in _driver.functions:
+            _driver.functions[name] = lambda *args: refuse()
+        _forget_entries()  # so that calls are lowered anew, which says what is wrong
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def error_of(result: int, doing: str) -> FlowError:
@@ -245,13 +269,43 @@ def error_of(result: int, doing: str) -> FlowError:
 
 
 def _why(result: int) -> str:
-    fake = None if _driver is None else _driver.fake
-    return "" if fake is None else str(fake.why(result))
+    """What the driver itself knows of a result: a fake one why, a real one what is new to us."""
+    if _driver is None:
+        return ""
+    if _driver.fake is not None:
+        return str(_driver.fake.why(result))
+    return "" if result in results.NAMES else _said(_driver, result)
 
 
-def _failed_instruction(result: int) -> str:
-    """What is said of an instruction for which a call of the driver or of cuBLAS failed."""
-    return f"the CUDA device failed: {results.text_of(result, _why(result))}"
+def _said(of: Driver, result: int) -> str:
+    texts = []
+    for name in ("cuGetErrorName", "cuGetErrorString"):
+        text = ctypes.c_char_p()
+        if of.functions[name](result, ctypes.byref(text)) == 0 and text.value:
+            texts.append(text.value.decode(errors="replace"))
+    return ": ".join(texts)
+
+
+def _failed_instruction(details: Sequence[int]) -> FlowError:
+    """The exception of an instruction for which a call of the driver or of cuBLAS failed.
+
+    The details: its result, the number of the step, and what the step calls; a number below 0 where
+    it was no step's call.
+    """
+    result, step, called = details[:3]
+    name = _called(called) if step >= 0 else ""
+    if name in CUBLAS:
+        return results.cublas_error(result, name)
+    doing = f"the CUDA device failed at {name}" if name else "the CUDA device failed"
+    return error_of(result, doing)
+
+
+def _called(address: int) -> str:
+    """The function at an address of the table, or the kernel of that handle."""
+    if _driver is None:
+        return ""
+    at = np.flatnonzero(_driver.table == address)
+    return NAMES[at[0]] if at.size else _driver.kernels.get(address, "")
 
 
 on_device_failed.append(_failed_instruction)

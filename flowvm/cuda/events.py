@@ -29,7 +29,7 @@ import numpy as np
 from flowvm import interpreter
 from flowvm.cuda.devices import device as on_device
 from flowvm.cuda.devices import index_of
-from flowvm.cuda.driver import INDEX
+from flowvm.cuda.driver import INDEX, error_of
 from flowvm.cuda.runtime import Runtime
 from flowvm.cuda.streams import block_of, device_of, new_stream, streams
 from flowvm.device import Device
@@ -61,7 +61,7 @@ class Stream:
         self.priority = priority
         self.device = Device("cuda", index)
         numbers = _numbers.setdefault((made, priority), Numbers())
-        name = name or f"cuda:{index} {next(_count)}"
+        name = f"cuda:{index} {name or next(_count)}"
         self.number = numbers.take(name, lambda: new_stream(index, name, priority))
         _live[self.number] = self
         numbers.lend(self.number, self)
@@ -123,6 +123,9 @@ def _wait_for(numbers: list[int]) -> None:
         time.sleep(POLL)
     engine.failures.collect()
     engine.failures.raise_unseen()
+    for number in numbers:  # a device that is lost is lost, however often that was seen
+        if code := int(block_of(number)[w.B_FAILED]):
+            raise error_of(code, f"cuda:{device_of(number)}")
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -155,7 +158,9 @@ def stream(stream: Any) -> Iterator[None]:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until everything issued to the device so far is done; raise an error nobody has seen."""
+    """Wait until everything issued to the device so far is done; raise an error nobody has seen,
+    and DeviceError where the device is lost.
+    """
     index = index_of(device)
     streams(index)
     _wait_for([number for number in range(engine.streams) if device_of(number) == index])

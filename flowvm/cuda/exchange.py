@@ -20,9 +20,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from flowvm.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.cuda.driver import error_of
 from flowvm.cuda.peeking import own_stream
 from flowvm.cuda.runtime import runtime, runtimes
 from flowvm.device import Device, require
+from flowvm.dtype import DType, bfloat16
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
 from flowvm.reading import adopt_array, memory_now, wait_for
 from flowvm.tensor import Storage, Tensor
@@ -32,8 +35,6 @@ __all__ = ["CUDA", "Capsules", "exported", "from_interface", "interface", "tenso
 CUDA: Final = 2  # DLPack's number of the device type
 _LEGACY: Final = 1  # the default stream, for the driver as for the protocols
 _ORDINAL: Final = 9  # pointer attribute: the number of the device
-_AT: Final = {b"dltensor": 8, b"dltensor_versioned": 40}  # where a capsule's device stands
-_USED: Final = {b"used_" + name: at for name, at in _AT.items()}
 
 
 class _Lent(Storage):
@@ -68,7 +69,15 @@ def exported(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def interface(t: Tensor) -> dict[str, Any]:
-    """The tensor's `__cuda_array_interface__`: what it holds is there, on whatever stream."""
+    """The tensor's `__cuda_array_interface__`: what it holds is there, on whatever stream.
+
+    ArgumentTypeError for bfloat16, for which the protocol has no name.
+    """
+    if t._meta.dtype is bfloat16:
+        raise ArgumentTypeError(
+            "__cuda_array_interface__ has no bfloat16; hand the tensor over with from_dlpack, or "
+            "convert it with .float() first"
+        )
     _lend(t)
     array = memory_now(t)
     described = dict(array.__array_interface__)
@@ -94,6 +103,7 @@ class Capsules:
         self.device = require(Device("cuda", index))
         self.versioned = False
         self.capsule: Any = None
+        self.dtype: DType | None = None  # if it is not the one that NumPy sees
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
@@ -103,6 +113,9 @@ class Capsules:
         self.capsule = self.source.__dlpack__(stream=own_stream(self.device.index or 0), **kept)
         self.versioned = "dltensor_versioned" in repr(self.capsule)
         marked(self.capsule, (1, 0))
+        if dtype_code(self.capsule) == BFLOAT:
+            self.dtype = bfloat16
+            retyped(self.capsule, UNSIGNED)
         return self.capsule
 
     def array(self) -> np.ndarray[Any, Any]:
@@ -113,17 +126,6 @@ class Capsules:
         used.enter()
         used.driver.call("cuStreamSynchronize", own_stream(used.index))
         return found
-
-
-def marked(capsule: Any, device: tuple[int, int]) -> Any:
-    """The capsule, which says now that its memory is on `device`."""
-    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    name = name_of(capsule)
-    address = pointer_of(capsule, name) + {**_AT, **_USED}[name]
-    (ctypes.c_int32 * 2).from_address(address)[:] = list(device)
-    return capsule
 
 
 # --- arrays ---------------------------------------------------------------------------------------
@@ -137,16 +139,18 @@ class _Described:
         self.__array_interface__ = facts
 
 
-def tensor_on(array: np.ndarray[Any, Any], device: Device, obstacle: str) -> Tensor:
+def tensor_on(
+    array: np.ndarray[Any, Any], device: Device, obstacle: str, dtype: DType | None = None
+) -> Tensor:
     """A tensor on the memory at an array's address, which is on `device`; a copy if there is an
-    obstacle to that.
+    obstacle to that.  `dtype`: whose `storage` the array has, if not that of the array.
     """
     if any(s % array.itemsize or s < 0 for s in array.strides) and array.size:
         raise ArgumentError(
             f"memory on {device} with strides of {array.strides} bytes cannot be used; make the "
             f"array contiguous first"
         )
-    shared = adopt_array(array, device=device)
+    shared = adopt_array(array, device=device, dtype=dtype)
     copied: Tensor = shared.clone() if obstacle else shared
     return copied
 
@@ -167,7 +171,7 @@ def from_interface(obj: Any, copy: bool = False) -> Tensor:
         empty: Tensor = adopt_array(np.empty(facts["shape"], dtype)).to(Device("cuda", index))
         return empty
     described |= {"strides": facts.get("strides"), "data": (address, False)}
-    device = _device_at(address)
+    device = _device_at(address, what)
     _wait_for(device, facts.get("stream", _LEGACY))
     array = np.asarray(_Described(obj, described))
     obstacle = "a copy was asked for" if copy else ""
@@ -177,15 +181,26 @@ def from_interface(obj: Any, copy: bool = False) -> Tensor:
     return tensor_on(array, device, obstacle)
 
 
-def _device_at(address: int) -> Device:
+def _device_at(address: int, what: str) -> Device:
     used, ordinal = runtime(0), ctypes.c_int()
     used.enter()
-    used.driver.call("cuPointerGetAttribute", ctypes.byref(ordinal), _ORDINAL, address)
+    asked = ctypes.byref(ordinal), _ORDINAL, address
+    result = used.driver.functions["cuPointerGetAttribute"](*asked)
+    if result == 1:  # CUDA_ERROR_INVALID_VALUE
+        raise ArgumentError(
+            f"the __cuda_array_interface__ of a {what} names the address {address:#x}, where no "
+            f"CUDA device has memory"
+        )
+    if result:
+        raise error_of(result, "cuPointerGetAttribute")
     return require(Device("cuda", ordinal.value))
 
 
 def _wait_for(device: Device, stream: Any) -> None:
-    """Wait for the stream on which the producer may still compute; None: for none."""
+    """Wait for the stream on which the producer may still compute; None: for none.
+
+    1 is the default stream, 2 this thread's default stream, for the driver as for the protocol.
+    """
     if stream is None:
         return
     if not isinstance(stream, int) or stream <= 0:

@@ -8,12 +8,16 @@ the names of the registries.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.metadata
 import types as pytypes
 from typing import Any
 
+from flowvm.cuda.indices import special
 from flowvm.errors import CompileError
 from flowvm.native import Intrinsic, Overloaded
+from flowvm.ops.reduced import narrowed, widened
 
 __all__ = ["Frontend", "define_attempt", "define_status", "frontend"]
 
@@ -53,6 +57,7 @@ class Frontend:
         except Exception as error:  # Numba's own, a driver that it looks for, anything
             raise CompileError(
                 f"{kernel.__qualname__} cannot be compiled for {', '.join(map(str, args))}: {error}"
+                f" ({_versions()})"
             ) from error
         library = compiled.library
         name = compiled.fndesc.llvm_func_name
@@ -142,7 +147,10 @@ def _generate(modules: list[str], cc: tuple[int, int]) -> str:
     from numba.cuda.cudadrv.nvrtc import get_arch_option
     from numba.cuda.cudadrv.nvvm import LibDevice, llvm_replace
 
-    options = [f"-arch={get_arch_option(*cc)}", "-opt=3"]
+    try:
+        options = [f"-arch={get_arch_option(*cc)}", "-opt=3"]
+    except Exception as error:  # the toolkit knows no such device, or none so old any more
+        raise CompileError(f"{error} ({_versions()})") from error
     program = nvvm.create_program()
     try:
         for module in modules:
@@ -163,6 +171,16 @@ def _generate(modules: list[str], cc: tuple[int, int]) -> str:
     return made.decode().strip("\x00").strip()
 
 
+def _versions() -> str:
+    """Of what compiles, for a message: those that do not go together fail in many ways."""
+    names = ("numba-cuda", "numba", "numpy", "cuda-bindings")
+    found = []
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(found)
+
+
 def _numba_type(kind: Any) -> Any:
     from numba.cuda import types
 
@@ -176,7 +194,9 @@ def _numba_type(kind: Any) -> Any:
 
 
 def _typing_context(owner: Frontend) -> Any:
+    from numba.cuda import types
     from numba.cuda.target import CUDATypingContext
+    from numba.cuda.typeconv import Conversion
 
     class TypingContext(CUDATypingContext):  # type: ignore[misc]
         def resolve_value_type(self, value: Any) -> Any:
@@ -184,6 +204,11 @@ def _typing_context(owner: Frontend) -> Any:
                 known = self._get_global_type(value)  # an @overload of Numba's
                 return owner.type_of(value) if known is None else known
             return owner.type_of(value) or super().resolve_value_type(value)
+
+        def can_convert(self, fromty: Any, toty: Any) -> Any:
+            if toty == types.bfloat16 and fromty == types.boolean:
+                return Conversion.unsafe  # Numba knows it of every other dtype
+            return super().can_convert(fromty, toty)
 
     return TypingContext()
 
@@ -194,6 +219,8 @@ def _target_context(typing: Any) -> Any:
     from numba.cuda.datamodel import DataModelManager
     from numba.cuda.datamodel.models import BooleanModel
     from numba.cuda.target import CUDATargetContext
+
+    reduced = {types.float16: "float16", types.bfloat16: "bfloat16"}
 
     class AnyNonzero(BooleanModel):  # type: ignore[misc]
         """A bool in memory: a byte of which any bit makes it true."""
@@ -210,18 +237,20 @@ def _target_context(typing: Any) -> Any:
             ours.register(types.Boolean, AnyNonzero)
             self.data_model_manager = ours.chain(self.data_model_manager)
 
-        def cast(self, builder: Any, value: Any, source: Any, wanted: Any) -> Any:
-            if types.float16 in (source, wanted) and source != wanted:
-                return self._cast_half(builder, value, source, wanted)
-            return super().cast(builder, value, source, wanted)
+        def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+            return special(self, fn, sig) or super().get_function(fn, sig, _firstcall)
 
-        def _cast_half(self, builder: Any, value: Any, source: Any, wanted: Any) -> Any:
-            if source == types.float16:
-                half = builder.bitcast(value, ir.HalfType())
-                single = builder.fpext(half, ir.FloatType())
+        def cast(self, builder: Any, value: Any, source: Any, wanted: Any) -> Any:
+            if source == wanted:
+                return super().cast(builder, value, source, wanted)
+            if source in reduced:
+                single = widened(builder, value, reduced[source])
                 return self.cast(builder, single, types.float32, wanted)
-            single = self.cast(builder, value, source, types.float32)
-            return builder.bitcast(builder.fptrunc(single, ir.HalfType()), ir.IntType(16))
+            if wanted in reduced:
+                single = self.cast(builder, value, source, types.float32)
+                stored = narrowed(builder, single, reduced[wanted])
+                return builder.bitcast(stored, ir.IntType(16))
+            return super().cast(builder, value, source, wanted)
 
     return TargetContext()
 
@@ -287,6 +316,8 @@ def _overloaded_type(owner: Frontend) -> Any:
 def _name_of(kind: Any) -> str:
     from numba.cuda import types
 
+    if kind == types.bfloat16:
+        return "float32"  # which kernels reckon it in; Numba's name is a C type's
     return str(types.unliteral(kind).name)
 
 

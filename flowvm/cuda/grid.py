@@ -7,7 +7,8 @@ deterministic, and what Numba's own runner lacks is here: warp shuffles and vote
 twice on one line, an error where threads wait for each other in vain.  A kernel that never waits
 runs its threads one after another without any switching.
 
-`order` turns the threads of a block round: "reversed" finds kernels that depend on who runs first.
+`order` turns the threads of a block round: "reversed" finds kernels that depend on who runs first,
+and, on the way, indices below 0, which compiled kernels do not count from the end (`indices`).
 
 Launches from several Python threads run one after another.
 
@@ -54,6 +55,8 @@ def run_grid(
     if grid[0] * grid[1] * grid[2] == 0:
         raise ValueError(f"a grid of {grid} blocks has none")
     given = [_argument(value) for value in arguments]
+    if order == "reversed":
+        given = [v.view(_Plain) if isinstance(v, np.ndarray) else v for v in given]
     functions = reached(kernel)
     waits = any(_WAITS & set(function.__code__.co_names) for function in functions)
     with _lock:
@@ -61,6 +64,24 @@ def run_grid(
         with _swapped(functions, module), np.errstate(all="ignore"):
             run = _run_waiting if waits else _run_straight
             run(kernel, given, module, _points(grid), _threads(block, order))
+
+
+class _Plain(np.ndarray[Any, Any]):
+    """An array whose indices are not negative."""
+
+    def __getitem__(self, index: Any) -> Any:
+        _look(index)
+        return super().__getitem__(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _look(index)
+        super().__setitem__(index, value)
+
+
+def _look(index: Any) -> None:
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(part, int | np.integer) and part < 0 for part in parts):
+        raise IndexError(f"an index of a kernel is negative: {index}")
 
 
 def _argument(value: Any) -> Any:

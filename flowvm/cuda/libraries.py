@@ -36,7 +36,10 @@ def _candidates(major: int) -> Iterator[tuple[str, Callable[[], ctypes.CDLL]]]:
 def _by_pathfinder() -> ctypes.CDLL:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
-    return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    path = load_nvidia_dynamic_lib("cublas").abs_path
+    if path is None:
+        raise OSError("it is loaded from nobody knows where")
+    return ctypes.CDLL(path)
 
 
 def _in_wheels() -> Iterator[Path]:

@@ -12,11 +12,13 @@ from flowvm import vm
 from flowvm.cuda.devices import index_of
 from flowvm.cuda.runtime import runtime, runtimes
 from flowvm.cuda.streams import streams
+from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 
 __all__ = [
     "empty_cache",
+    "get_per_process_memory_fraction",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -26,6 +28,7 @@ __all__ = [
     "memory_summary",
     "reset_max_memory_allocated",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
 ]
 
 
@@ -53,18 +56,18 @@ def memory_reserved(device: Any = None) -> int:
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """As `memory_reserved`: what was given back in between is not remembered."""
-    return _word(device, w.RESERVED_BYTES)
+    """The most that `memory_reserved` has been since the start or `reset_peak_memory_stats`."""
+    return _word(device, w.PEAK_RESERVED)
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """The numbers by PyTorch's names."""
-    live, peak = memory_allocated(device), max_memory_allocated(device)
-    reserved = memory_reserved(device)
+    live, reserved = memory_allocated(device), memory_reserved(device)
     return {
         "allocated_bytes.all.current": live,
-        "allocated_bytes.all.peak": peak,
+        "allocated_bytes.all.peak": max_memory_allocated(device),
         "reserved_bytes.all.current": reserved,
+        "reserved_bytes.all.peak": max_memory_reserved(device),
         "inactive_bytes.all.current": reserved - live,
     }
 
@@ -85,12 +88,15 @@ def memory_summary(device: Any = None) -> str:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let `max_memory_allocated` begin anew, when all that was issued is done."""
+    """Let `max_memory_allocated` and `max_memory_reserved` begin anew, when all that was issued is
+    done.
+    """
     index = index_of(device)
     if index in {made.index for made in runtimes()}:
         vm.sync()
         counters = streams(index).counters
         counters[w.PEAK_BYTES] = counters[w.LIVE_BYTES]
+        counters[w.PEAK_RESERVED] = counters[w.RESERVED_BYTES]
 
 
 reset_max_memory_allocated = reset_peak_memory_stats
@@ -101,8 +107,34 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return runtime(index_of(device)).memory()
 
 
+def set_per_process_memory_fraction(fraction: Any, device: Any = None) -> None:
+    """Let the VM hold at most this part of a device's memory; more is an OutOfMemoryError, as if
+    the device had no more.  What is held already stays.
+
+    ArgumentTypeError unless `fraction` is a float, ArgumentError unless it is from 0 to 1.
+    """
+    if not isinstance(fraction, float):
+        kind = type(fraction).__name__
+        raise ArgumentTypeError(f"set_per_process_memory_fraction: expected a float, got {kind}")
+    if not 0 <= fraction <= 1:
+        raise ArgumentError(
+            f"set_per_process_memory_fraction: {fraction} is not a fraction from 0 to 1"
+        )
+    of = streams(index_of(device))
+    total = of.runtime.properties.total_memory
+    of.counters[w.MOST_BYTES] = max(1, int(fraction * total)) if fraction < 1 else 0
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """What `set_per_process_memory_fraction` has set; 1.0 at first."""
+    most = _word(device, w.MOST_BYTES)
+    return most / runtime(index_of(device)).properties.total_memory if most else 1.0
+
+
 def empty_cache() -> None:
-    """Give memory that the VM keeps for reuse back to the devices: unused blocks over 1 MiB."""
+    """Give memory that the VM keeps for reuse back to the devices: blocks that nobody uses, and
+    what small ones were cut from where none of them is in use.
+    """
     if runtimes():
         vm.sync()
         engine.trim()

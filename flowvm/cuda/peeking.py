@@ -32,21 +32,21 @@ def own_stream(index: int) -> int:
 
 
 def elements(t: Tensor, kept: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
-    """The elements at the positions `kept` of each dimension."""
+    """The elements at the positions `kept` of each dimension, as they are stored."""
     meta = t._meta
     if not all(kept):
-        return np.empty([len(k) for k in kept], meta.dtype.numpy)
+        return np.empty([len(k) for k in kept], meta.dtype.storage)
     itemsize = meta.dtype.itemsize
     steps = [np.array(k, np.int64) * s * itemsize for k, s in zip(kept, meta.stride, strict=True)]
     offsets = functools.reduce(np.add.outer, steps, np.zeros((), np.int64))
     flat = np.unique(offsets)
     breaks = np.flatnonzero(np.diff(flat) > GAP) + 1
-    copied = np.empty(flat.shape, meta.dtype.numpy)
+    copied = np.empty(flat.shape, meta.dtype.storage)
     used = runtime(meta.device.index or 0)
     for run, out in zip(np.split(flat, breaks), np.split(copied, breaks), strict=True):
         part = _bytes(used, engine.pointer(t._ref) + int(run[0]), int(run[-1] - run[0]) + itemsize)
         at = (run - run[0])[:, None] + np.arange(itemsize)
-        out[:] = part[at].view(meta.dtype.numpy)[:, 0]
+        out[:] = part[at].view(meta.dtype.storage)[:, 0]
     return copied[np.searchsorted(flat, offsets)]
 
 

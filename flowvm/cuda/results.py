@@ -11,7 +11,7 @@ from typing import Final
 
 from flowvm.errors import DeviceError, FlowError, OutOfMemoryError
 
-__all__ = ["NAMES", "STICKY", "error", "name_of", "text_of", "too_old"]
+__all__ = ["NAMES", "STICKY", "cublas_error", "error", "name_of", "text_of", "too_old"]
 
 NAMES: Final[dict[int, str]] = {
     0: "CUDA_SUCCESS",
@@ -68,7 +68,8 @@ _LOST = (
 
 # code -> what was wrong and what to do; a sticky code's text is followed by _LOST
 _TEXTS: Final[dict[int, str]] = {
-    1: "an argument is wrong; this is a bug of flowvm or of the kernel's launch: please report it",
+    1: "an argument is wrong: of a kernel of your own, its grid, block or shared memory is larger "
+    "than the device allows; else this is a bug of flowvm: please report it",
     2: "the device is out of memory; free tensors, use less, or see flow.cuda.memory_stats()",
     3: "the driver is not initialized in this process; CUDA does not survive a fork: start "
     "processes with multiprocessing's 'spawn' method",
@@ -89,7 +90,8 @@ _TEXTS: Final[dict[int, str]] = {
     400: "a handle of a stream, event or function is not valid any more",
     500: "the kernel is not in its module",
     700: "a kernel read or wrote memory that is not its own",
-    701: "the launch needs more registers or shared memory than the device has",
+    701: "the launch needs more registers or shared memory than the device has; of a kernel of "
+    "your own: use fewer threads in a block",
     702: "a kernel ran for longer than the system allows where the device drives a display",
     710: "an assert in a kernel failed",
     714: "a kernel's stack is broken",
@@ -110,25 +112,37 @@ _TEXTS: Final[dict[int, str]] = {
 }
 
 
-# cuBLAS's own results, where they are no CUresult that a call can have
+# cuBLAS's results: its name, what was wrong and what to do
 _CUBLAS: Final = {
-    7: "CUBLAS_STATUS_INVALID_VALUE",
-    8: "CUBLAS_STATUS_ARCH_MISMATCH",
-    11: "CUBLAS_STATUS_MAPPING_ERROR",
-    13: "CUBLAS_STATUS_EXECUTION_FAILED",
-    14: "CUBLAS_STATUS_INTERNAL_ERROR",
-    15: "CUBLAS_STATUS_NOT_SUPPORTED",
-}
+    1: ("NOT_INITIALIZED", "it cannot be set up: the device is full, or the library is newer than "
+        "the driver; update the driver, or install the cuBLAS of its CUDA version"),
+    3: ("ALLOC_FAILED", "it got no memory; free tensors, use less, or see "
+        "flow.cuda.memory_summary()"),
+    7: ("INVALID_VALUE", "an argument is wrong; this is a bug of flowvm: please report it"),
+    8: ("ARCH_MISMATCH", "it has no product of this dtype for this device"),
+    11: ("MAPPING_ERROR", "it cannot reach the device's memory; an instruction before failed"),
+    13: ("EXECUTION_FAILED", "its kernel failed; an instruction before may have broken the device"),
+    14: ("INTERNAL_ERROR", "it failed inside; an instruction before may have broken the device"),
+    15: ("NOT_SUPPORTED", "it does not support this product on this device"),
+    16: ("LICENSE_ERROR", "it found no license"),
+}  # fmt: skip
+
+
+def cublas_error(status: int, doing: str) -> FlowError:
+    """The exception for a result of cuBLAS, whose numbers are not the driver's."""
+    name, text = _CUBLAS.get(status, (str(status), "it failed"))
+    kind = OutOfMemoryError if status == 3 else DeviceError
+    return kind(f"cuBLAS failed at {doing}: {text} (CUBLAS_STATUS_{name})")
 
 
 def name_of(code: int) -> str:
     """The driver's name of a result."""
-    return NAMES.get(code) or _CUBLAS.get(code) or f"CUresult {code}"
+    return NAMES.get(code) or f"CUresult {code}"
 
 
 def text_of(code: int, more: str = "") -> str:
     """What result `code` means; `more` is what else is known."""
-    text = _TEXTS.get(code, "cuBLAS refused" if code in _CUBLAS else "the CUDA driver refused")
+    text = _TEXTS.get(code, "the CUDA driver refused")
     if more:
         text += f": {more}"
     if code in STICKY:

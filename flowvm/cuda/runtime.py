@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flowvm.cuda import driver as drivers
+from flowvm.cuda import results
 from flowvm.cuda.driver import Driver, error_of
 from flowvm.errors import CompileError, DeviceError, FlowError
 
@@ -22,6 +23,7 @@ __all__ = ["Properties", "Runtime", "count", "properties", "runtime", "runtimes"
 
 OLDEST: Final = (7, 0)  # compute capability
 PLAIN_SHARED: Final = 48 << 10  # bytes of dynamic shared memory that need no asking
+WORKSPACE, WORKSPACE_90 = 4 << 20, 32 << 20  # bytes that cuBLAS asks for: before Hopper, from it on
 _MAX_DYNAMIC_SHARED: Final = 8
 _ATTRIBUTES: Final = {
     "major": 75, "minor": 76, "multi_processor_count": 16, "warp_size": 10, "L2_cache_size": 38,
@@ -98,7 +100,9 @@ class Runtime:
         with self._lock:
             key = kernel, signature
             if key not in self._functions:
-                self._functions[key] = self._made(kernel, signature)
+                handle = self._functions[key] = self._made(kernel, signature)
+                name = getattr(kernel, "__qualname__", repr(kernel))
+                self.driver.kernels[handle] = f"the launch of {name}"
             handle = self._functions[key]
             if shared > PLAIN_SHARED:
                 self._allow(handle, kernel, shared)
@@ -108,9 +112,10 @@ class Runtime:
         fake = self.driver.fake
         if fake is not None and not fake.ptx:
             return int(fake.register(kernel, signature, self.index))
-        from flowvm.cuda.compiling import ptx
+        from flowvm.cuda.compiling import ptx, readable
 
         text, entry = ptx(kernel, signature, self.properties.capability)
+        text = readable(text, self.driver.version)
         if (text, entry) not in self._loaded:  # generated kernels may have the same code
             self._loaded[text, entry] = self._load(kernel, text, entry)
         return self._loaded[text, entry]
@@ -155,16 +160,23 @@ class Runtime:
         return int(made.value or 0)
 
     def cublas(self, stream: int) -> int:
-        """A new cuBLAS handle for `stream`.  DeviceError where cuBLAS is not there."""
+        """A new cuBLAS handle for `stream`.  DeviceError where cuBLAS is not there.
+
+        It has memory of its own to compute with: what cuBLAS takes by itself while a stream is
+        captured would become a part of the graph, which could then not be updated.
+        """
         drivers.require_cublas()
         self.enter()
-        made = ctypes.c_void_p()
+        made, memory = ctypes.c_void_p(), ctypes.c_void_p()
+        size = WORKSPACE if self.properties.capability < (9, 0) else WORKSPACE_90
+        self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
         for name, args in (
             ("cublasCreate_v2", (ctypes.byref(made),)),
-            ("cublasSetStream_v2", (made, stream)),
+            ("cublasSetStream_v2", (made, stream)),  # which forgets the workspace
+            ("cublasSetWorkspace_v2", (made, memory, size)),
         ):
             if result := self.driver.functions[name](*args):
-                raise DeviceError(f"{name} failed on cuda:{self.index} (cublasStatus {result})")
+                raise results.cublas_error(result, f"{name} on cuda:{self.index}")
         return int(made.value or 0)
 
 

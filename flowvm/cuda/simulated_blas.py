@@ -1,7 +1,7 @@
 """cuBLAS's strided batched matrix product by NumPy, for simulated devices.
 
 Matrices are column-major, as in cuBLAS.  What the compute type says about precision is done:
-float16 is summed in float32, and with TF32 the operands are rounded to its 10 bits first.
+reduced floats are summed in float32, and with TF32 the operands are rounded to its 10 bits first.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from flowvm.cuda.simulated_memory import Fault, Memory
+from flowvm.dtype import DType, bfloat16, float16, float32, float64
 
 __all__ = ["Gemm", "read_gemm"]
 
 INVALID_VALUE: Final = 7  # of cuBLAS's results
 NOT_SUPPORTED: Final = 15
-DTYPES: Final = {0: "float32", 1: "float64", 2: "float16"}  # cudaDataType
+# cudaDataType
+DTYPES: Final = {0: float32, 1: float64, 2: float16, 14: bfloat16}
 COMPUTE_16F, COMPUTE_32F, COMPUTE_64F, FAST_16F, FAST_TF32 = 64, 68, 70, 74, 77
 # compute type -> dtype of sums, of alpha and of beta
 SUMS: Final = {
@@ -34,7 +36,7 @@ class Matrix:
     """`count` column-major matrices, `stride` elements apart."""
 
     address: int
-    dtype: str
+    dtype: DType
     rows: int
     columns: int
     leading: int
@@ -43,19 +45,20 @@ class Matrix:
 
     def check(self, memory: Memory, name: str, device: int) -> None:
         """Fault where they go outside of their memory."""
-        itemsize = np.dtype(self.dtype).itemsize
+        itemsize = self.dtype.itemsize
         if self.rows * self.columns * self.count:
             last = (self.count - 1) * self.stride + (self.columns - 1) * self.leading + self.rows
             memory.check(self.address, last * itemsize, f"{name} of a matrix product", device)
 
     def view(self) -> np.ndarray[Any, Any]:
-        itemsize = np.dtype(self.dtype).itemsize
+        """The memory, as it is stored."""
+        itemsize, stored = self.dtype.itemsize, self.dtype.storage
         if not self.rows * self.columns * self.count:
-            return np.empty((self.count, self.rows, self.columns), self.dtype)
+            return np.empty((self.count, self.rows, self.columns), stored)
         last = (self.count - 1) * self.stride + (self.columns - 1) * self.leading + self.rows
         raw: Any = (ctypes.c_char * (last * itemsize)).from_address(self.address)
         steps = (self.stride * itemsize, itemsize, self.leading * itemsize)
-        return np.ndarray((self.count, self.rows, self.columns), self.dtype, raw, 0, steps)
+        return np.ndarray((self.count, self.rows, self.columns), stored, raw, 0, steps)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Gemm:
         self.check(memory, device)
         dtype = SUMS[self.compute]
         round_ = _tf32 if self.compute == FAST_TF32 else _same
-        a, b = (round_(m.view().astype(dtype)) for m in (self.a, self.b))
+        a, b = (round_(m.dtype.loaded(m.view()).astype(dtype)) for m in (self.a, self.b))
         if self.transpose[0]:
             a = a.transpose(0, 2, 1)
         if self.transpose[1]:
@@ -87,8 +90,9 @@ class Gemm:
             product = np.dtype(dtype).type(self.alpha) * (a @ b)
             out = self.c.view()
             if self.beta:  # or C is not read at all: NaN in it must not count
-                product = product + np.dtype(dtype).type(self.beta) * out.astype(dtype)
-            out[...] = product
+                before = self.c.dtype.loaded(out).astype(dtype)
+                product = product + np.dtype(dtype).type(self.beta) * before
+            out[...] = self.c.dtype.stored(product)
 
 
 def _same(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.cuda.simulated_memory import Fault, Memory
+from flowvm.dtype import bfloat16
 from flowvm.errors import DeviceError
-from flowvm.ops.cuda.launch import UNSIZED
+from flowvm.ops.cuda.launch import UNSIZED, itemsize_of
 
 __all__ = ["Array", "Function", "Launch", "choose_simulator", "read_launch"]
 
@@ -60,6 +61,29 @@ class Function:
         return found
 
 
+class _Bfloat:
+    """What kernels see as the dtype of `Bfloats`."""
+
+    @staticmethod
+    def type(number: Any) -> Any:
+        """The number as bfloat16 holds it."""
+        return bfloat16.loaded(bfloat16.stored(np.array(number)))[()]
+
+
+class Bfloats(np.ndarray[Any, Any]):
+    """Memory with bfloat16 in it: an element is read as a float32, and rounded when written."""
+
+    dtype: Any = _Bfloat()
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        return found if isinstance(found, np.ndarray) else bfloat16.loaded(np.array(found))[()]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        same = isinstance(value, Bfloats)
+        super().__setitem__(at, value.view(np.ndarray) if same else bfloat16.stored(value))
+
+
 @dataclass(frozen=True)
 class Array:
     """An array argument, as its words say."""
@@ -75,7 +99,7 @@ class Array:
             return self.address, self.address
         steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
         low = sum(s for s in steps if s < 0)
-        high = sum(s for s in steps if s > 0) + np.dtype(self.dtype).itemsize
+        high = sum(s for s in steps if s > 0) + itemsize_of(self.dtype)
         return self.address + low, self.address + high
 
     def within(self, memory: Memory) -> Array:
@@ -89,10 +113,14 @@ class Array:
     def view(self) -> np.ndarray[Any, Any]:
         """The memory itself."""
         low, high = self.extent()
+        bits = self.dtype == "bfloat16"
+        kind = np.dtype(np.uint16 if bits else self.dtype)
         if low == high:
-            return np.empty(self.shape, self.dtype)
-        raw: Any = (ctypes.c_char * (high - low)).from_address(low)
-        return np.ndarray(self.shape, self.dtype, raw, self.address - low, self.strides)
+            found = np.empty(self.shape, kind)
+        else:
+            raw: Any = (ctypes.c_char * (high - low)).from_address(low)
+            found = np.ndarray(self.shape, kind, raw, self.address - low, self.strides)
+        return found.view(Bfloats) if bits else found
 
 
 @dataclass(frozen=True)
@@ -113,7 +141,7 @@ class Launch:
                 what = f"argument {place} of {self.function.name} ({array.dtype}{array.shape})"
                 if high > low:
                     memory.check(low, high - low, what, self.function.device)
-                if array.address % np.dtype(array.dtype).itemsize:
+                if array.address % itemsize_of(array.dtype):
                     raise Fault(MISALIGNED, f"{what} is at {array.address:#x}")
 
     def run(self, memory: Memory) -> None:
@@ -214,7 +242,7 @@ def _wrong(array: Array, layout: str, words: list[int]) -> Iterator[str]:
         yield "meminfo or parent is not 0"
     if min(array.shape, default=0) < 0 or elements != math.prod(array.shape):
         yield f"it has {elements} elements"
-    if itemsize != np.dtype(array.dtype).itemsize:
+    if itemsize != itemsize_of(array.dtype):
         yield f"an element has {itemsize} bytes"
     if layout == "C" and elements and not _dense(array, itemsize):
         yield f"its strides {array.strides} are not those of a dense array"

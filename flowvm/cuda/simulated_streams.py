@@ -36,14 +36,16 @@ class Event:
     wanted: int = 0
     happened: int = 0
     seconds: float = 0.0
-    captured: tuple[Graph, int, int] | None = None  # recorded in a capture: stream, its work so far
+    # recorded in a capture: of which stream, what that had done, and what came right before
+    captured: tuple[Graph, int, int, frozenset[int]] | None = None
 
 
 @dataclass
 class Work:
     """One thing that a stream does: `run`, then `event` has happened for the `number`-th time.
 
-    It may begin when `after` has happened for the `count`-th time.
+    It may begin when `after` has happened for the `count`-th time; in a graph, when the works of
+    the numbers `needs` are done.
     """
 
     what: str
@@ -52,6 +54,7 @@ class Work:
     number: int = 0
     after: Event | None = None
     count: int = 0
+    needs: frozenset[int] = frozenset()
 
     @property
     def ready(self) -> bool:
@@ -60,16 +63,27 @@ class Work:
 
 @dataclass
 class Graph:
-    """What was captured, in the order of the calls, which is one of those it may run in."""
+    """What was captured, in the order of the calls, which is one of those it may run in.
+
+    `last` has, by stream, the numbers of what its next work is to wait for.
+    """
 
     handle: int
     origin: int = 0
     work: list[Work] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)  # by stream: what it did,
     joined: dict[int, int] = field(default_factory=dict)  # and how much of that others waited for
+    last: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def did(self, stream: int) -> None:
         self.counts[stream] = self.counts.get(stream, 0) + 1
+
+    def add(self, stream: int, work: Work) -> None:
+        """`stream` does something more."""
+        work.needs = self.last.get(stream, frozenset())
+        self.last[stream] = frozenset([len(self.work)])
+        self.work.append(work)
+        self.did(stream)
 
 
 @dataclass
@@ -105,8 +119,7 @@ class Scheduler:
     def enqueue(self, stream: Stream, work: Work) -> None:
         """Give a stream something to do."""
         if stream.capture is not None:
-            stream.capture.work.append(work)
-            stream.capture.did(stream.handle)
+            stream.capture.add(stream.handle, work)
             return
         if stream.handle == 0:  # it runs alone among those that are blocking
             for other in list(self.streams.values()):
@@ -121,7 +134,8 @@ class Scheduler:
     def record(self, stream: Stream, event: Event) -> None:
         """cuEventRecord."""
         if stream.capture is not None:
-            event.captured = stream.capture, stream.handle, stream.capture.counts[stream.handle]
+            graph, handle = stream.capture, stream.handle
+            event.captured = graph, handle, graph.counts[handle], graph.last[handle]
             return
         event.captured = None
         event.wanted += 1
@@ -136,11 +150,14 @@ class Scheduler:
         elif event.wanted:
             self.enqueue(stream, Work("wait", after=event, count=event.wanted))
 
-    def _join(self, stream: Stream, graph: Graph, source: int, position: int) -> None:
+    def _join(
+        self, stream: Stream, graph: Graph, source: int, position: int, last: frozenset[int]
+    ) -> None:
         """`stream` goes on, in the capture, when `source` has done what it has done so far."""
         if stream.capture is None:
             stream.capture = graph
         graph.joined[source] = max(graph.joined.get(source, 0), position)
+        graph.last[stream.handle] = graph.last.get(stream.handle, frozenset()) | last
         graph.did(stream.handle)
 
     # --- captures ---------------------------------------------------------------------------------
@@ -151,6 +168,7 @@ class Scheduler:
             raise Fault(UNSUPPORTED, "this stream cannot be captured, or is already")
         graph.origin = stream.handle
         graph.counts[stream.handle] = 0
+        graph.last[stream.handle] = frozenset()
         stream.capture = graph
 
     def end_capture(self, stream: Stream) -> Graph:
@@ -167,6 +185,18 @@ class Scheduler:
         return graph
 
     # --- running ----------------------------------------------------------------------------------
+
+    def in_order(self, graph: list[Work]) -> list[Work]:
+        """What was captured in an order that its waits allow: late, in any."""
+        if not self.late:
+            return graph
+        left, done, found = set(range(len(graph))), set[int](), []
+        while left:
+            chosen = self.random.choice(sorted(k for k in left if graph[k].needs <= done))
+            left.remove(chosen)
+            done.add(chosen)
+            found.append(graph[chosen])
+        return found
 
     def step(self) -> bool:
         """Run one thing of some stream; False if nothing may run."""

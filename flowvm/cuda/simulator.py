@@ -180,7 +180,8 @@ class Simulator:
 
     def _stream(self, handle: int) -> Stream:
         device = self._device()
-        stream = self.streams.streams.get(-1 - device if handle <= 1 else handle)  # 1: legacy
+        # 1 is the default stream by another name, 2 that of the thread, which is the same here
+        stream = self.streams.streams.get(-1 - device if handle <= 2 else handle)
         if stream is None:
             raise Fault(INVALID_HANDLE, f"{handle:#x} is no stream")
         if stream.device in self.lost:
@@ -496,6 +497,11 @@ class Simulator:
     def cuStreamBeginCapture_v2(self, stream: int, mode: int) -> None:
         self.streams.begin_capture(self._stream(stream), Graph(self._handle()))
 
+    def cuThreadExchangeStreamCaptureMode(self, mode: int) -> None:
+        before = getattr(self.local, "mode", 0)
+        self.local.mode = ctypes.c_int.from_address(mode).value
+        _put(mode, ctypes.c_int, before)
+
     def cuStreamEndCapture(self, stream: int, out: int) -> None:
         graph = self.streams.end_capture(self._stream(stream))
         self.graphs[graph.handle] = graph
@@ -508,7 +514,7 @@ class Simulator:
 
     def cuGraphExecUpdate_v2(self, executable: int, graph: int, result: int) -> None:
         found, news = _known(self.executables, executable, "graph"), self.graphs[graph].work
-        if [w.what for w in found] != [w.what for w in news]:
+        if [(w.what, w.needs) for w in found] != [(w.what, w.needs) for w in news]:
             raise Fault(UPDATE_FAILURE, "the graphs differ in more than arguments")
         found[:] = news
 
@@ -516,7 +522,7 @@ class Simulator:
         work = list(_known(self.executables, executable, "graph"))
 
         def run() -> None:
-            for one in work:
+            for one in self.streams.in_order(work):
                 if one.run is not None:
                     one.run()
 

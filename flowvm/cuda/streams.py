@@ -15,6 +15,7 @@ The first use of a device makes its three streams.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowvm import interpreter
+from flowvm.cuda import clocks
 from flowvm.cuda import driver as drivers
 from flowvm.cuda.driver import INDEX
 from flowvm.cuda.runtime import Runtime, runtime
@@ -30,7 +32,17 @@ from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 from flowvm.vm.steps import CALL_AREA
 
-__all__ = ["Streams", "block_of", "device_of", "need_cublas", "new_stream", "streams", "used"]
+__all__ = [
+    "Streams",
+    "block_of",
+    "device_of",
+    "lane_events",
+    "lanes",
+    "need_cublas",
+    "new_stream",
+    "streams",
+    "used",
+]
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -60,6 +72,8 @@ _FUNCTIONS: Final = {
     w.BF_DESTROY_EXEC: "cuGraphExecDestroy",
     w.BF_CLEAR: "cuMemsetD8Async",
     w.BF_COPY: "cuMemcpyDtoDAsync_v2",
+    w.BF_ELAPSED: "cuEventElapsedTime",
+    w.BF_CAPTURE_MODE: "cuThreadExchangeStreamCaptureMode",
 }
 
 
@@ -78,6 +92,8 @@ class Streams:
 _lock = threading.RLock()  # guards what follows
 _streams: dict[Runtime, Streams] = {}
 _blocks: dict[int, tuple[Runtime, Words]] = {}  # by VM stream
+_lanes: dict[Runtime, list[int]] = {}
+_events: dict[Runtime, list[int]] = {}
 _twins: list[tuple[Runtime, Words]] = []  # of those that run kernels: see flowvm.vm.device_graph
 
 
@@ -117,15 +133,39 @@ def block_of(stream: int) -> Words:
     return _blocks[stream][1]
 
 
+def lanes(index: int, count: int) -> list[int]:
+    """The addresses of `count` blocks, always the same, to capture branches of graphs with: beside
+    the twin of the device's compute stream, whose worker alone may use them.
+    """
+    with _lock:
+        made = streams(index).runtime
+        known = _lanes.setdefault(made, [])
+        while len(known) < count:
+            known.append(_twin(made, 0))
+            if block_of(streams(index).compute)[w.B_CUBLAS]:
+                need_cublas(streams(index).compute)
+        return known[:count]
+
+
+def lane_events(index: int, count: int) -> list[int]:
+    """`count` events, always the same, to order lanes with while a graph is captured."""
+    with _lock:
+        made = streams(index).runtime
+        known = _events.setdefault(made, [])
+        known += [made.event() for _ in range(count - len(known))]
+        return known[:count]
+
+
 def need_cublas(stream: int) -> None:
-    """Let the streams of a stream's device have cuBLAS handles, later ones too; DeviceError where
-    cuBLAS is not there.
+    """Let the compute streams of a stream's device have cuBLAS handles, later ones too; DeviceError
+    where cuBLAS is not there.
 
     To be called before an instruction that uses it is issued: to which of them is not known yet.
     """
     with _lock:
         device = _blocks[stream][0]
-        for made, block in (*_blocks.values(), *_twins):
+        computing = [of for of in _blocks.values() if of[1][w.B_TWIN]]  # the others only copy
+        for made, block in (*computing, *_twins):
             if made is device and not block[w.B_CUBLAS]:
                 block[w.B_CUBLAS] = made.cublas(int(block[w.B_STREAM]))
 
@@ -148,16 +188,22 @@ def _stream(
 ) -> int:
     block = _block(made, priority, stages)
     if memory == w.DEVICE_MEMORY and not stages:  # graphs are captured on another
-        twin = _block(made, priority, stages)
-        block[w.B_TWIN] = _kept(twin)
-        _twins.append((made, twin))
+        block[w.B_TWIN] = _twin(made, priority)
     number = engine.new_device_stream(name, block, memory, counters)
     _blocks[number] = made, block
+    clocks.attach(number, made, block)
     return number
 
 
-def _block(made: Runtime, priority: int, stages: bool) -> Words:
-    """The words that a worker calls the driver with."""
+def _twin(made: Runtime, priority: int) -> int:
+    """The address of a block to capture graphs with."""
+    twin = _caller(made, priority)
+    _twins.append((made, twin))
+    return _kept(twin)
+
+
+def _caller(made: Runtime, priority: int) -> Words:
+    """The words that a worker calls the driver with, for a new stream."""
     block = np.zeros(w.B_WORDS, np.int64)
     for place, name in _FUNCTIONS.items():
         block[place] = made.driver.table[INDEX[name]]
@@ -165,10 +211,16 @@ def _block(made: Runtime, priority: int, stages: bool) -> Words:
     block[w.B_STREAM] = made.stream(priority)
     block[w.B_CONTEXT] = made.context
     block[w.B_WAIT_EVENT] = made.event()
-    block[w.B_LINES] = _pinned(made, 8 * w.LINE_WORDS * w.CAPACITY)
     block[w.B_CALL] = _kept(np.zeros(CALL_AREA, np.int64))
-    events = np.zeros((w.DEVICE_EVENTS, 2), np.int64)
-    events[:, 0] = [made.event() for _ in range(w.DEVICE_EVENTS)]
+    return block
+
+
+def _block(made: Runtime, priority: int, stages: bool) -> Words:
+    """The block of a stream that has instructions."""
+    block = _caller(made, priority)
+    block[w.B_LINES] = _pinned(made, 8 * w.LINE_WORDS * w.CAPACITY)
+    events = np.zeros((w.DEVICE_EVENTS, w.EVENT_WORDS), np.int64)
+    events[:, w.V_EVENT] = [made.event() for _ in range(w.DEVICE_EVENTS)]
     block[w.B_EVENTS] = _kept(events)
     if stages:
         pairs = [(_pinned(made, STAGE_BYTES), made.event()) for _ in range(w.STAGES)]
@@ -195,9 +247,25 @@ def _pinned(made: Runtime, size: int) -> int:
     return int(address.value or 0)
 
 
+_refuse = ctypes.CFUNCTYPE(ctypes.c_int)(drivers.refuse)
+
+
+def _after_fork_in_child() -> None:
+    """Workers of the child fail what they are given, and do not call the driver."""
+    address = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+    for _, block in (*_blocks.values(), *_twins):
+        for place in _FUNCTIONS:
+            block[place] = address
+        block[w.B_FAILED] = drivers.NOT_INITIALIZED
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def forget() -> None:
     """Forget the streams of drivers that tests have put away."""
     with _lock:
         here = drivers.loaded()
         for made in [m for m in _streams if m.driver is not here]:
             del _streams[made]
+            clocks.drop(made)

@@ -3,22 +3,27 @@
 `Module.__call__` itself stays as short as it is.  While somebody wants to be told, it is another
 function, which a *maker* makes of the one below it; without any it is the plain one again.
 
-From level 2 on the profiler is told: each call notes, as it begins and ends, which module runs
-(`flowvm.vm.scopes`).  A module goes by its path below the outermost module that was called:
+From level 2 on the profiler is told: the plain one is one that notes which instructions were issued
+inside (`flowvm.vm.scopes`).  A module goes by its path below the outermost module that was called:
 `Net.layers.0.attention`; a second `Net` that is alive is `Net(2)`.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from flowvm.errors import FlowError
+from flowvm.nn.hooks import call_with_hooks
 from flowvm.nn.module import Module
 from flowvm.vm.engine import engine
 from flowvm.vm.peek import issued
+from flowvm.vm.scopes import NEVER
 from flowvm.vm.tracebacks import cut
 
 __all__ = ["Paths", "forget", "paths", "tell"]
@@ -27,6 +32,7 @@ Call = Callable[..., Any]
 Maker = Callable[[Call], Call]
 
 _lock = threading.Lock()
+_level = 0
 _plain = Module.__call__
 _makers: dict[Maker, int] = {}  # to how often it was asked for
 
@@ -48,7 +54,7 @@ def forget(maker: Maker) -> None:
 
 
 def _install() -> None:
-    call: Call = _plain
+    call: Call = _noted if _level >= 2 else _plain
     for maker in _makers:
         call = maker(call)
     Module.__call__ = call  # type: ignore[method-assign]
@@ -103,56 +109,62 @@ class Paths:
             dying[key] = weakref.ref(module, gone)
 
 
-class _Within:
-    """Where one thread is: the path of the module that runs, and the outermost one."""
-
-    __slots__ = ("path", "root", "thread")
-
-    def __init__(self) -> None:
-        self.path, self.thread = "", threading.get_ident()
-        self.root: Module | None = None
-
-
-class _Local(threading.local):
-    def __init__(self) -> None:
-        self.within = _Within()
-
-
 paths = Paths()
-_local = _Local()
+_note, _known = engine.flight.scopes.calls.append, paths.known
 
 
-def _marking(inner: Call) -> Call:
-    """A call that notes which module runs, and then again the one around it."""
-    note, known = engine.flight.scopes.marks.append, paths.known
-
-    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
-        here = _local.within
-        outer, root = here.path, here.root
-        here.path = path = known.get(id(self)) or paths.add(self, root)
-        if root is None:
-            here.root = self
-        note((issued(), here.thread, path))
-        try:
-            return inner(self, *args, **kwargs)
-        except FlowError as error:
-            cut(error)
-            raise
-        finally:
-            here.path, here.root = outer, root
-            note((issued(), here.thread, outer))
-
-    return call
+def _noted(self: Module, *args: Any, **kwargs: Any) -> Any:
+    """`Module.__call__`, noted when it is over: in one place, for a function more, and two notes in
+    place of one, would each be felt.
+    """
+    path = _known.get(id(self)) or paths.add(self, _outermost())
+    first = issued()
+    try:
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return call_with_hooks(self, self._hooks, args, kwargs)
+    except FlowError as error:
+        cut(error)
+        raise
+    finally:
+        _note((first, issued(), get_ident(), path))
 
 
-_level = 0
+def _calls_of(frame: FrameType | None) -> Iterator[dict[str, Any]]:
+    """The variables of the noted calls that run in a frame or around it, the innermost first."""
+    while frame is not None:
+        if frame.f_code is _noted.__code__:
+            yield frame.f_locals
+        frame = frame.f_back
+
+
+def _outermost() -> Module | None:
+    """The outermost module around the one that is being called."""
+    root: Module | None = None
+    for call in _calls_of(sys._getframe(2)):
+        root = call["self"]
+    return root
+
+
+def _running() -> list[tuple[int, int, int, str]]:
+    """The calls that are not over in any thread, as if they never were, the innermost first."""
+    return [
+        (call["first"], NEVER, thread, call["path"])
+        for thread, frame in sys._current_frames().items()
+        for call in _calls_of(frame)
+        if "first" in call
+    ]
+
+
+engine.flight.scopes.running = _running
 
 
 def _on_level(level: int) -> None:
     global _level
     before, _level = _level, level
     if (level >= 2) != (before >= 2):
-        (tell if level >= 2 else forget)(_marking)
+        with _lock:
+            _install()
 
 
 engine.flight.on_level.append(_on_level)

@@ -46,12 +46,8 @@ from flowvm.graph.segments import Run, Segment
 from flowvm.graph.trees import flatten
 from flowvm.interpreter import grad_enabled
 from flowvm.nn.graph_build import GraphBuild
-from flowvm.nn.graph_compiled import (
-    MISS,
-    Compiled,
-    storages_of,
-    thread_settings,
-)
+from flowvm.nn.graph_calls import MISS, Call, thread_settings
+from flowvm.nn.graph_compiled import Compiled, storages_of
 from flowvm.nn.graph_explain import History, call_facts
 from flowvm.nn.graph_grads import Landed, Landing
 from flowvm.nn.graph_loading import load_runtime_state
@@ -189,10 +185,11 @@ class Graph(GraphBuild):
                 shares = _shares(compiled, leaves)
                 if not shares:
                     self._plans.move_to_end(key)
-                    if type(compiled) is Compiled and not any(flows) and self._scaler is None:
-                        self._replay = compiled.replay_for(structure, self.config.key)
-                    else:
-                        self._replay = None
+                    self._replay = None
+                    if not any(flows) and not isinstance(compiled, Landed):
+                        metas = [t._meta for t in leaves]
+                        call = Call(structure, metas, self.config.key, self._scaler)
+                        self._replay = compiled.replay_for(call)
                     return compiled.run(leaves)
                 break
         self._replay = None
@@ -228,7 +225,8 @@ class Graph(GraphBuild):
             return None
         compiled: Compiled | Segmented | Landed = made
         if breaks.path:
-            compiled = Segmented(functools.partial(self._capture_on, structure), breaks)
+            capture_on = functools.partial(self._capture_on, structure)
+            compiled = Segmented(capture_on, breaks, self._optimizers)
         if self._landing.leaves:
             compiled = Landed(compiled, self._landing)
         if _shares(compiled, leaves):
@@ -341,7 +339,7 @@ class Graph(GraphBuild):
         for plan in self.plans:
             lines.append(f"  {plan!r}")
             if plan.device_graph is not None:
-                lines.append(f"    {plan.device_graph.text}")
+                lines += [f"    {line}" for line in plan.device_graph.lines]
         for same in self._plans.values():
             lines += [
                 f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()

@@ -24,7 +24,7 @@ from flowvm.nn.graph_config import GraphConfig
 from flowvm.nn.graph_grads import Gradients, Landing, SetAside
 from flowvm.nn.graph_precision import precision, step_all
 from flowvm.nn.graph_status import Status
-from flowvm.nn.graph_steps import LIVE_OPTIONS, Steps, eager_step
+from flowvm.nn.graph_steps import Steps, eager_step, fixed_options
 from flowvm.nn.module import Module
 from flowvm.nn.surroundings import Surroundings
 from flowvm.nn.watching import note_graph, watching
@@ -121,8 +121,7 @@ class GraphBuild:
                 value if isinstance(value, (bool, int, float, str, tuple)) else id(value)
                 for optimizer, _ in self._optimizers
                 for group in optimizer.param_groups
-                for name, value in group.items()
-                if name not in LIVE_OPTIONS
+                for value in fixed_options(optimizer, group).values()
             ),
         ]
 
@@ -144,6 +143,12 @@ class GraphBuild:
 
     # --- capture ------------------------------------------------------------------------------
 
+    def _place_scaler(self) -> None:
+        """Have the scale where the parameters are: a graph computes on one device."""
+        params = [p for optimizer, _ in self._optimizers for p in optimizer._all_params()]
+        if self._scaler is not None and params:
+            self._scaler._follow(params[0]._meta.device)
+
     def _optimized(self, graph: LogicalGraph) -> LogicalGraph:
         without = self.config.without
         if not self._given.isdisjoint(graph.changed_storages()):
@@ -159,6 +164,7 @@ class GraphBuild:
     def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
         self._given = storages_of(leaves)
+        self._place_scaler()
         paths: dict[int, str] = {}
         for path, module in self._modules():
             paths.setdefault(id(module), path)

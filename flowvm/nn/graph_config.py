@@ -87,15 +87,17 @@ class GraphConfig:
         return self._amp
 
     def enable_amp(self, mode: bool = True, *, dtype: DType = float16) -> None:
-        """Run what is safe in `dtype` (float16): `build` runs under `flow.autocast`.
+        """Run what is safe in `dtype`, float16 or bfloat16: `build` runs under `flow.autocast`.
 
         ArgumentTypeError for a mode that is no bool or a dtype that is none, ArgumentError for one
         that autocast does not have.
         """
         _expect(mode, bool, "enable_amp", "mode")
         _expect(dtype, DType, "enable_amp", "dtype")
-        if dtype is not float16:
-            raise ArgumentError(f"enable_amp: dtype must be flow.float16, got {dtype!r}")
+        if not dtype.reduced:
+            raise ArgumentError(
+                f"enable_amp: dtype must be flow.float16 or flow.bfloat16, got {dtype!r}"
+            )
         self._amp = dtype if mode else None
         self._changed()
 

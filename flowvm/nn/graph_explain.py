@@ -21,7 +21,7 @@ from flowvm.errors import RecaptureWarning
 from flowvm.graph.trees import unflatten
 from flowvm.interpreter import find_user
 from flowvm.live import Live
-from flowvm.nn.graph_steps import LIVE_OPTIONS
+from flowvm.nn.graph_steps import fixed_options
 from flowvm.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def _option_facts(optimizers: Sequence[tuple[Optimizer, Any]]) -> Iterator[tuple
         for place, group in enumerate(optimizer.param_groups):
             of = f" of group {place}" if len(optimizer.param_groups) > 1 else ""
             of += f" of optimizer {number}" if len(optimizers) > 1 else ""
-            for name, value in group.items():
-                if name not in (*LIVE_OPTIONS, "params", "initial_lr"):
+            for name, value in fixed_options(optimizer, group).items():
+                if name not in ("params", "initial_lr"):
                     yield f"option {name}{of}", repr(value)
             yield f"parameters{of or ' of the optimizer'}", f"{len(group['params'])}"
 

@@ -202,7 +202,7 @@ class _Reader:
         if kind == "option":
             groups = self._optimizer(number).param_groups
             if place < len(groups) and name in groups[place]:
-                return groups[place], (name,)
+                return groups[place], (name, *key[4:])
         elif kind == "state":
             return self._entry((number, place)), (name,)
         raise ArgumentError(f"{self.graph.name}: the saved graph needs {key}, which is not there")

@@ -25,7 +25,7 @@ from flowvm.graph.saving import Numbers, saved_graph
 from flowvm.live import Leaf, Live
 from flowvm.meta import TensorMeta
 from flowvm.nn.graph_compiled import Compiled
-from flowvm.nn.graph_steps import LIVE_OPTIONS
+from flowvm.nn.graph_steps import fixed_options
 from flowvm.nn.module import Module
 from flowvm.ops.generator import default_generator
 from flowvm.tensor import Tensor, new_tensor
@@ -217,9 +217,8 @@ def option_places(graph: Graph) -> Iterator[tuple[str, Any]]:
     """Name and value of each option that is part of a key, in the key's order."""
     for number, (optimizer, _) in enumerate(graph._optimizers):
         for place, group in enumerate(optimizer.param_groups):
-            for name, value in group.items():
-                if name not in LIVE_OPTIONS:
-                    yield f"{number}.{place}.{name}", value
+            for name, value in fixed_options(optimizer, group).items():
+                yield f"{number}.{place}.{name}", value
 
 
 def is_plain(value: Any) -> bool:

@@ -7,14 +7,18 @@ call; a way that no call has taken yet is captured during it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import CaptureError
 from flowvm.graph.breaks import Breaks
 from flowvm.graph.plan import Plan
 from flowvm.graph.segments import MAX_FOLLOWING, Outcome, Run, Segment
+from flowvm.nn.graph_calls import Call, CallTest
 from flowvm.nn.graph_explain import say
 from flowvm.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flowvm.optim import Optimizer
 
 __all__ = ["Segmented"]
 
@@ -23,15 +27,26 @@ class Segmented:
     """A graph in segments.
 
     `capture(inputs, breaks)` runs the code again and gives the segment that it ends with, or None.
+    `changed` has the storages of variables that its Plans change, those found later too.
     """
 
     def __init__(
-        self, capture: Callable[[Sequence[Tensor], Breaks], Segment | None], breaks: Breaks
+        self,
+        capture: Callable[[Sequence[Tensor], Breaks], Segment | None],
+        breaks: Breaks,
+        optimizers: Sequence[tuple[Optimizer, Any]],
     ) -> None:
-        self.capture, self.optimize = capture, breaks.optimize
+        self.capture, self.optimize, self.optimizers = capture, breaks.optimize, optimizers
         self.root = breaks.path[0][0]
         self._begun: Run | None = breaks.run  # the call that captured this is on its way
         self._last = breaks.last
+        self._replay: Any = None
+        self.changed: set[int] = set()
+        self._note_changed()
+
+    def _note_changed(self) -> None:
+        for plan in self.plans:
+            self.changed |= plan.changed
 
     @property
     def segments(self) -> list[Segment]:
@@ -46,6 +61,19 @@ class Segmented:
     def holds(self) -> bool:
         """Whether the first segment would be captured the same now; the others are asked later."""
         return self.root.holds()
+
+    def replay_for(self, call: Call) -> Callable[..., Any]:
+        """`replay_plan(graph, args, kwargs)`: the outputs, or MISS if the call is of another kind
+        than `call`.
+        """
+        if self._replay is None:
+            own = {"run": self.run}
+            test = CallTest(self.root, call, self.optimizers, self.changed, own, {})
+            given = ", ".join(f"x{k}" for k in range(len(call.metas)))
+            lines = [f"    return run([{given}])"]
+            self._replay = test.before(lambda depth: lines, self.root.name, alone=True)
+        made: Callable[..., Any] = self._replay
+        return made
 
     def run(self, inputs: list[Tensor]) -> Any:
         """Run segments from the first to a last one: the outputs."""
@@ -74,6 +102,7 @@ class Segmented:
             )
         breaks = Breaks(run, self.optimize, path)
         last = self.capture(run.inputs, breaks)
+        self._note_changed()
         if last is None:
             raise CaptureError(
                 f"{segment.name}: what follows {segment.why} updates a parameter that no step has "

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from flowvm.errors import CaptureError
 from flowvm.graph.capture import Capture
 from flowvm.interpreter import current_recorder, departing
 from flowvm.live import Leaf, Live
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
-__all__ = ["LIVE_OPTIONS", "Steps", "eager_step", "inlining"]
-
-LIVE_OPTIONS = ("lr",)  # of an optimizer's groups: those that schedules change
+__all__ = ["Steps", "eager_step", "fixed_options", "inlining", "is_several"]
 
 
 class _Local(threading.local):
@@ -44,6 +43,27 @@ def inlining() -> bool:
     return _local.eager > 0 or current_recorder() is not None
 
 
+def fixed_options(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """What of a group's options a capture depends on: those that are not live, and how many numbers
+    those have that are live and several.
+    """
+    return {
+        name: ("numbers", len(value)) if is_several(optimizer, name, value) else value
+        for name, value in group.items()
+        if not (name in optimizer.live_options and _is_number(value))
+    }
+
+
+def is_several(optimizer: Optimizer, name: str, value: Any) -> bool:
+    """Whether an option is a tuple or list of live numbers."""
+    several = name in optimizer.live_options and isinstance(value, (tuple, list))
+    return several and all(map(_is_number, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, Live)) and not isinstance(value, bool)
+
+
 class Steps:
     """Optimizers inside a capture: their numbers are live, and their steps are captured.
 
@@ -60,6 +80,7 @@ class Steps:
         self.optimizers, self.capture, self.scaler = optimizers, capture, scaler
         self.updates: list[tuple[dict[Any, Any], Any, Live]] = []
         self._saved: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._several: dict[Any, tuple[Leaf, ...]] = {}  # of (group, option): live numbers there
         self._known: list[set[Any]] = []
         self.made_state = False
 
@@ -67,10 +88,13 @@ class Steps:
         for number, (optimizer, _) in enumerate(self.optimizers):
             self._known.append({(p, name) for p, e in optimizer.state.items() for name in e})
             for place, group in enumerate(optimizer.param_groups):
-                for name in LIVE_OPTIONS:
-                    if isinstance(group.get(name), (int, float)):
-                        text = name if len(optimizer.param_groups) == 1 else f"{name}[{place}]"
-                        self._make_live(group, name, ("option", number, place, name), text)
+                for name, value in group.items():
+                    text = name if len(optimizer.param_groups) == 1 else f"{name}[{place}]"
+                    key = ("option", number, place, name)
+                    if is_several(optimizer, name, value):
+                        self._make_several_live(group, name, key, text)
+                    elif name in optimizer.live_options and _is_number(value):
+                        self._make_live(group, name, key, text)
             self._make_state_live(number, optimizer)
         return self
 
@@ -94,6 +118,16 @@ class Steps:
                     known.others.append(entry)
                     self._saved.append((entry, name, value))
                     entry[name] = known
+
+    def _make_several_live(
+        self, group: dict[str, Any], name: str, key: tuple[Any, ...], text: str
+    ) -> None:
+        value, guards = group[name], self.capture.guards
+        leaves = tuple(
+            Leaf(group, (name, k), guards, (*key, k), f"{text}[{k}]") for k in range(len(value))
+        )
+        self._saved.append((group, name, value))
+        group[name] = self._several[id(group), name] = leaves
 
     def _make_live(self, owner: dict[Any, Any], name: Any, key: tuple[Any, ...], text: str) -> Leaf:
         value = owner[name]
@@ -120,3 +154,14 @@ class Steps:
         for owner, name, cell in cells:
             if isinstance(cell, Live) and not isinstance(cell, Leaf):
                 self.updates.append((owner, name, cell))
+        if error == (None, None, None):
+            self._check_several(cells)
+
+    def _check_several(self, cells: list[tuple[dict[Any, Any], Any, Any]]) -> None:
+        for owner, name, cell in cells:
+            if self._several.get((id(owner), name), cell) is not cell:
+                raise CaptureError(
+                    f"an optimizer's step changes the option {name!r}, several numbers, which a "
+                    f"replay would not do: let a schedule change it, or leave it out of "
+                    f"live_options"
+                )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from flowvm.autograd import no_grad
-from flowvm.dtype import DType, float16, float32, float64
+from flowvm.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.errors import ArgumentTypeError, FlowError
 from flowvm.interpreter import note_change
 from flowvm.nn import state
@@ -329,6 +329,10 @@ class Module:
     def half(self) -> Self:
         """to(float16)."""
         return self.to(float16)
+
+    def bfloat16(self) -> Self:
+        """to(bfloat16)."""
+        return self.to(bfloat16)
 
     def float(self) -> Self:
         """to(float32)."""

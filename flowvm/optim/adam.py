@@ -15,6 +15,7 @@ class Adam(Optimizer):
     weight_decay is added to the gradient; amsgrad divides by the largest v so far; maximize climbs.
     """
 
+    live_options = ("lr", "betas", "eps", "weight_decay")
     _decoupled = False
 
     def __init__(

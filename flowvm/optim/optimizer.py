@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from flowvm.autograd import enable_grad
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
@@ -34,7 +34,15 @@ class Optimizer:
 
     `params` is an iterable of parameters, of (name, parameter), or of dicts, one a group, with
     "params" and the options in which the group differs.
+
+    `live_options` names the options whose numbers a graph reads anew for each replay, so that a
+    schedule may change them without another capture; a number in a tuple counts. In a capture they
+    are `flowvm.live.Live`: the step may compute with them and decide by them, which is asked again
+    at each replay, but cannot make plain numbers of them. Other options are fixed by the capture;
+    where one has changed, the graph is captured again.
     """
+
+    live_options: ClassVar[tuple[str, ...]] = ("lr",)
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):

@@ -18,6 +18,8 @@ class SGD(Optimizer):
     >>> loss.backward(); opt.step(); opt.zero_grad()
     """
 
+    live_options = ("lr", "momentum", "dampening", "weight_decay")
+
     def __init__(
         self,
         params: Params,

@@ -166,14 +166,18 @@ def census() -> list[Held]:
 
 def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     """What is alive at the end of a run that was just collected from `seen`: tensor of the run (-1
-    where it has none), bytes, kind, what keeps it alive; the largest first.
+    where it has none), bytes, kind, what keeps it alive, the memory it is in; the largest first.
     """
     storages, last = np.unique(seen.storage[::-1], return_index=True)
     last = len(seen.storage) - 1 - last
     gone = run.kind[run.owner[last]] == w.RELEASE
     tensors = np.where(gone, -2, run.tensor[last])
     known = dict(zip(storages.tolist(), tensors.tolist(), strict=True))
-    found = [[known.get(h.storage, -1), h.nbytes, h.kind, h.keeper] for h in census()[:MOST_KEPT]]
+    named = {space_of(s): name for s, name in enumerate(run.info["spaces"])}
+    found = [
+        [known.get(h.storage, -1), h.nbytes, h.kind, h.keeper, named[h.space]]
+        for h in census()[:MOST_KEPT]
+    ]
     return [row for row in found if row[0] != -2]
 
 

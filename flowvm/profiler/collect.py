@@ -18,10 +18,12 @@ from flowvm.profiler.roof import cpu_name
 from flowvm.profiler.roof import known as known_roof
 from flowvm.profiler.run import CAUSES, Run
 from flowvm.vm import layout as w
+from flowvm.vm.device_placing import HOST, place_on_devices
 from flowvm.vm.edges import connect, tensors_of
 from flowvm.vm.engine import engine
 from flowvm.vm.flight import TIMES, Snapshot
 from flowvm.vm.lines import UNKNOWN, expression, short_position
+from flowvm.vm.spaces import space_of, spaces
 from flowvm.vm.uses import uses_of
 from flowvm.vm.work import flops_of
 
@@ -123,6 +125,9 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
     tensor = tensors_of(owner, seen.storage, kind == w.RELEASE)
     edges = connect(owner, tensor, seen.access & 3 != w.CONST)
     times = _issued_in_time(seen)
+    times, opened, clock = place_on_devices(
+        times, seen.stream, kind, edges, int(engine.words[w.DEVICES]), seen.devices.times
+    )
     waits = placed(seen.waits, times[:, TIMES.index("issued")])
     happened = times[times > 0]
     run = Run(
@@ -136,6 +141,8 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
         spot=np.array(list(map(lines.spot, seen.codes, seen.lasts)), np.int32),
         status=seen.status,
         times=times,
+        opened=opened,
+        clock=clock,
         nbytes=of_calls([c.nbytes for c in calls]),
         flops=of_calls([c.flops for c in calls]),
         scratch=of_calls([c.scratch for c in calls]),
@@ -176,7 +183,9 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
         "overwritten": seen.overwritten,
         "sources": lines.sources,
         "bare": int(seen.bare.sum()),
-        "live_bytes": int(engine.words[w.LIVE_BYTES]),
+        "live": {space.name: space.live for space in spaces(engine)},
+        "spaces": [space_of(engine, s) for s in range(engine.streams)],
+        "clocks": seen.devices.notes,
         "plans": plans,
         "cpu": cpu_name(),
         "recording": recorded_ns(),
@@ -238,11 +247,13 @@ def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
 
 
 def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:
-    """The tasks of graphs' replays, where their launches are in the run."""
+    """The tasks of graphs' replays, where their launches are in the run; not those of devices,
+    which are launched and have no times of their own.
+    """
     launch, number, _, stream, started, ended = seen.tasks.T
     place = np.searchsorted(seen.seq, launch)
     found = place < len(seen.seq)
-    found[found] = seen.seq[place[found]] == launch[found]
+    found[found] = (seen.seq[place[found]] == launch[found]) & (run.clock[place[found]] == HOST)
     rows = []
     for i, task in zip(place[found].tolist(), number[found].tolist(), strict=True):
         info = engine.entry_info[int(seen.entry[i])][0]

@@ -163,7 +163,7 @@ def _diff(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from flowvm.errors import ArgumentError
     from flowvm.profiler import load
-    from flowvm.profiler.export.chrome import problems
+    from flowvm.profiler.export.checking import problems
 
     if args.check and not args.out.endswith((".json", ".json.gz")):
         raise ArgumentError(f"--check is for traces, .json or .json.gz, not for {args.out}")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.run import Run
+from flowvm.profiler.spaces import HOST
 from flowvm.vm import layout as w
 
 __all__ = ["ACTIVATION", "GRAD", "KINDS", "OPTIM", "OTHER", "PARAM", "held_before", "kinds_of"]
@@ -48,18 +49,18 @@ def kinds_of(run: Run) -> Array:
     saved[run.tensor[read & backward]] = True
     found[here & saved] = ACTIVATION
     found[of_backward] = GRAD
-    for tensor, _, kind, _ in run.info.get("held", ()):
+    for tensor, _, kind, *_ in run.info.get("held", ()):
         if 0 <= tensor < count and kind != "other":
             found[tensor] = _NUMBERS[kind]
     return found
 
 
-def held_before(run: Run) -> list[tuple[int, int, str]]:
-    """What was alive before the run and is at its end: kind, bytes, what keeps it alive."""
+def held_before(run: Run, space: str = HOST) -> list[tuple[int, int, str]]:
+    """What was alive in a memory before the run and is at its end: kind, bytes, what keeps it."""
     made = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
     made[run.tensor[(run.access & w.ALLOCATE) != 0]] = True
     return [
         (_NUMBERS[kind], nbytes, keeper)
-        for tensor, nbytes, kind, keeper in run.info.get("held", ())
-        if tensor < 0 or (tensor < len(made) and not made[tensor])
+        for tensor, nbytes, kind, keeper, *of in run.info.get("held", ())
+        if (tensor < 0 or (tensor < len(made) and not made[tensor])) and of in ([], [space])
     ]

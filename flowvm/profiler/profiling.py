@@ -21,6 +21,7 @@ from flowvm.profiler.collect import collect
 from flowvm.profiler.grammar import USUAL
 from flowvm.profiler.paths import Floor, Segment
 from flowvm.profiler.run import Run
+from flowvm.profiler.spaces import HOST, spaces_of
 from flowvm.profiler.summary import SORTS, Summary, summarize
 from flowvm.profiler.tables import Memory, Row
 from flowvm.profiler.waits import Lane, Order, Waits, lanes, order, waits
@@ -28,6 +29,7 @@ from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 
 if TYPE_CHECKING:
+    from flowvm.device import Device
     from flowvm.profiler.views.collapsed import Collapsed
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
@@ -81,10 +83,15 @@ class Profile:
         """The longest path through the data dependences."""
         return paths.floor(self.run)
 
+    def memory_of(self, space: str = HOST) -> Memory:
+        """Bytes over time of the host's memory or a device's, and who had them at the peak."""
+        if space not in self._memories:
+            self._memories[space] = tables.memory(self.run, space)
+        return self._memories[space]
+
     @cached_property
-    def memory_data(self) -> Memory:
-        """Bytes over time, and who had them at the peak."""
-        return tables.memory(self.run)
+    def _memories(self) -> dict[str, Memory]:
+        return {}
 
     @property
     def bound(self) -> dict[str, float]:
@@ -129,12 +136,15 @@ class Profile:
         _, begun, left, _, first, last = named[number]
         ended, kind = run.time("ended")[first:last], run.kind[first:last]
         over = int(ended[kind != w.RELEASE].max(initial=left))
-        part, memory = run.part(first, last, begun, over), self.memory_data
+        part = run.part(first, last, begun, over)
         part.info = {k: v for k, v in run.info.items() if k not in WHOLE} | {"overwritten": 0}
         settled = max(over, int(ended.max(initial=over)))  # what it released is released
-        level = int(np.searchsorted(memory.time, settled, side="right")) - 1
-        if level >= 0:
-            part.info["live_bytes"] = int(memory.nbytes[level])
+        part.info["live"] = dict(run.info.get("live", {}))
+        for space in spaces_of(run):
+            memory = self.memory_of(space)
+            level = int(np.searchsorted(memory.time, settled, side="right")) - 1
+            if level >= 0:
+                part.info["live"][space] = int(memory.nbytes[level])
         return Profile(part)
 
     def table(self, by: str = "op") -> list[Row]:
@@ -248,11 +258,15 @@ class Profile:
 
         return timeline(self, t, lanes, follow, terminal_width())
 
-    def memory(self) -> MemoryView:
-        """Bytes over time, who had them at the peak, what waits to be released, what lives on."""
+    def memory(self, device: str | Device | None = None) -> MemoryView:
+        """Bytes over time, who had them at the peak, what waits to be released, what lives on.
+
+        device  whose memory: "cpu", "cuda:1"; by default that of the first device in use, else the
+                host's.  ArgumentError: nothing of it is in the run
+        """
         from flowvm.profiler.views.memory import memory_view
 
-        return memory_view(self)
+        return memory_view(self, device)
 
     def plan(self, name: str | None = None) -> PlanView:
         """What the replays of a graph did: by actor if it has several, else by task.

@@ -11,6 +11,7 @@ from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run import Run
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm import layout as w
+from flowvm.vm.device_placing import HOST
 
 __all__ = ["Replays", "plan_of"]
 
@@ -77,9 +78,11 @@ class Replays:
             for v in (self.over - self.begun, self.nbytes, self.flops)
         )
         total = max(1.0, float(time.sum()))
+        alone = [] if self.known["actors"] else run.stream[self.launches[:1]].tolist()
         return tuple(
             TaskRow(
-                k, op, repeat, run.streams[stream], "", "", scope, run.lines[line], int(count[k]),
+                k, op, repeat, run.streams[alone[0] if alone else stream], "", "", scope,
+                run.lines[line], int(count[k]),
                 float(time[k] / max(1, count[k])), float(time[k] / total),
                 float(nbytes[k] / max(1.0, time[k])), float(flops[k] / max(1.0, time[k])),
             )
@@ -87,6 +90,11 @@ class Replays:
         )  # fmt: skip
 
     def notes(self, tasks: tuple[TaskRow, ...]) -> list[str]:
+        if (self.run.clock[self.launches] != HOST).any():
+            return [
+                "of a device's launch the whole is timed, not its tasks: they are one CUDA graph, "
+                "or were launched one by one: graph.explain() says which"
+            ]
         if not len(self.number):
             return ["tasks were not recorded: flow.profiler.profile(level=2) has them"]
         heavy = max(tasks, key=lambda t: t.share)

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.version import VERSION
 from flowvm.vm.edges import HAZARDS
 from flowvm.vm.flight import TIMES
 
 __all__ = ["CAUSES", "COLUMNS", "SCHEMA", "Run"]
 
-SCHEMA = "flowvm.trace/1"
+SCHEMA = "flowvm.trace/2"
 Array = np.ndarray[Any, Any]
 # why an issuing thread ran none of the user's Python
 CAUSES = ("sync", "credit", "jit", "gil")
@@ -48,6 +49,12 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "forward_spot": ("int32", "instruction: the expression in that line, or -1"),
     "status": ("int64", "instruction: 0, or the status that its kernel returned"),
     "times": ("int64", f"instruction: {', '.join(TIMES)}; 0 for what has not happened"),
+    "opened": ("int64", "instruction: of a device's, when it was handed over; 0 for the host's"),
+    "clock": (
+        "int8",
+        "instruction: whose started and ended are: 0 its worker's, on the host; of a device's, 1 "
+        "when the host saw it, 2 the device's own (`flowvm.vm.device_placing`)",
+    ),
     "nbytes": ("int64", "instruction: bytes of its operands, read and written"),
     "flops": ("int64", "instruction: operations of products and convolutions"),
     "scratch": ("int64", "instruction: bytes that it takes while it runs"),
@@ -101,7 +108,8 @@ class Run:
     """A recorded run.  The columns are those of COLUMNS.
 
     `begun` and `ended` bound it; `info` has, among others, `level`, `overwritten` (instructions
-    that the ring had lost) and `live_bytes` (of tensors, at the end).  `stacks` has, of what was
+    that the ring had lost), `live` (bytes of tensors at the end, in each memory) and `spaces` (the
+    memory of each of `streams`; none: "cpu").  `stacks` has, of what was
     recorded at level 3, an instruction's index and the lines of its Python stack, innermost first.
     `spots` are expressions: the text of a line, columns [first, last) in it, the function around.
     `marks` are the spans and marks that the user named: name, begun, ended, thread, and the
@@ -127,6 +135,8 @@ class Run:
     module: Array = field(default_factory=partial(_empty, "module"))
     forward: Array = field(default_factory=partial(_empty, "forward"))
     forward_spot: Array = field(default_factory=partial(_empty, "forward_spot"))
+    opened: Array = field(default_factory=partial(_empty, "opened"))
+    clock: Array = field(default_factory=partial(_empty, "clock"))
     status: Array = field(default_factory=partial(_empty, "status"))
     times: Array = field(default_factory=partial(_empty, "times"))
     nbytes: Array = field(default_factory=partial(_empty, "nbytes"))
@@ -165,10 +175,12 @@ class Run:
     wait_thread: Array = field(default_factory=partial(_empty, "wait_thread"))
 
     def __post_init__(self) -> None:
-        # who makes a run may know nothing of modules and forward calls
-        for name, none in (("module", 0), ("forward", -1), ("forward_spot", -1)):
+        # who makes a run may know nothing of modules, forward calls and devices
+        for name, none in (
+            ("module", 0), ("forward", -1), ("forward_spot", -1), ("opened", 0), ("clock", 0),
+        ):  # fmt: skip
             if not len(getattr(self, name)):
-                setattr(self, name, np.full(len(self.seq), none, np.int32))
+                setattr(self, name, np.full(len(self.seq), none, COLUMNS[name][0]))
         if not len(self.task_forward):
             self.task_forward = np.full(len(self.task_line), -1, np.int32)
 
@@ -240,7 +252,8 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write the run to one file, named *.flowtrace by custom."""
-        header = {"schema": SCHEMA, **{name: getattr(self, name) for name in _HEADER}}
+        header = {"schema": SCHEMA, "version": VERSION}
+        header |= {name: getattr(self, name) for name in _HEADER}
         columns = {name: getattr(self, name) for name in COLUMNS}
         with open(path, "wb") as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
@@ -256,14 +269,28 @@ class Run:
         try:
             with np.load(path, allow_pickle=False) as file:
                 header = json.loads(str(file["header"]))
-                if header.pop("schema") != SCHEMA:
-                    raise KeyError("schema")
+                schema, version = header.pop("schema"), header.pop("version", "")
+                if schema != SCHEMA:
+                    raise ArgumentError(_of_another(path, str(schema), str(version)))
                 columns = {name: file[name] for name in COLUMNS}
                 return Run(**header, **columns)
+        except ArgumentError:
+            raise
         except (KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise ArgumentError(
-                f"{path} is not a saved run of {SCHEMA}, or of another version of flowvm: {error}"
+                f"{path} is not a saved run of {SCHEMA}, or not whole: {error}"
             ) from error
+
+
+def _of_another(path: str | Path, schema: str, version: str) -> str:
+    """What to say of a file that another version of flowvm wrote."""
+    by = f"flowvm {version}" if version else "an older flowvm, before files said which"
+    use = f"pip install flowvm=={version}" if version else "that version"
+    return (
+        f"{path} was written by {by} ({schema}), and flowvm {VERSION} reads {SCHEMA}: open it "
+        f"with {use}, from which `flowvm export` makes a page or a trace that lasts, or record "
+        f"it again"
+    )
 
 
 _HEADER = tuple(f.name for f in fields(Run) if f.name not in COLUMNS)

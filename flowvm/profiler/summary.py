@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.profiler.devices import said_of
 from flowvm.profiler.grammar import (
     CAUSES,
     Column,
@@ -91,6 +92,7 @@ class Summary(View):
     roof: tuple[float, ...]
     of: int
     advice: tuple[str, ...]
+    devices: str = ""  # what times of devices are, where there are any
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -128,6 +130,7 @@ class Summary(View):
             *self.wrong(width),
             _whole(bound, width),
             [("floor      ", "head"), (_joined(said, width - 11), "")],
+            *([[("devices    ", "head"), (f"times {self.devices}", "")]] if self.devices else []),
         ]
 
     def wrong(self, width: int) -> list[Line]:
@@ -252,6 +255,7 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         roof=() if roof is None else tuple(_share(roof, r) for r in shown),
         of=len(rows),
         advice=tuple(_advice(p, by, bound, rows, roof)),
+        devices=said_of(p.run),
     )
 
 
@@ -261,7 +265,8 @@ def _failed(run: Run) -> Iterator[str]:
 
 
 def _share(roof: Roofline | None, row: Row) -> float:
-    return 0.0 if roof is None else roof.share(row.nbytes, row.flops, row.run)
+    known = roof is not None and not row.devices  # it is of the host
+    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
 
 
 def _steps(run: Run) -> Steps | None:
@@ -318,6 +323,8 @@ def _advice(
                 f"{heavy.name} reaches {percent(reached)} of the roofline: larger or contiguous "
                 f"operands{f', p.why({heavy.name!r})' if own else ''}"
             )
-    if roof is not None and any(r.flops / max(1, r.run) > FALSE * roof.gigaflops for r in rows):
+    if roof is not None and any(
+        not r.devices and r.flops / max(1, r.run) > FALSE * roof.gigaflops for r in rows
+    ):
         found.append("more than the roofline was reached: flow.profiler.roofline(again=True)")
     return [*found, 'p.summary("line")' if by == "op" else "p.timeline()"] if rows else found

@@ -11,6 +11,7 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler.kinds import KINDS, kinds_of
 from flowvm.profiler.paths import Segment
 from flowvm.profiler.run import Run
+from flowvm.profiler.spaces import HOST, inside, returned, taken
 from flowvm.profiler.waits import Waits
 from flowvm.vm import layout as w
 
@@ -43,6 +44,7 @@ class Row:
     nbytes: int
     flops: int
     hottest: str
+    devices: bool = False  # some of it ran on a device
 
     @property
     def gigabytes(self) -> float:
@@ -101,10 +103,11 @@ def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[R
     values = {c: np.concatenate((a[shown], b)) for c, (a, b) in columns.items()}
     sums = {c: np.bincount(key, v, len(names)).astype(np.int64) for c, v in values.items()}
     counts = np.bincount(key, minlength=len(names))
+    away = np.bincount(key, np.concatenate((run.clock[shown], none)), len(names)) > 0
     hottest = _hottest(key, lines, values["run"], len(names), len(run.lines))
     rows = [
         Row(names[k], int(counts[k]), **{c: int(v[k]) for c, v in sums.items()},
-            hottest=run.lines[hottest[k]] if run.lines else "")
+            hottest=run.lines[hottest[k]] if run.lines else "", devices=bool(away[k]))
         for k in np.flatnonzero(counts)
     ]  # fmt: skip
     return sorted(rows, key=lambda r: (-r.path, -r.run, r.name))
@@ -166,16 +169,17 @@ class Memory:
     owners: list[Owner]
 
 
-def memory(run: Run) -> Memory:
-    """How much memory tensors took, as instructions ran.
+def memory(run: Run, space: str = HOST) -> Memory:
+    """How much memory tensors took in a memory, as instructions ran.
 
     A tensor takes its memory when the instruction that makes it starts, and gives it back when its
-    ReleaseTensor ends; scratch memory is there while its instruction runs.  The level is that of
-    `info["live_bytes"]` at the end.  Sizes are what was asked for: the allocator rounds them up.
+    ReleaseTensor ends; scratch memory is there while its instruction runs (of devices, see
+    `flowvm.profiler.spaces`).  The level is that of `info["live"]` at the end.  Sizes are what was
+    asked for: the allocator rounds them up.
     """
     owner = run.owner
-    done = run.time("released") > 0
-    started, ended = run.time("started"), run.time("ended")
+    done = (run.time("released") > 0) & inside(run, space)
+    started, ended = taken(run), returned(run)
     made = ((run.access & w.ALLOCATE) != 0) & done[owner]
     freed = (run.kind[owner] == w.RELEASE) & done[owner]
     busy = np.flatnonzero(done & (run.scratch > 0))
@@ -185,7 +189,7 @@ def memory(run: Run) -> Memory:
     )
     order = np.lexsort((-change, time))
     time, level = time[order], np.cumsum(change[order])
-    base = int(run.info.get("live_bytes", 0)) - (int(level[-1]) if len(level) else 0)
+    base = int(run.info.get("live", {}).get(space, 0)) - (int(level[-1]) if len(level) else 0)
     base = max(base, -int(level.min(initial=0)))
     if not len(level):
         return Memory(time, level, base, run.begun, base, 0, [])
@@ -238,10 +242,10 @@ class Births:
     gone_size: Array
 
 
-def births(run: Run) -> Births:
-    """What became of each tensor of the run; those whose maker has not run are left out."""
+def births(run: Run, space: str = HOST) -> Births:
+    """What became of each tensor of a memory; those whose maker has not run are left out."""
     owner, never = run.owner, np.iinfo(np.int64).max
-    done = run.time("released") > 0
+    done = (run.time("released") > 0) & inside(run, space)
     made = ((run.access & w.ALLOCATE) != 0) & done[owner]
     count = int(run.tensor.max(initial=-1)) + 1
     release = np.full(count, -1, np.int64)
@@ -252,7 +256,7 @@ def births(run: Run) -> Births:
     known, over = by >= 0, (by >= 0) & done[by] if len(done) else by >= 0
     freed, died = np.full(len(by), never), np.full(len(by), never)
     freed[known] = run.time("issued")[by[known]]
-    died[over] = run.time("ended")[by[over]]
+    died[over] = returned(run)[by[over]]
     mine = np.zeros(count, bool)
     mine[tensor] = True
     gone = releases & done[owner] & ~mine[run.tensor]
@@ -263,11 +267,11 @@ def births(run: Run) -> Births:
         run.size[made],
         kinds_of(run)[tensor],
         tensor,
-        run.time("started")[maker],
+        taken(run)[maker],
         freed,
         died,
         by,
-        run.time("ended")[owner[gone]],
+        returned(run)[owner[gone]],
         run.size[gone],
     )
 

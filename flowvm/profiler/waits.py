@@ -23,6 +23,7 @@ is off its core lets `host` look longer and `sched` shorter by as much.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,10 @@ import numpy as np
 from flowvm.profiler.run import CAUSES, Run
 from flowvm.vm import layout as w
 
-__all__ = ["GAPS", "STATES", "Lane", "Order", "Waits", "away", "lanes", "order", "waits"]
+__all__ = [
+    "GAPS", "STATES", "Lane", "Order", "Waits", "away", "by_device", "device_of", "lanes", "order",
+    "waits",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 GAPS = ("host", "jit", "credit", "sync", "gil", "dep", "sched")
@@ -163,14 +167,28 @@ class Lane:
 
 
 def lanes(run: Run, before: Order | None = None) -> list[Lane]:
-    """A Lane for each stream that ran something; the moments that releases take are gaps."""
+    """A Lane for each stream that ran something, by device; the moments that releases take are
+    gaps.
+    """
     before = before or order(run)
     borders, cause = away(run)
     mine = np.flatnonzero(before.done & ~np.isin(run.kind, _ASIDE))
     return [
-        _lane(run, before, int(stream), mine[run.stream[mine] == stream], borders, cause)
-        for stream in np.unique(run.stream[mine])
+        _lane(run, before, stream, mine[run.stream[mine] == stream], borders, cause)
+        for stream in by_device(run, np.unique(run.stream[mine]).tolist())
     ]
+
+
+def by_device(run: Run, streams: list[int]) -> list[int]:
+    """Streams in the order of lanes: the host's, then each device's, whenever they were made."""
+
+    return sorted(streams, key=lambda stream: (device_of(run.streams[stream]), stream))
+
+
+def device_of(name: str) -> int:
+    """The index of the device that a stream of this name belongs to, -1 for the host."""
+    index = re.match(r"cuda:(\d+)", name)
+    return int(index[1]) if index else -1
 
 
 def _lane(run: Run, before: Order, stream: int, of: Array, borders: Array, cause: Array) -> Lane:

@@ -16,16 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.profiler.rows import operands_of, sizes_of
 from flowvm.profiler.run import CAUSES, Run
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.profiler.waits import lanes
 from flowvm.vm import layout as w
 from flowvm.vm import window
+from flowvm.vm.device_placing import place_on_devices
 from flowvm.vm.edges import connect, tensors_of
 from flowvm.vm.engine import engine
 from flowvm.vm.flight import TIMES
 from flowvm.vm.lively import NAMES
-from flowvm.vm.recorder import INLINE
+from flowvm.vm.spaces import Space
 
 __all__ = ["Watcher"]
 
@@ -49,6 +51,7 @@ class _Look:
     now: int
     done: dict[str, int]
     received: int
+    scheduled: int  # processor time of the scheduler so far, ns
     wall: int  # of the sample
     states: dict[str, dict[str, int]] = field(default_factory=dict)  # stream -> state -> ns
     lines: dict[str, list[int]] = field(default_factory=dict)  # line -> [ns run, ns waited]
@@ -152,9 +155,13 @@ class Watcher:
         entry = rows[:, w.C_WHAT] & w.ENTRY_MASK
         table = m[w.ENT : w.ENT + w.ENTRIES * w.ENTRY_WORDS].reshape(-1, w.ENTRY_WORDS)
         kind = table[entry, w.E_KIND]
-        offsets, owner, storage, access = _operands(rows, table[entry])
+        offsets, owner, storage, access = operands_of(rows, table[entry])
         tensor = tensors_of(owner, storage, kind == w.RELEASE)
         edges = connect(owner, tensor, access & 3 != w.CONST)
+        stream = rows[:, w.C_WHAT] >> w.ENTRY_BITS
+        times, opened, clock = place_on_devices(
+            times, stream, kind, edges, int(m[w.DEVICES]), np.zeros((len(rows), 2), np.int64)
+        )
         names, op = np.unique([self._name(e) for e in entry.tolist()], return_inverse=True)
         waits = [x for x in head["waits"] if x[2] > begun]
         starts = times[:, 4][times[:, 4] > 0]
@@ -165,11 +172,11 @@ class Watcher:
         run = Run(
             begun=since, ended=now, names=names.tolist(), lines=head["lines"] or [""],
             streams=head["streams"], modules=[""], seq=seqs[good], op=op.astype(np.int32),
-            kind=kind.astype(np.int8), stream=(rows[:, w.C_WHAT] >> w.ENTRY_BITS).astype(np.int16),
+            kind=kind.astype(np.int8), stream=stream.astype(np.int16),
             line=np.array(head["line_of"], np.int32)[good], status=rows[:, w.C_STATUS], times=times,
-            nbytes=nbytes, flops=zeros, scratch=zeros, offsets=offsets,
+            opened=opened, clock=clock, nbytes=nbytes, flops=zeros, scratch=zeros, offsets=offsets,
             tensor=tensor.astype(np.int32), access=access.astype(np.int8),
-            size=_sizes(table[entry], offsets, owner, tensor, access),
+            size=sizes_of(table[entry], offsets, owner, tensor, access),
             source=edges.source.astype(np.int32),
             target=edges.target.astype(np.int32), hazard=edges.hazard.astype(np.int8),
             operand=edges.operand.astype(np.int32),
@@ -179,7 +186,7 @@ class Watcher:
         )  # fmt: skip
         run.info = {
             "level": int(m[w.LEVEL]), "overwritten": first, "sources": {}, "bare": 0,
-            "live_bytes": int(m[w.LIVE_BYTES]),
+            "live": {row[0]: row[1] for row in head["memory"]}, "spaces": head["spaces"],
         }  # fmt: skip
         run.marks = [
             [*mark[:4], *np.searchsorted(run.seq, mark[4:]).tolist()]
@@ -204,7 +211,7 @@ class Watcher:
             name: int(m[w.STR + s * w.STR_WORDS + w.T_DONE])
             for s, name in enumerate(head["streams"])
         }
-        look = _Look(head["now"], done, head["received"], run.wall)
+        look = _Look(head["now"], done, head["received"], head["scheduled"], run.wall)
         if m[w.LEVEL] == 0:  # nothing is known of when anything ran
             look.states = {name: {} for name in head["streams"]}
             return look
@@ -284,11 +291,21 @@ class Watcher:
             streams=tuple(streams), in_flight=head["received"] - head["head"], room=head["room"],
             syncs=often("sync"), compiled=often("jit"), compiling=tuple(head["compiling"]),
             captured_again=head["again"], errors=head["errors"],
-            live_bytes=int(m[w.LIVE_BYTES]), peak_bytes=int(m[w.PEAK_BYTES]),
-            reserved_bytes=int(m[w.RESERVED_BYTES]),
+            memory=tuple(Space(*row) for row in head["memory"]),
             lines=tuple(x for x in hot if x[1] >= LEAST), sampled=wall / 1e9,
             idle=(last.now - self._moved[1]) / 1e9,
+            sched=self._scheduler(last.scheduled - first.scheduled, seconds, len(waiting)),
         )  # fmt: skip
+
+    def _scheduler(self, spent: int, seconds: float, waiting: int) -> StreamNow:
+        """The scheduler as a row among the streams: what it received, the share of a processor
+        that it had, and what is received and not dispatched.
+        """
+        looks = self._looks
+        count = looks[-1].received - looks[0].received
+        rate = count / seconds if len(looks) > 1 else 0.0
+        util = min(1.0, spent / 1e9 / seconds) if len(looks) > 1 else 0.0
+        return StreamNow("sched", util, 0, waiting, "", "", 0.0, (), rate)
 
     def _running(self, head: dict[str, Any], stream: int) -> tuple[str, str, float]:
         """What a stream has in hand, the line that issued it, and for how long."""
@@ -315,35 +332,4 @@ def _step(marks: list[list[Any]], now: int) -> tuple[str, float]:
     return name, (len(ends) - 1) / max((now - ends[0]) / 1e9, 1e-9)
 
 
-def _sizes(entries: Array, offsets: Array, owner: Array, tensor: Array, access: Array) -> Array:
-    """Bytes of each operand: an instruction that makes a tensor knows; 0 of what was made before.
-
-    `entries` are the words of each instruction's entry.
-    """
-    k = np.arange(len(owner)) - offsets[owner]
-    makes = ((access & w.ALLOCATE) != 0) & (k < w.ENTRY_WORDS - w.E_SIZES)
-    made = np.zeros(len(owner), np.int64)
-    made[makes] = entries[owner[makes], w.E_SIZES + k[makes]]
-    most = np.zeros(int(tensor.max(initial=-1)) + 1, np.int64)
-    np.maximum.at(most, tensor, made)
-    found: Array = most[tensor]
-    return found
-
-
 assert len(TIMES) == w.C_RELEASED - w.C_ISSUED + 1, "a column for each stamp"
-
-
-def _operands(rows: Array, entries: Array) -> tuple[Array, Array, Array, Array]:
-    """Offsets, owners, storages and accesses of the operands that are in the records themselves.
-
-    Those of instructions with more than INLINE are elsewhere: they count as having none.
-    """
-    counts = np.where((entries[:, w.E_OUTLINE] != 0) | (rows[:, w.C_COUNT] > INLINE), 0,
-                      rows[:, w.C_COUNT])  # fmt: skip
-    offsets = np.concatenate(([0], np.cumsum(counts)))
-    owner = np.repeat(np.arange(len(rows)), counts)
-    k = np.arange(len(owner)) - offsets[owner]
-    words = rows[owner, w.C_OPERANDS + k // w.PER_WORD]
-    storage = (words >> (k % w.PER_WORD * w.STORAGE_BITS)) & w.STORAGE_MASK
-    access = entries[owner, w.E_ACCESS + k // w.ACCESSES_PER_WORD]
-    return offsets, owner, storage, (access >> (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)) & 15

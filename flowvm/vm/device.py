@@ -21,18 +21,20 @@ is open fails with that code, and so does all that follows; the host's streams g
 
 from __future__ import annotations
 
-from flowvm.vm.device_graph import run_plan
+from flowvm.vm.device_graph import RELAXED, run_plan
+from flowvm.vm.device_tasks import failed_task, poison_behind
+from flowvm.vm.device_times import RESULT, begin_time, call1, events_of, note_time
 from flowvm.vm.execute import (
     fail,
     poison,
     poison_of,
     release_storages,
     run_kernel,
+    seq_of,
 )
 from flowvm.vm.lang import (
     Words,
     address_in,
-    call_address,
     fetch_add,
     load_acquire,
     sched_yield,
@@ -45,7 +47,6 @@ from flowvm.vm.layout import (
     ARG_WORDS,
     B_CALL,
     B_CONTEXT,
-    B_EVENTS,
     B_FAILED,
     B_LINE,
     B_LINES,
@@ -55,6 +56,7 @@ from flowvm.vm.layout import (
     B_STREAM,
     B_WAIT_EVENT,
     B_WORDS,
+    BF_CAPTURE_MODE,
     BF_QUERY,
     BF_RECORD,
     BF_SET_CONTEXT,
@@ -71,6 +73,7 @@ from flowvm.vm.layout import (
     ERRORS,
     G_NEXT,
     G_TARGET,
+    I_SEQ,
     I_STATUS,
     INS,
     INS_WORDS,
@@ -97,21 +100,18 @@ from flowvm.vm.layout import (
     T_LAUNCHED,
     T_TAIL,
     T_TASK,
+    V_END,
+    V_EVENT,
+    V_PLACE,
+    V_TIMED,
     WAI,
 )
 from flowvm.vm.machine import count_of, entry_of, operand_of
 from flowvm.vm.stamps import stamp_end, stamp_open, stamp_tasks
 from flowvm.vm.steps import CALL_AREA, DEVICE_FAILED
 
-BATCH = 16  # instructions that share an event while the queue has more
+BATCH = 16  # instructions that share an event while the queue has more; from level 2 on, one
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
-
-
-def call1(block: Words, function: int, a: int, b: int, c: int) -> int:
-    """Call one of the block's functions with at most three arguments; the driver's answer."""
-    call = words_at(block[B_CALL], CALL_AREA)
-    call[0], call[1], call[2] = a, b, c
-    return call_address(block[function], address_in(call, 0))
 
 
 def enter(m: Words, stream: int) -> Words:
@@ -120,6 +120,15 @@ def enter(m: Words, stream: int) -> Words:
     call1(block, BF_SET_CONTEXT, block[B_CONTEXT], 0, 0)
     m[ARG + stream * ARG_WORDS + A_BLOCK] = address_in(block, 0)
     return block
+
+
+def ignore_captures(block: Words) -> None:
+    """Let this thread call the driver while another library captures a graph: what it calls is no
+    part of that, and would else spoil it.
+    """
+    call = words_at(block[B_CALL], CALL_AREA)
+    call[RESULT] = RELAXED
+    call1(block, BF_CAPTURE_MODE, address_in(call, RESULT), 0, 0)
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -137,11 +146,14 @@ def open_next(m: Words, stream: int, block: Words) -> bool:
     if not launched_before(m, slot):
         return False
     wait_on_device(m, slot, block)
+    note_failure(block, begin_time(m, block, m[entry_of(m, slot) + E_KIND]))
     open_instruction(m, stream, slot, block, opened)
-    store_release(m, at + T_LAUNCHED, opened + 1)
     block[B_SINCE] += 1
-    if block[B_SINCE] == BATCH or opened + 1 == load_acquire(m, at + T_TAIL):
+    most = BATCH if m[LEVEL] < 2 else 1
+    if block[B_SINCE] >= most or opened + 1 == load_acquire(m, at + T_TAIL):
         record(block, opened + 1)
+    # at last: else an event that tells when it ended could be behind what waits for it
+    store_release(m, at + T_LAUNCHED, opened + 1)
     return True
 
 
@@ -209,9 +221,10 @@ def poisoned(m: Words, slot: int, entry: int) -> int:
 
 def record(block: Words, place: int) -> None:
     """An event behind all that was launched so far: the queue up to `place`."""
-    pair = words_at(block[B_EVENTS] + 16 * (block[B_RECORDED] % DEVICE_EVENTS), 2)
-    note_failure(block, call1(block, BF_RECORD, pair[0], block[B_STREAM], 0))
-    pair[1] = place
+    events = events_of(block, block[B_RECORDED])
+    event = events[V_END] if events[V_TIMED] else events[V_EVENT]
+    note_failure(block, call1(block, BF_RECORD, event, block[B_STREAM], 0))
+    events[V_PLACE] = place
     block[B_RECORDED] += 1
     block[B_SINCE] = 0
 
@@ -229,14 +242,18 @@ def close_passed(m: Words, stream: int, block: Words) -> bool:
     """Close all instructions before events that have passed; whether there were any."""
     did = False
     while block[B_PASSED] < block[B_RECORDED]:
-        pair = words_at(block[B_EVENTS] + 16 * (block[B_PASSED] % DEVICE_EVENTS), 2)
+        events = events_of(block, block[B_PASSED])
         code = block[B_FAILED]
         if code == 0:
-            code = call1(block, BF_QUERY, pair[0], 0, 0)
+            event = events[V_END] if events[V_TIMED] else events[V_EVENT]
+            code = call1(block, BF_QUERY, event, 0, 0)
             if code == NOT_READY:
                 return did
             note_failure(block, code)
-        close_until(m, stream, block, pair[1])
+        if code == 0 and events[V_TIMED]:
+            slot = m[QUE + stream * CAPACITY + ((events[V_PLACE] - 1) & SLOT_MASK)]
+            note_time(block, events, m[INS + slot * INS_WORDS + I_SEQ])
+        close_until(m, stream, block, events[V_PLACE])
         block[B_PASSED] += 1
         did = True
     return did
@@ -280,8 +297,11 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
         if block[B_FAILED] != 0:
             m[args], m[args + 1], status = block[B_FAILED], -1, DEVICE_FAILED
         if status != 0:
-            m[STR + stream * STR_WORDS + T_TASK] = -1  # of a launch: which one, no line says
+            said = m[entry + E_KIND] == LAUNCH and status != DEVICE_FAILED
+            m[STR + stream * STR_WORDS + T_TASK] = failed_task(m, entry, line) if said else -1
             fail(m, stream, slot, entry, status)
+            if said:
+                poison_behind(m, slot, entry, line, seq_of(m, slot) + 1)
         elif poison_of(m, slot, entry) != 0:
             status = poisoned(m, slot, entry)
         m[ins + I_STATUS] = status

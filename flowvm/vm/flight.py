@@ -15,7 +15,8 @@ What each level records:
     2   a time of its own for every event, each task of a graph's replay, which modules run
         (`flowvm.vm.scopes`), the helpers that took part in a kernel, and issuing threads look at
         their clocks every 32 instructions and around every `sync`: what they lost is `gil`
-    3   and at every instruction, whose Python stack is kept
+    3   and at every instruction, whose Python stack is kept; of a device's, when it began and ended
+        by the device's own clock (`flowvm.vm.device_times`)
 
 `Flight.look` is a snapshot: consistent whatever the threads do meanwhile, in nanoseconds of the
 monotonic clock, with what was overwritten counted.
@@ -46,11 +47,12 @@ from flowvm.vm.scopes import Scopes
 if TYPE_CHECKING:
     from flowvm.vm.engine import Engine
 
-__all__ = ["TIMES", "Flight", "HostWait", "Mark", "Snapshot", "every"]
+__all__ = ["TIMES", "DeviceTimes", "Flight", "HostWait", "Mark", "Snapshot", "every"]
 
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
+READINGS = 4  # of two clocks, of which the closest is taken
 EXACT_EVERY = 32  # from level 2 on: instructions between two looks at the time they were issued at
 Array = np.ndarray[Any, Any]
 
@@ -58,6 +60,10 @@ Array = np.ndarray[Any, Any]
 def every(level: int) -> int:
     """How many instructions an issuing thread may issue between two of its notes."""
     return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
+
+
+def _no_devices(seqs: Array) -> DeviceTimes:
+    return DeviceTimes(np.zeros((len(seqs), 2), np.int64), {})
 
 
 class HostWait(NamedTuple):
@@ -86,6 +92,16 @@ class Mark(NamedTuple):
     last: int
 
 
+class DeviceTimes(NamedTuple):
+    """When devices ran instructions, by their own clocks: rows of began, ended (monotonic ns; 0 for
+    what they did not say), and by the device's name how well its clock is known: `within_ns` of the
+    host's, `drift_ppm`, over `apart_ns`.
+    """
+
+    times: Array
+    notes: dict[str, dict[str, Any]]
+
+
 @dataclass
 class Snapshot:
     """Instructions [first, ...) that the ring holds, in the order issued; one array each.
@@ -96,7 +112,9 @@ class Snapshot:
     in `bare`.  A row of `tasks` is a task of a graph's replay: launch (its sequence number), task,
     repetition, stream, started, ended; those of one stream in the order that they ran.  A row of
     `shares` is a helper's part in a kernel: instruction, task or -1, stream, helper, started,
-    ended, chunks.  `codes` to `modules` are the `Places` of `flowvm.vm.scopes`.
+    ended, chunks.  `codes` to `modules` are the `Places` of `flowvm.vm.scopes`.  Of a device's
+    instructions started and ended are when its worker opened and closed them; `devices` has their
+    own times, from level 3 on.
     """
 
     seq: Array
@@ -120,6 +138,7 @@ class Snapshot:
     waits: list[HostWait]
     marks: list[Mark]
     anchors: list[tuple[int, int]]  # (instruction, a moment at which it had been issued)
+    devices: DeviceTimes
 
 
 class Flight:
@@ -141,6 +160,8 @@ class Flight:
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
+        # set by who drives devices: what is known of instructions of these numbers
+        self.device_times: Callable[[Array], DeviceTimes] = _no_devices
         self.zero = self.now = (0, 0)  # ticks and nanoseconds of one moment, and of another
         vm.words[w.LEVEL] = config.profile
 
@@ -270,10 +291,17 @@ class Flight:
     # --- looking ------------------------------------------------------------------------------
 
     def clocks(self) -> tuple[int, int]:
-        """`ticks` and nanoseconds of the monotonic clock at one moment."""
-        pair = np.zeros(2, np.int64)
+        """`ticks` and nanoseconds of the monotonic clock at one moment.
+
+        The closest of a few readings: a thread may lose its core between the two clocks.
+        """
+        return min(self._reading() for _ in range(READINGS))[1:]
+
+    def _reading(self) -> tuple[int, int, int]:
+        """How long it took to read both clocks, and the two."""
+        pair, begun = np.zeros(2, np.int64), time.monotonic_ns()
         self.vm.call("read_clocks")(pair.ctypes.data)
-        return int(pair[0]), int(pair[1])
+        return time.monotonic_ns() - begun, int(pair[0]), int(pair[1])
 
     def look(self, since: int = 0, until: int | None = None) -> Snapshot:
         """What the ring holds of instructions `since` and later, at this moment; not of those from
@@ -318,6 +346,7 @@ class Flight:
             waits=list(self.waits),
             marks=list(self.marks),
             anchors=list(self.anchors),
+            devices=self.device_times(seqs),
         )
 
     def _times(self, seqs: Array, rows: Array) -> Array:

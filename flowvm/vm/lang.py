@@ -236,8 +236,8 @@ def futex_wake(m: Words, i: int, count: int) -> int:
 def _sources() -> str:
     folder = pathlib.Path(__file__).parent
     files = (
-        "lang intrinsics layout recorder stamps machine allocator owning sharing ranges steps "
-        "launch execute actors device_graph device shell"
+        "lang intrinsics layout recorder stamps machine allocator steps owning sharing ranges "
+        "launch execute actors device_tasks device_graph device_times device shell"
     )
     return "\n".join((folder / f"{name}.py").read_text() for name in files.split())
 

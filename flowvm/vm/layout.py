@@ -115,7 +115,9 @@ LINE = 8  # words of a cache line
     RUN_AHEAD,  # main: instructions in flight at which issuing waits
     DEVICES,  # main: bit s is set if stream s is a device's (see `flowvm.vm.device`)
     USED_STREAMS,  # main: streams from here on were never made
-) = range(0, 41 * LINE, LINE)
+    PEAK_RESERVED,  # workers
+    MOST_BYTES,  # main: of a device's memory, how many bytes may be reserved; 0: what there is
+) = range(0, 43 * LINE, LINE)
 CTL_WORDS = 64 * LINE
 ASLEEP, ABSENT = 1, 2  # of SCHEDULER_SLEEPS; ABSENT: no scheduler runs, issuing threads see to it
 
@@ -228,6 +230,8 @@ T_TASK = 254  # of a LaunchPlan: number of the task that runs, -1 for none
 T_STAMP = 255  # recorder: when the last instruction ended, if the next was waiting, else 0
 # of a device's stream: its block's address; what memory its allocator gives; where that is counted
 T_BLOCK, T_MEMORY, T_COUNTERS = 256, 257, 258
+# of its allocator: whether a worker uses it; slabs that were cut: next, end of what was cut, bytes
+T_LOCK, T_SLABS = 259, 260
 T_LAUNCHED = 264  # worker: instructions that were handed to the device
 SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
 
@@ -265,12 +269,23 @@ B_STAGES, B_STAGE_BYTES, B_STAGED, B_TWIN = 12, 13, 14, 15
     BF_DESTROY_EXEC,
     BF_CLEAR,
     BF_COPY,
-) = range(16, 40)
-B_WORDS = 40
+    BF_ELAPSED,
+) = range(16, 41)
+# from level 3 on: a ring of X_WORDS a record; the timed event that it counts from, and its own time
+B_TIMES, B_BASE, B_BASE_NS = 41, 42, 43
+B_REFUSED = 44  # what the driver last answered to the allocator's wish
+BF_CAPTURE_MODE = 45
+B_WORDS = 46
 HOST_MEMORY, DEVICE_MEMORY, PINNED_MEMORY = 0, 1, 2  # T_MEMORY
 LINE_WORDS = 8  # of B_LINES: error details 0 to 5, status; one line for each slot of the queue
 LINE_STATUS = 6
-DEVICE_EVENTS = 64  # pairs in B_EVENTS: event, how many instructions were launched before it
+DEVICE_EVENTS = 64  # places in B_EVENTS
+EVENT_WORDS = 5
+# event; how many instructions were launched before it; events with timing in front of and behind
+# the one that has an event of its own; whether these were recorded, and stand for the first
+V_EVENT, V_PLACE, V_BEGIN, V_END, V_TIMED = 0, 1, 2, 3, 4
+X_WORDS = 3
+X_MARK, X_BEGAN, X_ENDED = 0, 1, 2  # sequence number + 1; ns of the device's clock
 STAGES = 4  # pairs in B_STAGES: address of a pinned buffer, event behind its last use
 CALL_WORDS = 24  # arguments of a call by address
 PARAM_WORDS = 512  # of a kernel: 4 KiB
@@ -304,14 +319,25 @@ SOURCE_MASK = (1 << SOURCE_BITS) - 1
 
 # --- a Plan's graph on a device (see `flowvm.vm.device_graph`): its worker's words -----------
 G_MODE, G_EXEC, G_CHANGES, G_CODE, G_LAUNCHES = 0, 1, 2, 3, 4
-# which never change: operands of a launch, those that it makes, inputs, live scalars; whether
-# kernels write to the line; the storage of the graph's own memory, and where in it the line and the
-# chunk are; the stream whose order that memory goes by
-G_OPERANDS, G_MADE, G_INPUTS, G_SCALARS, G_REPORTS = 5, 6, 7, 8, 9
-G_STORAGE, G_LINE, G_CHUNK, G_STREAM = 10, 11, 12, 13
-# then: for each operand where in that memory it is (-1: where it lies) and its bytes; the table and
-# the scalars that the graph was captured with
-G_LISTS = 16
+# which never change: operands of a launch, those that it makes, inputs, live scalars; the storage
+# of the graph's own memory, and where in it the chunk is; the stream whose order that goes by
+G_OPERANDS, G_MADE, G_INPUTS, G_SCALARS = 5, 6, 7, 8
+G_STORAGE, G_CHUNK, G_STREAM = 9, 10, 11
+# lines of tasks; where in the chunk they are, and the live scalars; steps that write those, and
+# that look through the lines
+G_LINES, G_LINES_AT, G_NUMBERS_AT, G_PUT, G_COLLECT = 12, 13, 14, 15, 16
+# places in these words: of a description for each line, of the places of the branches, of the other
+# lanes' blocks, and how many there are of these
+G_REPORTERS_AT, G_BRANCHES_AT, G_BRANCHES, G_LANES_AT, G_LANES = 17, 18, 19, 20, 21
+# then: for each operand where in that memory it is (-1: where it lies) and its bytes; the table
+# that the graph was captured with; what the places above name
+G_LISTS = 24
+# of a line: its task, and where in these words are the operands that depend on it, and how many
+REPORTER_TASK, REPORTER_FIRST, REPORTER_COUNT, REPORTER_WORDS = 0, 1, 2, 3
+# a branch: its lane's block, the address of its first task's words, that task's number, how many
+# tasks, the event recorded behind it or 0, how many events it waits for, and these
+BRANCH_BLOCK, BRANCH_WORDS_AT, BRANCH_FIRST, BRANCH_COUNT = 0, 1, 2, 3
+BRANCH_EVENT, BRANCH_WAITS, BRANCH_HEAD = 4, 5, 6
 G_SETTLING, G_READY, G_DIRECT = 0, 1, 2  # G_MODE
 
 # --- actors of a Plan on several streams (see `flowvm.vm.actors`) ---------------------------------

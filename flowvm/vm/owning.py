@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from flowvm.vm.allocator import allocate, class_of, counters
-from flowvm.vm.lang import Words
+from flowvm.vm.lang import Words, words_at
 from flowvm.vm.layout import (
     ARG,
     ARG_WORDS,
+    B_REFUSED,
+    B_WORDS,
     LIVE_BYTES,
     RESERVED_BYTES,
     S_BYTES,
@@ -17,9 +19,12 @@ from flowvm.vm.layout import (
     STO_WORDS,
     STR,
     STR_WORDS,
+    T_BLOCK,
 )
+from flowvm.vm.steps import DEVICE_FAILED
 
 OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
+DEVICE_IS_FULL = 2  # CUDA_ERROR_OUT_OF_MEMORY
 OWNED = 1 << 40  # S_CLASS of memory that came from the allocator; adopted memory has no class
 
 
@@ -37,7 +42,15 @@ def own(m: Words, stream: int, storage: int, size: int) -> bool:
 
 
 def out_of_memory(m: Words, stream: int, size: int) -> int:
-    """The status, with the details that its message gives: bytes asked for, live and reserved."""
-    args, count = ARG + stream * ARG_WORDS, counters(m, STR + stream * STR_WORDS)
+    """The status, with the details that its message gives: bytes asked for, live and reserved; or
+    what the device answered if it is another reason.
+    """
+    at, args = STR + stream * STR_WORDS, ARG + stream * ARG_WORDS
+    if m[at + T_BLOCK] != 0:
+        code = words_at(m[at + T_BLOCK], B_WORDS)[B_REFUSED]
+        if code not in (0, DEVICE_IS_FULL):
+            m[args], m[args + 1] = code, -1
+            return DEVICE_FAILED
+    count = counters(m, at)
     m[args], m[args + 1], m[args + 2] = size, count[LIVE_BYTES], count[RESERVED_BYTES]
     return OUT_OF_MEMORY

@@ -1,9 +1,9 @@
 """Whose is an instruction: the user's line, of backward that of the forward call, and the module.
 
-From level 2 on `Module.__call__` notes, as it begins and as it ends, the number of the instruction
-that comes next, its thread, and the path of the module that runs from there on ("" outside of all).
-Issuing knows nothing of it: who wants the module of an instruction looks for the last mark in front
-of it.
+From level 2 on a call of a module notes, as it ends, its path, its thread, and the numbers of the
+instructions that came next when it began and when it ended.  Issuing knows nothing of it: who wants
+the module of an instruction looks for the innermost call around it, among those that are over and
+those that still run (`running`, which `flowvm.nn.calls` knows).
 
 Instructions do not say which thread issued them.  Where modules run in several threads at once,
 what was issued meanwhile is nobody's; what a thread without modules issues while another runs one
@@ -13,6 +13,7 @@ counts as that module's.
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 import numpy as np
@@ -20,9 +21,10 @@ import numpy as np
 from flowvm.vm.layout import RECORD_MASK
 from flowvm.vm.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
 
-__all__ = ["Places", "Scopes", "call_of"]
+__all__ = ["NEVER", "Places", "Scopes", "call_of"]
 
-MARKS = 1 << 16
+CALLS = 1 << 16
+NEVER = (1 << 63) - 1  # where a call ends that still runs
 NEAR = 4  # instructions of flowvm's own that may come behind the last one of a call
 Array = np.ndarray[Any, Any]
 Place = tuple[Any, int]  # code object and offset; None and 0 where that is not known any more
@@ -40,12 +42,16 @@ class Places(TypedDict):
     modules: list[str]
 
 
+Call = tuple[int, int, int, str]  # instructions [first, last), thread, path
+
+
 class Scopes:
-    """The marks of one engine."""
+    """The calls of modules of one engine."""
 
     def __init__(self) -> None:
-        # (number of the next instruction, thread, path); each thread's are in order
-        self.marks: collections.deque[tuple[int, int, str]] = collections.deque(maxlen=MARKS)
+        # each behind those inside of it
+        self.calls: collections.deque[Call] = collections.deque(maxlen=CALLS)
+        self.running: Callable[[], list[Call]] = list
 
     def paths_of(self, seqs: Array, origins: Array) -> tuple[Array, list[str]]:
         """For each instruction the number of its module in a list of paths, whose first is "".
@@ -56,13 +62,14 @@ class Scopes:
         at = np.where(origins == UNKNOWN, -1, at)
         at = np.where(origins < UNKNOWN, behind(origins), at)
         numbers: dict[str, int] = {"": 0}
-        threads: dict[int, list[tuple[int, int]]] = {}
-        for seq, thread, path in list(self.marks):
+        threads: dict[int, list[tuple[int, int, int]]] = {}
+        running = self.running()  # first: what ends meanwhile is there twice, and not never
+        for first, last, thread, path in [*self.calls, *running]:
             number = numbers.setdefault(path, len(numbers))
-            threads.setdefault(thread, []).append((seq, number))
+            threads.setdefault(thread, []).append((first, last, number))
         found, known = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
-        for marks in threads.values():
-            first, number_of = np.array([(-1, 0), *marks], np.int64).T
+        for calls in threads.values():
+            first, number_of = np.array(_changes(calls), np.int64).T
             mine = number_of[np.searchsorted(first, at, side="right") - 1]
             found += mine
             known += mine > 0
@@ -85,6 +92,25 @@ class Scopes:
         return Places(
             codes=own_codes, lasts=own_lasts, forward=forward, module=module, modules=modules
         )
+
+
+def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """From which instruction on which number holds, of one thread's calls, each behind those inside
+    of it.
+    """
+    calls.reverse()
+    calls.sort(key=lambda call: (call[0], -call[1]))  # those around come first, also of no length
+    found, around = [(-1, 0)], [(NEVER, 0)]
+    for first, last, number in calls:
+        while around[-1][0] <= first:
+            end, _ = around.pop()
+            found.append((end, around[-1][1]))
+        found.append((first, number))
+        around.append((last, number))
+    while len(around) > 1:
+        end, _ = around.pop()
+        found.append((end, around[-1][1]))
+    return found
 
 
 def call_of(codes: list[Any], lasts: list[int], seq: int, oldest: int) -> Place:

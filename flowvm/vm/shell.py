@@ -27,7 +27,7 @@ from flowvm.vm.actors import (
     tell_sources,
 )
 from flowvm.vm.allocator import trim
-from flowvm.vm.device import close_passed, enter, open_next, record, run_to_end
+from flowvm.vm.device import close_passed, enter, ignore_captures, open_next, record, run_to_end
 from flowvm.vm.execute import execute, fail, poison_of
 from flowvm.vm.lang import (
     Words,
@@ -354,6 +354,7 @@ def device_loop(base: int, stream: int) -> int:
     m = words_at(base, WORDS)
     at = STR + stream * STR_WORDS
     block = enter(m, stream)
+    ignore_captures(block)
     idle = 0
     while load_acquire(m, STOP) == 0:
         opened = open_next(m, stream, block)

@@ -71,7 +71,7 @@ def take_steps(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
         if steps[at + STEP_COUNTS] == counts:
             code = take_step(a, block, steps, at)
             if code != 0:
-                a[0], a[1] = code, number
+                a[0], a[1], a[2] = code, number, steps[at + STEP_FUNCTION]
                 return DEVICE_FAILED
         at += steps[at + STEP_LENGTH]
     return counted(a, block) if counts else 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.vm import layout as w
+from flowvm.vm.device_placing import place_on_devices
 from flowvm.vm.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.engine import engine
 from flowvm.vm.flight import TIMES, Snapshot
@@ -241,8 +242,12 @@ def _fill(found: Trace, seen: Snapshot) -> None:
     edges = connect(owner, tensor, seen.access & 3 != w.CONST)
     shown = (kinds != w.BARRIER) & ((kinds != w.TOUCH) | (counts > 0))
     place = np.cumsum(shown) - 1
+    devices = int(engine.words[w.DEVICES])
+    times, _, _ = place_on_devices(
+        seen.times, seen.stream, kinds, edges, devices, seen.devices.times
+    )
     found.instructions += [
-        _traced(seen, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
+        _traced(seen, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
     ]
     infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in seen.entry]
     for i, k, _, started, ended in uses_of(seen, infos).tolist():
@@ -256,7 +261,9 @@ def _fill(found: Trace, seen: Snapshot) -> None:
         found.edges.append(Edge(*ends, HAZARDS[hazard], int(tensor[k])))
 
 
-def _traced(seen: Snapshot, i: int, number: int, tensor: np.ndarray[Any, Any]) -> Traced:
+def _traced(
+    seen: Snapshot, times: np.ndarray[Any, Any], i: int, number: int, tensor: np.ndarray[Any, Any]
+) -> Traced:
     entry, kind = int(seen.entry[i]), w.Kind(number)
     info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
     metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
@@ -273,8 +280,8 @@ def _traced(seen: Snapshot, i: int, number: int, tensor: np.ndarray[Any, Any]) -
         kind,
         int(seen.stream[i]),
         tuple(operands),
-        int(seen.times[i, TIMES.index("started")]),
-        int(seen.times[i, TIMES.index("ended")]),
+        int(times[i, TIMES.index("started")]),
+        int(times[i, TIMES.index("ended")]),
         int(seen.status[i]),
         short_position(seen.codes[i], seen.lasts[i]),
     )

@@ -23,12 +23,14 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm import jit
 from flowvm.errors import VMError
 from flowvm.vm import layout as w
 from flowvm.vm.lines import apart, short_position
+from flowvm.vm.spaces import space_of, spaces
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -201,9 +203,12 @@ def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[t
         "first": first,
         "received": received,
         "head": head,
+        "scheduled": _scheduled(vm),
         "lively": lively,
         "room": int(words[w.RUN_AHEAD]),
         "streams": [vm.stream_name(s) for s in range(streams)],
+        "spaces": [space_of(vm, s) for s in range(streams)],
+        "memory": spaces(vm),
         "entries": known,
         "of": len(vm.entry_info),
         "names": [getattr(info, "name", None) or "" for info, _ in fresh],
@@ -222,6 +227,16 @@ def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[t
 
         header["dump"] = dump_text(vm)
     return header, parts
+
+
+def _scheduled(vm: Engine) -> int:
+    """Processor time of the scheduler so far, in ns; 0 where no thread runs it."""
+    thread = next((t.native_id for t in vm.threads if t.name == "flowvm-sched"), None)
+    try:
+        spent = Path(f"/proc/self/task/{thread}/schedstat").read_text("ascii")
+    except OSError:
+        return 0
+    return int(spent.split()[0])
 
 
 def _compiling() -> list[str]:

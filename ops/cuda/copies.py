@@ -38,5 +38,4 @@ def _step(launch: Assembly, piece: Piece) -> KernelStep:
 
 
 def _bits_of(out: TensorMeta, number: float) -> int:
-    made = np.array(number).astype(out.dtype.numpy)
-    return int(made.view(bits(out).dtype.numpy))
+    return int(out.dtype.stored(np.array(number)).view(bits(out).dtype.numpy))

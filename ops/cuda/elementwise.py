@@ -2,9 +2,13 @@
 
 Dimensions are merged first (`ops/plan.py`).  Where that leaves one, in which every operand is
 dense or repeats one number, the kernel is *flat*: a thread takes as many elements as are 16 bytes
-of the widest operand, and moves them at once where the operands' addresses allow that.  Otherwise
-it goes by *rows*, along the dimension in which the output is densest: the threads of a block are
-columns, so what an index costs in divisions is paid once a row.
+of the widest operand, and moves them at once where the operands' addresses allow that.  It asks for
+several such vectors, a block apart, before it uses the first.
+
+Otherwise it goes by *rows*, along the dimension in which the output is densest: the threads of a
+block are columns, so what an index costs in divisions is paid once a row.  Rows in which all
+operands are dense go by vectors, too; where one is dense along another dimension, a block has
+several short rows, so that what it reads of that operand lies together.
 
 A kernel is generated, as Python, for an expression, dtypes and a pattern of strides; sizes and
 strides are its arguments.  It has a `recipe`: the function and arguments that make it again.
@@ -46,6 +50,7 @@ from flowvm.ops.cuda.launch import (
 from flowvm.ops.cuda.memory import aligned, load_many, store_many
 from flowvm.ops.cuda.transposes import transpose_step, turned
 from flowvm.ops.plan import Dim, merged
+from flowvm.ops.reduced import STORED
 from flowvm.ops.registry import View, bits
 from flowvm.ops.scalar_launch import ScalarLaunch
 
@@ -55,7 +60,11 @@ BLOCK = 256
 MOST_DIMS = 8
 MOST_COLUMN_BLOCKS = 1 << 15  # of a grid's second dimension
 VECTOR = 16  # bytes
-MOST_AT_ONCE = 8  # elements
+MOST_AT_ONCE = 16  # elements
+EVALUATED = 8  # copies of an expression in a kernel, or one for each element of a vector
+ROWS_EACH = 4  # that a thread goes through: what comes before a row is paid for once
+WARP = 32
+AHEAD = 4  # vectors that a thread moves at once where there is nothing to evaluate
 
 Kernel = Callable[..., Any]
 
@@ -164,15 +173,27 @@ def _flat_step(
     single = tuple(step == 0 for step in steps)
     widest = max(dtype_named(n).itemsize for n, one in zip(names, single, strict=True) if not one)
     many = min(MOST_AT_ONCE, VECTOR // widest)
-    kernel = flat_kernel(*wanted, single, many)
+    vectors = _vectors(wanted, many)
+    kernel = flat_kernel(*wanted, single, many, vectors)
     params: list[Param] = [
         Operand(k, View(dtype_named(name), (1 if one else count,)), offset)
         for name, one, (k, _, offset) in zip(names, single, operands, strict=True)
     ]
     params += [*numbers, Const(count), *_details(wanted)]
     block = threads(BLOCK)
-    grid = blocks_for(count, block * many, _most_blocks(1 << 30))
+    grid = blocks_for(count, block * many * vectors, _most_blocks(1 << 30))
     return KernelStep(kernel, tuple(params), grid, (block, 1, 1))
+
+
+def _vectors(wanted: Scalars, many: int) -> int:
+    """How many vectors a thread moves at once.
+
+    A thread without a last vector evaluates another's again, while that may be written already; so
+    it must not be able to fail.
+    """
+    if wanted.reports:
+        return 1
+    return AHEAD if wanted.copies or not wanted.tensors else max(1, EVALUATED // many)
 
 
 def _row_step(
@@ -190,7 +211,14 @@ def _row_step(
     *outer, (columns, steps) = dims
     rows = math.prod(n for n, _ in outer)
     shape = tuple(n for n, _ in dims)
-    kernel = row_kernel(*wanted, len(dims), tuple(step == 0 for step in steps))
+    single = tuple(step == 0 for step in steps)
+    moving = [n for n, one in zip(names, single, strict=True) if not one]
+    dense = all(step in (0, 1) for step in steps)
+    widest = max(dtype_named(n).itemsize for n in moving)
+    many = min(MOST_AT_ONCE, VECTOR // widest) if dense else 1
+    if columns % many:
+        many = 1
+    kernel = row_kernel(*wanted, len(dims), single, many)
     params: list[Param] = [
         Operand(k, View(dtype_named(name), shape, tuple(s[i] for _, s in dims)), offset)
         for i, (name, (k, _, offset)) in enumerate(zip(names, operands, strict=True))
@@ -198,11 +226,12 @@ def _row_step(
     sizes = [Const(n) for n, _ in outer[1:]]
     params += [*numbers, *sizes, Const(rows), Const(columns), *_details(wanted)]
     block = threads(BLOCK)
-    across = min(block, 1 << max(0, columns - 1).bit_length())
+    units = columns // many
+    across = min(block if dense else WARP, 1 << max(0, units - 1).bit_length())
     down = block // across
     grid = (
-        blocks_for(rows, down, _most_blocks(1 << 30))[0],
-        blocks_for(columns, across, _most_blocks(MOST_COLUMN_BLOCKS))[0],
+        blocks_for(rows, down * ROWS_EACH, _most_blocks(1 << 30))[0],
+        blocks_for(units, across, _most_blocks(MOST_COLUMN_BLOCKS))[0],
         1,
     )
     return KernelStep(kernel, tuple(params), grid, (across, down, 1))
@@ -244,79 +273,128 @@ def is_generated(kernel: Kernel) -> bool:
 def flat_kernel(
     expr: str, args: tuple[str, ...], stored: tuple[str, ...], compute: tuple[str, ...],
     numbers: tuple[str, ...], outputs: tuple[str, ...], raises: int, single: tuple[bool, ...],
-    many: int,
+    many: int, vectors: int,
 ) -> Kernel:  # fmt: skip
     """kernel(arrays..., numbers..., n, [details]) over n elements of one-dimensional arrays, of
-    which those that are `single` have one; `many` of the others are moved at once.
+    which those that are `single` have one; `many` of the others are moved at once, and `vectors`
+    times as many before anything is written.
     """
     wanted = Scalars(expr, args, stored, compute, numbers, outputs, raises)
     outs, ins = _names(wanted)
     moving = [n for n, one in zip((*outs, *ins), single, strict=True) if not one]
     ones = [n for n, one in zip((*outs, *ins), single, strict=True) if one]
-    lines = [f"{n}_v = {n}[0]" for n in ones]
-    lines += ["start, step = cuda.grid(1), cuda.gridsize(1)"]
     once = {n: f"{n}_v" for n in ones}
+    lines = [f"{n}_v = {n}[0]" for n in ones]
+    lines.append("done = 0")
     if many > 1:
-        lines += [
-            f"whole = n // {many}",
-            f"if not ({' and '.join(f'aligned({n}, {many})' for n in moving)}):",
-            "    whole = 0",
-            "for j in range(start, whole, step):",
-            f"    i = j * {many}",
-            *(f"    {n}_m = load({n}, i)" for n in moving if n not in outs),
-        ]
-        for k in range(many):
-            read = {n: f"{n}_m[{k}]" for n in ins if n not in once}
-            lines += _indented(_evaluated(wanted, {**once, **read}, f"r{k}"))
-        for p, out in enumerate(outs):
-            values = ", ".join(_result(wanted, f"r{k}", p) for k in range(many))
-            lines.append(f"    store({out}, i, ({values},))")
-        lines.append(f"start += whole * {many}")
-    lines.append("for i in range(start, n, step):")
+        parts = [n for n in moving if n not in outs]
+        lines += _by_vectors(wanted, outs, parts, once, many, vectors, moving)
+    lines.append("for i in range(done + cuda.grid(1), n, cuda.gridsize(1)):")
     read = {n: f"{n}[i]" for n in ins if n not in once}
     lines += _indented(_evaluated(wanted, {**once, **read}, "r"))
     lines += [f"    {out}[i] = {_result(wanted, 'r', p)}" for p, out in enumerate(outs)]
     scope = {"load": load_many[many], "store": store_many[many], "aligned": aligned}
-    arguments = (*wanted, single, many)
+    arguments = (*wanted, single, many, vectors)
     return _kernel(wanted, (*outs, *ins), ["n"], lines, scope, "flat_kernel", arguments)
+
+
+def _by_vectors(
+    wanted: Scalars, outs: list[str], parts: list[str], once: dict[str, str], many: int,
+    vectors: int, moving: list[str],
+) -> list[str]:  # fmt: skip
+    """Lines that go through all whole vectors and set `done` to the elements of these.
+
+    What is behind the last vector is read as that one, so that no load waits for a condition.
+    """
+    block = threads(BLOCK)
+    inner = [
+        "p0 = j",
+        *(f"p{v} = min(j + {v * block}, whole - 1)" for v in range(1, vectors)),
+        *(f"{n}_{v} = load({n}, p{v} * {many})" for v in range(vectors) for n in parts),
+    ]
+    for v in range(vectors):
+        for k in range(many):
+            read = {n: f"{n}_{v}[{k}]" for n in parts}
+            inner += _evaluated(wanted, {**once, **read}, f"r{v}_{k}")
+    for v in range(vectors):
+        inner += [f"if j + {v * block} < whole:"] if v else []
+        for p, out in enumerate(outs):
+            values = ", ".join(_result(wanted, f"r{v}_{k}", p) for k in range(many))
+            inner.append(f"{'    ' * bool(v)}store({out}, p{v} * {many}, ({values},))")
+    first = f"cuda.blockIdx.x * {vectors * block} + cuda.threadIdx.x"
+    return [
+        f"if {' and '.join(f'aligned({n}, {many})' for n in moving)}:",
+        f"    whole = n // {many}",
+        f"    done = whole * {many}",
+        f"    for j in range({first}, whole, cuda.gridDim.x * {vectors * block}):",
+        *_indented(_indented(inner)),
+    ]
 
 
 @functools.cache
 def row_kernel(
     expr: str, args: tuple[str, ...], stored: tuple[str, ...], compute: tuple[str, ...],
     numbers: tuple[str, ...], outputs: tuple[str, ...], raises: int, dims: int,
-    single: tuple[bool, ...],
+    single: tuple[bool, ...], many: int,
 ) -> Kernel:  # fmt: skip
     """kernel(arrays..., numbers..., sizes..., rows, columns, [details]) over arrays of `dims`
     dimensions, the last of which is the columns; `sizes` are the dimensions from the second to the
-    last but one.  What is `single` is the same all along a row.
+    last but one.  What is `single` is the same all along a row; of the others `many` are moved at
+    once, in rows where they lie so.
     """
     wanted = Scalars(expr, args, stored, compute, numbers, outputs, raises)
     outs, ins = _names(wanted)
-    once = {n for n, one in zip((*outs, *ins), single, strict=True) if one and n in ins}
+    arrays = list(zip((*outs, *ins), single, strict=True))
+    once = {n: f"{n}_v" for n, one in arrays if one and n in ins}
     sizes = [f"d{k}" for k in range(1, dims - 1)]
+    inner = ["rest = row"] if dims > 2 else []
+    for k in range(dims - 2, 0, -1):
+        inner += [f"i{k} = rest % d{k}", f"rest = rest // d{k}"]
+    row = ["rest" if dims > 2 else "row", *(f"i{k}" for k in range(1, dims - 1))]
+    at = f"[{', '.join(row[: dims - 1])}]" if dims > 1 else ""
+    inner += [f"{n}_r = {n}{at}" for n, _ in arrays]
+    inner += [f"{n}_v = {n}_r[0]" for n in sorted(once)]
+    moving = [n for n, one in arrays if not one]
+    by_one = _along_row(wanted, outs, [n for n in ins if n not in once], once, 1)
+    if many > 1:
+        inner += [
+            f"if {' and '.join(f'aligned({n}_r, {many})' for n in moving)}:",
+            *_indented(_along_row(wanted, outs, [n for n in moving if n in ins], once, many)),
+            "else:",
+            *_indented(by_one),
+        ]
+    else:
+        inner += by_one
     lines = [
         "first = cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x",
         "across = cuda.gridDim.y * cuda.blockDim.x",
         "down = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y",
         "for row in range(down, rows, cuda.gridDim.x * cuda.blockDim.y):",
+        *_indented(inner),
     ]
-    inner = ["rest = row"] if dims > 2 else []
-    for k in range(dims - 2, 0, -1):
-        inner += [f"i{k} = rest % d{k}", f"rest = rest // d{k}"]
-    row = ["rest" if dims > 2 else "row", *(f"i{k}" for k in range(1, dims - 1))]
-    row = row[: dims - 1]
-    inner += [f"{n}_v = {n}[{', '.join([*row, '0'])}]" for n in sorted(once)]
-    inner.append("for i in range(first, columns, across):")
-    at = ", ".join([*row, "i"])
-    read = {n: f"{n}_v" if n in once else f"{n}[{at}]" for n in ins}
-    inner += _indented(_evaluated(wanted, read, "r"))
-    inner += [f"    {out}[{at}] = {_result(wanted, 'r', p)}" for p, out in enumerate(outs)]
-    arguments = (*wanted, dims, single)
+    scope = {"load": load_many[many], "store": store_many[many], "aligned": aligned}
+    arguments = (*wanted, dims, single, many)
     extra = [*sizes, "rows", "columns"]
-    return _kernel(
-        wanted, (*outs, *ins), extra, lines + _indented(inner), {}, "row_kernel", arguments
-    )
+    return _kernel(wanted, (*outs, *ins), extra, lines, scope, "row_kernel", arguments)
+
+
+def _along_row(
+    wanted: Scalars, outs: list[str], parts: list[str], once: dict[str, str], many: int
+) -> list[str]:
+    """Lines that go along a row, `many` at a time."""
+    if many == 1:
+        read = {n: f"{n}_r[i]" for n in parts}
+        lines = _evaluated(wanted, {**once, **read}, "r")
+        lines += [f"{out}_r[i] = {_result(wanted, 'r', p)}" for p, out in enumerate(outs)]
+        return ["for i in range(first, columns, across):", *_indented(lines)]
+    lines = [f"{n}_m = load({n}_r, j * {many})" for n in parts]
+    for k in range(many):
+        read = {n: f"{n}_m[{k}]" for n in parts}
+        lines += _evaluated(wanted, {**once, **read}, f"r{k}")
+    for p, out in enumerate(outs):
+        values = ", ".join(_result(wanted, f"r{k}", p) for k in range(many))
+        lines.append(f"store({out}_r, j * {many}, ({values},))")
+    return [f"for j in range(first, columns // {many}, across):", *_indented(lines)]
 
 
 def _names(wanted: Scalars) -> tuple[list[str], list[str]]:
@@ -356,11 +434,11 @@ def _converted(value: str, source: str, kind: str) -> str:
         return value if source == "bool" else f"({value} != 0)"
     if kind in ("float32", "float64"):
         return f"{kind}({value})"
-    if kind == "float16":
+    if kind in STORED:
         return f"float32({value})"
     if "float" in source:
         value, source = (f"int64({value})", "int64") if kind == "int64" else (
-            f"int32(float32({value}))" if source == "float16" else f"int32({value})", "int32"
+            f"int32(float32({value}))" if source in STORED else f"int32({value})", "int32"
         )  # fmt: skip
     if kind == "uint8":
         return f"int16(uint8({value}))"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, bool_, float16, uint8
+from flowvm.dtype import DType, bool_, uint8
 from flowvm.meta import TensorMeta
 from flowvm.ops import folds, search_kernels
 from flowvm.ops.cuda.launch import CudaLaunch, Operand
@@ -31,10 +31,8 @@ Rows = Callable[[Launch, tuple[TensorMeta, ...], tuple[Any, ...]], CudaLaunch]
 
 
 def number_type(dtype: DType) -> Any:
-    """NumPy's type that a kernel reckons in: float16 as float32, integers as int64."""
-    if not dtype.is_floating_point:
-        return np.int64
-    return np.float32 if dtype is float16 else np.dtype(dtype.name).type
+    """NumPy's type that a kernel reckons in: reduced floats as float32, integers as int64."""
+    return dtype.compute.numpy.type if dtype.is_floating_point else np.int64
 
 
 def load_of(dtype: DType) -> Callable[[Any], Any]:

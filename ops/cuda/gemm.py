@@ -5,7 +5,7 @@ transpose by columns, and nothing moves.  A matrix is read in place if its rows 
 contiguous (`readable`).
 
 float32 is computed in TF32 only where the user allows it (`flowvm.cuda.options`), which rules ask
-when a call is lowered; float16 is summed in float32.
+when a call is lowered; float16 and bfloat16 are summed in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from flowvm.ops.registry import View
 __all__ = ["Matrices", "Place", "multiply", "readable", "zeros"]
 
 MOST = (1 << 31) - 1  # of a size or a leading dimension: cuBLAS takes ints
-_STORED = {"float32": 0, "float64": 1, "float16": 2}  # cudaDataType_t
+# cudaDataType_t
+_STORED = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 FLOAT32, FLOAT64, TF32 = 68, 70, 77  # cublasComputeType_t
 PLAIN, TRANSPOSED = 0, 1  # cublasOperation_t
 DEFAULT = -1  # cublasGemmAlgo_t

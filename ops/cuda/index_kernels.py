@@ -13,14 +13,16 @@ An index outside is reported and left out.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
+from flowvm.ops.cuda.memory import aligned, load_many, store_many
 from flowvm.ops.cuda.radix import current_half
 from flowvm.ops.cuda.reporting import OUTSIDE, report
-from flowvm.ops.cuda.steps import wide
+from flowvm.ops.cuda.steps import remade_by, wide
 from flowvm.ops.index_kernels import NONE, _combined
 
 __all__ = [
@@ -55,25 +57,45 @@ def _place(index: Array, i: int, low: int, n: int, dim: int, skip: int, details:
     return j + n if j < 0 else j  # type: ignore[no-any-return]
 
 
+def _unit(threads: Any, lanes: int) -> Any:
+    """What so many threads are in teams of `lanes`, a power of two."""
+    return threads >> cuda.popc(lanes - 1)
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 
-def take(
-    out: Array, x: Array, index: Array, details: Array, rows: int, n: int, inner: int, low: int,
-    dim: int, zero: int, lanes: int,
-) -> None:  # fmt: skip
-    """out[o, r, :] = x[o, index[r], :] for rows o * m + r; zeros for the index `zero`."""
-    lane, row, m = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes, len(index)
-    while row < rows:
-        at = _place(index, row % m, low, n, dim, NONE, details)
-        if zero != NONE and index[row % m] == zero:
-            for k in range(lane, inner, lanes):
-                out[row * inner + k] = 0
-        elif at >= 0:
-            source = (row // m * n + at) * inner
-            for k in range(lane, inner, lanes):
-                out[row * inner + k] = x[source + k]
-        row += cuda.gridsize(1) // lanes
+@functools.cache
+def take(many: int) -> Any:
+    """out[o, r, :] = x[o, index[r], :] for rows o * m + r, `many` elements at once where they lie
+    so, of which a row is a multiple; zeros for the index `zero`.
+    """
+    load, store = load_many[many], store_many[many]
+
+    def taken(
+        out: Array, x: Array, index: Array, details: Array, rows: int, n: int, inner: int,
+        low: int, dim: int, zero: int, lanes: int,
+    ) -> None:  # fmt: skip
+        lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), len(index)
+        together = many > 1 and aligned(out, many) and aligned(x, many)
+        while row < rows:
+            o = row // m if rows > m else 0
+            at = _place(index, row - o * m, low, n, dim, NONE, details)
+            to = row * inner
+            if zero != NONE and index[row - o * m] == zero:
+                for k in range(lane, inner, lanes):
+                    out[to + k] = 0
+            elif at >= 0:
+                source = (o * n + at) * inner
+                if together:
+                    for k in range(lane * many, inner, lanes * many):
+                        store(out, to + k, load(x, source + k))
+                else:
+                    for k in range(lane, inner, lanes):
+                        out[to + k] = x[source + k]
+            row += _unit(cuda.gridsize(1), lanes)
+
+    return remade_by(taken, f"{__name__}:take", many)
 
 
 def gather(
@@ -144,16 +166,17 @@ def put_last(
     lanes: int,
 ) -> None:  # fmt: skip
     """x[o, index[r], :] = source[o, r, :] for rows o * m + r that come last."""
-    lane, row, m = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes, len(index)
+    lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), len(index)
     while row < rows:
-        r = row % m
+        o = row // m if rows > m else 0
+        r = row - o * m
         at = index[r]
         at = at + n if at < 0 else at
         if 0 <= at and at < n and latest[at] == r:
-            to = (row // m * n + at) * inner
+            to = (o * n + at) * inner
             for k in range(lane, inner, lanes):
                 x[to + k] = source[0 if one != 0 else row * inner + k]
-        row += cuda.gridsize(1) // lanes
+        row += _unit(cuda.gridsize(1), lanes)
 
 
 def put_keys(
@@ -171,29 +194,55 @@ def put_keys(
         r += cuda.gridsize(1)
 
 
+def _stretch_end(key: Array, e: int, m: int) -> int:
+    """Where the keys that are equal to key e end: looked for in steps that double, then halve."""
+    last, step = e, 1
+    while last + step < m and key[last + step] == key[e]:
+        last += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if last + step < m and key[last + step] == key[e]:
+            last += step
+    return last + 1
+
+
+def _added(source: Array, at: int, one: int) -> Any:
+    """The element that is combined; `one`: there is one for all."""
+    return wide(source[0 if one != 0 else at])
+
+
 def put_grouped(
     x: Array, source: Array, keys: Array, places: Array, varying: Array, digits: int, rows: int,
     n: int, inner: int, mode: int, one: int, lanes: int,
 ) -> None:  # fmt: skip
     """Rows o * m + e, where e is the first of its destination's stretch, combine all of it."""
-    lane, row, m = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes, keys.shape[1]
+    lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), keys.shape[1]
     half = current_half(varying, digits)
     key, place = keys[half], places[half]
     while row < rows:
-        o, e = row // m, row % m
+        o = row // m if rows > m else 0
+        e = row - o * m
         at = np.int64(key[e])
         if at < n and (e == 0 or key[e - 1] != at):
-            end = e + 1
-            while end < m and key[end] == at:
-                end += 1
+            end = _stretch_end(key, e, m)
             for k in range(lane, inner, lanes):
                 to = (o * n + at) * inner + k
-                value = wide(x[to])
-                for f in range(e, end):
-                    new = wide(source[0 if one != 0 else (o * m + place[f]) * inner + k])
+                value, f, row_of = wide(x[to]), e, o * m
+                while f + 3 < end:  # four are on their way at a time
+                    a = _added(source, (row_of + place[f]) * inner + k, one)
+                    b = _added(source, (row_of + place[f + 1]) * inner + k, one)
+                    c = _added(source, (row_of + place[f + 2]) * inner + k, one)
+                    d = _added(source, (row_of + place[f + 3]) * inner + k, one)
+                    value = _combined(mode, _combined(mode, value, a), b)
+                    value = _combined(mode, _combined(mode, value, c), d)
+                    f += 4
+                while f < end:
+                    new = _added(source, (row_of + place[f]) * inner + k, one)
                     value = _combined(mode, value, new)
+                    f += 1
                 x[to] = x.dtype.type(value)
-        row += cuda.gridsize(1) // lanes
+        row += _unit(cuda.gridsize(1), lanes)
 
 
 # --- writing elements -----------------------------------------------------------------------------
@@ -271,9 +320,14 @@ def scatter_grouped(
         to = np.int64(key[i])
         if to < len(x) and (i == 0 or key[i - 1] != to):
             value, f = wide(x[to]), i
+            while f + 3 < m and key[f + 3] == to:  # and so those between; four are on their way
+                a, b = _added(source, place[f], one), _added(source, place[f + 1], one)
+                c, d = _added(source, place[f + 2], one), _added(source, place[f + 3], one)
+                value = _combined(mode, _combined(mode, value, a), b)
+                value = _combined(mode, _combined(mode, value, c), d)
+                f += 4
             while f < m and key[f] == to:
-                new = wide(source[0 if one != 0 else place[f]])
-                value = _combined(mode, value, new)
+                value = _combined(mode, value, _added(source, place[f], one))
                 f += 1
             x[to] = x.dtype.type(value)
         i += cuda.gridsize(1)

@@ -17,6 +17,8 @@ __all__ = ["gather", "join", "put", "scatter", "take"]
 
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]
+VECTOR = 16  # bytes
+EACH = 4  # vectors of a row that a thread moves: it pays once for where the row lies
 SHORT = 32  # indices that a thread goes through one after another
 COLUMNS = 8192  # of a destination: as many threads are enough, whatever each has to do
 
@@ -30,7 +32,11 @@ def take(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     n, inner, low, shown, zero = launch.consts
     rows = launch.units
     numbers = consts(rows, n, inner, low, shown, zero)
-    step = row_step(kernels.take, rows, int(inner), out, x, index, Details(), *numbers)
+    many = VECTOR // x.view.dtype.itemsize
+    if inner % many:
+        many = 1
+    params: tuple[Param, ...] = (out, x, index, Details(), *numbers)
+    step = row_step(kernels.take(many), rows, -(-inner // (many * EACH)), *params)
     return CudaLaunch(launch.outputs, (step,) if rows else ())
 
 

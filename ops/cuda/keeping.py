@@ -24,7 +24,9 @@ from flowvm.ops.cuda.launch import (
     Scratch,
     unsized,
 )
+from flowvm.ops.cuda.memory import aligned, load_many
 from flowvm.ops.cuda.prefix import (
+    EACH,
     MOST_WARPS,
     before_in_block,
     own_range,
@@ -51,6 +53,7 @@ __all__ = [
 Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 Metas = tuple[TensorMeta, ...]
+load_each = load_many[EACH]
 
 
 def single(kernel: Any, *params: Any, counts: bool = False) -> KernelStep:
@@ -61,12 +64,22 @@ def single(kernel: Any, *params: Any, counts: bool = False) -> KernelStep:
 # --- masks ----------------------------------------------------------------------------------------
 
 
+def _true_in(mask: Array, first: int, end: int) -> Word:
+    """How many are true of a thread's part of a tile."""
+    kept = np.int64(0)
+    if end - first == EACH and aligned(mask, EACH):
+        for one in load_each(mask, first):
+            kept += 1 if one != 0 else 0
+    else:
+        for i in range(first, end):
+            kept += 1 if mask[i] != 0 else 0
+    return kept
+
+
 def _count_true(counts: Array, mask: Array) -> None:
     room = cuda.shared.array(MOST_WARPS, np.int64)
     first, end = own_range(len(mask), cuda.blockIdx.x)
-    kept = np.int64(0)
-    for i in range(first, end):
-        kept += 1 if mask[i] != 0 else 0
+    kept = _true_in(mask, first, end)
     _, total = before_in_block(room, kept)
     if cuda.threadIdx.x == 0:
         counts[cuda.blockIdx.x] = total
@@ -75,9 +88,7 @@ def _count_true(counts: Array, mask: Array) -> None:
 def _place_of(room: Array, counts: Array, mask: Array) -> Word:
     """Where the first element goes that this thread's part of the tile keeps."""
     first, end = own_range(len(mask), cuda.blockIdx.x)
-    kept = np.int64(0)
-    for i in range(first, end):
-        kept += 1 if mask[i] != 0 else 0
+    kept = _true_in(mask, first, end)
     before, _ = before_in_block(room, kept)
     return before + counts[cuda.blockIdx.x]
 

@@ -9,9 +9,10 @@ shuffles), compiled when it is first needed, or run as it is in Numba's simulato
 
     Operand(k, view)            an array over operand k of the instruction (outputs first)
     Scratch(offset, dtype, shape)   an array in the instruction's scratch memory, `offset` bytes in
+    Address(k)                  operand k's address, int64
     Const(value)                int64 or float64, the same at every call with these metas
     Scalar(i, kind)             dynamic scalar i of the call: "i" int64, "f" float64
-    Details()                   int64[7] on the host's side: error details 0-5, and the status
+    Details()                   the instruction's line, int64[8]: error details 0-5, the status
 
 A kernel that finds bad data writes the details and then a `Status` to place 6; the instruction
 fails when it is complete, and what it wrote is poisoned.  It must go on without touching memory
@@ -28,12 +29,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flowvm.meta import TensorMeta
 from flowvm.ops.registry import View
 
 __all__ = [
+    "LINE",
     "STATUS_AT",
     "UNSIZED",
+    "Address",
     "Const",
     "CudaLaunch",
     "Details",
@@ -45,11 +50,18 @@ __all__ = [
     "Scratch",
     "StreamWord",
     "blocks_for",
+    "itemsize_of",
     "unsized",
 ]
 
 STATUS_AT = 6  # place of the status in Details
+LINE = 8  # words of Details; the last is for graphs (`flowvm.ops.cuda.placing`)
 UNSIZED = 1 << 40  # rows of an operand about which only the device knows: its memory bounds it
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of an element of this dtype's name: flowvm's, or another one of NumPy's."""
+    return 2 if dtype == "bfloat16" else int(np.dtype(dtype).itemsize)
 
 
 @dataclass(frozen=True)
@@ -100,13 +112,24 @@ class StreamWord:
     name: str
 
 
-Param = Operand | Scratch | Const | Scalar | Details | StreamWord
+@dataclass(frozen=True)
+class Address:
+    """The address of operand `k`, `offset` bytes further, as an int64."""
+
+    k: int
+    offset: int = 0
+
+
+Param = Address | Operand | Scratch | Const | Scalar | Details | StreamWord
 
 
 @dataclass(frozen=True)
 class KernelStep:
     """A launch of `kernel` on `grid` blocks of `block` threads with `shared` bytes of dynamic
     shared memory.
+
+    `part`, where there is one, does the same to some elements of one-dimensional operands of one
+    length, each by itself: part(start, stride, params...) to every `stride`-th from `start` on.
     """
 
     kernel: Callable[..., Any]
@@ -115,6 +138,7 @@ class KernelStep:
     block: tuple[int, int, int]
     shared: int = 0
     counts: bool = False
+    part: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

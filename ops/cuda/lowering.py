@@ -27,6 +27,7 @@ from flowvm.cuda import driver as drivers
 from flowvm.cuda.compiling import signature_of
 from flowvm.cuda.runtime import Runtime
 from flowvm.cuda.streams import need_cublas, streams
+from flowvm.device import Device
 from flowvm.errors import CompileError, DeviceError
 from flowvm.interpreter import Invocation, Operator, device_of
 from flowvm.meta import TensorMeta
@@ -35,6 +36,7 @@ from flowvm.ops.cuda.bodies import adapted, is_body
 from flowvm.ops.cuda.copies import assembly
 from flowvm.ops.cuda.elementwise import scalars
 from flowvm.ops.cuda.launch import (
+    Address,
     Const,
     CudaLaunch,
     Details,
@@ -44,22 +46,44 @@ from flowvm.ops.cuda.launch import (
     Scalar,
     Scratch,
     StreamWord,
+    itemsize_of,
 )
+from flowvm.ops.cuda.placing import placed, reports
 from flowvm.ops.registry import Launch
 from flowvm.ops.scalar_launch import ScalarLaunch
 from flowvm.vm import layout as w
 from flowvm.vm.steps import take_steps
 
-__all__ = ["launch_of", "lower"]
+__all__ = ["launch_of", "layout_of", "lower", "lower_task"]
 
 STREAM_WORDS = {"stream": w.B_STREAM, "cublas": w.B_CUBLAS}
+Layout = np.ndarray[Any, np.dtype[np.int64]]
 Patch = tuple[int, int, int]  # of a template: which word, its source, what is added
 
 
 def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     """What a call of `op` comes down to on the device of its tensors."""
-    device = device_of(metas, attrs)
     launch, pack = _launched(op, metas, attrs)
+    return _invocation(op, device_of(metas, attrs), launch, pack)
+
+
+def lower_task(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], live: Sequence[bool]
+) -> tuple[Invocation, bool]:
+    """What it comes down to as a task of a graph, with these of its scalars live, and whether it
+    reports to a line; its arguments are those of `flowvm.ops.cuda.placing`.
+    """
+    launch, pack = _launched(op, metas, attrs)
+    task = placed(launch, len(op.outputs) + len(op.inputs), live)
+    return _invocation(op, device_of(metas, attrs), task, pack), reports(launch)
+
+
+def layout_of(steps: Sequence[KernelStep], operands: int, device: Device, name: str) -> Layout:
+    """The layout words of steps that are no op's."""
+    return _Words(streams(device.index or 0).runtime, operands, name).of(steps)
+
+
+def _invocation(op: Operator, device: Device, launch: CudaLaunch, pack: str) -> Invocation:
     operands = len(op.outputs) + len(op.inputs)
     of = streams(device.index or 0)
     if any(isinstance(s, LibraryStep) and s.name.startswith("cublas") for s in launch.steps):
@@ -123,7 +147,7 @@ class _Words:
         self.template: list[int] = []
         self.patches: list[Patch] = []
 
-    def of(self, steps: Sequence[KernelStep | LibraryStep]) -> np.ndarray[Any, Any]:
+    def of(self, steps: Sequence[KernelStep | LibraryStep]) -> Layout:
         made = [self._step(step) for step in steps]
         constants: list[int] = []  # numbers passed by address, behind the steps
         start = 1 + sum(len(words) for words, _ in made)
@@ -187,9 +211,9 @@ class _Words:
             case Operand(k, view, offset):
                 self._array(view.dtype.itemsize, view.shape, view.strides, _argument(k), offset)
             case Scratch(offset, dtype, shape):
-                self._array(np.dtype(dtype).itemsize, shape, None, w.SOURCE_SCRATCH, offset)
+                self._array(itemsize_of(dtype), shape, None, w.SOURCE_SCRATCH, offset)
             case Details():
-                self._array(8, (w.DETAILS + 1,), None, w.SOURCE_LINE, 0)
+                self._array(8, (w.LINE_WORDS,), None, w.SOURCE_LINE, 0)
             case _:
                 self._word(param)
 
@@ -213,6 +237,8 @@ class _Words:
                 self.template.append(_bits(value))
             case Scalar(i, _):
                 self._patched(_argument(self.operands + i), 0)
+            case Address(k, offset):
+                self._patched(_argument(k), offset)
             case _:
                 raise TypeError(f"{self.name}: {param!r} is no parameter of a kernel")
 

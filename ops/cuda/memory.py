@@ -29,8 +29,9 @@ def _aligned_define() -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             array = context.make_array(x)(context, builder, values[0])
             address = builder.ptrtoint(array.data, ir.IntType(64))
-            size = builder.mul(builder.sext(values[1], ir.IntType(64)), array.itemsize)
-            return builder.icmp_unsigned("==", builder.urem(address, size), size.type(0))
+            each = ir.IntType(64)(_size(context, x, 1))
+            below = builder.sub(builder.mul(values[1], each), each.type(1))  # a power of 2 less 1
+            return builder.icmp_unsigned("==", builder.and_(address, below), each.type(0))
 
         return types.boolean(x, types.int64), codegen
 
@@ -75,14 +76,25 @@ def _load_define(n: int) -> Any:
             vector, moved, model = _packed(context, x.dtype, n)
             place = _place(context, builder, x, values[0], values[1], moved)
             got = builder.load(place, align=_size(context, x, n))
-            got = got if moved == vector else builder.bitcast(got, vector)
-            parts = [builder.extract_element(got, ir.IntType(32)(k)) for k in range(n)]
+            parts = [builder.extract_element(got, ir.IntType(32)(k)) for k in range(moved.count)]
+            if moved != vector:
+                parts = _taken_apart(builder, parts, n // moved.count, vector.element)
             read = [model.from_data(builder, part) for part in parts]
             return context.make_tuple(builder, result, read)
 
         return result(x, types.int64), codegen
 
     return load
+
+
+def _taken_apart(builder: Any, words: list[Any], each: int, kind: Any) -> list[Any]:
+    """The `each` small integers of each word; of a bitcast NVVM would make several loads."""
+    word = words[0].type
+    return [
+        builder.trunc(builder.lshr(w, word(8 * WORD // each * k)), kind)
+        for w in words
+        for k in range(each)
+    ]
 
 
 def _joined(builder: Any, parts: list[Any], each: int) -> list[Any]:

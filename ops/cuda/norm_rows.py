@@ -1,9 +1,9 @@
 """Norms whose groups are rows with weights of their own for each element: layer and RMS norm, and
 the group norm of (N, C).
 
-A team visits its row twice: for the sums, and for the result.  Row r takes its weights from
-(r % period) * n on.  The gradients of the weights are reductions over rows, which find each row's
-mean and rstd in scratch memory.
+Rows are held in registers where they fit (`held`); else a team visits its row twice: for the sums,
+and for the result.  Row r takes its weights from (r % period) * n on.  The gradients of the weights
+are reductions over rows, which find each row's mean and rstd in scratch memory.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from flowvm.dtype import DType
 from flowvm.meta import TensorMeta
 from flowvm.ops.cuda.folding import moments_of, number_type
+from flowvm.ops.cuda.held import Plan, Round, held_step, hold_of
 from flowvm.ops.cuda.launch import (
     Const,
     CudaLaunch,
@@ -142,6 +143,68 @@ def _rows_backward(dtype: DType, center: bool, weighted: bool) -> Any:
     return kernel
 
 
+# --- rows in registers ----------------------------------------------------------------------------
+
+
+_WEIGHTS = "w = lane", "w = m % period * n + lane"  # where a thread's are, without and with groups
+
+
+@functools.cache
+def _forward_plan(center: bool, weighted: bool, biased: bool, grouped: bool) -> Plan:
+    """Distances are taken from the row's first element, then from the mean."""
+    value = " * ".join(["v#", "scale", *["weight[w + @]"] * weighted]) + " + bias[w + @]" * biased
+    begin: tuple[str, ...] = (_WEIGHTS[grouped], "middle = zero")
+    if center:
+        begin += ("begin = x[first]", "if not abs(begin) < inf:", "    begin = zero")
+    load = (
+        "v# = x[at + @] - begin if in# else zero" if center else "v# = x[at + @] if in# else zero"
+    )
+    mean = (Round(("off",), "zero", "off += v#", "sum"), ("off /= kind(n)", "middle = begin + off"))
+    apart = "v# = v# - off if in# else zero\n" if center else ""
+    spread = (
+        Round(("spread",), "zero", f"{apart}spread += v# * v#", "sum"),
+        (
+            "spread /= kind(n)",
+            "scale = one / sqrt(spread + kind(eps))",
+            "if inside and lane == 0:",
+            "    means[m] = middle",
+            "    variances[m] = spread",
+        ),
+    )
+    return Plan(
+        ("out", "means", "variances"), ("x", "weight", "bias"), ("period", "eps"), begin, (load,),
+        (mean, spread) if center else (spread,), value,
+    )  # fmt: skip
+
+
+@functools.cache
+def _backward_plan(center: bool, weighted: bool, grouped: bool) -> Plan:
+    """h is the gradient of the normalized row, v the row's distances from its mean."""
+    begin = (
+        _WEIGHTS[grouped],
+        "middle, scale = means[m], one / sqrt(variances[m] + kind(eps))",
+    )
+    load = (
+        f"h# = g[at + @]{' * weight[w + @]' * weighted} if in# else zero",
+        "v# = x[at + @] - middle if in# else zero",
+    )
+    line = "plain += h#\nslanted += h# * v#"
+    sums = Round(("plain", "slanted"), "zero", line, "sums")
+    after = (
+        "base = plain / kind(n)" if center else "base = zero",
+        "slope = slanted / kind(n) * scale * scale",
+        *(("if inside and lane == 0:", "    noted[2 * m] = middle", "    noted[2 * m + 1] = scale")
+          if weighted else ()),
+    )  # fmt: skip
+    return Plan(
+        ("out", "noted"), ("g", "x", "means", "variances", "weight"), ("period", "eps"), begin,
+        load, ((sums, after),), "scale * ((h# - base) - v# * slope)",
+    )  # fmt: skip
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
 def rows_forward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """out and stats of x, maybe weight and bias."""
     kind, size, eps, center = attrs
@@ -153,13 +216,19 @@ def rows_forward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     weights = [flat(k + 3, m) for k, m in enumerate(metas[1:])]
     given = flat(2, x)
     weight, bias = (*weights, given, given)[:2]
+    arrays = flat(0, out), *halves(1, stats), given, weight, bias
+    weighted, biased = len(metas) > 1, len(metas) > 2
+    if (hold := hold_of(rows, n, x.dtype.itemsize, 1)) is not None:
+        plan = _forward_plan(center, weighted, biased, period > 1)
+        params = (*arrays, Const(period), Const(float(eps)))
+        step = held_step(plan, number_type(x.dtype), hold, rows, n, params)
+        return CudaLaunch(launch.outputs, (step,))
     step = KernelStep(
-        _rows_forward(x.dtype, center, len(metas) > 1, len(metas) > 2),
-        (flat(0, out), *halves(1, stats), given, weight, bias,
-         *map(Const, (rows, n, period, float(eps), lanes))),
+        _rows_forward(x.dtype, center, weighted, biased),
+        (*arrays, *map(Const, (rows, n, period, float(eps), lanes))),
         blocks_for(rows, cut.block // lanes),
         (cut.block, 1, 1),
-    )  # fmt: skip
+    )
     return CudaLaunch(launch.outputs, (step,))
 
 
@@ -173,13 +242,18 @@ def rows_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     g, given = flat(at, metas[0]), flat(at + 1, x)
     noted: Param = Scratch(0, x.dtype.name, (2 * rows,)) if weights else g
     weight = flat(at + 3, weights[0]) if weights else g
-    step = KernelStep(
-        _rows_backward(x.dtype, center, bool(weights)),
-        (flat(0, outputs[0]), noted, g, given, *halves(at + 2, stats), weight,
-         *map(Const, (rows, n, period, float(eps), cut.lanes))),
-        blocks_for(rows, cut.columns),
-        (cut.block, 1, 1),
-    )  # fmt: skip
+    arrays = flat(0, outputs[0]), noted, g, given, *halves(at + 2, stats), weight
+    if (hold := hold_of(rows, n, x.dtype.itemsize, 2)) is not None:
+        plan = _backward_plan(center, bool(weights), period > 1)
+        params = (*arrays, Const(period), Const(float(eps)))
+        step = held_step(plan, number_type(x.dtype), hold, rows, n, params)
+    else:
+        step = KernelStep(
+            _rows_backward(x.dtype, center, bool(weights)),
+            (*arrays, *map(Const, (rows, n, period, float(eps), cut.lanes))),
+            blocks_for(rows, cut.columns),
+            (cut.block, 1, 1),
+        )
     if not weights:
         return CudaLaunch(outputs, (step,))
     width, own = n * period, number_type(x.dtype)

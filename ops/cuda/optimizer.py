@@ -1,4 +1,4 @@
-"""Optimizer updates on CUDA: one launch for each parameter, a thread for each element.
+"""Optimizer updates on CUDA: one launch for each parameter, or in a graph for all of them.
 
 What follows from the step's numbers alone (bias corrections and the like, in float64) is worked out
 by one thread of each block; the elements' arithmetic is `flowvm.ops.optimizer`'s.
@@ -14,7 +14,7 @@ from numba import cuda
 
 from flowvm.meta import TensorMeta
 from flowvm.ops.cuda.launch import CudaLaunch, KernelStep, Operand, Param, Scalar
-from flowvm.ops.cuda.steps import consts, flat_step, operands
+from flowvm.ops.cuda.steps import consts, elements_step, flat_step, operands
 from flowvm.ops.optimizer import (
     adam_element,
     adam_numbers,
@@ -33,20 +33,24 @@ Array = Any
 Metas = tuple[TensorMeta, ...]
 
 
-def _step(launch: Launch, kernel: Callable[..., None], kinds: str) -> CudaLaunch:
-    """kernel(operands..., consts..., dynamic scalars...), a thread for each element."""
+def _step(launch: Launch, part: Callable[..., None], kinds: str) -> CudaLaunch:
+    """part(start, stride, operands..., consts..., dynamic scalars...), a thread for each element,
+    or, in a graph, with those of other parameters (`flowvm.ops.cuda.merging`).
+    """
     scalars = tuple(Scalar(i, kind) for i, kind in enumerate(kinds))
     params: tuple[Param, ...] = (*operands(*launch.views), *consts(*launch.consts), *scalars)
-    return CudaLaunch(launch.outputs, (flat_step(kernel, launch.views[0].shape[0], *params),))
+    return CudaLaunch(launch.outputs, (elements_step(part, launch.views[0].shape[0], *params),))
 
 
 # --- SGD ------------------------------------------------------------------------------------------
 
 
-def _sgd(p: Array, g: Array, sign: float, lr: float, weight_decay: float) -> None:
+def _sgd(
+    start: int, stride: int, p: Array, g: Array, sign: float, lr: float, weight_decay: float
+) -> None:
     real = p.dtype.type
     rate, decay, direction = real(lr), real(weight_decay), real(sign)
-    for i in range(cuda.grid(1), len(p), cuda.gridsize(1)):
+    for i in range(start, len(p), stride):
         p[i] = sgd_element(p[i], g[i], rate, direction, decay)
 
 
@@ -56,6 +60,8 @@ def sgd(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
 
 
 def _momentum(
+    start: int,
+    stride: int,
     p: Array,
     g: Array,
     buf: Array,
@@ -71,7 +77,7 @@ def _momentum(
     rate, decay, direction = real(lr), real(weight_decay), real(sign)
     kept, taken = momentum_numbers(momentum, dampening, first)
     keep, take, ahead = real(kept), real(taken), real(momentum)
-    for i in range(cuda.grid(1), len(p), cuda.gridsize(1)):
+    for i in range(start, len(p), stride):
         if nesterov != 0:
             w, b = nesterov_element(p[i], g[i], buf[i], rate, direction, decay, keep, take, ahead)
         else:
@@ -105,6 +111,8 @@ def _prepare(
 
 
 def _adam(
+    start: int,
+    stride: int,
     p: Array,
     g: Array,
     m: Array,
@@ -123,7 +131,7 @@ def _adam(
     direction, floor = p.dtype.type(sign), p.dtype.type(eps)
     shrink, decay, new1, keep2 = held[0], held[1], held[2], held[3]
     new2, size, spread = held[4], held[5], held[6]
-    for i in range(cuda.grid(1), len(p), cuda.gridsize(1)):
+    for i in range(start, len(p), stride):
         p[i], m[i], v[i] = adam_element(
             p[i], g[i], m[i], v[i],
             shrink, decay, new1, keep2, new2, size, spread, direction, floor,
@@ -136,6 +144,8 @@ def adam(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
 
 
 def _amsgrad(
+    start: int,
+    stride: int,
     p: Array,
     g: Array,
     m: Array,
@@ -155,7 +165,7 @@ def _amsgrad(
     direction, floor = p.dtype.type(sign), p.dtype.type(eps)
     shrink, decay, new1, keep2 = held[0], held[1], held[2], held[3]
     new2, size, spread = held[4], held[5], held[6]
-    for i in range(cuda.grid(1), len(p), cuda.gridsize(1)):
+    for i in range(start, len(p), stride):
         p[i], m[i], v[i], top[i] = amsgrad_element(
             p[i], g[i], m[i], v[i], top[i],
             shrink, decay, new1, keep2, new2, size, spread, direction, floor,
@@ -170,8 +180,8 @@ def amsgrad(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _accumulate(total: Array, g: Array) -> None:
-    for i in range(cuda.grid(1), len(total), cuda.gridsize(1)):
+def _accumulate(start: int, stride: int, total: Array, g: Array) -> None:
+    for i in range(start, len(total), stride):
         total[i] += g[i]
 
 

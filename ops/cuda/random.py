@@ -24,6 +24,7 @@ from flowvm.ops.cuda.launch import (
     Param,
     Scalar,
 )
+from flowvm.ops.cuda.memory import aligned, load_many, store_many
 from flowvm.ops.cuda.steps import flat_step
 from flowvm.ops.philox import (
     LOW,
@@ -51,6 +52,7 @@ __all__ = [
 Array = Any
 Metas = tuple[TensorMeta, ...]
 WORDS = 4  # of a counter
+load_4, store_2, store_4 = load_many[4], store_many[2], store_many[4]
 
 
 def _steps(
@@ -64,6 +66,38 @@ def _steps(
     return CudaLaunch(launch.outputs, (flat_step(kernel, counters, *params),))
 
 
+def _put_two(out: Array, i: int, a: Any, b: Any) -> None:
+    """Elements i and i + 1, as far as there are so many."""
+    if i + 1 < len(out) and aligned(out, 2):
+        store_2(out, i, (a, b))
+    else:
+        out[i] = a
+        if i + 1 < len(out):
+            out[i + 1] = b
+
+
+def _put_four(out: Array, i: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Elements i to i + 3, as far as there are so many."""
+    if i + 3 < len(out) and aligned(out, 4):
+        store_4(out, i, (a, b, c, d))
+    else:
+        out[i] = a
+        if i + 1 < len(out):
+            out[i + 1] = b
+        if i + 2 < len(out):
+            out[i + 2] = c
+        if i + 3 < len(out):
+            out[i + 3] = d
+
+
+def _get_four(x: Array, i: int) -> Any:
+    """Elements i to i + 3; for those that are not there, the last one."""
+    if i + 3 < len(x) and aligned(x, 4):
+        return load_4(x, i)
+    last = len(x) - 1
+    return x[i], x[min(i + 1, last)], x[min(i + 2, last)], x[min(i + 3, last)]
+
+
 # --- uniform numbers ------------------------------------------------------------------------------
 
 
@@ -71,9 +105,17 @@ def _uniform_64(out: Array, start: float, span: float, seed: int, call: int) -> 
     n = len(out)
     for k in range(cuda.grid(1), (n + 1) // 2, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        out[2 * k] = start + span * (((a << 21) | (b >> 11)) * 2.0**-53)
-        if 2 * k + 1 < n:
-            out[2 * k + 1] = start + span * (((c << 21) | (d >> 11)) * 2.0**-53)
+        _put_two(
+            out,
+            2 * k,
+            start + span * (((a << 21) | (b >> 11)) * 2.0**-53),
+            start + span * (((c << 21) | (d >> 11)) * 2.0**-53),
+        )
+
+
+def _fraction_of(word: int, scale: Any) -> Any:
+    """A word of at most 24 bits, times a power of two: exact."""
+    return np.float32(np.int32(word)) * scale
 
 
 def _uniform_32(
@@ -84,14 +126,14 @@ def _uniform_32(
     first, size, scale = out.dtype.type(start), out.dtype.type(span), out.dtype.type(unit)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        i = 4 * k
-        out[i] = first + size * (np.int32(a >> drop) * scale)
-        if i + 1 < n:
-            out[i + 1] = first + size * (np.int32(b >> drop) * scale)
-        if i + 2 < n:
-            out[i + 2] = first + size * (np.int32(c >> drop) * scale)
-        if i + 3 < n:
-            out[i + 3] = first + size * (np.int32(d >> drop) * scale)
+        _put_four(
+            out,
+            4 * k,
+            first + size * (_fraction_of(a >> drop, scale)),
+            first + size * (_fraction_of(b >> drop, scale)),
+            first + size * (_fraction_of(c >> drop, scale)),
+            first + size * (_fraction_of(d >> drop, scale)),
+        )
 
 
 def uniform(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -110,9 +152,7 @@ def _normal_64(out: Array, mean: float, std: float, seed: int, call: int) -> Non
     for k in range(cuda.grid(1), (n + 1) // 2, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
         x, y = _pair_64(a, b, c, d)
-        out[2 * k] = mean + std * x
-        if 2 * k + 1 < n:
-            out[2 * k + 1] = mean + std * y
+        _put_two(out, 2 * k, mean + std * x, mean + std * y)
 
 
 def _normal_32(out: Array, mean: float, std: float, seed: int, call: int) -> None:
@@ -122,14 +162,9 @@ def _normal_32(out: Array, mean: float, std: float, seed: int, call: int) -> Non
         a, b, c, d = philox(k, call, seed)
         x, y = _pair_32(a, b)
         z, w = _pair_32(c, d)
-        i = 4 * k
-        out[i] = middle + size * x
-        if i + 1 < n:
-            out[i + 1] = middle + size * y
-        if i + 2 < n:
-            out[i + 2] = middle + size * z
-        if i + 3 < n:
-            out[i + 3] = middle + size * w
+        _put_four(
+            out, 4 * k, middle + size * x, middle + size * y, middle + size * z, middle + size * w
+        )
 
 
 def normal(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -143,23 +178,21 @@ def _exponential_of_64(out: Array, rate: float, seed: int, call: int) -> None:
     n, scale = len(out), 1.0 / rate
     for k in range(cuda.grid(1), (n + 1) // 2, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        out[2 * k] = scale * _exponential_64(a, b)
-        if 2 * k + 1 < n:
-            out[2 * k + 1] = scale * _exponential_64(c, d)
+        _put_two(out, 2 * k, scale * _exponential_64(a, b), scale * _exponential_64(c, d))
 
 
 def _exponential_of_32(out: Array, rate: float, seed: int, call: int) -> None:
     n, scale = len(out), out.dtype.type(1.0 / rate)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        i = 4 * k
-        out[i] = scale * _exponential_32(a)
-        if i + 1 < n:
-            out[i + 1] = scale * _exponential_32(b)
-        if i + 2 < n:
-            out[i + 2] = scale * _exponential_32(c)
-        if i + 3 < n:
-            out[i + 3] = scale * _exponential_32(d)
+        _put_four(
+            out,
+            4 * k,
+            scale * _exponential_32(a),
+            scale * _exponential_32(b),
+            scale * _exponential_32(c),
+            scale * _exponential_32(d),
+        )
 
 
 def exponential(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -185,9 +218,7 @@ def _integers(out: Array, low: int, size: int, seed: int, call: int) -> None:
     small, big = U64(size & LOW), U64(size >> 32)
     for k in range(cuda.grid(1), (n + 1) // 2, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        out[2 * k] = low + _part(a, b, big, small)
-        if 2 * k + 1 < n:
-            out[2 * k + 1] = low + _part(c, d, big, small)
+        _put_two(out, 2 * k, low + _part(a, b, big, small), low + _part(c, d, big, small))
 
 
 def integers(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -202,14 +233,7 @@ def _bernoulli(out: Array, p: float, seed: int, call: int) -> None:
     n, limit = len(out), np.int64(p * 4294967296.0)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        i = 4 * k
-        out[i] = a < limit
-        if i + 1 < n:
-            out[i + 1] = b < limit
-        if i + 2 < n:
-            out[i + 2] = c < limit
-        if i + 3 < n:
-            out[i + 3] = d < limit
+        _put_four(out, 4 * k, a < limit, b < limit, c < limit, d < limit)
 
 
 def bernoulli(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -221,14 +245,11 @@ def _chosen(out: Array, chances: Array, seed: int, call: int) -> None:
     n = len(out)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        i = 4 * k
-        out[i] = a < np.float64(chances[i]) * 4294967296.0
-        if i + 1 < n:
-            out[i + 1] = b < np.float64(chances[i + 1]) * 4294967296.0
-        if i + 2 < n:
-            out[i + 2] = c < np.float64(chances[i + 2]) * 4294967296.0
-        if i + 3 < n:
-            out[i + 3] = d < np.float64(chances[i + 3]) * 4294967296.0
+        p0, p1, p2, p3 = _get_four(chances, 4 * k)
+        _put_four(
+            out, 4 * k, a < np.float64(p0) * 4294967296.0, b < np.float64(p1) * 4294967296.0,
+            c < np.float64(p2) * 4294967296.0, d < np.float64(p3) * 4294967296.0,
+        )  # fmt: skip
 
 
 def chosen(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -242,14 +263,11 @@ def _dropout(out: Array, x: Array, p: float, seed: int, call: int) -> None:
     zero = out.dtype.type(0)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
         a, b, c, d = philox(k, call, seed)
-        i = 4 * k
-        out[i] = zero if a < limit else x[i] * scale
-        if i + 1 < n:
-            out[i + 1] = zero if b < limit else x[i + 1] * scale
-        if i + 2 < n:
-            out[i + 2] = zero if c < limit else x[i + 2] * scale
-        if i + 3 < n:
-            out[i + 3] = zero if d < limit else x[i + 3] * scale
+        p0, p1, p2, p3 = _get_four(x, 4 * k)
+        _put_four(
+            out, 4 * k, zero if a < limit else p0 * scale, zero if b < limit else p1 * scale,
+            zero if c < limit else p2 * scale, zero if d < limit else p3 * scale,
+        )  # fmt: skip
 
 
 def dropout(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:

@@ -85,7 +85,7 @@ def elements_kernel(made: Reduction, side: bool, flat: bool, whole: bool) -> Cal
         inside = m < results
         if not inside:  # it goes through the motions
             m = results - 1
-        outer = m // inner
+        outer = m // inner if inner > 1 else m
         base = outer * outer_stride + (m - outer * inner) * inner_stride
         e = segment * length
         end = min(e + length, count)

@@ -1,5 +1,6 @@
-"""softmax and log_softmax and their gradients: one kernel a call, where a team visits its row twice
-and the second visit finds it in the cache.
+"""softmax and log_softmax and their gradients: one kernel a call.  Rows of neighbouring elements
+are held in registers where they fit (`held`); else a team visits its row twice, and the second
+visit finds it in the cache.
 
 The tensor is (outer, n, inner), and row m its n elements `inner` apart.  A forward visit keeps the
 largest element so far and the sum of the exponentials of the distances from it; a backward one sums
@@ -18,6 +19,7 @@ import numpy as np
 from flowvm.dtype import DType
 from flowvm.meta import TensorMeta
 from flowvm.ops.cuda.folding import number_type
+from flowvm.ops.cuda.held import Plan, Round, held_step, hold_of
 from flowvm.ops.cuda.launch import (
     Const,
     CudaLaunch,
@@ -155,7 +157,7 @@ def _rows(
         inside = m < results
         if not inside:
             m = results - 1
-        outer = m // inner
+        outer = m // inner if inner > 1 else m
         first = outer * n * inner + m - outer * inner
         state = begin(fetch(x, y, x, first, m, 0), 0)
         at, e, step = first + lane * inner, lane, lanes * inner
@@ -191,7 +193,7 @@ def _finished(finish: Callable[..., Any], side: bool) -> Any:
         lane, m, segment = place_of(lanes, segments, side)
         if m < results:
             p, q = ps[m], qs[m]
-            outer = m // inner
+            outer = m // inner if inner > 1 else m
             begin, end = segment * length + lane, min((segment + 1) * length, n)
             at = (outer * n + begin) * inner + m - outer * inner
             for _ in range(begin, end, lanes):
@@ -201,12 +203,42 @@ def _finished(finish: Callable[..., Any], side: bool) -> Any:
     return kernel
 
 
+# --- rows in registers ----------------------------------------------------------------------------
+
+_TOP = Round(("top",), "lowest", "top = v# if v# > top else top", "largest")
+_HELD = ("v# = x[at + @] if in# else -kind(inf)",)
+_PAIRS = ("g# = x[at + @] if in# else zero", "y# = y[at + @] if in# else zero")
+
+
+def _plan(load: tuple[str, ...], rounds: Any, result: str) -> Plan:
+    return Plan(("out",), ("x", "y"), (), (), load, rounds, result)
+
+
+PLANS = {
+    "softmax": _plan(_HELD, (
+        (_TOP, ()),
+        (Round(("total",), "zero", "v# = decay(v# - top)\ntotal += v#", "sum"),
+         ("scale = one / total",)),
+    ), "v# * scale"),
+    "log_softmax": _plan(_HELD, (
+        (_TOP, ()),
+        (Round(("total",), "zero", "total += decay(v# - top)", "sum"), ("level = log(total)",)),
+    ), "(v# - top) - level"),
+    "softmax_backward": _plan(_PAIRS, (
+        (Round(("total",), "zero", "total += g# * y#", "sum"), ()),
+    ), "(g# - total) * y#"),
+    "log_softmax_backward": _plan(_PAIRS, (
+        (Round(("total",), "zero", "total += g#", "sum"), ()),
+    ), "g# - decay(y#) * total"),
+}  # fmt: skip
+
+
 # --- rules ----------------------------------------------------------------------------------------
 
 
 def _launch(
     launch: Launch, metas: Metas, attrs: Attrs, made: Reduction, numbers: Callable[..., Any],
-    finish: Callable[..., Any],
+    finish: Callable[..., Any], plan: Plan,
 ) -> CudaLaunch:  # fmt: skip
     x = metas[0]
     if x.numel == 0:
@@ -217,6 +249,10 @@ def _launch(
     view = View(x.dtype, (x.numel,))
     out, *inputs = (Operand(k, view) for k in range(len(metas) + 1))
     arrays = (out, inputs[0], inputs[-1])
+    hold = None if side else hold_of(results, n, x.dtype.itemsize, len(inputs))
+    if hold is not None:
+        step = held_step(plan, number_type(x.dtype), hold, results, n, arrays)
+        return CudaLaunch(launch.outputs, (step,))
     if cut.segments == 1:
         step = KernelStep(
             _rows(made, numbers, finish, side),
@@ -240,26 +276,30 @@ def forward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """softmax."""
     dtype = metas[0].dtype
     made = exponentials(dtype, False)
-    return _launch(launch, metas, attrs, made, _scales(number_type(dtype)), _softmax)
+    numbers = _scales(number_type(dtype))
+    return _launch(launch, metas, attrs, made, numbers, _softmax, PLANS["softmax"])
 
 
 def log_forward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """log_softmax."""
-    return _launch(launch, metas, attrs, exponentials(metas[0].dtype, True), _levels, _log_softmax)
+    made = exponentials(metas[0].dtype, True)
+    return _launch(launch, metas, attrs, made, _levels, _log_softmax, PLANS["log_softmax"])
 
 
 def backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The gradient of softmax."""
-    return _back(launch, metas, attrs, True, _softmax_backward)
+    return _back(launch, metas, attrs, True, _softmax_backward, PLANS["softmax_backward"])
 
 
 def log_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The gradient of log_softmax."""
-    return _back(launch, metas, attrs, False, _log_softmax_backward)
+    plan = PLANS["log_softmax_backward"]
+    return _back(launch, metas, attrs, False, _log_softmax_backward, plan)
 
 
 def _back(
-    launch: Launch, metas: Metas, attrs: Attrs, product: bool, finish: Callable[..., Any]
-) -> CudaLaunch:
+    launch: Launch, metas: Metas, attrs: Attrs, product: bool, finish: Callable[..., Any],
+    plan: Plan,
+) -> CudaLaunch:  # fmt: skip
     made, sums = total_of(metas[0].dtype, product), _sums(number_type(metas[0].dtype))
-    return _launch(launch, metas, attrs, made, sums, finish)
+    return _launch(launch, metas, attrs, made, sums, finish, plan)

@@ -7,19 +7,33 @@ it lies.  Both kinds of kernel go on with further units while there are some (gr
 
 from __future__ import annotations
 
+import functools
+import linecache
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
 from flowvm.cuda.compiling import simulated, threads
 from flowvm.native import Overloaded
-from flowvm.ops.cuda.launch import Const, KernelStep, Operand, Param, Scratch, blocks_for
+from flowvm.ops.cuda.launch import (
+    Const,
+    KernelStep,
+    Operand,
+    Param,
+    Scratch,
+    blocks_for,
+    itemsize_of,
+)
 from flowvm.ops.registry import View
 
 __all__ = [
     "BLOCK",
     "consts",
+    "elements_step",
     "flat_step",
     "most_blocks",
     "operands",
@@ -27,7 +41,9 @@ __all__ = [
     "reserve",
     "row_step",
     "threads",
+    "whole",
     "wide",
+    "written",
 ]
 
 BLOCK = 256
@@ -82,6 +98,33 @@ def row_step(kernel: Callable[..., Any], rows: int, length: int, *params: Param)
     return KernelStep(kernel, (*params, Const(lanes)), grid, (block, 1, 1))
 
 
+@functools.cache
+def whole(part: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """The kernel that does all elements by `part(start, stride, ...)`, of `count` parameters."""
+    names = ", ".join(f"a{k}" for k in range(count))
+    text = f"def {part.__name__}({names}):\n    part(cuda.grid(1), cuda.gridsize(1), {names})\n"
+    space = {"cuda": cuda, "part": part}
+    return written(text, part.__name__, space, f"{__name__}:whole", part, count)
+
+
+def elements_step(part: Callable[..., Any], units: int, *params: Param) -> KernelStep:
+    """A launch of `part(start, stride, params...)`, with a thread for each element: see `part` in
+    `KernelStep`.
+    """
+    return replace(flat_step(whole(part, len(params)), units, *params), part=part)
+
+
+def written(
+    text: str, name: str, space: dict[str, Any], maker: str, *arguments: Any
+) -> Callable[..., Any]:
+    """The kernel `name` of this program, with these globals, which `maker` makes of `arguments`."""
+    file = f"<flowvm cuda {name} {zlib.crc32(text.encode()):x}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    exec(compile(text, file, "exec"), space)
+    space[name].__module__ = maker.partition(":")[0]
+    return remade_by(space[name], maker, *arguments)
+
+
 def remade_by(kernel: Any, maker: str, *arguments: Any) -> Callable[..., Any]:
     """`kernel`, which says how it is made again elsewhere: by "module:function" of arguments."""
     kernel.recipe = maker, arguments
@@ -104,6 +147,6 @@ def reserve(*wanted: tuple[str, int]) -> tuple[tuple[Scratch, ...], int]:
     made, offset = [], 0
     for dtype, count in wanted:
         made.append(Scratch(offset, dtype, (count,)))
-        size = np.dtype(dtype).itemsize * count
+        size = itemsize_of(dtype) * count
         offset += -(-size // 256) * 256
     return tuple(made), offset

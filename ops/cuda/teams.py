@@ -122,13 +122,15 @@ def place_of(lanes: int, segments: int, side: bool) -> tuple[int, int, int]:
     """This thread's lane, the result that its team is for, and which of the `segments` of that
     result's elements.
     """
-    thread, columns = cuda.threadIdx.x, cuda.blockDim.x // lanes
-    tile = cuda.blockIdx.x // segments
-    segment = cuda.blockIdx.x - tile * segments
+    thread, tile, segment = cuda.threadIdx.x, cuda.blockIdx.x, 0
+    columns = cuda.blockDim.x >> cuda.popc(lanes - 1)
+    if segments > 1:  # a division costs as much as some elements
+        tile = cuda.blockIdx.x // segments
+        segment = cuda.blockIdx.x - tile * segments
     if side:
-        lane, column = thread // columns, thread % columns
+        lane, column = thread >> cuda.popc(columns - 1), thread & (columns - 1)
     else:
-        lane, column = thread % lanes, thread // lanes
+        lane, column = thread & (lanes - 1), thread >> cuda.popc(lanes - 1)
     return lane, tile * columns + column, segment
 
 
@@ -169,26 +171,28 @@ def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bo
         state = in_warp(state, lane, min(lanes, WARP))
         if lanes > WARP:
             warps = lanes // WARP
-            first = cuda.threadIdx.x // lanes * warps
+            first = (cuda.threadIdx.x - lane) // WARP
             cuda.syncthreads()  # the arrays may still be read
             if lane % WARP == 0:
                 stored(arrays, first + lane // WARP, state)
             cuda.syncthreads()
-            state = in_warp(loaded(arrays, first + lane % warps), lane % warps, warps)
+            place = lane & (warps - 1)
+            state = in_warp(loaded(arrays, first + place), place, warps)
         return state
 
     def side_by_side(state: State, arrays: Any, lane: int, lanes: int) -> State:
-        thread, columns, near = cuda.threadIdx.x, cuda.blockDim.x // lanes, 1
+        thread, near = cuda.threadIdx.x, 1
+        columns = cuda.blockDim.x >> cuda.popc(lanes - 1)
         cuda.syncthreads()
         stored(arrays, thread, state)
         cuda.syncthreads()
         while near < lanes:
-            if lane % (2 * near) == 0:
+            if lane & (2 * near - 1) == 0:
                 state = join(state, loaded(arrays, thread + near * columns))
                 stored(arrays, thread, state)
             cuda.syncthreads()
             near *= 2
-        return loaded(arrays, thread % columns)
+        return loaded(arrays, thread & (columns - 1))
 
     together = side_by_side if side else neighbours
     return Team(_SHARED[arity](*kinds), together, stored, loaded)

@@ -1,30 +1,31 @@
 """Copies whose source is dense along another dimension than the output: by tiles in shared memory.
 
-A block reads a tile of 32 by 32 elements along the source's dense dimension and writes it along the
-output's, so that neighbouring threads touch neighbouring elements both times.  Rows of a tile are
-33 elements apart: a column of it lies in 32 banks.
+A block reads a tile of 64 by 64 elements, or 32 by 32 of thin matrices, along the source's dense
+dimension and writes it along the output's, so that neighbouring threads touch neighbouring elements
+both times.  Rows of a tile are one element further apart than they are long: what is written
+together, and what is read together, lies in different banks.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from numba import cuda, types
 
-from flowvm.cuda.compiling import simulated, threads
+from flowvm.cuda.compiling import threads
 from flowvm.dtype import dtype_named
-from flowvm.ops.cuda.launch import Const, KernelStep, Operand
+from flowvm.ops.cuda.launch import KernelStep, Operand
 from flowvm.ops.plan import Dim
 from flowvm.ops.registry import View
 
 __all__ = ["Turn", "transpose_kernel", "transpose_step", "turned"]
 
-TILE = 32
+TILES = 64, 32
 LEAST = 16  # rows and columns for which a tile is worth it
 THREADS = 256
+MOST_BLOCKS = 65535  # of a grid's second and third dimension
 
 
 class Turn(NamedTuple):
@@ -45,6 +46,8 @@ def turned(dims: Sequence[Dim]) -> Turn | None:
     batch: list[Dim] = [dim for k, dim in enumerate(dims[:-1]) if k != dense[0]]
     chosen = [*(batch or [(1, (0, 0))]), dims[dense[0]], dims[-1]]
     shape, steps = zip(*chosen, strict=True)
+    if shape[0] > MOST_BLOCKS or shape[1] > MOST_BLOCKS * TILES[-1]:
+        return None
     to, source = zip(*steps, strict=True)
     return Turn(shape, to, source)
 
@@ -54,40 +57,47 @@ def transpose_step(
 ) -> KernelStep:
     """The step; `to` and `source` are operands and their offsets in bytes."""
     batches, rows, columns = turn.shape
-    down, across = -(-rows // TILE), -(-columns // TILE)
     kind = dtype_named(dtype)
     params = (
         Operand(to[0], View(kind, turn.shape, turn.to), to[1]),
         Operand(source[0], View(kind, turn.shape, turn.source), source[1]),
-        Const(down),
-        Const(across),
     )
-    blocks = min(math.prod((batches, down, across)), 3 if simulated() else 1 << 30)
-    block = (TILE, threads(THREADS) // TILE, 1)
-    return KernelStep(transpose_kernel(dtype), params, (blocks, 1, 1), block)
+    tile = TILES[0] if min(rows, columns) >= TILES[0] else TILES[1]
+    grid = (-(-columns // tile), -(-rows // tile), batches)
+    return KernelStep(transpose_kernel(dtype, tile), params, grid, (tile, _down(tile), 1))
+
+
+def _down(tile: int) -> int:
+    """Rows of threads in a block."""
+    return max(1, threads(THREADS * tile // TILES[0]) // tile)
 
 
 @functools.cache
-def transpose_kernel(dtype: str) -> Callable[..., None]:
-    """kernel(out, x, tiles down, tiles across) for elements of `dtype`."""
+def transpose_kernel(dtype: str, size: int) -> Callable[..., None]:
+    """kernel(out, x) for elements of `dtype`; blocks lie as tiles of `size` squared do."""
     kind = getattr(types, dtype)
+    pitch, apart = size + 1, _down(size)
 
-    def transpose(out: Any, x: Any, down: int, across: int) -> None:
-        tile = cuda.shared.array((32, 33), kind)
-        batches, rows, columns = x.shape
-        near, far = cuda.threadIdx.x, cuda.threadIdx.y
-        for number in range(cuda.blockIdx.x, batches * down * across, cuda.gridDim.x):
-            batch, place = number // (down * across), number % (down * across)
-            row, column = place // across * 32, place % across * 32
-            for k in range(far, 32, cuda.blockDim.y):
-                if row + near < rows and column + k < columns:
+    def transpose(out: Any, x: Any) -> None:
+        tile = cuda.shared.array((size, pitch), kind)
+        _, rows, columns = x.shape
+        batch, near, far = cuda.blockIdx.z, cuda.threadIdx.x, cuda.threadIdx.y
+        row, column = cuda.blockIdx.y * size, cuda.blockIdx.x * size
+        if row + size <= rows and column + size <= columns:
+            for k in range(0, size, apart):
+                tile[far + k, near] = x[batch, row + near, column + far + k]
+            cuda.syncthreads()
+            for k in range(0, size, apart):
+                out[batch, row + far + k, column + near] = tile[near, far + k]
+        else:
+            if row + near < rows:
+                for k in range(far, min(size, columns - column), apart):
                     tile[k, near] = x[batch, row + near, column + k]
             cuda.syncthreads()
-            for k in range(far, 32, cuda.blockDim.y):
-                if row + k < rows and column + near < columns:
+            if column + near < columns:
+                for k in range(far, min(size, rows - row), apart):
                     out[batch, row + k, column + near] = tile[near, k]
-            cuda.syncthreads()
 
     made: Any = transpose
-    made.recipe = (f"{__name__}:transpose_kernel", (dtype,))
+    made.recipe = (f"{__name__}:transpose_kernel", (dtype, size))
     return made  # type: ignore[no-any-return]

@@ -303,14 +303,14 @@ def test_a_chain_of_100_000_operations(flow):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_chain_of_200_000_operations_is_dropped(flow, backward):
+def test_a_chain_of_100_000_operations_is_dropped(flow, backward):
     x = flow.leaf(1.0)
     y = x
-    for _ in range(100_000):
+    for _ in range(50_000):
         y = (y * x).relu()  # both save an operand, so tensors and nodes alternate
     if backward:
         y.backward()
-        assert x.grad.item() == 100_001.0  # x ** 100_001, at 1
+        assert x.grad.item() == 50_001.0  # x ** 50_001, at 1
     del y
 
 

@@ -125,13 +125,13 @@ def test_modes_belong_to_a_thread(lib):
         seen["at start"] = recording(lib)
         with lib.no_grad():
             inside.set()
-            go_on.wait(10)
+            go_on.wait(200)
             seen["inside"] = recording(lib)
 
     with lib.no_grad():
         thread = threading.Thread(target=other)
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(200)
         with lib.enable_grad():
             seen["here"] = recording(lib)
         go_on.set()

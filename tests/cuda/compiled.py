@@ -2,6 +2,7 @@
 
     ptx_of(kernel, signature)               -> text for each of CAPABILITIES, in the fixture
     ptx_of.launch(made)                     -> of all kernels of a CudaLaunch
+    ptx_of.played(name, arrays, ...)        -> what its kernels' code gives on the host: on_host.py
 
 A kernel travels as module and name, or as the recipe that made it (`kernel.recipe`: "module:name"
 of a function and its arguments).
@@ -16,6 +17,8 @@ import pickle
 import subprocess
 import sys
 from typing import Any, NamedTuple
+
+from on_host import play, sent
 
 CAPABILITIES = ((7, 0), (8, 0), (9, 0), (10, 0))
 
@@ -46,6 +49,10 @@ class Compiler:
 
         steps = [s for s in launch.steps if isinstance(s, KernelStep)]
         return [t for s in steps for t in self(s.kernel, signature_of(s), capabilities)]
+
+    def played(self, name, arrays, *arguments, **options):
+        """Outputs and details of an operator: `on_host.play`."""
+        return self._ask(None, (name, [sent(a) for a in arrays], *arguments), options)
 
     def _ask(self, *question):
         pickle.dump(question, self.process.stdin)
@@ -106,7 +113,10 @@ def serve():
         except EOFError:
             return
         try:
-            answer = ptx(_kernel(ticket), signature, cc)[0]
+            if ticket is None:
+                answer = play(*signature, **cc)
+            else:
+                answer = ptx(_kernel(ticket), signature, cc)[0]
         except CompileError as error:
             answer = error
         except Exception as error:

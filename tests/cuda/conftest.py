@@ -7,6 +7,7 @@ imports numba.cuda, so the whole suite may run in the simulator's process.
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,43 @@ def _missing():
     return ""
 
 
+def pytest_collection_modifyitems(config, items):
+    """On a GPU: the tests that use one, without what only simulated devices have; of those, the
+    part that FLOWVM_TEST_PART=k/n names, behind the tests that FLOWVM_TEST_TAKEN (a file) has.
+    """
+    if not REAL:
+        return
+    number, of = map(int, os.environ.get("FLOWVM_TEST_PART", "0/1").split("/"))
+    taken = _taken().read_text().splitlines() if _taken().is_file() else []
+    mine = [i for i in items if _here(i) and _for_a_gpu(i)][number::of]
+    kept = [i for i in mine if i.nodeid not in taken] + [i for i in items if not _here(i)]
+    config.hook.pytest_deselected(items=[i for i in items if i not in kept])
+    items[:] = kept
+
+
+def _here(item):
+    return item.path.is_relative_to(os.path.dirname(__file__))
+
+
+def _for_a_gpu(item):
+    needs = set(item.fixturenames)
+    if "device" not in needs or needs & {"simulated", "ptx_of"}:
+        return False
+    return item.callspec.params["device"] != "at once"  # a GPU runs in its own time
+
+
+def _taken():
+    return Path(os.environ.get("FLOWVM_TEST_TAKEN", ""))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Note what is begun, so that a test that ends the process is known."""
+    if "FLOWVM_TEST_TAKEN" in os.environ:
+        with _taken().open("a") as file:
+            print(item.nodeid, file=file)
+
+
 @pytest.fixture(scope="session")
 def ptx_of():
     """`ptx_of(kernel, signature, cc)` in another process; skips where nothing can be compiled."""
@@ -68,10 +106,14 @@ def device(request, seed):
     from flowvm.cuda import driver
 
     if REAL:
-        if request.param == "at once":
-            pytest.skip("a GPU runs in its own time")
         yield flow.device("cuda")
-        flow.vm.sync()
+        try:
+            flow.vm.sync()
+            flow.cuda.synchronize()
+        except flow.errors.DeviceError as error:
+            if "context is lost" in str(error):  # whatever comes next would fail, too
+                pytest.exit(f"{request.node.nodeid}: {error}", returncode=3)
+            raise
         return
     simulated_driver = request.getfixturevalue("simulated_driver")
     streams = simulated_driver.fake.streams

@@ -2,18 +2,17 @@
 `device` fixture run twice: with streams that run at once, and with late ones.
 """
 
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+from programs import run
 
 import flowvm as flow
 from flowvm.cuda import driver as drivers
 from flowvm.cuda.recorder_driver import Recorder
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
+from tests.vm.kernels import alone
 
 
 @pytest.fixture
@@ -21,18 +20,6 @@ def simulated(device) -> None:
     """For tests that know the simulated devices: two, of 1 GiB."""
     if drivers.driver().fake is None:
         pytest.skip("for the simulated devices")
-
-
-def run(program: str, **settings: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -216,6 +203,7 @@ def test_synchronize_raises_what_nobody_has_seen(device) -> None:
 # --- memory ---------------------------------------------------------------------------------------
 
 
+@alone()
 def test_memory_is_counted_by_device(device, simulated) -> None:
     flow.cuda.synchronize()
     flow.cuda.reset_peak_memory_stats()
@@ -307,32 +295,7 @@ def test_switches_take_what_they_are() -> None:
     flow.backends.cudnn.deterministic = True
 
 
-# --- what goes wrong on the device ----------------------------------------------------------------
-
-LOST = """
-import flowvm as flow
-from flowvm.cuda import driver
-x = flow.ones(8).to("cuda")
-flow.cuda.synchronize()
-driver.driver().fake.fail("cuLaunchKernel", 1, 700)
-y = x + 1
-z = y * 2
-for t in (z, y):
-    try:
-        t.cpu().numpy()
-    except flow.errors.FlowError as error:
-        print(type(error).__name__, error)
-print((flow.ones(3) + 1).sum().item())
-"""
-
-
-def test_a_lost_context_is_said_and_the_cpu_goes_on() -> None:
-    first, second, last = run(LOST, FLOWVM_CUDA_DRIVER="recorder").splitlines()
-    for line in (first, second):
-        assert "DeviceError" in line
-        assert "the CUDA context is lost" in line
-        assert "CPU tensors are still usable; restart Python" in line
-    assert last == "6.0"
+# --- asking, and the doctor -----------------------------------------------------------------------
 
 
 def test_asking_who_is_there_makes_no_context() -> None:

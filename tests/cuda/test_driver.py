@@ -1,11 +1,9 @@
 """The driver's table, its errors, and what is said where it cannot be used."""
 
 import ctypes
-import os
-import subprocess
-import sys
 
 import pytest
+from programs import run
 
 import flowvm as flow
 from flowvm.cuda import driver as drivers
@@ -14,19 +12,6 @@ from flowvm.cuda.driver import CUBLAS, DRIVER, INDEX, MINIMUM, NAMES, Driver
 from flowvm.cuda.recorder_driver import Recorder
 from flowvm.cuda.simulator import Simulator
 from flowvm.errors import DeviceError, OutOfMemoryError
-
-
-def run(program: str, **settings: str) -> str:
-    """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_table_has_an_address_for_each_name_in_order() -> None:
@@ -130,31 +115,6 @@ def test_cublas_that_is_not_there_is_said_once_and_again(monkeypatch: pytest.Mon
         assert not drivers.table()[INDEX["cublasCreate_v2"]]
     with drivers.using(whole):
         drivers.require_cublas()
-
-
-def test_a_forked_child_is_told_why_it_cannot_use_cuda() -> None:
-    program = """
-import os
-import flowvm as flow
-x = flow.ones(3, device="cuda:1")
-flow.vm.sync()
-if os.fork() == 0:
-    for function in (lambda: flow.ones(3, device="cuda:1"), lambda: (x + 1).cpu().numpy()):
-        try:
-            function()
-            print("nothing was raised")
-        except flow.errors.DeviceError as error:
-            print(error)
-    print((flow.ones(3) + 1).sum().item(), flush=True)
-    os._exit(0)
-os.wait()
-print((x + 1).cpu().numpy().shape)
-"""
-    new, old, cpu, parent = run(program, FLOWVM_CUDA_DRIVER="recorder").splitlines()
-    assert "forked after its parent had begun to use CUDA" in new
-    assert "'spawn'" in new
-    assert "'spawn'" in old
-    assert (cpu, parent) == ("6.0", "(3,)")
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

@@ -73,7 +73,7 @@ def test_the_words_of_a_kernel_step():
     template = [
         0, 0, 6, 4, 0, 2, 3, 4, 8,  # the operand: its strides in bytes
         0, 0, 4, 2, 0, 4, 2,  # scratch
-        0, 0, 7, 8, 0, 7, 8,  # details
+        0, 0, 8, 8, 0, 8, 8,  # details
         5, half, 0,
     ]  # fmt: skip
     count = step_words[w.STEP_WORDS]

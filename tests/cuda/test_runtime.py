@@ -1,5 +1,6 @@
 """A device in use: its context, what it is, and its kernels' handles, on the recorder."""
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flowvm.cuda import compiling, simulator
 from flowvm.cuda import driver as drivers
 from flowvm.cuda import runtime as runtimes
-from flowvm.cuda import simulator
 from flowvm.cuda.recorder_driver import Recorder
 from flowvm.cuda.runtime import runtime
 from flowvm.errors import CompileError, DeviceError
@@ -24,6 +25,18 @@ def kernel(x: Any, n: Any) -> None: ...
 def other(x: Any, n: Any) -> None: ...
 
 
+class Noting(Recorder):
+    """Keeps the PTX that is loaded."""
+
+    def __init__(self, **options: Any) -> None:
+        self.texts_loaded: list[str] = []
+        super().__init__(**options)
+
+    def cuModuleLoadData(self, out: int, image: int) -> None:
+        self.texts_loaded.append(ctypes.string_at(image).decode())
+        super().cuModuleLoadData(out, image)
+
+
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
     fake = Recorder()
@@ -34,7 +47,7 @@ def recorder() -> Iterator[Recorder]:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """Functions come from modules of PTX, which is not compiled but the same for every kernel."""
-    fake = Recorder(ptx=True)
+    fake = Noting(ptx=True)
     made = {"text": PTX.format("entry"), "asked": []}
 
     def ptx(kernel: Any, signature: Any, capability: Any) -> tuple[str, str]:
@@ -112,6 +125,86 @@ def test_ptx_that_is_newer_than_the_driver_says_what_to_install(compiled: Record
         runtime(0).function(kernel, SIGNATURE)
 
 
+@pytest.mark.parametrize(
+    ("declared", "driver", "read"),
+    [
+        ("9.5", 13000, "9.0"),
+        ("9.5", 13020, "9.2"),
+        ("9.0", 13020, "9.0"),
+        ("8.8", 12000, "8.0"),
+        ("8.8", 12060, "8.5"),
+        ("9.0", 12090, "8.8"),
+        ("7.8", 12000, "7.8"),
+        ("9.9", 14000, "9.9"),
+    ],
+)
+def test_ptx_of_a_newer_toolkit_is_declared_as_the_driver_reads_it(
+    compiled: Recorder, declared: str, driver: int, read: str
+) -> None:
+    compiled.made["text"] = PTX.format("entry").replace("8.0", declared)
+    drivers.driver().version = driver
+    runtime(0).function(kernel, SIGNATURE)
+    (loaded,) = compiled.texts_loaded
+    assert loaded == PTX.format("entry").replace("8.0", read)
+
+
+def test_without_numba_cuda_a_kernel_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling, "_from_cache", lambda digest: None)
+    monkeypatch.setattr(compiling, "_made", {})
+    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv", None)
+    compiling._toolchain_error.cache_clear()
+    try:
+        with drivers.using(Recorder(ptx=True).driver()):
+            for _ in range(2):
+                with pytest.raises(
+                    CompileError,
+                    match=r"cannot be compiled here \(.*\); install numba-cuda\[cu12\] or",
+                ):
+                    runtime(0).function(kernel, SIGNATURE)
+    finally:
+        compiling._toolchain_error.cache_clear()
+
+
+def test_cublas_has_memory_of_its_own_for_each_stream(recorder: Recorder) -> None:
+    made = runtime(0)
+    handles = [made.cublas(made.stream()) for _ in range(2)]
+    names = ("cublasSetStream_v2", "cublasSetWorkspace_v2")
+    assert [c.name for c in recorder.named(*names)] == [*names, *names]  # the first forgets it
+    spaces = [c.arguments for c in recorder.named("cublasSetWorkspace_v2")]
+    assert [s[0] for s in spaces] == handles
+    assert len({s[1] for s in spaces}) == 2
+    assert {s[2] for s in spaces} == {4 << 20}
+    recorder.fail("cublasCreate_v2", 1, 1)
+    with pytest.raises(
+        DeviceError, match=r"cublasCreate_v2 on cuda:0: it cannot be set up: .*newer"
+    ):
+        made.cublas(made.stream())
+
+
+def test_a_result_that_is_new_to_us_is_asked_for(recorder: Recorder) -> None:
+    """A real driver knows more results than we do."""
+    used = drivers.driver()
+
+    def text(of: str) -> Any:
+        def answer(code: int, out: Any) -> int:
+            ctypes.cast(out, ctypes.POINTER(ctypes.c_char_p))[0] = of.encode()
+            return 0 if code == 826 else 1
+
+        return answer
+
+    used.fake = None
+    used.functions["cuGetErrorName"] = text("CUDA_ERROR_NEW")
+    used.functions["cuGetErrorString"] = text("something was new")
+    said = str(drivers.error_of(826, "cuStreamQuery"))
+    assert said == (
+        "cuStreamQuery: the CUDA driver refused: CUDA_ERROR_NEW: something was new (CUresult 826)"
+    )
+    assert "(CUresult 827)" in str(drivers.error_of(827, "cuStreamQuery"))
+    assert "uncorrectable error (ECC)" in str(drivers.error_of(214, "cuStreamQuery"))
+
+
 def test_much_shared_memory_is_asked_for(recorder: Recorder) -> None:
     made = runtime(0)
     made.function(kernel, SIGNATURE, 48 << 10)
@@ -153,7 +246,7 @@ def test_what_is_launched_fits_what_was_compiled() -> None:
 
     settings = os.environ | {"FLOWVM_CUDA_DRIVER": "recorder:ptx", "NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True, timeout=110
+        [sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 4

@@ -384,6 +384,33 @@ def test_a_capture_that_is_not_joined_is_refused(machine: Machine) -> None:
     assert captured(machine, 2.0, join=False)[1] == 904
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_graph_runs_in_any_order_that_its_waits_allow(late: Machine, ordered: bool) -> None:
+    """Two streams write to one place; without a wait between, either may be the last."""
+    at = late.memory(np.zeros(1, np.float32))
+    first, second = late.runtime.stream(), late.runtime.stream()
+    fork, back = late.runtime.event(), late.runtime.event()
+    late.ok("cuStreamBeginCapture_v2", first, 0)
+    late.ok("cuEventRecord", fork, first)
+    late.ok("cuStreamWaitEvent", second, fork, 0)
+    late.ok("cuMemsetD8Async", at, 1, 4, first)
+    if ordered:
+        late.ok("cuEventRecord", fork, first)
+        late.ok("cuStreamWaitEvent", second, fork, 0)
+    late.ok("cuMemsetD8Async", at, 2, 4, second)
+    late.ok("cuEventRecord", back, second)
+    late.ok("cuStreamWaitEvent", first, back, 0)
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    late.ok("cuStreamEndCapture", first, ctypes.byref(graph))
+    late.ok("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
+    found = set()
+    for _ in range(60):  # both orders, but for one seed in 2 ** 59
+        late.ok("cuGraphLaunch", executable, first)
+        late.ok("cuStreamSynchronize", first)
+        found.add(ctypes.string_at(at, 1)[0])
+    assert found == ({2} if ordered else {1, 2})
+
+
 # --- cuBLAS ---------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ def eager(model, optimizers, scaler, data, amp=True, clip=0.0):
     for x, y in data:
         for optimizer in optimizers:
             optimizer.zero_grad()
-        with flow.autocast(enabled=amp):
+        with flow.autocast(dtype=flow.float16, enabled=amp):
             loss = F.cross_entropy(model(x), y)
         scaler.scale(loss).backward()
         if clip:
@@ -206,7 +206,7 @@ def test_enable_amp_is_autocast_around_build():
     assert graph(x).dtype is flow.float32
     graph.config.enable_amp(True, dtype=half)
     out = graph(x)
-    with flow.autocast():
+    with flow.autocast(dtype=flow.float16):
         expected = model(x)
     assert out.dtype is half is expected.dtype
     np.testing.assert_allclose(out.numpy(), expected.numpy(), rtol=4e-3, atol=1e-3)
@@ -222,14 +222,14 @@ def test_a_region_around_the_call_counts_and_is_part_of_what_a_plan_is_for():
     x = flow.randn(2, 4)
     for _ in range(2):
         assert graph(x).dtype is flow.float32
-        with flow.autocast():
+        with flow.autocast(dtype=flow.float16):
             eager_product = x @ w  # keeps a converted w, which the capture must not take
             np.testing.assert_array_equal(graph(x).numpy(), eager_product.numpy())
             with flow.autocast(enabled=False):
                 assert graph(x).dtype is flow.float32
     with flow.no_grad():
         w.mul_(2)
-    with flow.autocast():
+    with flow.autocast(dtype=flow.float16):
         np.testing.assert_array_equal(graph(x).numpy(), (x @ w).numpy())
     assert len(graph.plans) == 2
 
@@ -238,7 +238,7 @@ def test_a_region_inside_build():
     w = flow.randn(4, 4)
 
     def f(x):
-        with flow.autocast():
+        with flow.autocast(dtype=flow.float16):
             y = x @ w
         return y, x @ w
 
@@ -254,11 +254,11 @@ def test_the_optimized_graph_is_the_captured_one_interpreted():
     model = mlp()
     graph = flow.compile(lambda x: model(x).softmax(-1))
     x = flow.randn(5, 8)
-    with flow.autocast(), flow.no_grad():
+    with flow.autocast(dtype=flow.float16), flow.no_grad():
         graph(x)
     with flow.no_grad():
         (expected,) = interpret(graph.graphs[0], [x])
-        with flow.autocast():
+        with flow.autocast(dtype=flow.float16):
             np.testing.assert_allclose(graph(x).numpy(), expected.numpy(), rtol=2e-3, atol=1e-4)
 
 
@@ -272,11 +272,11 @@ def test_constants_of_a_graph_are_not_converted_when_they_are_folded():
     x = flow.ones(3, 3)
     graph = flow.compile(f)
     for _ in range(2):
-        with flow.autocast():
+        with flow.autocast(dtype=flow.float16):
             ours, theirs = graph(x), f(x)
         assert ours.dtype is theirs.dtype
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-    with flow.autocast():
+    with flow.autocast(dtype=flow.float16):
         (again,) = interpret(graph.graphs[0], [x])
     np.testing.assert_array_equal(again.numpy(), theirs.numpy())
 
@@ -294,7 +294,7 @@ def test_gradient_accumulation_with_a_scaler():
         graph(x, y)
         optimizers[1].zero_grad()
         for rows in (slice(0, 3), slice(3, 6)):
-            with flow.autocast():
+            with flow.autocast(dtype=flow.float16):
                 loss = F.cross_entropy(other(x[rows]), y[rows]) / 2
             scalers[1].scale(loss).backward()
         scalers[1].step(optimizers[1])

@@ -72,7 +72,11 @@ def test_graphs_have_settings_of_their_own():
         (lambda c: c.set_gradient_accumulation_steps(True), ArgumentTypeError, "int, got bool"),
         (lambda c: c.enable_amp(1), ArgumentTypeError, "mode must be bool, got int"),
         (lambda c: c.enable_amp(dtype="half"), ArgumentTypeError, "dtype must be DType, got str"),
-        (lambda c: c.enable_amp(dtype=flow.float64), ArgumentError, "flow.float16, got"),
+        (
+            lambda c: c.enable_amp(dtype=flow.float64),
+            ArgumentError,
+            "flow.float16 or flow.bfloat16, got",
+        ),
         (lambda c: c.allow_fuse_add_to_output(0), ArgumentTypeError, "mode must be bool, got int"),
         (lambda c: c.enable_straighten_algorithm("Fast"), ArgumentError, "SpeedFirst, Memory"),
         (lambda c: c.checkpoint(3), ArgumentTypeError, "str or Module, got int"),

@@ -108,7 +108,7 @@ def test_a_named_argument():
 
 
 def change_an_option(graph):
-    graph.optimizer.param_groups[0]["weight_decay"] = 0.5
+    graph.optimizer.param_groups[0]["maximize"] = True
 
 
 def change_to_eval(graph):
@@ -128,18 +128,18 @@ def change_a_pass(graph):
     graph.config.disable("fusion")
 
 
-def change_nothing_but_the_lr(graph):
-    graph.optimizer.param_groups[0]["lr"] = 0.01
+def change_nothing_but_numbers(graph):
+    graph.optimizer.param_groups[0].update(lr=0.01, weight_decay=0.5)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (change_an_option, "option weight_decay 0.0 -> 0.5"),
+        (change_an_option, "option maximize False -> True"),
         (change_to_eval, "model.drop.training True -> False"),
         (change_an_attribute, "Train.scale 1.0 -> 2.0"),
         (change_a_pass, "graph.config was as it comes, is without fusion"),
-        (change_nothing_but_the_lr, None),
+        (change_nothing_but_numbers, None),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -154,6 +154,17 @@ def test_what_is_no_argument(change, said):
         return
     assert said in texts[0]
     assert said in graph.explain()
+
+
+def test_a_number_of_an_optimizer_is_fixed_by_what_it_decides_alone():
+    graph, x, y = Train(momentum=0.9), flow.ones(2, 4), flow.tensor([0, 1])
+    texts = []
+    for momentum in (0.9, 0.9, 0.8, 0.7, 0.0, 0.0, 0.6):
+        graph.optimizer.param_groups[0]["momentum"] = momentum
+        texts.append(called(graph, x, y))
+    assert [len(text) for text in texts] == [0, 0, 0, 0, 1, 0, 0]  # 0.6: as 0.9
+    assert "decision `bool(momentum)` True -> False" in texts[4][0]
+    assert len(graph.plans) == 2
 
 
 def test_grad_mode():

@@ -300,8 +300,7 @@ def test_a_learning_rate_set_by_hand_counts():
     assert len(graph.plans) == 1
 
 
-def test_other_options_are_captured_anew():
-    flow.manual_seed(0)
+def test_other_numbers_of_a_step_are_live_too_and_other_options_are_not():
     w = nn.Parameter(flow.ones(1))
     optimizer = flow.optim.SGD([w], lr=1.0)
 
@@ -315,6 +314,66 @@ def test_other_options_are_captured_anew():
         optimizer.param_groups[0]["weight_decay"] = decay
         graph()
         assert w.item() == expected
+    assert len(graph.plans) == 1
+    optimizer.param_groups[0].update(weight_decay=1.0, maximize=True)
+    graph()
+    assert w.item() == 0.0
+    assert len(graph.plans) == 2
+
+
+class Two(flow.optim.Optimizer):
+    """A user's own, one of whose options is several numbers."""
+
+    live_options = ("lr", "parts")
+
+    def __init__(self, params, parts, decays=False):
+        super().__init__(params, {"lr": 1.0, "parts": parts})
+        self.decays = decays
+
+    def _step_group(self, group):
+        for part in group["parts"]:
+            for p in group["params"]:
+                p.sub_(p.grad * (part * group["lr"]))
+        if self.decays:
+            group["parts"] = tuple(part / 2 for part in group["parts"])
+
+
+def stepped(optimizer, w):
+    class Own(nn.Graph):
+        def build(self):
+            w.sum().backward()
+
+    graph = Own()
+    graph.add_optimizer(optimizer)
+    return graph
+
+
+def test_an_option_of_several_live_numbers():
+    w = nn.Parameter(flow.zeros(1))
+    optimizer = Two([w], (1.0, 2.0))
+    graph = stepped(optimizer, w)
+    (group,) = optimizer.param_groups
+    left = 0.0
+    changes = [(1.0, 2.0), (1.0, 2.0), (0.5, 0.25), (4.0, 0.0), [3.0, 1.0], (1.0, 2.0, 4.0), (8.0,)]
+    plans = []
+    for parts in changes:
+        group["parts"] = parts
+        graph()
+        left -= sum(parts)
+        assert w.item() == left
+        assert group["parts"] is parts
+        plans.append(len(graph.plans))
+    assert plans == [0, 1, 1, 1, 1, 2, 3]  # the first step is eager; how many there are counts
+
+
+def test_a_step_that_changes_several_live_numbers_is_refused():
+    w = nn.Parameter(flow.zeros(1))
+    optimizer = Two([w], (1.0, 2.0), decays=True)
+    graph = stepped(optimizer, w)
+    graph()
+    with pytest.raises(CaptureError, match=r"'parts'.*live_options"):
+        graph()
+    assert (optimizer.param_groups[0]["parts"], w.item()) == ((0.5, 1.0), -3.0)
 
 
 class Averaging(flow.optim.Optimizer):

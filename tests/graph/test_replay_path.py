@@ -12,7 +12,8 @@ import pytest
 import flowvm as flow
 from flowvm.graph import launching
 from flowvm.graph.launching import MOST_BLOCKS
-from flowvm.nn.graph_compiled import MISS
+from flowvm.nn.graph_calls import MISS
+from flowvm.nn.graph_segments import Segmented
 from flowvm.vm.engine import engine
 from tests.vm.live import script
 
@@ -208,24 +209,33 @@ CHANGES = {
     "frozen": lambda m, o: m.fc.bias.requires_grad_(False),
     "forward": lambda m, o: setattr(m, "forward", lambda x: m.fc(x) - 1),
     "learning rate": lambda m, o: o.param_groups[0].update(lr=0.5),
-    "option": lambda m, o: o.param_groups[0].update(weight_decay=0.5),
+    "live option": lambda m, o: o.param_groups[0].update(weight_decay=0.5),
+    "decisive option": lambda m, o: o.param_groups[0].update(momentum=0.0),
+    "option": lambda m, o: o.param_groups[0].update(maximize=True),
     "loaded state": swap_state,
     "one state": swap_one,
 }
 
 
+@pytest.mark.parametrize("cut", [False, True], ids=["one Plan", "segments"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_training_goes_on_as_eager_training_whatever_is_changed(change):
-    """Losses of three steps before and three after; a check left out is a wrong loss."""
+def test_training_goes_on_as_eager_training_whatever_is_changed(change, cut):
+    """Losses of three steps before and three after; a check left out is a wrong loss.
+
+    A scale of one changes no number, and whether a step is taken is known between two segments.
+    """
     (theirs, their_optimizer), (ours, our_optimizer) = pair(
         lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9)
     )
     graph = Train(ours, our_optimizer)
+    if cut:
+        graph.set_grad_scaler(flow.amp.StaticGradScaler(1.0))
     graph.config.disable("fusion")
     for _ in range(4):
         expected = eager_step(theirs, their_optimizer)
         assert graph(X).item() == pytest.approx(expected, rel=1e-6)
     assert graph._replay is not None
+    assert any(isinstance(c, Segmented) for same in graph._plans.values() for c in same) is cut
     CHANGES[change](theirs, their_optimizer)
     CHANGES[change](ours, our_optimizer)
     for _ in range(3):
@@ -233,6 +243,19 @@ def test_training_goes_on_as_eager_training_whatever_is_changed(change):
         assert graph(X).item() == pytest.approx(expected, rel=1e-5)
     for a, b in zip(theirs.state_dict().values(), ours.state_dict().values(), strict=True):
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_a_scaler_of_other_settings():
+    scaler = flow.amp.GradScaler(init_scale=4.0, growth_interval=100)
+    model = Net()
+    graph = Train(model, flow.optim.SGD(model.parameters(), lr=0.1))
+    graph.set_grad_scaler(scaler)
+    warm(graph, X)  # four steps
+    scaler.set_growth_interval(5)
+    assert graph._replay(graph, (X,), {}) is MISS
+    graph(X)
+    assert scaler.get_scale() == 8.0
+    assert len(graph.plans) == 4
 
 
 def test_attributes_globals_and_closures():

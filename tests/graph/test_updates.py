@@ -12,7 +12,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import FlowError
-from flowvm.graph import updates
+from flowvm.graph import update_kernels
 from flowvm.graph.capture import capturing
 from flowvm.graph.interpret import interpret
 from flowvm.graph.passes import PASSES
@@ -132,7 +132,8 @@ def test_groups_with_other_numbers_are_one_update_and_schedules_reach_it():
         np.testing.assert_array_equal(a, b)
     (node,) = [n for n in graph.graphs[-1].nodes if n.phase == "optimizer"]
     lives = [s for s in node.scalars if isinstance(s, Live)]
-    assert len(lives) == 2  # a rate for each group, however many parameters
+    numbers = [f"{n}[{k}]" for k in range(2) for n in flow.optim.SGD.live_options]
+    assert [str(live) for live in lives] == numbers  # of each group, however many parameters
     (optimizer, _) = graph._optimizers[0]
     before = [p.numpy() for p in graph.model.parameters()]
     for group in optimizer.param_groups:
@@ -326,7 +327,7 @@ def test_a_member_that_fails_reports_what_it_says_itself():
 
 
 def test_units_are_of_equal_work():
-    units = updates._units([(1000, 100), (5, 100), (60, 100), (50, 100), (250, 100)])
+    units = update_kernels._units([(1000, 100), (5, 100), (60, 100), (50, 100), (250, 100)])
     assert sum(hi - lo for unit in units for _, lo, hi in unit) == 1365
     assert all(sum(hi - lo for _, lo, hi in unit) <= 100 for unit in units)
     assert len(units) == 15
@@ -350,9 +351,9 @@ def test_the_kernel_as_plain_python():
     args = np.arange(100, 120)
     args[8:11] = [1, 2, 3]
     given = (args.ctypes.data, layout.ctypes.data)
-    assert updates.run_pieces(*given, 0, 1, 5) == 0
+    assert update_kernels.run_pieces(*given, 0, 1, 5) == 0
     assert seen == [(1, 3, 41, 0, 4, 5), (2, 3, 42, 0, 9, 5)]
-    assert updates.run_pieces(*given, 1, 2, 5) == 7
+    assert update_kernels.run_pieces(*given, 1, 2, 5) == 7
     assert args[:6].tolist() == [0] * 6
 
 

@@ -19,7 +19,9 @@ addEventListener("load", async () => {
     canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "0" })); await pause();
     out.whole = F.state.to - F.state.from;
     const lane = F.lanes.findIndex((l) => l.kind === "stream"), box = canvas.getBoundingClientRect();
-    const runs = F.lanes[lane], k = runs.ins.findIndex((i, n) => i >= 0 && runs.end[n] > runs.begin[n]);
+    const runs = F.lanes[lane], RUN = F.states.indexOf("run"), lasts = (n) => runs.what[n] === RUN ? runs.end[n] - runs.begin[n] : -1;
+    let k = 0; // the longest: others may be narrower than a pixel
+    for (let n = 1; n < runs.ins.length; n++) if (lasts(n) > lasts(k)) k = n;
     const at = { clientX: box.left + 150 + (runs.begin[k] + runs.end[k]) / 2 / out.whole * (box.width - 160), clientY: box.top + 30 + 26 * lane + 13, bubbles: true, pointerId: 1 };
     canvas.setPointerCapture = () => {};
     canvas.dispatchEvent(new PointerEvent("pointerdown", at)); canvas.dispatchEvent(new PointerEvent("pointerup", at));

@@ -75,7 +75,7 @@ def of_rows(rows, operands, waits=(), ended=None) -> Run:
         lines=["a.py:1", "a.py:2"],
         streams=[f"s{k}" for k in range(32)],
         modules=[""],
-        info={"overwritten": 0, "live_bytes": 0},
+        info={"overwritten": 0, "live": {}},
         seq=np.arange(n) + 100,
         op=table[:, 0].astype(np.int32),
         kind=table[:, 1].astype(np.int8),

@@ -311,8 +311,8 @@ def test_memory_has_its_owners_at_the_peak():
     )
     run.size[:] = [100, 1000, 0, 100, 10]
     run.scratch[1] = 7
-    run.info["live_bytes"] = 5000
-    found = Profile(run).memory_data
+    run.info["live"] = {"cpu": 5000}
+    found = Profile(run).memory_of()
     assert found.peak - found.before == 1107
     assert found.peak_time == 10
     assert found.nbytes[-1] == 5000
@@ -340,7 +340,7 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("no run")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("text", "other.npz"):
-        with pytest.raises(ArgumentError, match=r"is not a saved run of flowvm\.trace/1"):
+        with pytest.raises(ArgumentError, match=r"is not a saved run of flowvm\.trace/2"):
             load(tmp_path / name)
 
 
@@ -357,5 +357,5 @@ def test_what_is_not_there_is_said():
 def test_an_empty_run_has_an_empty_analysis():
     p = Profile()
     assert (p.floor.length, p.observed, p.lanes, p.table()) == (0, [], [], [])
-    assert p.memory_data.owners == []
+    assert p.memory_of().owners == []
     assert p.verify().pairs == 0

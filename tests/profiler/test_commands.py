@@ -28,7 +28,6 @@ if sys.argv[1:] == ["exit"]:
 def flowvm(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flowvm", *args], cwd=folder, capture_output=True, text=True,
-        timeout=100,
     )  # fmt: skip
 
 

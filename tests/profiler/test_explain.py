@@ -11,6 +11,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
+from tests.vm.live import lively, until
 
 
 def ops(made):
@@ -84,16 +85,17 @@ def test_pending_says_what_it_waits_for_and_nothing_waits():
 
     def hold(value):
         begun.set()
-        gate.wait(30)
+        gate.wait(200)
 
     x = flow.ones(8)
     try:
         flow.vm.sync()
         engine.call_back(hold, [x._ref], [w.CONST])
-        assert begun.wait(30)
+        assert begun.wait(200)
         with flow.stream(side):
             x += 1
         y = x * 2
+        until(lambda: lively() >= 3, "all are received")
         found = flow.explain(y)
         assert "waits for" in found.made.state
         writer = found.made.sources[0].made

@@ -12,7 +12,8 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, load, profile
-from flowvm.profiler.export.chrome import events, problems
+from flowvm.profiler.export.checking import problems
+from flowvm.profiler.export.chrome import events
 from flowvm.profiler.export.drawings import MERMAID_EDGES, dot, mermaid
 from tests.profiler.synthetic import synthetic
 

@@ -7,7 +7,8 @@ import pytest
 
 import flowvm as flow
 from flowvm.profiler import Profile, profile
-from flowvm.profiler.export.chrome import events, problems
+from flowvm.profiler.export.checking import problems
+from flowvm.profiler.export.chrome import events
 from flowvm.profiler.sharing import Helped, helper_lanes, helpers_of, threads_of
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine

@@ -21,6 +21,7 @@ from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.profiler.watcher import Watcher
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
+from flowvm.vm.spaces import Space
 from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
 from tests.vm.live import until
 
@@ -42,14 +43,16 @@ def view():
             stream("side", util=0.004, seconds=2.5, running="#9 copy", line="a.py:7", causes=()),
         ),
         in_flight=118, room=1024, syncs=6.9, compiled=0.0, compiling=(), captured_again=0,
-        errors=0, live_bytes=61 << 20, peak_bytes=62 << 20, reserved_bytes=96 << 20,
+        errors=0, memory=(Space("cpu", 61 << 20, 62 << 20, 96 << 20),),
         lines=(("train.py:44", 0.31, 0.3), ("model.py:21", 0.22, 0.0)), sampled=0.2, idle=0.0,
+        sched=StreamNow("sched", 0.21, 0, 3, "", "", 0.0, (), 4310.0),
     )  # fmt: skip
 
 
 SCREEN = """
  train.py  pid 4242   up 00:03:12   step 6.9/s   4 310 instr/s ▁▇█   recorder 1
  stream  util 5 s          queue  running             idle because       instr/s
+ sched   █▉          21 %      0  -                                        4 310
  cpu     ██████▋     74 %      6  #76213 matmul_bwd   dep 18 % host 8 %    2 790
  side               0.4 %      6  #9 copy  2.5 s  a…                       2 790
  in flight 118/1024   sync 6.9/s   compiled 0.0/s   jit queue 0   re-captures 0
@@ -200,7 +203,7 @@ def test_the_whole_ring_is_a_run_like_the_profilers():
         assert np.array_equal(*operands)
         # both clocks are compared anew each time
         assert abs(mine.time("ended")[a] - theirs.time("ended")[b]) < 1_000_000
-    assert "update" in str(Profile(mine).summary())
+    assert str(Profile(mine).summary()).startswith("flow.profiler ")
 
 
 def test_a_graphs_replays_are_seen():
@@ -236,7 +239,7 @@ def test_what_a_thread_compiles_is_seen():
 
     def make():
         reached.set()
-        assert asked.wait(60)
+        assert asked.wait(200)
         raise CompileError("that is all")
 
     def load():
@@ -245,7 +248,7 @@ def test_what_a_thread_compiles_is_seen():
 
     thread = threading.Thread(target=load)
     thread.start()
-    assert reached.wait(60)
+    assert reached.wait(200)
     try:
         assert Watcher().look().compiling == ("slow_kernel",)
     finally:
@@ -263,7 +266,7 @@ def test_the_ring_knows_spans_and_bytes():
     part = Profile(run).part("a live step")
     assert "mul" in part.run.names
     assert {1200} <= set(part.run.size.tolist())
-    assert max(part.memory_data.nbytes) >= 1200
+    assert max(part.memory_of().nbytes) >= 1200
 
 
 def test_without_the_recorder_counters_are_left():
@@ -316,12 +319,14 @@ def other():
 def test_another_process_is_seen_as_it_runs_and_missed_when_it_ends(other):
     watcher = Watcher(other.pid)
     watcher.look()
-    begun = time.monotonic()
-    until(lambda: time.monotonic() - begun > 0.1, "time passes")
-    seen = watcher.look(dump=True)
-    assert seen.pid == other.pid
-    assert seen.rate > 100
-    assert seen.streams[0].rate > 100
+
+    def runs():
+        looks.append(watcher.look(dump=True))
+        return looks[-1].rate > 100 < looks[-1].streams[0].rate
+
+    looks = []
+    until(runs, "it runs")
+    assert looks[-1].pid == other.pid
     assert "lively" in watcher.dump
     run = watcher.ring()
     assert {"update", "wait"} <= set(run.names)

@@ -1,14 +1,16 @@
 """A stall of five milliseconds is planted, one of each cause; the profile says which it was.
 
 The machine may be busy, so other causes may have any amount; what was planted must be there, and
-everything together is the wall time.  Where the stall is one only while Python runs beside the
-kernel, a machine that gives Python no core at that moment has it again, up to ATTEMPTS times.
+everything together is the wall time.  Where the stall is one only while threads run beside each
+other, a machine that gives one of them no core at that moment has it `again`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -45,6 +47,19 @@ def spin_here():
         pass
 
 
+def again(test):
+    """Plant it up to ATTEMPTS times, until it shows; what `lane_of` checks must hold each time."""
+
+    @functools.wraps(test)
+    def until_it_shows(*args, **kwargs):
+        for _ in range(ATTEMPTS - 1):
+            with suppress(AssertionError):
+                return test(*args, **kwargs)
+        return test(*args, **kwargs)
+
+    return until_it_shows
+
+
 @pytest.fixture
 def xs():
     """Five tensors, and everything compiled that the tests run."""
@@ -59,10 +74,10 @@ def xs():
 
 def lane_of(p, stream):
     """The totals of a stream; every lane sums to the wall time, and so does the observed path."""
-    for lane in p.lanes:
-        assert sum(lane.total.values()) == p.run.wall
-    assert sum(s.end - s.begin for s in p.observed) == p.run.wall
-    assert sum(p.bound.values()) == pytest.approx(1.0)
+    sums = [sum(lane.total.values()) for lane in p.lanes]
+    sums.append(sum(s.end - s.begin for s in p.observed))
+    if set(sums) != {p.run.wall} or sum(p.bound.values()) != pytest.approx(1.0):
+        pytest.fail(f"of a wall time of {p.run.wall}: {sums}, {p.bound}")
     p.verify()
     return next(lane.total for lane in p.lanes if lane.stream == stream)
 
@@ -86,43 +101,40 @@ def test_run(xs, level):
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
+@again
 def test_dep(xs, level):
     """The second stream has nothing to do but to wait for the first."""
     first, second = streams(2)
-    for _ in range(ATTEMPTS):
-        with profile(level) as p:
-            with use_stream(second):
-                update(xs[2], xs[3], 1)
-            with use_stream(first):
-                spin(xs[0], xs[1], STALL)
-            with use_stream(second):
-                update(xs[2], xs[0], 1)
-        total, i = lane_of(p, second), index(p, "update", 1)
-        if total["dep"] >= MOST - 1_000_000:
-            break
+    with profile(level) as p:
+        with use_stream(second):
+            update(xs[2], xs[3], 1)
+        with use_stream(first):
+            spin(xs[0], xs[1], STALL)
+        with use_stream(second):
+            update(xs[2], xs[0], 1)
+    total, i = lane_of(p, second), index(p, "update", 1)
     assert total["dep"] >= MOST - 1_000_000
     assert p.waits.dep[i] >= MOST - 1_000_000
     assert p.order.producer[i] == index(p, "spin")
     assert p.waits.queue[i] == 0
 
 
+@again
 def test_queue(xs):
     """Nothing is shared: only the stream is."""
-    for _ in range(ATTEMPTS):
-        with profile() as p:
-            spin(xs[0], xs[1], STALL)
-            spin(xs[2], xs[3], STALL)
-            update(xs[4], xs[4], 1)
-        i = index(p, "update")
-        lane_of(p, 0)
-        if p.waits.queue[i] >= MOST:
-            break
+    with profile() as p:
+        spin(xs[0], xs[1], STALL)
+        spin(xs[2], xs[3], STALL)
+        update(xs[4], xs[4], 1)
+    i = index(p, "update")
+    lane_of(p, 0)
     assert p.waits.queue[i] >= MOST
     assert p.waits.dep[i] == 0
     assert p.order.front[i] == index(p, "spin", 1)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
+@again
 def test_host(xs, level):
     """Five milliseconds of processor time: what a busy machine takes beside them is `gil`."""
     with profile(level) as p:
@@ -136,19 +148,17 @@ def test_host(xs, level):
     assert p.bound["host"] * p.run.wall >= MOST
 
 
+@again
 def test_sync(xs):
     """One stream idles while Python waits for a value that another computes."""
     first, second = streams(2)
-    for _ in range(ATTEMPTS):
-        with profile() as p:
-            with use_stream(first):
-                spin(xs[0], xs[1], STALL)
-            xs[0].numpy()
-            with use_stream(second):
-                update(xs[2], xs[3], 1)
-        total = lane_of(p, second)
-        if total["sync"] >= MOST - 1_000_000:
-            break
+    with profile() as p:
+        with use_stream(first):
+            spin(xs[0], xs[1], STALL)
+        xs[0].numpy()
+        with use_stream(second):
+            update(xs[2], xs[3], 1)
+    total = lane_of(p, second)
     assert total["sync"] >= MOST - 1_000_000
     path = [(s.cause, s.instruction) for s in p.observed]
     assert ("run", index(p, "spin")) in path  # and the path goes on to what was waited for
@@ -167,9 +177,9 @@ def test_jit(xs):
     with profile() as p:
         update(xs[0], xs[1], 1)
         engine.wait_idle()
-        begun = time.monotonic_ns()
+        before = jit.stats().compile_seconds
         jit.native(kernel, SIGNATURE, key=f"{time.time_ns()} {next(_keys)}")
-        took = time.monotonic_ns() - begun
+        took = (jit.stats().compile_seconds - before) * 1e9
         update(xs[0], xs[1], 1)
     assert took > STALL
     assert lane_of(p, 0)["jit"] >= took * 0.98
@@ -180,14 +190,16 @@ def test_credit():
     """Issuing waits for room behind a kernel on one stream; another stream idles."""
     done = script(
         """
-        from tests.profiler.test_stalls import ATTEMPTS, MOST, STALL, lane_of, spin, use_stream
+        from tests.profiler.test_stalls import MOST, STALL, again, lane_of, spin, use_stream
         from flowvm.profiler import profile
         other = engine.new_stream("other")
         xs = [tensor() for _ in range(4)]
         spin(xs[0], xs[1], 1)
         update(xs[0], xs[1], 1)
         xs[0].numpy()
-        for _ in range(ATTEMPTS):
+
+        @again
+        def planted():
             with profile() as p:
                 spin(xs[0], xs[1], STALL)
                 for _ in range(40):
@@ -195,10 +207,10 @@ def test_credit():
                 with use_stream(other):
                     update(xs[2], xs[3], 1)
             total = lane_of(p, other)
-            if total["credit"] >= MOST - 1_000_000:
-                break
-        assert total["credit"] >= MOST - 1_000_000, total
-        assert p.bound["run"] * p.run.wall >= MOST
+            assert total["credit"] >= MOST - 1_000_000, total
+            assert p.bound["run"] * p.run.wall >= MOST
+
+        planted()
         """,
         run_ahead="16",
     )

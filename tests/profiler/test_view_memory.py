@@ -36,7 +36,7 @@ def waiting():
     run.names, run.lines = ["relu", "matmul", "release"], ["a.py:1", "a.py:2"]
     run.size[:] = [1000, 100, 0, 1000, 20]
     run.scratch[1] = 7
-    run.info["live_bytes"] = 130
+    run.info["live"] = {"cpu": 130}
     return Profile(run)
 
 
@@ -197,6 +197,6 @@ def test_a_part_of_a_run_has_the_level_of_its_own_end():
             with flow.profiler.span(name):
                 keep.append(flow.exp(x))
                 keep[-1].sum().item()
-    first, both = p.part("a").memory_data, p.memory_data
+    first, both = p.part("a").memory_of(), p.memory_of()
     assert both.nbytes[-1] - first.nbytes[-1] >= 256 * 256 * 4 - 64  # the sum may live yet
     assert abs(int(first.before) - int(both.before)) < 64

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import torch
-import torch.utils.checkpoint
 
 import flowvm as flow
 from flowvm.errors import ArgumentError, AutogradError
@@ -171,6 +169,8 @@ def test_inside_one_another(depth):
 
 
 def test_nested_calls_are_made_as_often_as_pytorch_makes_them():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.utils.checkpoint")
     def run(lib, check):
         calls = {"outer": 0, "inner": 0}
         x = lib.ones(3, requires_grad=True)
@@ -296,6 +296,8 @@ def test_autocast_is_that_of_forward():
 
 
 def test_a_module_with_batch_norm_counts_twice_as_in_pytorch():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.utils.checkpoint")
     def run(lib, check):
         module = lib.nn.Sequential(lib.nn.BatchNorm1d(3), lib.nn.ReLU())
         x = lib.ones(4, 3, requires_grad=True)

@@ -8,6 +8,7 @@ from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 
 from .kernels import Gate
+from .live import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,6 @@ def _idle_vm() -> Iterator[None]:
     engine.words[w.MUTANT] = 0
     if not engine.running:
         return
-    assert engine.wait_idle(30.0), "the test left the VM stuck"
+    assert engine.wait_idle(PATIENCE_S), "the test left the VM stuck"
     for failure in engine.failures.all():
         failure.seen = True

@@ -7,7 +7,10 @@ Scripts that tests run in a process of their own import this module too.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +21,7 @@ from flowvm.interpreter import Invocation, Operator
 from flowvm.meta import TensorMeta
 from flowvm.reading import adopt_array
 from flowvm.tensor import Tensor
+from flowvm.vm.engine import engine
 from flowvm.vm.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
 from flowvm.vm.layout import ARENA_BYTES, PHASE_BITS
 
@@ -237,7 +241,11 @@ odd = Operator(
 
 
 class Gate:
-    """A promise that a kernel waits for: `wait_for_gate(x, y, gate.address)`."""
+    """A promise that a kernel waits for: `wait_for_gate(x, y, gate.address)`.
+
+    Inside `with Gate()` the VM has what the test issues and nothing else: what others left is
+    released before, and no garbage is collected.
+    """
 
     every: ClassVar[list[Gate]] = []
 
@@ -256,10 +264,28 @@ class Gate:
         return bool(self.words[1])
 
     def __enter__(self) -> Gate:
+        self.alone = alone()
+        self.alone.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.open()
+        self.alone.__exit__(None, None, None)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nothing that others left is released inside: it goes before, and no garbage is collected."""
+    gc.collect()
+    engine.release_dead()
+    engine.wait_idle()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 _seeds = itertools.count()

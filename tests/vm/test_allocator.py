@@ -193,6 +193,103 @@ def test_trim_gives_back_what_no_tensor_occupies(system):
     assert allocate(m, 0, 4 << 20) in system.blocks
 
 
+# --- the streams of a device ----------------------------------------------------------------------
+
+
+class Device(System):
+    """Streams 0 and 1 are a device's, which has `most` bytes; stream 2 is the CPU's."""
+
+    ALLOCATE, FREE = 1, 2  # stand for addresses
+
+    def __init__(self, monkeypatch, most):
+        super().__init__(most)
+        self.m = memory()
+        self.m[w.USED_STREAMS] = STREAMS
+        self.count = np.zeros(w.CTL_WORDS, np.int64)
+        self.stream_blocks = [np.zeros(w.B_WORDS, np.int64) for _ in range(2)]
+        self.calls = [np.zeros(w.CALL_WORDS, np.int64) for _ in range(2)]
+        for stream, (block, call) in enumerate(zip(self.stream_blocks, self.calls, strict=True)):
+            block[w.BF_ALLOCATE], block[w.BF_FREE] = self.ALLOCATE, self.FREE
+            block[w.B_CALL] = call.ctypes.data
+            at = w.STR + stream * w.STR_WORDS
+            self.m[at + w.T_BLOCK], self.m[at + w.T_MEMORY] = block.ctypes.data, w.DEVICE_MEMORY
+            self.m[at + w.T_COUNTERS] = self.count.ctypes.data
+        monkeypatch.setattr(allocator, "call_address", self.call)
+
+    def call(self, function, arguments):
+        call = allocator.words_at(arguments, 2)
+        if function == self.FREE:
+            self.free(int(call[0]))
+            return 0
+        if self.refuses:
+            return self.refuses
+        address = self.aligned_alloc(64, int(call[1]))
+        allocator.store_word(int(call[0]), address)
+        return 0 if address else 2
+
+    refuses = 0
+
+    def take(self, stream, size):
+        return allocate(self.m, stream, size), stream, size
+
+    def give(self, *taken):
+        for block, stream, size in taken:
+            release(self.m, stream, block, class_of(size))
+
+
+def test_a_full_device_takes_back_what_its_other_streams_keep(monkeypatch):
+    system = Device(monkeypatch, 9 << 20)
+    small = [system.take(1, 1 << 18) for _ in range(12)]  # two slabs
+    large = system.take(1, 3 << 20)
+    kept, _, _ = system.take(0, 1000)
+    assert system.take(0, 4 << 20)[0] == 0
+    system.give(*small[:8], large)
+    assert system.take(0, 3 << 20)[0] != 0  # for the other stream's large block and first slab
+    assert system.count[w.RESERVED_BYTES] == system.held == 7 << 20
+    assert system.take(0, 4 << 20)[0] == 0
+    system.give(*small[8:])
+    assert system.take(0, 4 << 20)[0] != 0
+    assert kept in system.blocks
+    assert system.count[w.RESERVED_BYTES] == system.count[w.PEAK_RESERVED] == system.most
+
+
+def test_slabs_go_back_when_all_that_was_cut_of_them_is_free(monkeypatch, seed):
+    system, rng = Device(monkeypatch, 1 << 40), random.Random(seed)
+    live = []
+    for _ in range(600):
+        if rng.random() < 0.6:
+            live.append(system.take(rng.randrange(2), rng.randrange(1, LARGE)))
+        elif live:
+            system.give(live.pop(rng.randrange(len(live))))
+        if rng.random() < 0.05:
+            trim(system.m, rng.randrange(2))
+            ends = [(at, at + size) for at, (size, _) in system.blocks.items()]
+            assert all(any(a <= block < b for a, b in ends) for block, _, _ in live)
+    assert len({block for block, _, _ in live}) == len(live)
+    system.give(*live)
+    for stream in range(2):
+        trim(system.m, stream)
+    assert system.held == system.count[w.RESERVED_BYTES] == system.count[w.LIVE_BYTES] == 0
+
+
+def test_a_device_is_used_only_so_far(monkeypatch):
+    system = Device(monkeypatch, 1 << 40)
+    system.count[w.MOST_BYTES] = 10 << 20
+    first = system.take(0, 6 << 20)
+    assert system.take(1, 6 << 20)[0] == 0
+    system.give(first)
+    assert system.take(1, 6 << 20)[0] != 0
+    assert system.held == 6 << 20
+
+
+def test_what_the_driver_answers_is_kept(monkeypatch):
+    system = Device(monkeypatch, 1 << 20)
+    for answer in (700, 0):
+        system.refuses = answer
+        assert system.take(1, 2 << 20)[0] == 0
+        assert system.stream_blocks[1][w.B_REFUSED] == (answer or 2)
+
+
 # --- against a model ----------------------------------------------------------------------------
 
 steps = st.lists(

@@ -26,6 +26,7 @@ from .kernels import (
     SIGNATURE,
     USER_STATUS,
     Gate,
+    alone,
     empty,
     fail,
     mix,
@@ -281,6 +282,7 @@ def test_sync_raises_the_first_and_names_the_others_once():
     assert raised_by(x.numpy) is error
 
 
+@alone()
 def test_memory_of_failed_and_skipped_instructions_is_released():
     engine.wait_idle()
     engine.release_dead()
@@ -348,6 +350,7 @@ HUGE = 1 << 47  # bytes: more than any address space
 
 
 @pytest.mark.parametrize(("size", "scratch"), [(HUGE, 0), (64, HUGE), (1 << 62, 0)])
+@alone()
 def test_no_memory_is_an_error_of_the_instruction(size, scratch):
     kernel = jit.native(no_op, SIGNATURE)
     entry = engine.new_entry(

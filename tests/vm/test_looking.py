@@ -36,7 +36,8 @@ def test_dump_names_what_waits_and_for_what():
         assert f"waits for {numbers[2]} " in waiter
         assert all("test_looking.py:" in line for line in (first, second, third))
         assert "lively instructions" in dump().splitlines()[0]
-        assert repr(dump()) == str(dump())
+        text = dump()
+        assert repr(text) == str(text)
     assert waiting.result() == 2 * (5 * 2 + 2 + 1) + 1
 
 

@@ -15,7 +15,7 @@ from flowvm.vm import empty_cache, stats
 from flowvm.vm import layout as w
 from flowvm.vm.engine import engine, hot
 
-from .kernels import Gate, empty, mix, odd, tensor, update, wait_for_gate
+from .kernels import Gate, alone, empty, mix, odd, tensor, update, wait_for_gate
 from .live import script, streams, until, word
 
 MIB = 1 << 20
@@ -59,6 +59,7 @@ def test_a_loop_of_small_outputs_stays_small():
     assert peak_of(loop) <= MIB
 
 
+@alone()
 def test_a_loop_on_another_stream_stays_small():
     """Its memory goes back to the stream that allocated it."""
 
@@ -93,6 +94,7 @@ def test_an_output_whose_size_the_kernel_finds_is_no_cycle():
         gc.enable()
 
 
+@alone()
 def test_a_hundred_thousand_live_tensors_and_their_ids():
     count, x = 100_000, tensor([1])
     engine.release_dead()
@@ -140,6 +142,7 @@ def test_adopted_memory_is_let_go_after_its_last_use():
     assert array[0] == 1
 
 
+@alone()
 def test_empty_cache_gives_memory_back():
     x = empty(8 * MIB)
     with use_stream(streams(2)[1]):
@@ -163,6 +166,7 @@ def test_empty_cache_when_workers_have_only_just_started():
     )
 
 
+@alone()
 def test_stats_add_up():
     empty_cache()
     before = stats()

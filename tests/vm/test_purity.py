@@ -28,6 +28,7 @@ from .bench import Bench, random_program
 PURE = {"Words", "load_acquire", "store_release", "load_word", "store_word"}
 ATOMIC = {"fetch_add", "compare_exchange"}  # workers of several streams count into the same words
 SYSTEM = {"advise_huge", "aligned_alloc", "free", "address_in", "call_address", "words_at"}
+SYSTEM |= {"futex_wait", "sched_yield"}  # for another worker of the device, if memory is short
 
 
 @pytest.mark.parametrize(

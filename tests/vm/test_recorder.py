@@ -16,11 +16,17 @@ from flowvm.vm.flight import TIMES
 from flowvm.vm.lines import short_position
 from flowvm.vm.trace import record
 
-from .kernels import Gate, mix, tensor, update, wait_for_gate
+from .kernels import Gate, alone, mix, tensor, update, wait_for_gate
 from .live import Background, script, streams, until, word
 
 ISSUED, RECEIVED, READY, DISPATCHED, STARTED, ENDED, RELEASED = range(len(TIMES))
 CLOCKS = 5000  # ns by which the recorder's clock and Python's may differ
+
+
+@pytest.fixture(autouse=True)
+def _alone():
+    with alone():
+        yield
 
 
 @pytest.fixture(params=[1, 2])
@@ -232,10 +238,11 @@ def test_the_stacks_of_level_3():
 
 def test_what_is_lively_is_seen_as_far_as_it_has_come():
     x, y = tensor([1]), tensor([2])
-    since = now()
+    side = streams(2)[1]
     with Gate() as gate:
+        since = now()
         wait_for_gate(x, x, gate.address)
-        with use_stream(streams(2)[1]):
+        with use_stream(side):
             update(y, x, 1)
         until(lambda: gate.is_reached, "the kernel waits")
         until(lambda: word(w.RECEIVED) >= since + 2, "both are received")

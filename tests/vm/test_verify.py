@@ -208,6 +208,6 @@ def test_a_barrier_that_does_not_wait_is_caught():
         wait_for_gate(x, tensor(), gate.address)
         assert not engine.wait_idle(0.2)
         engine.words[w.MUTANT] = machine.BARRIER_ORDER
-        assert engine.wait_idle(30)
+        assert engine.wait_idle(200)
         engine.words[w.MUTANT] = 0
         assert not gate.words[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,9 +31,8 @@ class Sizes:
 
 def _peer(name: str) -> Any:
     try:
-        module = __import__(name)
-        usable = module.cuda.is_available() if name == "torch" else module.cuda.runtime
-        return module if usable else None
+        module: Any = __import__(name)
+        return module if module.cuda.is_available() else None
     except (ImportError, AttributeError, RuntimeError):
         return None
 
@@ -46,14 +46,16 @@ def _repeat(function: Callable[[], Any], sync: Callable[[], Any]) -> Call:
     return run
 
 
-def results(sizes: Sizes) -> Iterator[Result]:
-    """All rows."""
+def parts(sizes: Sizes) -> list[Iterator[Result]]:
+    """All rows, by what they are about: one part may fail, and the others are measured."""
     torch, cupy = _peer("torch"), _peer("cupy")
-    yield from _issue(sizes, torch)
-    yield from _replay(sizes, torch)
-    yield from _bandwidth(sizes, torch)
-    yield from _products(sizes, cupy)
-    yield from _overlap(sizes)
+    return [
+        _issue(sizes, torch),
+        _replay(sizes, torch),
+        _bandwidth(sizes),
+        _products(sizes, cupy),
+        _overlap(sizes),
+    ]
 
 
 def _row(
@@ -91,6 +93,7 @@ def _replay(sizes: Sizes, torch: Any) -> Iterator[Result]:
     x = flow.rand(64, 64, device="cuda")
     for _ in range(3):
         graph(x)
+    flow.cuda.synchronize()
     ours = _repeat(lambda: graph(x), flow.cuda.synchronize)
     peer = None if torch is None else _torch_graph(torch, chain)
     name = f"{sizes.chain} tiny kernels, replayed unfused"
@@ -126,7 +129,7 @@ def _torch_graph(torch: Any, chain: Callable[[Any], Any]) -> Call:
 # --- bandwidth --------------------------------------------------------------------------------
 
 
-def _bandwidth(sizes: Sizes, torch: Any) -> Iterator[Result]:
+def _bandwidth(sizes: Sizes) -> Iterator[Result]:
     x = flow.rand(sizes.large, device="cuda")
     y = flow.empty_like(x)
     moved = 2 * 4 * sizes.large
@@ -219,16 +222,22 @@ def _overlap(sizes: Sizes) -> Iterator[Result]:
 
 
 def main() -> int:
-    """Run and print; the exit code is 0 whatever the figures are."""
+    """Run and print; the exit code is 0 whatever the figures are, and 1 if a part failed."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.cuda", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--json", action="store_true", help="JSON lines")
     options = parser.parse_args()
     if not options.json:
         print("| what | ours | peer | ratio | reach | met |\n|---|---|---|---|---|---|")
-    for row in results(Sizes(options.smoke)):
-        print(json.dumps(row.as_dict()) if options.json else _line(row), flush=True)
-    return 0
+    failed = 0
+    for part in parts(Sizes(options.smoke)):
+        try:
+            for row in part:
+                print(json.dumps(row.as_dict()) if options.json else _line(row), flush=True)
+        except Exception:
+            failed = 1
+            traceback.print_exc()
+    return failed
 
 
 def _line(row: Result) -> str:

@@ -86,7 +86,7 @@ def results(rounds: int) -> Iterator[Result]:
     while flow.vm.stats()["issued"] < w.RECORDS:
         step()
     for name, analyse, most in (
-        ("summary", lambda p: (p.table("op"), p.lanes, p.floor, p.memory_data), 1),
+        ("summary", lambda p: (p.table("op"), p.lanes, p.floor, p.memory_of()), 1),
         ("observed path", lambda p: p.observed, 1),
         ("HTML page", html, 5),
     ):

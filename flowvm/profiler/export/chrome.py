@@ -1,51 +1,53 @@
 """Chrome trace events, as Perfetto reads them: a track for each stream, edges as flows.
 
-Rules that viewers do not forgive, and `problems` checks: the slices of a track are nested or
-disjoint (others are dropped); a flow begins inside the slice of the producer and ends at the start
-of the consumer's; both have one id, name and category.  Dense flows freeze viewers, so by default
-only the gating edge of each instruction is one.  What launches side by side overlap on a track goes
-to a track beside it.  Times are microseconds with three decimals: nanoseconds, exactly.
+Rules that viewers do not forgive, and `checking.problems` checks: the slices of a track are nested
+or disjoint (others are dropped); a flow begins inside the slice of the producer and ends at the
+start of the consumer's; both have one id, name and category.  Dense flows freeze viewers, so by
+default only the gating edge of each instruction is one.  What launches side by side overlap on a
+track goes to a track beside it.  Times are microseconds with three decimals: nanoseconds, exactly.
+
+A run of 100,000 instructions is 700,000 events.  So an event is never an object here: what all of
+a kind have in common is a pattern, and what differs are columns; only order is looked at once all
+are there.
 
 The format: "Trace Event Format", Google, 2016.
 """
 
 from __future__ import annotations
 
-import bisect
 import gzip
-import heapq
-import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.export.intervals import beside, microseconds
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run import CAUSES, Run
 from flowvm.profiler.sharing import helper_name
+from flowvm.profiler.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
-from flowvm.profiler.waits import STATES
+from flowvm.profiler.waits import STATES, device_of
 from flowvm.vm import layout as w
 from flowvm.vm.edges import HAZARDS
 
-__all__ = ["EDGES", "events", "problems", "write"]
+__all__ = ["EDGES", "events", "write"]
 
+Array = np.ndarray[Any, Any]
 EDGES = ("gating", "all", "none")
-Event = dict[str, Any]
-PID = 1
+PID = 1  # the host; device k is PID + 1 + k
 # track numbers: one group each, so that they stand together
-PATH, PYTHON, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 1000, 2000, 3000, 4000
+PATH, PYTHON, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 1000, 3000, 4000, 5000
 BESIDE = 20  # tracks of one stream
 
 
 def write(profile: Any, path: Path, edges: str = "gating") -> None:
     """Write the trace; compressed if the name ends in .gz."""
-    text = json.dumps(
-        {"traceEvents": events(profile, edges), "displayTimeUnit": "ns"}, separators=(",", ":")
-    )
+    head, tail = '{"traceEvents":[\n', '\n],"displayTimeUnit":"ns"}'
+    text = head + ",\n".join(_Trace(profile, edges).lines()) + tail
     if path.name.endswith(".gz"):
         with gzip.open(path, "wt", compresslevel=5) as file:
             file.write(text)
@@ -53,202 +55,288 @@ def write(profile: Any, path: Path, edges: str = "gating") -> None:
         path.write_text(text)
 
 
-def events(profile: Any, edges: str = "gating") -> list[Event]:
+def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:
     """The events of a Profile: names of tracks first, then by time.
 
     ArgumentError if `edges` is none of EDGES.
     """
-    if edges not in EDGES:
-        raise ArgumentError(f"edges={edges!r}: one of {', '.join(EDGES)}")
-    run: Run = profile.run
-    tracks: dict[int, str] = {}
-    found: list[Event] = []
-    place: dict[int, int] = {}  # instruction -> track
-    found += _slices(profile, tracks, place)
-    found += _tasks(run, tracks)
-    found += _helpers(run, tracks)
-    found += _gaps(profile, tracks)
-    found += _python(run, tracks)
-    found += _path(profile, tracks)
-    found += _counters(profile)
-    if edges != "none":
-        found += _flows(profile, place, edges)
-    found.sort(key=lambda e: (e["ts"], -e.get("dur", 0)))
-    return [*_names(tracks), *found]
+    found: list[dict[str, Any]] = json.loads(f"[{','.join(_Trace(profile, edges).lines())}]")
+    return found
 
 
-def _us(nanoseconds: int) -> float:
-    return round(nanoseconds / 1000, 3)
+def _quoted(texts: Iterable[str]) -> list[str]:
+    return [json.dumps(text) for text in texts]
 
 
-def _names(tracks: dict[int, str]) -> Iterator[Event]:
-    yield {"ph": "M", "pid": PID, "tid": 0, "name": "process_name", "args": {"name": "flowvm"}}
-    for tid in sorted(tracks):
-        yield {"ph": "M", "pid": PID, "tid": tid, "name": "thread_name",
-               "args": {"name": tracks[tid]}}  # fmt: skip
-        yield {"ph": "M", "pid": PID, "tid": tid, "name": "thread_sort_index",
-               "args": {"sort_index": tid}}  # fmt: skip
+def _picked(texts: Sequence[str], numbers: Array) -> list[str]:
+    return [texts[k] for k in numbers.tolist()]
 
 
-def _slice(tid: int, name: str, begin: int, end: int, run: Run, **args: Any) -> Event:
-    return {"ph": "X", "pid": PID, "tid": tid, "name": name, "ts": _us(begin - run.begun),
-            "dur": _us(max(1, end - begin)), "args": args}  # fmt: skip
+class _Trace:
+    """The events of a Profile as text, group after group, and what they are ordered by."""
 
+    def __init__(self, profile: Any, edges: str) -> None:
+        if edges not in EDGES:
+            raise ArgumentError(f"edges={edges!r}: one of {', '.join(EDGES)}")
+        self.profile, self.run = profile, profile.run
+        self.tracks: dict[tuple[int, int], str] = {}
+        self.at: list[Array] = []
+        self.length: list[Array] = []
+        self.text: list[str] = []
+        self.names, self.line = _quoted(self.run.names), _quoted(self.run.lines)
+        self.place = np.full(len(self.run), -1)  # instruction -> track
+        self._slices()
+        self._tasks()
+        self._helpers()
+        self._gaps()
+        self._python()
+        self._path()
+        self._counters()
+        if edges != "none":
+            self._flows(edges)
 
-def _beside(intervals: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """For (begin, end, key), sorted by begin: a row for each key such that a row has no overlap."""
-    rows: dict[int, int] = {}
-    free: list[int] = []  # rows
-    busy: list[tuple[int, int]] = []  # end, row
-    count = 0
-    for begin, end, key in intervals:
-        while busy and busy[0][0] <= begin:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if free:
-            row = heapq.heappop(free)
-        else:
-            row, count = count, count + 1
-        rows[key] = row
-        heapq.heappush(busy, (max(end, begin + 1), row))
-    return rows
+    def lines(self) -> list[str]:
+        """All events in their order, names of tracks first."""
+        if not self.text:
+            return self._names()
+        at, length = np.concatenate(self.at), np.concatenate(self.length)
+        return [*self._names(), *_picked(self.text, np.lexsort((-length, at)))]
 
+    def _names(self) -> list[str]:
+        found = []
 
-def _slices(profile: Any, tracks: dict[int, str], place: dict[int, int]) -> Iterator[Event]:
-    run, waits, done = profile.run, profile.waits, profile.order.done
-    started, ended = run.time("started"), run.time("ended")
-    shown = np.flatnonzero(done & ~np.isin(run.kind, (w.TOUCH, w.BARRIER)))
-    for stream in np.unique(run.stream[shown]).tolist():
-        own = shown[run.stream[shown] == stream]
-        own = own[np.argsort(started[own], kind="stable")]
-        rows = _beside(zip(started[own].tolist(), ended[own].tolist(), own.tolist(), strict=True))
-        for i in own.tolist():
-            tid = STREAMS + stream * BESIDE + min(rows[i], BESIDE - 1)
-            tracks[tid] = run.streams[stream] + (f" +{rows[i]}" if rows[i] else "")
-            place[i] = tid
-            first, last = run.offsets[i], run.offsets[i + 1]
-            yield _slice(
-                tid, run.names[run.op[i]], int(started[i]), int(ended[i]), run,
-                id=int(run.seq[i]), line=run.lines[run.line[i]], bytes=int(run.nbytes[i]),
-                flops=int(run.flops[i]), status=int(run.status[i]), **origin_of(run, i).known(),
-                wait_dep_ns=int(waits.dep[i]), wait_queue_ns=int(waits.queue[i]),
-                wait_sched_ns=int(waits.sched[i]),
-                operands=[
-                    f"{ACCESS[int(a) & 3][2]} t{t}"
-                    for a, t in zip(run.access[first:last], run.tensor[first:last], strict=True)
-                ],
-            )  # fmt: skip
+        def said(pid: int, tid: int, what: str, **args: Any) -> None:
+            event = {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
+            found.append(json.dumps(event, separators=(",", ":")))
 
+        for pid in sorted({PID, *(pid for pid, _ in self.tracks)}):
+            said(pid, 0, "process_name", name="flowvm" if pid == PID else f"cuda:{pid - PID - 1}")
+            said(pid, 0, "process_sort_index", sort_index=pid)
+        for (pid, tid), name in sorted(self.tracks.items()):
+            said(pid, tid, "thread_name", name=name)
+            said(pid, tid, "thread_sort_index", sort_index=tid)
+        return found
 
-def _tasks(run: Run, tracks: dict[int, str]) -> Iterator[Event]:
-    """Tasks of graphs' replays, on a track beside their stream's."""
-    order = np.lexsort((run.task_times[:, 0], run.task_stream))
-    for k in order.tolist():
-        stream = int(run.task_stream[k])
-        tid = TASKS + stream
-        tracks[tid] = f"{run.streams[stream]} graph tasks"
-        begin, end = run.task_times[k].tolist()
-        yield _slice(
-            tid, run.names[run.task_op[k]], begin, end, run,
-            launch=int(run.seq[run.task_launch[k]]), task=int(run.task_number[k]),
-            line=run.lines[run.task_line[k]], module=run.modules[run.task_module[k]],
+    # --- adding -----------------------------------------------------------------------------------
+
+    def track(self, tid: int, name: str, stream: int | None = None) -> str:
+        """Name a track; how events on it begin.  One of a device's stream is the device's."""
+        pid = PID if stream is None else PID + 1 + device_of(self.run.streams[stream])
+        self.tracks[pid, tid] = name
+        return f'"pid":{pid},"tid":{tid},'
+
+    def slices(
+        self, track: Any, names: Sequence[str], begin: Array, end: Array, args: Iterable[str]
+    ) -> None:
+        """Add slices on a track, or each on one of its own; names are JSON, args what stands in
+        the braces.
+        """
+        at, length = begin - self.run.begun, np.maximum(1, end - begin)
+        tracks = [track] * len(at) if isinstance(track, str) else track
+        self.at.append(at)
+        self.length.append(length)
+        self.text += [
+            f'{{"ph":"X",{t}"name":{name},"ts":{ts},"dur":{dur},"args":{{{a}}}}}'
+            for t, name, ts, dur, a in zip(
+                tracks, names, microseconds(at), microseconds(length), args, strict=True
+            )
+        ]
+
+    def points(self, moments: Array, texts: Iterable[str]) -> None:
+        """Add events without a length: all that they are, but for the time."""
+        at = np.maximum(moments - self.run.begun, 0)
+        self.at.append(at)
+        self.length.append(np.zeros(len(at), np.int64))
+        self.text += [
+            f'{{{text},"ts":{ts}}}' for text, ts in zip(texts, microseconds(at), strict=True)
+        ]
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def _slices(self) -> None:
+        run, done = self.run, self.profile.order.done
+        started, ended = run.time("started"), run.time("ended")
+        shown = np.flatnonzero(done & ~np.isin(run.kind, (w.TOUCH, w.BARRIER)))
+        for stream in np.unique(run.stream[shown]).tolist():
+            own = shown[run.stream[shown] == stream]
+            own = own[np.argsort(started[own], kind="stable")]
+            rows = np.minimum(beside(started[own], ended[own]), BESIDE - 1)
+            self.place[own] = STREAMS + stream * BESIDE + rows
+            tracks = [
+                self.track(STREAMS + stream * BESIDE + row,
+                           run.streams[stream] + (f" +{row}" if row else ""), stream)
+                for row in range(int(rows.max(initial=0)) + 1)
+            ]  # fmt: skip
+            names = _picked(self.names, run.op[own])
+            self.slices(_picked(tracks, rows), names, started[own], ended[own], self._about(own))
+
+    def _about(self, own: Array) -> list[str]:
+        """The arguments of instructions' slices."""
+        run, waits = self.run, self.profile.waits
+        operands = self._operands()
+        first, last = run.offsets[own].tolist(), run.offsets[own + 1].tolist()
+        known = np.column_stack((run.module, run.forward, run.forward_spot))[own]
+        _, example, which = np.unique(known, axis=0, return_index=True, return_inverse=True)
+        origins = [
+            json.dumps(origin_of(run, i).known(), separators=(",", ":"))[1:-1]
+            for i in own[example].tolist()
+        ]
+        columns = (
+            run.seq, run.line, run.nbytes, run.flops, run.status, waits.dep, waits.queue,
+            waits.sched,
         )  # fmt: skip
+        line = self.line
+        return [
+            f'"id":{seq},"line":{line[at]},"bytes":{nbytes},"flops":{flops},"status":{status},'
+            f'{origins[origin]}{"," if origins[origin] else ""}"wait_dep_ns":{dep},'
+            f'"wait_queue_ns":{queue},"wait_sched_ns":{sched},'
+            f'"operands":[{",".join(operands[a:b])}]'
+            for seq, at, nbytes, flops, status, dep, queue, sched, origin, a, b in zip(
+                *(c[own].tolist() for c in columns), which.ravel().tolist(), first, last,
+                strict=True,
+            )
+        ]  # fmt: skip
 
+    def _operands(self) -> list[str]:
+        styles = [ACCESS[k][2] for k in range(len(ACCESS))]
+        access, tensor = (self.run.access & 3).tolist(), self.run.tensor.tolist()
+        return [f'"{styles[a]} t{t}"' for a, t in zip(access, tensor, strict=True)]
 
-def _helpers(run: Run, tracks: dict[int, str]) -> Iterator[Event]:
-    """Shares of helpers in large kernels, a track each."""
-    for k in np.argsort(run.share_times[:, 0], kind="stable").tolist():
-        stream, helper, i = int(run.share_stream[k]), int(run.share_helper[k]), run.share_of[k]
-        tid = HELPERS + stream * w.MAX_TEAM + helper
-        tracks[tid] = helper_name(run, stream, helper)
-        begin, end = run.share_times[k].tolist()
-        yield _slice(tid, run.names[run.op[i]], begin, end, run, id=int(run.seq[i]),
-                     chunks=int(run.share_chunks[k]))  # fmt: skip
+    def _tasks(self) -> None:
+        """Tasks of graphs' replays, on a track beside their stream's."""
+        run, modules = self.run, _quoted(self.run.modules)
+        order = np.lexsort((run.task_times[:, 0], run.task_stream))
+        for stream in np.unique(run.task_stream).tolist():
+            own = order[run.task_stream[order] == stream]
+            track = self.track(TASKS + stream, f"{run.streams[stream]} graph tasks", stream)
+            args = (
+                f'"launch":{launch},"task":{task},"line":{self.line[line]},"module":{modules[m]}'
+                for launch, task, line, m in zip(
+                    run.seq[run.task_launch[own]].tolist(), run.task_number[own].tolist(),
+                    run.task_line[own].tolist(), run.task_module[own].tolist(), strict=True,
+                )
+            )  # fmt: skip
+            names = _picked(self.names, run.task_op[own])
+            begin, end = run.task_times[own].T
+            self.slices(track, names, begin, end, args)
 
+    def _helpers(self) -> None:
+        """Shares of helpers in large kernels, a track each."""
+        run = self.run
+        order = np.argsort(run.share_times[:, 0], kind="stable")
+        who = np.column_stack((run.share_stream, run.share_helper))[order]
+        for stream, helper in np.unique(who, axis=0).tolist():
+            own = order[(who == (stream, helper)).all(axis=1)]
+            tid = HELPERS + stream * w.MAX_TEAM + helper
+            track = self.track(tid, helper_name(run, stream, helper))
+            of = run.share_of[own]
+            args = (
+                f'"id":{seq},"chunks":{chunks}'
+                for seq, chunks in zip(
+                    run.seq[of].tolist(), run.share_chunks[own].tolist(), strict=True
+                )
+            )
+            begin, end = run.share_times[own].T
+            self.slices(track, _picked(self.names, run.op[of]), begin, end, args)
 
-def _gaps(profile: Any, tracks: dict[int, str]) -> Iterator[Event]:
-    """When a stream stood still, and why."""
-    run = profile.run
-    for lane in profile.lanes:
-        tid = WAITS + lane.stream
-        tracks[tid] = f"{run.streams[lane.stream]} waits"
-        waiting = np.flatnonzero(lane.state != STATES.index("run"))
-        for k in waiting.tolist():
-            i = int(lane.instruction[k])
-            about = {"id": int(run.seq[i]), "op": run.names[run.op[i]]} if i >= 0 else {}
-            yield _slice(
-                tid, STATES[lane.state[k]], int(lane.begin[k]), int(lane.end[k]), run, **about
+    def _gaps(self) -> None:
+        """When a stream stood still, and why."""
+        states = _quoted(STATES)
+        for lane in self.profile.lanes:
+            name = f"{self.run.streams[lane.stream]} waits"
+            track = self.track(WAITS + lane.stream, name, lane.stream)
+            own = lane.state != STATES.index("run")
+            names = _picked(states, lane.state[own])
+            self.slices(
+                track, names, lane.begin[own], lane.end[own], self._named(lane.instruction[own])
             )
 
+    def _named(self, instructions: Array) -> list[str]:
+        """Number and operator, where there is an instruction."""
+        run = self.run
+        seq, op = run.seq[instructions].tolist(), run.op[instructions].tolist()
+        return [
+            f'"id":{s},"op":{self.names[o]}' if i >= 0 else ""
+            for i, s, o in zip(instructions.tolist(), seq, op, strict=True)
+        ]
 
-def _python(run: Run, tracks: dict[int, str]) -> Iterator[Event]:
-    """Waits of the issuing threads."""
-    threads = {t: k for k, t in enumerate(dict.fromkeys(run.wait_thread.tolist()))}
-    order = np.argsort(run.wait_times[:, 0], kind="stable")
-    until: dict[int, int] = {}
-    for k in order.tolist():
-        thread = int(run.wait_thread[k])
-        tid = PYTHON + threads[thread]
-        tracks[tid] = "python" if not threads[thread] else f"python {thread}"
-        begin, end = run.wait_times[k].tolist()
-        begin = max(begin, until.get(tid, begin))
-        if end > begin:
-            until[tid] = end
-            yield _slice(tid, CAUSES[run.wait_cause[k]], begin, end, run)
-            if CAUSES[run.wait_cause[k]] == "sync":
-                yield {"ph": "i", "s": "t", "pid": PID, "tid": tid, "name": "sync",
-                       "ts": _us(begin - run.begun), "args": {}}  # fmt: skip
+    def _python(self) -> None:
+        """Waits of the issuing threads."""
+        run, causes = self.run, _quoted(CAUSES)
+        order = np.argsort(run.wait_times[:, 0], kind="stable")
+        for k, thread in enumerate(dict.fromkeys(run.wait_thread.tolist())):
+            own = order[run.wait_thread[order] == thread]
+            begin, end = run.wait_times[own].T
+            begin = np.maximum(begin, np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1])))
+            real = end > begin
+            track = self.track(PYTHON + k, f"python {thread}" if k else "python")
+            names = _picked(causes, run.wait_cause[own][real])
+            self.slices(track, names, begin[real], end[real], [""] * len(names))
+            synced = begin[real & (run.wait_cause[own] == CAUSES.index("sync"))]
+            self.points(
+                synced, [f'"ph":"i","s":"t",{track}"name":"sync","args":{{}}'] * len(synced)
+            )
+
+    def _path(self) -> None:
+        """The observed path as a track of its own: viewers cannot mark slices of others."""
+        run, path = self.run, self.profile.observed
+        names, about = [], []
+        for s in path:
+            i = s.instruction
+            names.append(json.dumps(s.cause if i < 0 else f"{s.cause} {run.names[run.op[i]]}"))
+            about.append(f'"id":{run.seq[i]},"line":{self.line[run.line[i]]}' if i >= 0 else "")
+        begin = np.array([s.begin for s in path], np.int64)
+        end = np.array([s.end for s in path], np.int64)
+        self.slices(self.track(PATH, "critical path"), names, begin, end, about)
+
+    def _counters(self) -> None:
+        """Bytes of each memory, and instructions that are issued and not released."""
+        run = self.run
+        for space in spaces_of(run):
+            memory = self.profile.memory_of(space)
+            self._counter(PID + 1 + device_of(space), "memory", "bytes", memory.time, memory.nbytes)
+        issued, released = run.time("issued"), run.time("released")
+        moments = np.concatenate((issued[issued > 0], released[released > 0]))
+        change = np.repeat((1, -1), ((issued > 0).sum(), (released > 0).sum()))
+        order = np.argsort(moments, kind="stable")
+        level = np.cumsum(change[order])
+        self._counter(PID, "in flight", "instructions", moments[order], level)
+
+    def _counter(self, pid: int, name: str, of: str, moments: Array, values: Array) -> None:
+        """A counter; of several values of one moment the last is what was."""
+        last = np.append(moments[1:] != moments[:-1], True)[: len(moments)]
+        head = f'"ph":"C","pid":{pid},"tid":0,"name":"{name}","args":{{"{of}":'
+        self.points(moments[last], [f"{head}{n}}}" for n in values[last].tolist()])
+
+    def _flows(self, edges: str) -> None:
+        run, place = self.run, self.place
+        started, ended = run.time("started"), run.time("ended")
+        chosen = _reduced(run) if edges == "all" else np.arange(len(run.source))
+        source, target = run.source[chosen], run.target[chosen]
+        shown = (place[source] >= 0) & (place[target] >= 0)
+        if edges == "gating":
+            shown &= self.profile.order.producer[target] == source
+        chosen, source, target = chosen[shown], source[shown], target[shown]
+        kinds = [ACCESS[k][2] for k in range(len(ACCESS))]
+        both = [
+            f'"cat":"{kinds[a]}","name":"{kinds[a]} {HAZARDS[h]}","id":{number}'
+            for number, (a, h) in enumerate(
+                zip((run.access[run.operand[chosen]] & 3).tolist(), run.hazard[chosen].tolist(),
+                    strict=True), 1
+            )
+        ]  # fmt: skip
+        pids = {tid: pid for pid, tid in self.tracks}
+        where = {tid: f'"pid":{pid},"tid":{tid}' for tid, pid in pids.items()}
+        last = np.maximum(started[source], ended[source] - 1)  # inside the slice, which ends before
+        for head, of, moments in (
+            ('"ph":"s"', source, last), ('"ph":"f","bp":"e"', target, started[target]),
+        ):  # fmt: skip
+            tids = place[of].tolist()
+            texts = [f"{head},{where[t]},{b}" for t, b in zip(tids, both, strict=True)]
+            self.points(moments, texts)
 
 
-def _path(profile: Any, tracks: dict[int, str]) -> Iterator[Event]:
-    """The observed path as a track of its own: viewers cannot mark slices of others."""
-    run = profile.run
-    tracks[PATH] = "critical path"
-    for s in profile.observed:
-        i = s.instruction
-        name = s.cause if i < 0 else f"{s.cause} {run.names[run.op[i]]}"
-        about = {} if i < 0 else {"id": int(run.seq[i]), "line": run.lines[run.line[i]]}
-        yield _slice(PATH, name, s.begin, s.end, run, **about)
-
-
-def _counters(profile: Any) -> Iterator[Event]:
-    """Bytes of tensors, and instructions that are issued and not released."""
-    run, memory = profile.run, profile.memory_data
-    for t, n in zip(memory.time.tolist(), memory.nbytes.tolist(), strict=True):
-        yield _counter("memory", t, run, bytes=n)
-    issued, released = run.time("issued"), run.time("released")
-    moments = np.concatenate((issued[issued > 0], released[released > 0]))
-    change = np.concatenate((np.ones((issued > 0).sum()), -np.ones((released > 0).sum())))
-    order = np.argsort(moments, kind="stable")
-    for t, n in zip(moments[order].tolist(), np.cumsum(change[order]).tolist(), strict=True):
-        yield _counter("in flight", t, run, instructions=int(n))
-
-
-def _counter(name: str, t: int, run: Run, **value: int) -> Event:
-    ts = _us(max(t, run.begun) - run.begun)
-    return {"ph": "C", "pid": PID, "tid": 0, "name": name, "ts": ts, "args": value}
-
-
-def _flows(profile: Any, place: dict[int, int], edges: str) -> Iterator[Event]:
-    run = profile.run
-    started, ended = run.time("started").tolist(), run.time("ended").tolist()
-    chosen = _reduced(run) if edges == "all" else np.arange(len(run.source))
-    number = 0
-    for e in chosen.tolist():
-        a, b = int(run.source[e]), int(run.target[e])
-        if a not in place or b not in place:
-            continue
-        if edges == "gating" and int(profile.order.producer[b]) != a:
-            continue
-        number += 1
-        kind = ACCESS[int(run.access[run.operand[e]]) & 3][2]
-        name = f"{kind} {HAZARDS[run.hazard[e]]}"
-        both = {"pid": PID, "cat": kind, "name": name, "id": number}
-        last = max(started[a], ended[a] - 1)  # inside the slice, which ends before `ended`
-        yield {"ph": "s", "tid": place[a], "ts": _us(last - run.begun), **both}
-        yield {"ph": "f", "bp": "e", "tid": place[b], "ts": _us(started[b] - run.begun), **both}
-
-
-def _reduced(run: Run) -> np.ndarray[Any, Any]:
+def _reduced(run: Run) -> Array:
     """Edges that do not follow from two others: the rest is implied for the eye."""
     before: dict[int, set[int]] = {}
     for a, b in zip(run.source.tolist(), run.target.tolist(), strict=True):
@@ -259,88 +347,3 @@ def _reduced(run: Run) -> np.ndarray[Any, Any]:
         if not any(a in before.get(c, ()) for c in before[b] if c != a)
     ]
     return np.array(kept, np.int64)
-
-
-# --- checking -----------------------------------------------------------------------------------
-
-
-def problems(trace: Any) -> list[str]:
-    """What a viewer would drop or refuse of a trace, in words; nothing if it is as it should be."""
-    found: list[str] = []
-    listed = trace.get("traceEvents") if isinstance(trace, dict) else None
-    if not isinstance(listed, list):
-        return ["no list traceEvents"]
-    tracks: dict[tuple[Any, Any], list[tuple[int, int, str]]] = {}
-    flows: dict[Any, list[Event]] = {}
-    counters: dict[str, float] = {}
-    named, timed = set(), False
-    for k, e in enumerate(listed):
-        missing = [field for field in ("ph", "pid", "tid", "name") if field not in e]
-        if e.get("ph") != "M" and "ts" not in e:
-            missing.append("ts")
-        if missing:
-            found.append(f"event {k} has no {', '.join(missing)}")
-            continue
-        kind = e["ph"]
-        if kind == "M":
-            if timed:
-                found.append(f"event {k}: {e['name']} stands behind events with a time")
-            if e["name"] == "thread_name":
-                named.add(e["tid"])
-            continue
-        timed = True
-        if e["ts"] < 0 or round(e["ts"], 3) != e["ts"]:
-            found.append(f"event {k} {e['name']}: ts {e['ts']} is no whole number of nanoseconds")
-        begin = round(e["ts"] * 1000)
-        if kind == "X":
-            if e.get("dur", -1) < 0:
-                found.append(f"event {k} {e['name']}: dur {e.get('dur')}")
-                continue
-            span = (begin, begin + round(e["dur"] * 1000), e["name"])
-            tracks.setdefault((e["pid"], e["tid"]), []).append(span)
-        elif kind in "sf":
-            flows.setdefault((e.get("cat"), e["name"], e.get("id")), []).append(e)
-        elif kind == "C":
-            if e["ts"] < counters.get(e["name"], 0):
-                found.append(f"counter {e['name']} goes back in time at {e['ts']}")
-            counters[e["name"]] = e["ts"]
-        elif kind != "i":
-            found.append(f"event {k}: phase {kind!r} is not one of M X s f C i")
-    for (_, tid), spans in tracks.items():
-        if tid not in named:
-            found.append(f"track {tid} has no name")
-        found += _overlaps(tid, spans)
-    covers = {track: _cover(spans) for track, spans in tracks.items()}
-    for key, pair in flows.items():
-        found += _flow_problems(key, pair, covers)
-    return found
-
-
-def _overlaps(tid: Any, spans: list[tuple[int, int, str]]) -> Iterator[str]:
-    open_: list[tuple[int, str]] = []
-    for begin, end, name in sorted(spans, key=lambda s: (s[0], -s[1])):
-        while open_ and open_[-1][0] <= begin:
-            open_.pop()
-        if open_ and end > open_[-1][0]:
-            yield f"track {tid}: {name} at {begin / 1000} us overlaps {open_[-1][1]}, not nested"
-        open_.append((end, name))
-
-
-def _cover(spans: list[tuple[int, int, str]]) -> tuple[list[int], list[int]]:
-    """Begins of the slices in order, and for each the latest end of it and those before."""
-    ordered = sorted(spans)
-    return [s[0] for s in ordered], list(itertools.accumulate((s[1] for s in ordered), max))
-
-
-def _flow_problems(key: Any, pair: list[Event], covers: Any) -> Iterator[str]:
-    if [e["ph"] for e in pair] not in (["s", "f"], ["f", "s"]):
-        yield f"flow {key} is not one s and one f"
-        return
-    for e in pair:
-        at = round(e["ts"] * 1000)
-        begins, ends = covers.get((e["pid"], e["tid"]), ([], []))
-        k = bisect.bisect_right(begins, at) - 1
-        if k < 0 or ends[k] < at:
-            yield f"flow {key}: its {e['ph']} at {e['ts']} us is in no slice of track {e['tid']}"
-        if e["ph"] == "f" and e.get("bp") != "e":
-            yield f"flow {key}: its f has no bp e"

@@ -15,11 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.profiler.devices import TIMED, said_of
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run import CAUSES as HOST_CAUSES
 from flowvm.profiler.run import Run
 from flowvm.profiler.sharing import helper_lanes
-from flowvm.profiler.waits import STATES
+from flowvm.profiler.spaces import spaces_of
+from flowvm.profiler.tables import births
+from flowvm.profiler.views.memory_parts import PARTS, course_of
+from flowvm.profiler.waits import STATES, by_device
 from flowvm.vm import layout as w
 
 __all__ = ["html"]
@@ -28,6 +32,7 @@ Array = np.ndarray[Any, Any]
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
+MOMENTS = 600  # of a memory that are drawn
 
 
 def html(profile: Any) -> str:
@@ -71,9 +76,6 @@ class _Page:
         run, profile = self.run, self.profile
         self._instructions()
         lanes = self._lanes()
-        memory = profile.memory_data
-        self.put("memory.time", "f", np.clip(self.since(memory.time), 0, run.wall))
-        self.put("memory.nbytes", "f", memory.nbytes)
         summary = profile.summary()
         tables = {
             by: [dataclasses.asdict(row) for row in profile.table(by)[:MOST_LINES]]
@@ -91,21 +93,36 @@ class _Page:
             "names": run.names,
             "lines": run.lines,
             "streams": run.streams,
+            "order": by_device(run, list(range(len(run.streams)))),
             "modules": run.modules,
             "sources": run.info.get("sources", {}),
             "states": ALL_STATES,
             "meaning": {name: said for name, (_, _, said) in CAUSES.items()},
             "lanes": lanes,
-            "memory": {
-                "peak": memory.peak,
-                "peak_time": max(0, memory.peak_time - run.begun),
-                "before": memory.before,
-                "owners": [dataclasses.asdict(o) for o in memory.owners[:40]],
-                "advice": profile.memory().advice,
-            },
+            "devices": said_of(run),
+            "parts": [[name, colour] for _, colour, name in PARTS],
+            "memories": [self._memory(k, space) for k, space in enumerate(spaces_of(run))],
+            "timed": [TIMED[k] for k in sorted(TIMED)],
             "plans": self._plans(),
             "columns": self.columns,
             "kinds": self.kinds,
+        }
+
+    def _memory(self, number: int, space: str) -> dict[str, Any]:
+        """What a memory was for over time, in as many columns as a screen has."""
+        run, data = self.run, self.profile.memory_of(space)
+        course = course_of(run, data, births(run, space), space, MOMENTS)
+        parts = np.array(course.parts, np.int64).reshape(-1, len(PARTS))
+        for k, (_, _, name) in enumerate(PARTS):
+            self.put(f"memory{number}.{name}", "f", parts[:, k])
+        return {
+            "space": space,
+            "peak": data.peak,
+            "peak_time": max(0, data.peak_time - run.begun),
+            "before": data.before,
+            "at_peak": course.at_peak,
+            "owners": [dataclasses.asdict(o) for o in data.owners[:40]],
+            "advice": self.profile.memory(space).advice,
         }
 
     def _instructions(self) -> None:
@@ -115,6 +132,8 @@ class _Page:
             self.put(name, "i", getattr(run, name))
         for name in ("module", "forward"):
             self.put(name, "i", getattr(run, name))
+        self.put("opened", "f", np.where(run.clock > 0, self.since(run.opened), -1))
+        self.put("clock", "b", run.clock)
         for name in ("issued", "started", "ended"):
             self.put(name, "f", np.maximum(0, self.since(run.time(name))))
         for name in ("dep", "queue", "sched"):
@@ -175,38 +194,48 @@ class _Page:
         return lanes
 
     def _plans(self) -> list[dict[str, Any]]:
-        """What each graph's launches ran, by task."""
+        """What each graph's launches ran, by task; of a device's nobody knows each task's time."""
         run = self.run
         found: dict[str, dict[int, list[int]]] = {}
         for k in range(len(run.task_launch)):
             name = run.names[run.op[run.task_launch[k]]]
             found.setdefault(name, {}).setdefault(int(run.task_number[k]), []).append(k)
-        plans = []
-        for name, tasks in found.items():
-            launches = np.unique(run.task_launch[[k for own in tasks.values() for k in own]])
-            rows = []
-            for number, own in sorted(tasks.items()):
-                times = run.task_times[own]
-                rows.append({
-                    "task": number, "op": run.names[run.task_op[own[0]]], "count": len(own),
-                    "time": int((times[:, 1] - times[:, 0]).sum()),
-                    "module": run.modules[run.task_module[own[0]]],
-                    "stream": run.streams[run.task_stream[own[0]]],
-                    "line": run.lines[run.task_line[own[0]]],
-                })  # fmt: skip
-            about: dict[str, Any] = {"actors": [], "notes": []}
-            if name in run.info.get("plans", {}):
-                view = self.profile.plan(name).to_dict()
-                about = {
-                    key: view[key] for key in ("actors", "notes", "regst_num", "registers", "chunk")
-                }
-            plans.append(
-                {
-                    "name": name,
-                    "launches": len(launches),
-                    "tasks": rows,
-                    "time": sum(r["time"] for r in rows),
-                    **about,
-                }
-            )
-        return plans
+        for name in run.info.get("plans", {}):
+            if name in run.names and run.clock[run.op == run.names.index(name)].any():
+                found.setdefault(name, {})
+        return [self._plan(name, tasks) for name, tasks in found.items()]
+
+    def _plan(self, name: str, tasks: dict[int, list[int]]) -> dict[str, Any]:
+        run = self.run
+        rows = []
+        for number, own in sorted(tasks.items()):
+            times = run.task_times[own]
+            rows.append({
+                "task": number, "op": run.names[run.task_op[own[0]]], "count": len(own),
+                "time": int((times[:, 1] - times[:, 0]).sum()),
+                "module": run.modules[run.task_module[own[0]]],
+                "stream": run.streams[run.task_stream[own[0]]],
+                "line": run.lines[run.task_line[own[0]]],
+            })  # fmt: skip
+        about: dict[str, Any] = {"actors": [], "notes": []}
+        launches = np.unique(run.task_launch[[k for own in tasks.values() for k in own]])
+        if name in run.info.get("plans", {}):
+            view = self.profile.plan(name)
+            if not rows:
+                launches = np.flatnonzero(run.op == run.names.index(name))
+                rows = [
+                    {"task": t.number, "op": t.op, "count": len(launches), "time": 0,
+                     "module": t.module, "stream": t.stream, "line": t.line}
+                    for t in view.tasks
+                ]  # fmt: skip
+            known = view.to_dict()
+            about = {
+                key: known[key] for key in ("actors", "notes", "regst_num", "registers", "chunk")
+            }
+        return {
+            "name": name,
+            "launches": len(launches),
+            "tasks": rows,
+            "time": sum(r["time"] for r in rows),
+            **about,
+        }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flowvm.profiler.devices import said_of
 from flowvm.profiler.grammar import (
     CAUSES,
     Column,
@@ -55,6 +56,7 @@ class Critical(View):
     floor: int
     floor_path: tuple[str, ...]  # operators on the floor path with their counts
     what_if: tuple[tuple[str, int], ...]  # operator, the floor without it
+    devices: str = ""  # what times of devices are, where there are any
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -95,6 +97,8 @@ class Critical(View):
         screen.lines += flowed(((step, "") for step in steps), width, " ", " " * 8) if steps else []
         for op, without in self.what_if:
             screen.add(("   what-if ", "head"), f"{op} free: {ms(self.floor)} → {ms(without)} ms")
+        if self.devices:
+            screen.add((f" devices: times {self.devices}", "head"))
         return screen
 
 
@@ -125,6 +129,7 @@ def critical(profile: Any) -> Critical:
         floor.length,
         _shortened(names),
         tuple((op, profile.what_if(op)) for op in _heaviest(run, floor.path)),
+        said_of(run),
     )
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.devices import said_of
 from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
 from flowvm.profiler.run import Run
+from flowvm.profiler.waits import by_device
 from flowvm.vm import layout as w
 from flowvm.vm.edges import HAZARDS
 from flowvm.vm.lanes import draw_lanes
@@ -63,6 +65,7 @@ class Dag(View):
     rows: tuple[DagRow, ...]
     hidden: int
     hint: str
+    devices: str = ""  # what times of devices are, where there are any
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -96,6 +99,8 @@ class Dag(View):
         if self.hidden:
             legend.append((f"{self.hidden:,} rows hidden: {self.hint}", "head"))
         screen.lines += flowed(legend, width, "  ")
+        if self.devices:
+            screen.add((f" devices: times {self.devices}", "head"))
         return screen
 
 
@@ -159,13 +164,13 @@ def dag(
     if limit is not None and len(chosen) > limit:
         hidden = len(chosen) - limit
         chosen = chosen[:limit]
-    streams = sorted({int(run.stream[i]) for i in chosen})
+    streams = by_device(run, list({int(run.stream[i]) for i in chosen}))
     lane_of = {stream: k for k, stream in enumerate(streams)}
     row_of = {int(i): r for r, i in enumerate(chosen)}
     on_path = {s.instruction for s in profile.observed if s.cause == "run"}
     rows = [_row(profile, int(i), lane_of, row_of, on_path) for i in chosen]
     hint = "p.graph(limit=None)" if around is None else f"p.graph(around={around}, limit=None)"
-    return Dag(tuple(run.streams[s] for s in streams), tuple(rows), hidden, hint)
+    return Dag(tuple(run.streams[s] for s in streams), tuple(rows), hidden, hint, said_of(run))
 
 
 def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:

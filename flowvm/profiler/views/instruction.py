@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.devices import TIMED, steps_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, cropped, ms, rate, size
 from flowvm.profiler.run import Run
 from flowvm.profiler.sharing import Helped, helpers_of
@@ -17,7 +18,6 @@ from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.profiler.views.why import steps
 from flowvm.vm import layout as w
 from flowvm.vm.edges import HAZARDS
-from flowvm.vm.flight import TIMES
 
 __all__ = ["Instr", "Instrs", "Met", "Used"]
 
@@ -70,6 +70,7 @@ class Instr(View):
     tasks: tuple[tuple[int, str, int], ...]  # of a launch: number, operator, ns
     stack: tuple[str, ...]  # lines, innermost first, at level 3
     helpers: tuple[Helped, ...] = ()  # that took part, from level 2 on
+    timed: str = ""  # of a device's: whose its times are
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -81,7 +82,7 @@ class Instr(View):
                    (failed, "bad"))  # fmt: skip
         screen.lines += self.spot.lines(4, width) + self.origin.lines(1, width)
         screen.add(" ", (steps(self.times, width - 1), "head"))
-        told = [f"ran {ms(self.run)} ms"]
+        told = [f"ran {ms(self.run)} ms" + (f", {self.timed}" if self.timed else "")]
         if self.nbytes:
             told.append(size(self.nbytes))
         if self.run and self.nbytes:
@@ -163,7 +164,7 @@ def _instruction(profile: Any, i: int) -> Instr:
         run.streams[run.stream[i]],
         run.lines[run.line[i]],
         spot_of(run, i), origin_of(run, i),
-        tuple((n, int(run.time(n)[i]) - run.begun if run.time(n)[i] else -1) for n in TIMES),
+        steps_of(run, i),
         max(0, int(run.time("ended")[i] - run.time("started")[i])),
         int(waits.dep[i]), int(waits.queue[i]), int(waits.sched[i]),
         int(run.nbytes[i]), int(run.flops[i]), int(run.status[i]),
@@ -175,7 +176,7 @@ def _instruction(profile: Any, i: int) -> Instr:
         tuple(zip(run.task_number[mine].tolist(),
                   (run.names[k] for k in run.task_op[mine]), lasted.tolist(), strict=True)),
         tuple(run.lines[k] for k in stack),
-        helpers_of(run, i),
+        helpers_of(run, i), TIMED[int(run.clock[i])],
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from flowvm.profiler.grammar import (
     size,
     table,
 )
+from flowvm.vm.spaces import HOST, Space
 
 __all__ = ["Live", "StreamNow"]
 
@@ -50,7 +51,8 @@ class Live(View):
 
     `rates` are instructions a second of each look, oldest first.  `lines` are (line, share of the
     window, share of it in which Python waited there).  `step` is what was named last by
-    `flow.profiler.span` or `mark`, and how often a second it is.
+    `flow.profiler.span` or `mark`, and how often a second it is.  `sched` is the scheduler: its
+    share of a processor, what it has received and not dispatched, and what it receives a second.
     """
 
     pid: int
@@ -69,13 +71,12 @@ class Live(View):
     compiling: tuple[str, ...]  # those that threads wait for now
     captured_again: int
     errors: int
-    live_bytes: int
-    peak_bytes: int
-    reserved_bytes: int
+    memory: tuple[Space, ...]
     lines: tuple[tuple[str, float, float], ...]
     sampled: float
     idle: float  # seconds since anything was done, with something pending
     note: str = ""
+    sched: StreamNow | None = None
 
     def screen(self, width: int) -> Screen:
         out = Screen()
@@ -107,18 +108,21 @@ class Live(View):
                 _causes(s),
                 _count(s.rate),
             )
-            for s in self.streams
+            for s in (*([] if self.sched is None else [self.sched]), *self.streams)
         ]
         out.lines += table(columns, rows, width)
         out.lines += flowed(self._counters(), width)
         if self.idle >= 2:
             out.add((f" nothing done for {self.idle:.0f} s: press w, or flowvm top --dump", "bad"))
-        share = self.live_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
-        out.add(
-            " mem [", (bar(share, BAR).ljust(BAR), "run"), "] ",
-            f"{size(self.live_bytes)} of {size(self.reserved_bytes)} reserved   "
-            f"peak {size(self.peak_bytes)}",
-        )  # fmt: skip
+        several = len(self.memory) > 1
+        most = max((len(m.name) for m in self.memory), default=0)
+        for m in self.memory:
+            share = m.live / m.reserved if m.reserved else 0.0
+            name = f"{m.name:<{most}} " if several else ""
+            out.add(
+                f" mem {name}[", (bar(share, BAR).ljust(BAR), "run"), "] ",
+                f"{size(m.live)} of {size(m.reserved)} reserved   peak {size(m.peak)}",
+            )  # fmt: skip
         hot: Line = [(" hot lines", "")]
         for line, part, waited in self.lines[:MOST_LINES]:
             glyph, style, _ = CAUSES["sync" if waited > part / 2 else "run"]
@@ -150,7 +154,9 @@ class Live(View):
         parts += [f"{name} {_count(often)}/s"] if name else []
         parts += [f"{s.name} {percent(s.util)}{' ' + _causes(s) if s.causes else ''}"
                   for s in self.streams]  # fmt: skip
-        parts += [f"in flight {self.in_flight}", f"mem {size(self.live_bytes)}"]
+        parts.append(f"in flight {self.in_flight}")
+        held = [(m.name if m.name != HOST else "", m.live) for m in self.memory]
+        parts += [" ".join(filter(None, ("mem", name, size(live)))) for name, live in held]
         parts += [f"{line} {percent(share)}" for line, share, _ in self.lines[:1]]
         parts += [f"NOTHING DONE for {self.idle:.0f} s"] if self.idle >= 2 else []
         return " | ".join(parts)

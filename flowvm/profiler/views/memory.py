@@ -27,6 +27,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run import Run
+from flowvm.profiler.spaces import HOST, inside, space_named, spaces_of, taken
 from flowvm.profiler.tables import births, repeats
 from flowvm.profiler.views.memory_parts import PARTS, course_of, together
 
@@ -71,7 +72,7 @@ class MemoryView(View):
     `course` has, for each of equal parts of the run, PARTS when their sum was largest; `at_peak`
     has PARTS at the peak.  `earlier` is of the `before` bytes that were there before the run what
     lives still.  `waiting` are (bytes, tensors) to be released at the peak, `waits_for` what most
-    of them wait for.
+    of them wait for.  It is the memory of `space`; `others` are other memories and their peaks.
     """
 
     wall: int
@@ -90,13 +91,16 @@ class MemoryView(View):
     waits_for: str
     most_waiting: int
     advice: tuple[str, ...]
+    space: str = HOST
+    others: tuple[tuple[str, int], ...] = ()
 
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
         during = f" in {self.during}" if self.during else ""
+        of = f"  {self.space}" if self.others else ""
         screen.add(
-            (f" memory  peak {size(self.peak)}", "verdict"),
+            (f" memory{of}  peak {size(self.peak)}", "verdict"),
             f" at {ms(self.peak_time)} ms{during}",
             (f" · {size(self.end)} at the end", "head"),
         )
@@ -117,6 +121,10 @@ class MemoryView(View):
                  f"{self.waiting[1]:,} tensors", "dep"),
                 f", let go of, but needed by {self.waits_for}",
             )  # fmt: skip
+        if self.others:
+            peaks = [f"{name} {size(peak)}" for name, peak in self.others]
+            ask = f"p.memory({self.others[0][0]!r})"
+            screen.add((f" other memories, at most: {', '.join(peaks)}   {ask}", "head"))
         screen.lines += advised(self.advice, width)
         return screen.fitted(width)
 
@@ -174,11 +182,15 @@ def _coarser(course: Array, columns: int) -> Array:
     return found
 
 
-def memory_view(profile: Any) -> MemoryView:
-    """The memory of a Profile."""
+def memory_view(profile: Any, device: Any = None) -> MemoryView:
+    """The memory of a Profile: of a device, by default the first in use, else the host.
+
+    ArgumentError: nothing of that device is in the run.
+    """
     run: Run = profile.run
-    data = profile.memory_data
-    known = births(run)
+    space = space_named(run, device)
+    data = profile.memory_of(space)
+    known = births(run, space)
     moment = data.peak_time
     at_peak = (known.born <= moment) & (known.died > moment)
     let_go = at_peak & (known.freed <= moment)
@@ -192,24 +204,26 @@ def memory_view(profile: Any) -> MemoryView:
     places.sort(key=lambda p: (-p.nbytes, not p.suspect, -p.kept_bytes, p.name, p.line))
     shown = [p for k, p in enumerate(places) if (k < MOST_OWNERS and p.nbytes) or p.suspect]
     waiting = int(known.size[let_go].sum())
-    course = course_of(run, data, known)
+    course = course_of(run, data, known, space)
     view = MemoryView(
         wall=run.wall,
         peak=data.peak,
         peak_time=max(0, moment - run.begun),
-        during=_during(run, moment),
+        during=_during(run, moment, space),
         end=int(data.nbytes[-1]) if len(data.nbytes) else data.peak,
         before=data.before,
         scratch=data.scratch,
         course=course.parts,
         at_peak=course.at_peak,
         places=tuple(shown),
-        earlier=_earlier(run, data.before),
+        earlier=_earlier(run, data.before, space),
         of=sum(p.nbytes > 0 or p.suspect for p in places),
         waiting=(waiting, int(let_go.sum())),
         waits_for=_waits_for(profile, known.release[let_go], known.size[let_go]),
         most_waiting=course.most_waiting,
         advice=(),
+        space=space,
+        others=tuple((s, profile.memory_of(s).peak) for s in spaces_of(run) if s != space),
     )
     object.__setattr__(view, "advice", tuple(_advice(run, view)))
     return view
@@ -263,9 +277,9 @@ def _place(
     )
 
 
-def _earlier(run: Run, before: int) -> tuple[Place, ...]:
+def _earlier(run: Run, before: int, space: str) -> tuple[Place, ...]:
     """What was there before the run and lives at its end, by kind; at most `before` bytes."""
-    held = held_before(run)
+    held = held_before(run, space)
     found = []
     for number, kind in enumerate(KINDS):
         mine = [(nbytes, keeper) for k, nbytes, keeper in held if k == number]
@@ -279,10 +293,10 @@ def _earlier(run: Run, before: int) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def _during(run: Run, moment: int) -> str:
-    """The instruction that began at that moment, or was running."""
-    started, ended = run.time("started"), run.time("ended")
-    running = np.flatnonzero((started <= moment) & (ended > moment))
+def _during(run: Run, moment: int, space: str) -> str:
+    """The instruction that took its memory at that moment, or was running."""
+    started, ended = taken(run), run.time("ended")
+    running = np.flatnonzero((started <= moment) & (ended > moment) & inside(run, space))
     if not len(running):
         return ""
     i = int(running[np.argmax(started[running])])

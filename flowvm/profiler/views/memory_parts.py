@@ -15,6 +15,7 @@ import numpy as np
 
 from flowvm.profiler.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run import Run
+from flowvm.profiler.spaces import HOST, inside, returned, taken
 from flowvm.profiler.tables import Births, Memory
 
 __all__ = ["PARTS", "Course", "course_of", "together"]
@@ -41,23 +42,25 @@ class Course:
     most_waiting: int
 
 
-def course_of(run: Run, data: Memory, known: Births) -> Course:
-    """PARTS of the memory in COLUMNS equal parts of the run."""
+def course_of(
+    run: Run, data: Memory, known: Births, space: str = HOST, columns: int = COLUMNS
+) -> Course:
+    """PARTS of a memory in so many equal parts of the run."""
     none = [0] * len(PARTS)
     none[OTHER] = data.peak
-    times, level = _levels(run, data, known)
+    times, level = _levels(run, data, known, space)
     if not run.wall or not len(times):
-        return Course((tuple(none),) * COLUMNS * bool(run.wall), tuple(none), 0)
+        return Course((tuple(none),) * columns * bool(run.wall), tuple(none), 0)
     total = np.cumsum(level[:, -1]) + int(data.nbytes[0] if len(data.nbytes) else data.peak)
     level = np.cumsum(level[:, :-1], axis=0)
     room, parts = total.copy(), np.zeros_like(level)
     first = [WAITING, WORKSPACE, *(k for k in range(len(KINDS)) if k != OTHER)]
-    before = [sum(n for of, n, _ in held_before(run) if of == k) for k in range(len(PARTS))]
+    before = [sum(n for of, n, _ in held_before(run, space) if of == k) for k in range(len(PARTS))]
     for k in first:  # sizes are rounded up where they are counted: what is left is other
         parts[:, k] = np.clip(level[:, k] + before[k], 0, room)
         room -= parts[:, k]
     parts[:, OTHER] = room
-    borders = np.linspace(run.begun, run.ended, COLUMNS + 1)
+    borders = np.linspace(run.begun, run.ended, columns + 1)
     first_of = np.searchsorted(times, borders[:-1], side="left")
     last_of = np.searchsorted(times, borders[1:], side="right")
     found = []
@@ -74,18 +77,18 @@ def _last_most(values: Array, a: int, b: int) -> int:
     return b - 1 - int(np.argmax(values[a:b][::-1]))
 
 
-def _levels(run: Run, data: Memory, known: Births) -> tuple[Array, Array]:
+def _levels(run: Run, data: Memory, known: Births, space: str) -> tuple[Array, Array]:
     """Times in order, and by how much each of PARTS changes then, and the sum of all."""
     late = known.died > np.maximum(known.freed, known.born)  # let go of, and not released
     left = np.where(late, np.maximum(known.freed, known.born), known.died)
-    busy = (run.scratch > 0) & (run.time("released") > 0)
+    busy = (run.scratch > 0) & (run.time("released") > 0) & inside(run, space)
     scratch, everything = run.scratch[busy], len(PARTS)
     first = int(data.nbytes[0]) if len(data.nbytes) else data.peak
     changes = [
         (everything, data.time, np.diff(data.nbytes, prepend=first)),
         (OTHER, known.gone, -known.gone_size),
-        (WORKSPACE, run.time("ended")[busy], -scratch),
-        (WORKSPACE, run.time("started")[busy], scratch),
+        (WORKSPACE, returned(run)[busy], -scratch),
+        (WORKSPACE, taken(run)[busy], scratch),
         (WAITING, known.died[late], -known.size[late]),
         (WAITING, left[late], known.size[late]),
     ]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.devices import said_of
 from flowvm.profiler.expressions import true_of
 from flowvm.profiler.grammar import Column, Screen, View, counted, cropped, ms, rate, size, table
 from flowvm.profiler.run import Run
@@ -97,6 +98,7 @@ class Query(View):
     total: int
     run: int  # ns, of all that matched
     wait: int
+    devices: str = ""  # what times of devices are, where there are any
 
     def __iter__(self) -> Iterator[Matched]:
         return iter(self.rows)
@@ -120,6 +122,8 @@ class Query(View):
         hidden = self.count - len(self.rows)
         if hidden:
             screen.add((f" {hidden} more: p.query(..., limit=None)", "head"))
+        if self.devices:
+            screen.add((f" devices: times {self.devices}", "head"))
         return screen
 
 
@@ -251,4 +255,4 @@ def query(profile: Any, text: str, limit: int | None = MOST_ROWS) -> Query:
     alone = matched[~np.isin(matched - len(run), np.flatnonzero(
         np.isin(run.task_launch, matched[matched < len(run)])))]  # fmt: skip
     ran = int(nanoseconds["run"][alone].sum())
-    return Query(text, tuple(rows), len(matched), of.count, ran, waited)
+    return Query(text, tuple(rows), len(matched), of.count, ran, waited, said_of(profile.run))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.devices import said_of
 from flowvm.profiler.grammar import (
     ACCESS,
     CAUSES,
@@ -68,6 +69,7 @@ class Timeline(View):
     marks: tuple[tuple[int, str], ...]  # column, text
     gaps: tuple[Gap, ...]
     threshold: int
+    devices: str = ""  # what times of devices are, where there are any
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -98,8 +100,10 @@ class Timeline(View):
         for gap in self.gaps:
             times = f"   {ms(gap.begin)}–{ms(gap.end)}"
             cause = CAUSES[gap.cause][1]
-            text = cropped(f"{gap.lane}: {gap.text}", max(20, width - 28))
-            screen.add(padded(times, 18), (padded(gap.cause, 8), cause), text)
+            text = cropped(f"{gap.lane}: {gap.text}", max(20, width - 30))
+            screen.add(padded(times, 20), (padded(gap.cause, 8), cause), text)
+        if self.devices:
+            screen.add((f" devices: times {self.devices}", "head"))
         return screen
 
 
@@ -151,6 +155,7 @@ def timeline(
         marks,
         tuple(sorted(sorted(gaps, key=lambda g: g.begin - g.end)[:MOST_GAPS], key=_begin)),
         int(threshold),
+        said_of(run),
     )
 
 

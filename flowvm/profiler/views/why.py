@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.devices import TIMED, steps_of
 from flowvm.profiler.explaining import explain
 from flowvm.profiler.grammar import ACCESS, Screen, View, ms
 from flowvm.profiler.run import Run
@@ -22,7 +23,6 @@ from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.tensor import Tensor
 from flowvm.vm import layout as w
 from flowvm.vm.edges import HAZARDS
-from flowvm.vm.flight import TIMES
 
 __all__ = ["Producer", "Why", "find", "steps", "why"]
 
@@ -70,6 +70,7 @@ class Why(View):
     more_blocks: int
     what_if: tuple[tuple[str, int, int], ...]  # what, the floor now, the floor then
     threads: int = 1  # that ran it, as far as was recorded
+    timed: str = ""  # of a device's: whose its times are
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -117,12 +118,14 @@ class Why(View):
                 ("sched", "sched"), f" {ms(self.sched)} ms   ",
                 ("ran", "run"), f" {ms(self.run)} ms",
                 f" on {self.threads} threads" if self.threads > 1 else "",
+                (f", {self.timed}" if self.timed else "", "head"),
             )  # fmt: skip
 
 
 def steps(times: Sequence[tuple[str, int]], width: int) -> str:
     """When what happened, in a line; without the VM's own steps where there is no room."""
-    for left_out in ((), ("received", "dispatched"), ("received", "ready", "dispatched")):
+    own = ("received", "dispatched")
+    for left_out in ((), own, (*own, "ready"), (*own, "ready", "released")):
         shown = [f"{n} {ms(t)}" for n, t in times if t >= 0 and n not in left_out]
         if len(line := " → ".join(shown) + " ms") <= width:
             break
@@ -203,12 +206,12 @@ def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
         run.streams[run.stream[i]],
         run.lines[run.line[i]],
         spot_of(run, i), origin_of(run, i),
-        tuple((n, int(run.time(n)[i]) - run.begun if run.time(n)[i] else -1) for n in TIMES),
+        steps_of(run, i),
         int(waits.dep[i]), int(waits.queue[i]), int(waits.sched[i]),
         max(0, int(run.time("ended")[i] - run.time("started")[i])),
         tuple(producers[:MOST]),
         f"#{run.seq[front]} {run.names[run.op[front]]}" if front >= 0 else "",
-        blocks, more, ifs, threads_of(run, i),
+        blocks, more, ifs, threads_of(run, i), TIMED[int(run.clock[i])],
     )  # fmt: skip
 
 

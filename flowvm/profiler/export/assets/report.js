@@ -74,6 +74,7 @@ $("title").textContent = D.title;
   $("verdict").append(el("div", { class: "verdict" }, "bound by " + words), shares,
     ...D.wrong.map((text) => el("p", { class: "critical" }, text)),
     el("p", {}, `wall ${ms(D.wall)} ms · floor ${ms(D.floor)} ms if streams were unlimited and Python took no time`),
+    ...(D.devices ? [el("p", {}, `times of devices: ${D.devices}`)] : []),
     ...D.advice.map((text, k) => el("p", {}, (k + 1) + ". " + text)));
   for (const [by, rows] of Object.entries(D.tables)) {
     $("verdict").append(el("h3", {}, "by " + by), table([by, "n", "run ms", "on path", "", "dep ms", "queue", "sched", by === "line" ? "code" : "hottest line"],
@@ -238,7 +239,9 @@ function select(i) {
     const forward = C.forward[i] < 0 ? "" : D.lines[C.forward[i]], module = D.modules[C.module[i]];
     if (forward) panel.append(el("div", { class: "dim" }, "forward " + forward), el("pre", {}, D.sources[forward] || ""));
     if (module) panel.append(el("div", { class: "dim" }, "module " + module));
-    panel.append(table(["", "ms"], [["issued at", ms(C.issued[i])], ["started at", ms(C.started[i])], ["ran", ms(C.ended[i] - C.started[i])],
+    panel.append(table(["", "ms"], [["issued at", ms(C.issued[i])],
+      ...(C.clock[i] ? [["handed over at", ms(C.opened[i])]] : []), ["started at", ms(C.started[i])],
+      ["ran" + (C.clock[i] ? ", " + D.timed[C.clock[i]] : ""), ms(C.ended[i] - C.started[i])],
       ["waited: dep", ms(C.dep[i])], ["queue", ms(C.queue[i])], ["sched", ms(C.sched[i])]]));
     const operands = [];
     for (let k = C.offsets[i]; k < C.offsets[i + 1]; k++) operands.push(el("span", { class: ACCESS[C.opaccess[k]] }, ` ${ACCESS[C.opaccess[k]]} t${C.tensor[k]}`));
@@ -318,10 +321,10 @@ function layoutDag() {
   }
   links.sort((p, q) => p.b - q.b);
 }
-const used = [...new Set(Array.from(C.stream))].sort((a, b) => a - b);
+const used = D.order.filter((s) => C.stream.includes(s));
 function drawDag() {
   const [g, width, height] = fit(dagCanvas);
-  const row = 22 * dag.scale, lane = Math.max(150, Math.min(420, (width - 360) / Math.max(1, used.length)));
+  const row = 22 * dag.scale, lane = Math.max(100, Math.min(420, (width - 360) / Math.max(1, used.length)));
   const x = (n) => 70 + used.indexOf(n.lane) * lane, y = (k) => 34 + k * row - dag.y;
   const first = Math.max(0, Math.floor((dag.y - 40) / row)), last = Math.min(nodes.length, Math.ceil((dag.y + height) / row));
   for (const { a, b, access } of links) {
@@ -362,23 +365,33 @@ dagCanvas.addEventListener("click", (event) => {
 
 // --- memory ----------------------------------------------------------------------------------
 function drawMemory() {
-  const [g, width, height] = fit($("memory").querySelector("canvas"));
-  const time = C["memory.time"], level = C["memory.nbytes"], top = D.memory.peak || 1;
-  const x = (t) => 70 + t / D.wall * (width - 90), y = (n) => height - 20 - n / top * (height - 40);
-  g.fillStyle = color("dim");
-  for (const share of [0, 0.5, 1]) { g.fillText(bytes(Math.round(share * top)), 4, y(share * top)); g.fillRect(70, y(share * top), width - 90, 1); }
-  g.beginPath(); g.moveTo(x(0), y(D.memory.before));
-  let now = D.memory.before;
-  for (let k = 0; k < time.length; k++) { g.lineTo(x(time[k]), y(now)); now = level[k]; g.lineTo(x(time[k]), y(now)); }
-  g.lineTo(x(D.wall), y(now)); g.lineTo(x(D.wall), y(0)); g.lineTo(x(0), y(0));
-  g.fillStyle = color("dep"); g.globalAlpha = 0.5; g.fill(); g.globalAlpha = 1;
-  g.fillStyle = color("dim");
-  for (const share of [0, 0.25, 0.5, 0.75]) g.fillText(ms(share * D.wall) + " ms", x(share * D.wall), height - 8);
-  g.fillStyle = color("critical"); g.fillRect(x(D.memory.peak_time) - 1, y(top), 2, height - 20 - y(top));
+  D.memories.forEach((memory, m) => {
+    const [g, width, height] = fit($("memory").querySelectorAll("canvas")[m]);
+    const parts = D.parts.map(([name]) => C[`memory${m}.${name}`]), top = memory.peak || 1, count = parts[0].length;
+    const x = (t) => 70 + t / D.wall * (width - 90), y = (n) => height - 20 - n / top * (height - 40);
+    g.fillStyle = color("dim");
+    for (const share of [0, 0.5, 1]) { g.fillText(bytes(Math.round(share * top)), 4, y(share * top)); g.fillRect(70, y(share * top), width - 90, 1); }
+    const below = new Float64Array(count);
+    parts.forEach((part, k) => { // each stands on those before it
+      g.beginPath();
+      for (let c = 0; c < count; c++) { g.lineTo(x(c * D.wall / count), y(below[c] + part[c])); g.lineTo(x((c + 1) * D.wall / count), y(below[c] + part[c])); }
+      for (let c = count - 1; c >= 0; c--) { g.lineTo(x((c + 1) * D.wall / count), y(below[c])); g.lineTo(x(c * D.wall / count), y(below[c])); }
+      for (let c = 0; c < count; c++) below[c] += part[c];
+      g.fillStyle = color(D.parts[k][1]); g.fill();
+    });
+    g.fillStyle = color("dim");
+    for (const share of [0, 0.25, 0.5, 0.75]) g.fillText(ms(share * D.wall) + " ms", x(share * D.wall), height - 8);
+    g.fillStyle = color("critical"); g.fillRect(x(memory.peak_time) - 1, y(top), 2, height - 20 - y(top));
+  });
 }
-$("memory").querySelector(".owners").append(el("p", {}, `peak ${bytes(D.memory.peak)} at ${ms(D.memory.peak_time)} ms, of which ${bytes(D.memory.before)} were there before`),
-  ...D.memory.advice.map((said) => el("p", {}, said)),
-  table(["owner at the peak", "bytes", "tensors", "for", "line"], D.memory.owners.map((o) => [o.name, bytes(o.nbytes), o.count, o.kind, o.line])));
+for (const memory of D.memories) {
+  const used = D.parts.map(([name, style], k) => [name, style, memory.at_peak[k]]).filter(([, , n]) => n > 0);
+  $("memory").append(el("h3", {}, memory.space),
+    el("p", {}, `peak ${bytes(memory.peak)} at ${ms(memory.peak_time)} ms, of which ${bytes(memory.before)} were there before`),
+    el("canvas"), el("p", { class: "legend" }, ...used.map(([name, style, n]) => el("span", {}, el("i", { style: `background:var(--${style})` }), `${name} ${bytes(n)}`))),
+    ...memory.advice.map((said) => el("p", {}, said)),
+    memory.owners.length ? table(["owner at the peak", "bytes", "tensors", "for", "line"], memory.owners.map((o) => [o.name, bytes(o.nbytes), o.count, o.kind, o.line])) : "");
+}
 
 // --- graphs, lines ---------------------------------------------------------------------------
 const actor = (n) => "a" + String(n).padStart(2, "0");
@@ -388,7 +401,7 @@ $("plan").append(D.plans.length ? el("p", { class: "dim" }, "what the graphs' la
     ...(p.actors.length ? [table(["actor", "", "stream", "tasks", "inputs", "credits", "acts", "ms each", "busy", "waited for"], p.actors.map((a) => [actor(a.number),
       a.label, a.stream, a.tasks, a.inputs.map(actor).join(" "), a.credits.map(([n, back]) => `${actor(n)}-${back}`).join(" "), a.acts, ms(a.each),
       el("span", { class: "meter", style: `width:${Math.round(120 * a.busy)}px` }), a.state]))] : []),
-    table(["task", "op", "n", "ms", "", "module", "stream", "line"], p.tasks.map((t) => [t.task, t.op, t.count, ms(t.time),
+    table(["task", "op", "n", "ms", "", "module", "stream", "line"], p.tasks.map((t) => [t.task, t.op, t.count, t.time ? ms(t.time) : "",
       el("span", { class: "meter", style: `width:${Math.round(120 * t.time / (p.time || 1))}px` }), t.module, t.stream, t.line])))));
 $("source").append(table(["line", "n", "ms", "", "code"], D.tables.line.slice().sort((a, b) => b.run - a.run).map((r) => [
   el("a", { onclick: () => search(r.name) }, r.name || "(flowvm itself)"), r.count, ms(r.run),
@@ -415,4 +428,4 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   const i = /^\d+$/.test(asked) ? C.seq.indexOf(Number(asked)) : -1;
   if (i >= 0) { show("timeline"); select(i); reveal(i); }
 }
-window.flowvm = { state, select, search, show, zoom, nodes: () => nodes, lanes }; // for tests
+window.flowvm = { state, states: D.states, select, search, show, zoom, nodes: () => nodes, lanes }; // for tests

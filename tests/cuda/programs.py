@@ -1,0 +1,21 @@
+"""Programs of their own, for what ends a device, a process or both."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+__all__ = ["run"]
+
+
+def run(program, *, quiet=False, **settings):
+    """What a Python of its own prints; `quiet`: and it complains of nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (quiet and done.stderr), done.stderr
+    return done.stdout
