@@ -283,7 +283,7 @@ def _host_key() -> str:
     from importlib import metadata  # and with it, e-mail's parser
 
     here = Path(__file__)
-    sources = [here, here.with_name("native.py")]
+    sources = [here, here.with_name("native.py"), here.with_name("shortcuts.py")]
     parts = [
         str(SCHEMA),
         ".".join(map(str, sys.version_info[:2])),

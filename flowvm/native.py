@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from flowvm.errors import CompileError
+from flowvm.shortcuts import pipeline, settled_flags, shortcuts
 
 __all__ = [
     "Intrinsic",
@@ -221,7 +222,7 @@ class _Frontend:
             options = self.options(bool(function.__globals__.get("REASSOCIATE")))
             made = CPUDispatcher(function, targetoptions=options)
             made._compiler = self.compiler(
-                function, self.target, options, made._compiler.locals, made._compiler.pipeline_class
+                function, self.target, options, made._compiler.locals, pipeline()
             )
             self.dispatchers[function] = made
         return self.dispatchers[function]
@@ -229,12 +230,11 @@ class _Frontend:
     def lower(
         self, function: Any, args: tuple[Any, ...], result: Any, reassociate: bool
     ) -> LoweredFunction:
-        from numba.core.compiler import Compiler
         from numba.core.compiler_lock import global_compiler_lock
         from numba.core.errors import NumbaError
 
-        compiler = self.compiler(function, self.target, self.options(reassociate), {}, Compiler)
-        with global_compiler_lock, self._compiling():
+        compiler = self.compiler(function, self.target, self.options(reassociate), {}, pipeline())
+        with global_compiler_lock, self._compiling(), shortcuts():
             self.target.typing_context.refresh()
             self.target.target_context.refresh()
             try:
@@ -284,7 +284,7 @@ def _device_compiler() -> Any:
             flags.no_cpython_wrapper = True
             flags.no_cfunc_wrapper = True
             flags.no_compile = True
-            return flags
+            return settled_flags(flags)
 
         def _compile_core(self, args: Any, return_type: Any) -> Any:
             compiled = super()._compile_core(args, return_type)

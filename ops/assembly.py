@@ -23,7 +23,7 @@ from flowvm.interpreter import Invocation
 from flowvm.meta import TensorMeta
 from flowvm.ops.moves import load_word
 from flowvm.ops.plan import CHUNK, plan_of
-from flowvm.ops.walk import OPERANDS_AT, copy_tiles, stack_memory
+from flowvm.ops.walk import OPERANDS_AT, copy_tiles, provide_move, stack_memory
 
 __all__ = ["NUMBER", "Assembly", "Piece", "Planes", "rectangles"]
 
@@ -102,6 +102,7 @@ def _piece_at(layout: int, unit: int) -> int:
 
 @functools.cache
 def _kernel() -> int:
+    provide_move()
     return jit.native(assemble, "int32(int64, int64, int64, int64)")
 
 

@@ -4,7 +4,10 @@ A plan (`ops/plan.py`) says what the tiles are.  The walk finds each operand's p
 moves what is to be staged into its stage, calls the kernel's function for the tile, and moves
 staged results out.  Kernels call it by name, `WALK`, which keeps each of them to a few loops.
 
-`copy` is the kernel of a plain copy: it moves the tiles and calls nothing.
+`copy` is the kernel of a plain copy: it moves the tiles and calls no kernel.
+
+What moves elements is large and in three kernels, so it is compiled once too, and called by its
+name, `MOVE`.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import numpy as np
 
 from flowvm import jit
 from flowvm.native import Intrinsic
-from flowvm.ops.moves import load_word, move, store_word
+from flowvm.ops import moves
+from flowvm.ops.moves import load_word, store_word
 from flowvm.ops.plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
 
 __all__ = [
+    "MOVE",
     "OPERANDS_AT",
     "WALK",
     "call_kernel",
@@ -28,12 +33,14 @@ __all__ = [
     "copy_kernel",
     "copy_tiles",
     "provide",
+    "provide_move",
     "stack_memory",
     "walk",
 ]
 
 OPERANDS_AT = 8  # the word of `args` where the operands' addresses begin
-WALK = "flowvm_walk"
+WALK, MOVE = "flowvm_walk", "flowvm_move"
+_MOVE_ARGS = 9
 # words of the walk's memory: the tile's pointers, its row steps, where staged operands come from,
 # the outer indices; then the stages, aligned to a cache line, each rounded up to one
 _STEPS, _HOME, _INDEX, _STAGES = MAX_NDIM, 2 * MAX_NDIM, 3 * MAX_NDIM, 4 * MAX_NDIM
@@ -151,6 +158,12 @@ def _stack_define() -> Any:
     return typing
 
 
+def _move_define() -> Any:
+    from numba import types
+
+    return types.ExternalFunction(MOVE, types.void(*([types.int64] * _MOVE_ARGS)))
+
+
 def _call_define() -> Any:
     from llvmlite import ir
     from numba import types
@@ -176,6 +189,7 @@ def _call_python(tile: int, pointers: int, steps: int, rows: int, columns: int, 
 
 _stack_memory = np.zeros(_WORDS, np.int64)  # where plain Python runs `walk`, one call at a time
 stack_memory = Intrinsic(lambda: _stack_memory.ctypes.data, _stack_define)
+move = Intrinsic(moves.move, _move_define, cuda=moves.move)
 # the function at an address, which takes five words: a tile's, or a kernel
 call_kernel = Intrinsic(_call_python, _call_define)
 
@@ -183,11 +197,19 @@ call_kernel = Intrinsic(_call_python, _call_define)
 @functools.cache
 def provide() -> None:
     """Let elementwise kernels that are compiled or loaded later call `walk`."""
+    provide_move()
     words = ", ".join(["int64"] * 7)
     jit.provide(WALK, jit.native(walk, f"int32({words})"))
 
 
 @functools.cache
+def provide_move() -> None:
+    """Let kernels that are compiled or loaded later call `moves.move`."""
+    jit.provide(MOVE, jit.native(moves.move, f"void({', '.join(['int64'] * _MOVE_ARGS)})"))
+
+
+@functools.cache
 def copy_kernel() -> int:
     """The address of `copy`."""
+    provide_move()
     return jit.native(copy, "int32(int64, int64, int64, int64)")

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import linecache
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numba import cuda, types
+from numba import types
 
 from flowvm.cuda.compiling import simulated, status_of, threads
 from flowvm.errors import Status
@@ -35,6 +33,7 @@ from flowvm.ops.cuda.launch import (
     Scratch,
     blocks_for,
 )
+from flowvm.ops.cuda.steps import written
 from flowvm.ops.registry import PHASE_BITS, Launch, View
 
 __all__ = ["adapted", "body_kernel", "is_body"]
@@ -138,18 +137,14 @@ def body_kernel(
         "            return",
     ]  # fmt: skip
     text = "\n".join(lines)
-    file = f"<flowvm cuda body {body.__qualname__} {zlib.crc32(text.encode()):x}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    space: dict[str, Any] = {
-        "cuda": cuda, "body": body, "status_of": status_of, "int64": types.int64,
+    space = {
+        "body": body, "status_of": status_of, "int64": types.int64,
         "RAISED": int(Status.INVALID_VALUE),
     }  # fmt: skip
-    exec(compile(text, file, "exec"), space)
-    made: Any = space["on_units"]
-    made.__module__, made.__name__, made.__qualname__ = __name__, body.__name__, body.__name__
     arguments = (body, arrays, consts, scalars, scratch, arena, details)
-    made.recipe = (f"{__name__}:body_kernel", arguments)
-    return made  # type: ignore[no-any-return]
+    made = written(text, "on_units", space, f"{__name__}:body_kernel", *arguments)
+    made.__name__ = made.__qualname__ = body.__name__
+    return made
 
 
 def _counting(passed: str) -> Sequence[str]:

@@ -20,15 +20,12 @@ from __future__ import annotations
 
 import dis
 import functools
-import linecache
 import math
 import types as pytypes
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from flowvm.cuda.compiling import attempt, simulated, threads
 from flowvm.cuda.grid import reached
@@ -48,6 +45,7 @@ from flowvm.ops.cuda.launch import (
     blocks_for,
 )
 from flowvm.ops.cuda.memory import aligned, load_many, store_many
+from flowvm.ops.cuda.steps import written
 from flowvm.ops.cuda.transposes import transpose_step, turned
 from flowvm.ops.plan import Dim, merged
 from flowvm.ops.reduced import STORED
@@ -470,11 +468,5 @@ def _kernel(
     ])  # fmt: skip
     function, _ = expression_function(wanted.expr, wanted.args, wanted.compute)
     function.__globals__["INLINE_ALWAYS"] = True
-    space = {**_SCOPE, "cuda": cuda, "attempt": attempt, "expression": function, **scope}
-    file = f"<flowvm cuda {maker} {zlib.crc32(text.encode()):x}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    exec(compile(text, file, "exec"), space)
-    made: Any = space["elementwise"]
-    made.__module__ = __name__
-    made.recipe = (f"{__name__}:{maker}", arguments)
-    return made  # type: ignore[no-any-return]
+    space = {**_SCOPE, "attempt": attempt, "expression": function, **scope}
+    return written(text, "elementwise", space, f"{__name__}:{maker}", *arguments)

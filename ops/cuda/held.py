@@ -12,8 +12,6 @@ what is done with one element, `#` being the element's number and `@` how far it
 from __future__ import annotations
 
 import functools
-import linecache
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from flowvm.cuda.compiling import simulated, threads
 from flowvm.ops.codegen import expression_function
 from flowvm.ops.cuda.launch import Const, KernelStep, Param, blocks_for
 from flowvm.ops.cuda.reducing import power_above
+from flowvm.ops.cuda.steps import written
 from flowvm.ops.cuda.sums import join_pair
 from flowvm.ops.cuda.teams import MOST, WARP, place_of, team
 from flowvm.ops.decay import decay
@@ -167,13 +166,7 @@ def held_kernel(plan: Plan, dtype: str, lanes: int, each: int) -> Callable[..., 
     lines += ["if inside:", *(f"    {line}" for line in _for_each(stores, lanes, each))]
     names = (*plan.outputs, *plan.inputs, *plan.numbers, "rows", "n")
     text = "\n".join([f"def held({', '.join(names)}):", *(f"    {line}" for line in lines)])
-    file = f"<flowvm cuda held {zlib.crc32(text.encode()):x}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    exec(compile(text, file, "exec"), scope)
-    made: Any = scope["held"]
-    made.__module__ = __name__
-    made.recipe = (f"{__name__}:held_kernel", (plan, dtype, lanes, each))
-    return made  # type: ignore[no-any-return]
+    return written(text, "held", scope, f"{__name__}:held_kernel", plan, dtype, lanes, each)
 
 
 def _for_each(lines: Sequence[str], lanes: int, each: int) -> list[str]:

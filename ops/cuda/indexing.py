@@ -36,7 +36,7 @@ def take(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     if inner % many:
         many = 1
     params: tuple[Param, ...] = (out, x, index, Details(), *numbers)
-    step = row_step(kernels.take(many), rows, -(-inner // (many * EACH)), *params)
+    step = row_step(kernels.take(many), rows, int(-(-inner // (many * EACH))), *params)
     return CudaLaunch(launch.outputs, (step,) if rows else ())
 
 

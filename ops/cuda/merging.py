@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from numba import cuda
-
 from flowvm.cuda.compiling import signature_of, threads
 from flowvm.ops.cuda.addresses import KINDS, array_at
 from flowvm.ops.cuda.launch import (
@@ -129,5 +127,5 @@ def each_kernel(part: Kernel, kinds: tuple[str, ...], numbers: int, chunk: int) 
         f"    part({', '.join(['cuda.threadIdx.x', 'cuda.blockDim.x', *arrays, *names])})",
         "",
     ])  # fmt: skip
-    space = {"cuda": cuda, "part": part, **{f"{kind}_at": array_at[kind] for kind in set(kinds)}}
+    space = {"part": part, **{f"{kind}_at": array_at[kind] for kind in set(kinds)}}
     return written(text, "each", space, f"{__name__}:each_kernel", part, kinds, numbers, chunk)

@@ -95,7 +95,7 @@ def put_kernel(count: int) -> Kernel:
     text = "\n".join([
         f"def put({', '.join(['to', *names])}):", "    if cuda.grid(1) == 0:", *lines, ""
     ])  # fmt: skip
-    return written(text, "put", {"cuda": cuda}, f"{__name__}:put_kernel", count)
+    return written(text, "put", {}, f"{__name__}:put_kernel", count)
 
 
 def _pieces(count: int) -> list[int]:

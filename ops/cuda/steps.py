@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from flowvm.cuda.compiling import simulated, threads
 from flowvm.native import Overloaded
@@ -103,8 +102,7 @@ def whole(part: Callable[..., Any], count: int) -> Callable[..., Any]:
     """The kernel that does all elements by `part(start, stride, ...)`, of `count` parameters."""
     names = ", ".join(f"a{k}" for k in range(count))
     text = f"def {part.__name__}({names}):\n    part(cuda.grid(1), cuda.gridsize(1), {names})\n"
-    space = {"cuda": cuda, "part": part}
-    return written(text, part.__name__, space, f"{__name__}:whole", part, count)
+    return written(text, part.__name__, {"part": part}, f"{__name__}:whole", part, count)
 
 
 def elements_step(part: Callable[..., Any], units: int, *params: Param) -> KernelStep:
@@ -117,9 +115,15 @@ def elements_step(part: Callable[..., Any], units: int, *params: Param) -> Kerne
 def written(
     text: str, name: str, space: dict[str, Any], maker: str, *arguments: Any
 ) -> Callable[..., Any]:
-    """The kernel `name` of this program, with these globals, which `maker` makes of `arguments`."""
+    """The kernel `name` of this program, with these globals and `cuda`, which `maker` makes of
+    `arguments`.
+    """
+    # not a module's global: that is, while the simulator runs a kernel of it, the launch's own
+    from numba import cuda
+
     file = f"<flowvm cuda {name} {zlib.crc32(text.encode()):x}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    space = {**space, "cuda": cuda}
     exec(compile(text, file, "exec"), space)
     space[name].__module__ = maker.partition(":")[0]
     return remade_by(space[name], maker, *arguments)

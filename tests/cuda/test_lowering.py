@@ -262,3 +262,25 @@ def test_the_device_of_a_launch_is_kept():
     meta = TensorMeta.of((2, 3), flow.float32, Device("cuda"))
     launch = launch_of(_cat_of(2), (meta, meta), (0, False))
     assert launch.outputs[0].device == Device("cuda")
+
+
+def test_a_kernel_made_while_another_runs_has_numbas_cuda():
+    """The simulator lends modules the launch's own `cuda`; what is written then must not keep it."""
+    from numba import cuda
+
+    from flowvm.cuda.grid import run_grid
+    from flowvm.ops.cuda import steps
+
+    made = []
+
+    def kernel(out):
+        made.append(steps.written("def late(out):\n    out[0] = cuda.grid(1)\n", "late", {}, "m:f"))
+        out[cuda.grid(1)] = 1
+
+    out = np.zeros(2)
+    run_grid(kernel, [out], (1, 1, 1), (2, 1, 1))
+    assert out.tolist() == [1, 1]
+    assert all(late.__globals__["cuda"] is cuda for late in made)
+    late = np.zeros(1)
+    run_grid(made[0], [late], (1, 1, 1), (2, 1, 1))
+    assert late[0] == 1

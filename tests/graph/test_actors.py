@@ -336,7 +336,8 @@ def test_eord_passes_every_actor_when_the_plan_goes():
     del plan
     gc.collect()
     until(lambda: all(words.ended), "Eord has passed every actor")
-    assert words.words[w.RT_FINISHED] == words.words[w.RT_STARTED] == 2
+    until(lambda: words.words[w.RT_FINISHED] == 2, "both launches are closed")
+    assert words.words[w.RT_STARTED] == 2
 
 
 def test_a_plan_that_goes_while_it_runs_finishes_first():

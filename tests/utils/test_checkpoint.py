@@ -171,6 +171,7 @@ def test_inside_one_another(depth):
 def test_nested_calls_are_made_as_often_as_pytorch_makes_them():
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.utils.checkpoint")
+
     def run(lib, check):
         calls = {"outer": 0, "inner": 0}
         x = lib.ones(3, requires_grad=True)
@@ -284,7 +285,7 @@ def test_autocast_is_that_of_forward():
         return flow.exp((t @ a) @ a * 0.01)
 
     def run(wrap):
-        with flow.autocast("cpu"):
+        with flow.autocast("cpu", dtype=flow.float16):
             before = x @ a
             out = wrap(function, before) + wrap(function, x)
         assert out.dtype is flow.float32
@@ -298,6 +299,7 @@ def test_autocast_is_that_of_forward():
 def test_a_module_with_batch_norm_counts_twice_as_in_pytorch():
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.utils.checkpoint")
+
     def run(lib, check):
         module = lib.nn.Sequential(lib.nn.BatchNorm1d(3), lib.nn.ReLU())
         x = lib.ones(4, 3, requires_grad=True)
