@@ -4,9 +4,11 @@ import struct
 
 import numpy as np
 import pytest
+from numba import cuda
 from simulated import Play, run, status
 
 import flowvm as flow
+from flowvm.cuda.grid import run_grid
 from flowvm.cuda.runtime import Runtime
 from flowvm.device import Device
 from flowvm.dtype import dtype_named
@@ -14,6 +16,7 @@ from flowvm.errors import DeviceError
 from flowvm.interpreter import Operator
 from flowvm.meta import TensorMeta
 from flowvm.ops.assembly import NUMBER, Assembly, Piece
+from flowvm.ops.cuda import steps
 from flowvm.ops.cuda.bodies import adapted
 from flowvm.ops.cuda.copies import assembly
 from flowvm.ops.cuda.launch import (
@@ -265,12 +268,7 @@ def test_the_device_of_a_launch_is_kept():
 
 
 def test_a_kernel_made_while_another_runs_has_numbas_cuda():
-    """The simulator lends modules the launch's own `cuda`; what is written then must not keep it."""
-    from numba import cuda
-
-    from flowvm.cuda.grid import run_grid
-    from flowvm.ops.cuda import steps
-
+    """The simulator lends modules the launch's own `cuda`, which what is written must not keep."""
     made = []
 
     def kernel(out):
