@@ -9,6 +9,7 @@ the same moment both compile it, which costs time and nothing else.
 
 import argparse
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ProcessPoolExecutor
 
     from flowvm.ops.registry import OpSamples
 
@@ -64,18 +66,38 @@ def main(args: argparse.Namespace) -> int:
 
 def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done]:
     """The pieces of work, in fresh processes, as they are done."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures import as_completed
 
     os.environ.setdefault("FLOWVM_WORKERS", "1")
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with processes(jobs) as pool:
         try:
             for future in as_completed([pool.submit(warm, name, all_samples) for name in work]):
                 yield future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def processes(jobs: int) -> "ProcessPoolExecutor":
+    """So many fresh processes, which end with this one, also where it is killed."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this process is one of a pool"
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)  # what it compiles nobody waits for
+
+    threading.Thread(target=watch, name="flowvm-parent", daemon=True).start()
 
 
 @contextmanager

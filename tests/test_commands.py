@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import textwrap
@@ -159,3 +160,28 @@ print(sum(d.compiled for d in done))
     ]  # fmt: skip
     assert counts[0] > 0
     assert counts[1] == 0
+
+
+def test_what_compiles_ends_with_its_parent_even_if_that_was_killed() -> None:
+    program = """
+import os, time
+from flowvm.warmup import processes
+pool = processes(1)
+print(pool.submit(os.getpid).result(), flush=True)
+pool.submit(time.sleep, 1000)
+time.sleep(1000)
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert parent.stdout is not None
+    with parent, parent.stdout:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    poll = select.poll()
+    poll.register(child, select.POLLIN)
+    assert poll.poll(200_000), "the child is still there"
+    os.close(child)
