@@ -190,9 +190,12 @@ def _settled() -> Any:
     class SettledFlags(Flags):  # type: ignore[misc]
         __slots__ = ("found", "hashed")
 
+        found: Any
+        hashed: int | None
+
         def __init__(self, copy_from: Any = None) -> None:
             self.forget()
-            self._values = Watched(self)
+            self._values = Watched(self)  # type: ignore[misc]  # Numba's slot
             if copy_from is not None:
                 self._values.update(copy_from._values)
 
