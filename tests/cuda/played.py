@@ -13,8 +13,8 @@ from simulated import Play, status
 
 import flowvm as flow
 from flowvm.dtype import dtype_named
-from flowvm.interpreter import operators
 from flowvm.meta import TensorMeta
+from flowvm.ops import registry
 from flowvm.ops.cuda.lowering import launch_of
 from flowvm.ops.registry import operator_of
 
@@ -22,8 +22,12 @@ __all__ = ["agree", "launch", "meta_of", "named", "play", "same"]
 
 
 def named(name, inputs=None):
-    """The declared operator of this name; `inputs` where several have it."""
-    found = [o for o in operators if o.name == name and o.infer and inputs in (None, o.inputs)]
+    """The declared operator of this name; `inputs` where several have it.
+
+    Forms of it that calls have made meanwhile (a number for `y`) are no declarations.
+    """
+    declared = registry._operators.values()
+    found = [o for o in declared if o.name == name and o.infer and inputs in (None, o.inputs)]
     assert len(found) == 1, f"{name}: {found}"
     return found[0]
 

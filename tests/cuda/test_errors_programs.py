@@ -154,6 +154,7 @@ def test_a_forked_child_of_a_parent_with_device_graphs():
 
 INTERRUPTED = """
 import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in the background
 import flowvm as flow
 from flowvm.cuda.driver import driver
 x = flow.ones(300, device="cuda")
