@@ -20,8 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 350
 
 # A layer may import from itself and from those below it.
+# fmt: off
 LAYERS = (
-    ("errors", "config", "dtype", "device", "live", "meta", "jit", "native", "version"),
+    (
+        "capsules", "config", "device", "dtype", "errors", "jit", "live", "meta", "native",
+        "shortcuts", "version",
+    ),
     ("vm",),
     ("autocasting", "interpreter", "memory", "profiler", "reading", "streams", "tensor"),
     ("backends", "cuda", "interop", "ops", "printing"),
@@ -30,6 +34,7 @@ LAYERS = (
     ("amp", "nn", "optim", "serialization", "utils"),
     ("", "__main__", "cli", "datasets", "demo", "doctor", "repl", "warmup"),  # "" is flowvm itself
 )
+# fmt: on
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MOVED = ("ops", "autograd", "graph")  # top-level folders that are imported as flowvm.<name>
 

@@ -15,6 +15,8 @@ Invariants
 - A place of cuBLAS is 0 until `require_cublas()` found it: loading it takes long.
 - What failed once fails again with the same words.
 - A forked child never calls the driver, which does not survive that: `refuse` is in its place.
+
+Long because all functions are named here, and what becomes of a driver that is not there.
 """
 
 from __future__ import annotations

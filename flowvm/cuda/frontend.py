@@ -4,6 +4,8 @@ The contexts, in which Numba looks up what names mean and how types are laid out
 its own and belong to `Frontend` alone.  All that is private to Numba-CUDA is in this one place:
 `compile_extra`, `kernel_fixup`, `CUDADispatcher.compile_device`, a code library's `_module`, and
 the names of the registries.
+
+Long because that is one place.
 """
 
 from __future__ import annotations

@@ -261,8 +261,8 @@ class Profile:
     def memory(self, device: str | Device | None = None) -> MemoryView:
         """Bytes over time, who had them at the peak, what waits to be released, what lives on.
 
-        device  whose memory: "cpu", "cuda:1"; by default that of the first device in use, else the
-                host's.  ArgumentError: nothing of it is in the run
+        device  whose memory: "cpu", "cuda:1"; by default that of the first device on which
+                something was made, else the host's.  ArgumentError: nothing of it is in the run
         """
         from flowvm.profiler.views.memory import memory_view
 

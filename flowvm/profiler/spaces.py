@@ -50,12 +50,12 @@ def _made(run: Run, space: str) -> bool:
 
 
 def space_named(run: Run, device: Any) -> str:
-    """The memory of `device`, a flow.device or its name; None: that of the first device in use, the
-    host's where there is none.  ArgumentError: nothing of it is in the run.
+    """The memory of `device`, a flow.device or its name; None: that of the first device on which
+    the run made something, else the host's.  ArgumentError: nothing of it is in the run.
     """
     there = spaces_of(run)
     if device is None:
-        return there[min(1, len(there) - 1)]
+        return next((name for name in there[1:] if _made(run, name)), HOST)
     wanted = "cuda:0" if str(device) == "cuda" else str(device)
     if wanted not in there:
         raise ArgumentError(f"memory(device={wanted!r}): in this run there is {', '.join(there)}")

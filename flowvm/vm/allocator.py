@@ -22,6 +22,8 @@ every block is free go back as well.
 
 Live bytes are what instructions have allocated and not released, peak bytes their maximum, reserved
 bytes what the VM holds from the system; all in rounded sizes, and for each device on its own.
+
+Long because the host's memory and the devices' are one mechanism.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Elements that are kept, and where they go: `nonzero`, masks, distinct values.
 
-Each has the same three parts: how many elements of a tile are kept, the sums of what tiles before
-keep (`flowvm.ops.cuda.prefix`), and writing from there on.  The first two are the counting steps of
-a mut2 op: the sum of all is how many rows its output gets.
+Each counts the elements of a tile that are kept, sums what tiles before keep
+(`flowvm.ops.cuda.prefix`), and writes from there on.  The first two are the counting steps of a
+mut2 op: the sum of all is how many rows its output gets.  Long because each is all three.
 """
 
 from __future__ import annotations
