@@ -20,12 +20,15 @@ addEventListener("load", async () => {
     out.whole = F.state.to - F.state.from;
     const lane = F.lanes.findIndex((l) => l.kind === "stream"), box = canvas.getBoundingClientRect();
     const runs = F.lanes[lane], RUN = F.states.indexOf("run"), lasts = (n) => runs.what[n] === RUN ? runs.end[n] - runs.begin[n] : -1;
-    let k = 0; // the longest: others may be narrower than a pixel
-    for (let n = 1; n < runs.ins.length; n++) if (lasts(n) > lasts(k)) k = n;
-    const at = { clientX: box.left + 150 + (runs.begin[k] + runs.end[k]) / 2 / out.whole * (box.width - 160), clientY: box.top + 30 + 26 * lane + 13, bubbles: true, pointerId: 1 };
+    const click = (n) => { // in its middle, even if it is narrower than a pixel
+      const at = { clientX: box.left + 150 + (runs.begin[n] + runs.end[n]) / 2 / out.whole * (box.width - 160), clientY: box.top + 30 + 26 * lane + 13, bubbles: true, pointerId: 1 };
+      canvas.dispatchEvent(new PointerEvent("pointerdown", at)); canvas.dispatchEvent(new PointerEvent("pointerup", at));
+      return F.state.selected;
+    };
     canvas.setPointerCapture = () => {};
-    canvas.dispatchEvent(new PointerEvent("pointerdown", at)); canvas.dispatchEvent(new PointerEvent("pointerup", at));
-    out.clicked = F.state.selected; out.rows = F.nodes().length;
+    const ran = [...runs.ins.keys()].filter((n) => lasts(n) >= 0);
+    out.clicked = ran.map(click); out.meant = ran.map((n) => runs.ins[n]);
+    out.rows = F.nodes().length;
     out.tabs = [...document.querySelectorAll("#tabs button")].map((b) => b.textContent);
   } catch (error) { said.push(String(error.stack)); }
   out.errors = said;

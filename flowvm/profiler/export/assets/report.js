@@ -167,10 +167,14 @@ function hit(event) {
   const lane = lanes[Math.floor((y - TOP) / ROW)];
   if (!lane || x < LEFT) return null;
   const t = tOf(x, box.width), slack = (state.to - state.from) / box.width * 2;
+  let best = null, nearest = Infinity;
   for (let k = firstVisible(lane.end, t - slack); k < lane.begin.length && lane.begin[k] <= t + slack; k++) {
-    if (lane.end[k] >= t - slack) return { lane, k };
+    // what ran counts before the gaps beside it: it may be narrower than a pointer can be placed
+    const ran = D.states[lane.what[k]] === "run";
+    const far = Math.max(0, lane.begin[k] - t, t - lane.end[k]) + (ran ? 0 : 2 * slack);
+    if (far < nearest) { best = { lane, k }; nearest = far; }
   }
-  return null;
+  return best;
 }
 function zoom(factor, center = (state.from + state.to) / 2) {
   const least = 50, span = Math.min(D.wall * 1.02, Math.max(least, (state.to - state.from) * factor));
