@@ -142,18 +142,34 @@ def rouse(m: Words) -> None:
         futex_wake(m, SCHEDULER_SLEEPS, EVERYBODY)
 
 
-def notify(m: Words, slot: int) -> None:
-    """A waiter's instruction is done: leave the outcome in its cell (1, or -cause), and wake it."""
-    entry = entry_of(m, slot)
-    count = m[INS + slot * INS_WORDS + I_COUNT]
-    cell = m[RING + slot * RECORD_WORDS + OPERANDS - m[entry + E_COUNT]]
-    cause = poison_of(m, slot, entry) if count > 0 else 0
-    ins = INS + slot * INS_WORDS
+def outcome_of(m: Words, slot: int) -> int:
+    """What a waiter's cell is to hold: 1, or -cause; the waiter's instruction is over now."""
+    entry, ins = entry_of(m, slot), INS + slot * INS_WORDS
     m[ins + I_T_START] = m[ins + I_T_END] = m[NOW]
+    cause = poison_of(m, slot, entry) if m[ins + I_COUNT] > 0 else 0
+    return 1 if cause == 0 else -cause
+
+
+def cell_of(m: Words, slot: int) -> int:
+    """The address of a waiter's cell; 0 where nobody waits."""
+    return m[RING + slot * RECORD_WORDS + OPERANDS - m[entry_of(m, slot) + E_COUNT]]
+
+
+def notify(cell: int, outcome: int) -> None:
+    """Leave the outcome in a waiter's cell, and wake it."""
     if cell != 0:
         word = words_at(cell, 2)
-        store_release(word, 0, 1 if cause == 0 else -cause)
+        store_release(word, 0, outcome)
         wake(word, 1)
+
+
+def finish_wait(m: Words, slot: int) -> None:
+    """Scheduler: a waiter's instruction is done.  The waiter hears of it when it is completed, so
+    what it waited for is recorded and released by then, as is its own instruction.
+    """
+    cell, outcome = cell_of(m, slot), outcome_of(m, slot)
+    complete(m, slot)  # the slot may be another instruction's from here on
+    notify(cell, outcome)
 
 
 def step(m: Words) -> int:
@@ -186,14 +202,12 @@ def step(m: Words) -> int:
         dispatch(m, slot)
         if m[INS + slot * INS_WORDS + I_KIND] == TOUCH:
             m[INS + slot * INS_WORDS + I_STATUS] = 0
-            notify(m, slot)
-            complete(m, slot)
+            finish_wait(m, slot)
         did += 1
         slot = next_ready(m)
     slot = ready_barrier(m)
     while slot >= 0:
-        notify(m, slot)
-        complete(m, slot)
+        finish_wait(m, slot)
         did += 1
         slot = ready_barrier(m)
     return did
@@ -570,7 +584,7 @@ def drain(base: int) -> int:
         if kind == CALLBACK:
             return slot
         if kind in (TOUCH, BARRIER):
-            notify(m, slot)
+            notify(cell_of(m, slot), outcome_of(m, slot))
         elif (m[DEVICES] >> m[ins + I_STREAM]) & 1 != 0:
             run_to_end(m, m[ins + I_STREAM], slot)
         else:

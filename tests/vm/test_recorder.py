@@ -319,3 +319,27 @@ def test_a_fork_goes_on_recording():
         """
     )
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("waiter", ["_barrier, ()", "_touch[1], [x._ref]"])
+def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
+    done = script(
+        f"""
+        import atexit
+        from flowvm.vm import shell
+        engine.running, engine.words[w.SCHEDULER_SLEEPS] = True, 0  # the test is the scheduler
+        atexit.register(setattr, engine, "running", False)
+        engine.words[w.LEVEL] = 1
+        x, cell, woken = tensor(), np.zeros(3, np.int64), []
+
+        def wake(word, at):
+            assert cell[0] == 1
+            woken.append((engine.flight.look(seq).times > 0).all() and engine.m[w.HEAD] > seq)
+
+        shell.wake = wake
+        seq = engine.issue(engine.{waiter}, (cell.ctypes.data,), None)
+        shell.step(engine.m)
+        assert woken == [True]
+        """
+    )
+    assert done.stderr == ""
