@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.rewriting import is_pure, rebuilt, together, writers_of
+from flowvm.graph.logical import BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.rewriting import Accesses, is_pure, rebuilt, together, writers_of
 
 __all__ = ["MOST_NODES", "MOST_OPERANDS", "Group", "Groups"]
 
@@ -30,23 +30,14 @@ class Group:
     at: int = -1  # the place in front of which it runs
 
 
-class Groups:
+class Groups(Accesses):
     """The groups of a graph, and what the search asks of it, computed once."""
 
     def __init__(self, graph: LogicalGraph) -> None:
+        super().__init__(graph)
         self.graph = graph
         self.group_of: dict[int, Group] = {}
         self.writers = writers_of(graph)
-        self.shown = {operand.buffer for operand in graph.outputs}
-        self.made_at: dict[Buffer, int] = {}
-        self.reads: dict[Buffer, list[int]] = {}
-        self.writes: dict[Buffer, list[int]] = {}
-        for place, node in enumerate(graph.nodes):
-            for operand in node.inputs:
-                self.reads.setdefault(operand.buffer, []).append(place)
-            for operand in node.written():
-                self.writes.setdefault(operand.buffer, []).append(place)
-                self.made_at.setdefault(operand.buffer, place)
         repeated = [place for place, node in enumerate(graph.nodes) if node.repeat > 1]
         # nodes that a launch runs several times stand together: [first, behind the last)
         self.section = (repeated[0], repeated[-1] + 1) if repeated else (0, 0)
@@ -115,7 +106,7 @@ class Groups:
         """The groups that make what a node reads, each once."""
         found: dict[int, Group] = {}
         for operand in node.inputs:
-            group = self.group_of.get(self.made_at.get(operand.buffer, -1))
+            group = self.group_of.get(self.writes.get(operand.buffer, [-1])[0])
             if group is not None:
                 found[id(group)] = group
         return list(found.values())

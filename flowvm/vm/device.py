@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from flowvm.vm.device_graph import RELAXED, run_plan
 from flowvm.vm.device_tasks import failed_task, poison_behind
-from flowvm.vm.device_times import RESULT, begin_time, call1, events_of, note_time
+from flowvm.vm.device_times import begin_time, events_of, note_time
 from flowvm.vm.execute import (
     fail,
     poison,
@@ -39,13 +39,13 @@ from flowvm.vm.lang import (
     load_acquire,
     sched_yield,
     store_release,
+    store_word,
     words_at,
 )
 from flowvm.vm.layout import (
     A_BLOCK,
     ARG,
     ARG_WORDS,
-    B_CALL,
     B_CONTEXT,
     B_FAILED,
     B_LINE,
@@ -108,7 +108,7 @@ from flowvm.vm.layout import (
 )
 from flowvm.vm.machine import count_of, entry_of, operand_of
 from flowvm.vm.stamps import stamp_end, stamp_open, stamp_tasks
-from flowvm.vm.steps import CALL_AREA, DEVICE_FAILED
+from flowvm.vm.steps import DEVICE_FAILED, call_driver, result_of
 
 BATCH = 16  # instructions that share an event while the queue has more; from level 2 on, one
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
@@ -117,7 +117,7 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 def enter(m: Words, stream: int) -> Words:
     """Make the device's context this thread's; the stream's block."""
     block = words_at(m[STR + stream * STR_WORDS + T_BLOCK], B_WORDS)
-    call1(block, BF_SET_CONTEXT, block[B_CONTEXT], 0, 0)
+    call_driver(block, BF_SET_CONTEXT, block[B_CONTEXT], 0, 0, 0)
     m[ARG + stream * ARG_WORDS + A_BLOCK] = address_in(block, 0)
     return block
 
@@ -126,9 +126,9 @@ def ignore_captures(block: Words) -> None:
     """Let this thread call the driver while another library captures a graph: what it calls is no
     part of that, and would else spoil it.
     """
-    call = words_at(block[B_CALL], CALL_AREA)
-    call[RESULT] = RELAXED
-    call1(block, BF_CAPTURE_MODE, address_in(call, RESULT), 0, 0)
+    mode = result_of(block)
+    store_word(mode, RELAXED)
+    call_driver(block, BF_CAPTURE_MODE, mode, 0, 0, 0)
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ def wait_on_device(m: Words, slot: int, block: Words) -> None:
             other = words_at(m[STR + stream * STR_WORDS + T_BLOCK], B_WORDS)
             # of its context; a wait takes an event's last record, so one event serves them all
             event = other[B_WAIT_EVENT]
-            note_failure(block, call1(block, BF_RECORD, event, other[B_STREAM], 0))
-            note_failure(block, call1(block, BF_WAIT_EVENT, block[B_STREAM], event, 0))
+            note_failure(block, call_driver(block, BF_RECORD, event, other[B_STREAM], 0, 0))
+            note_failure(block, call_driver(block, BF_WAIT_EVENT, block[B_STREAM], event, 0, 0))
         index = m[node + G_NEXT]
 
 
@@ -223,7 +223,7 @@ def record(block: Words, place: int) -> None:
     """An event behind all that was launched so far: the queue up to `place`."""
     events = events_of(block, block[B_RECORDED])
     event = events[V_END] if events[V_TIMED] else events[V_EVENT]
-    note_failure(block, call1(block, BF_RECORD, event, block[B_STREAM], 0))
+    note_failure(block, call_driver(block, BF_RECORD, event, block[B_STREAM], 0, 0))
     events[V_PLACE] = place
     block[B_RECORDED] += 1
     block[B_SINCE] = 0
@@ -246,7 +246,7 @@ def close_passed(m: Words, stream: int, block: Words) -> bool:
         code = block[B_FAILED]
         if code == 0:
             event = events[V_END] if events[V_TIMED] else events[V_EVENT]
-            code = call1(block, BF_QUERY, event, 0, 0)
+            code = call_driver(block, BF_QUERY, event, 0, 0, 0)
             if code == NOT_READY:
                 return did
             note_failure(block, code)
@@ -320,6 +320,6 @@ def run_to_end(m: Words, stream: int, slot: int) -> int:
     """Open, wait and close: what the sequential engine does.  The instruction's status."""
     block = enter(m, stream)
     open_instruction(m, stream, slot, block, 0)
-    note_failure(block, call1(block, BF_SYNCHRONIZE, block[B_STREAM], 0, 0))
+    note_failure(block, call_driver(block, BF_SYNCHRONIZE, block[B_STREAM], 0, 0, 0))
     close_instruction(m, stream, slot, block, 0)
     return m[INS + slot * INS_WORDS + I_STATUS]

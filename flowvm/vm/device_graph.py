@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from flowvm.vm.allocator import allocate, class_of, release
 from flowvm.vm.device_tasks import (
-    call,
     clear_lines,
     collect_lines,
     failed,
@@ -37,7 +36,6 @@ from flowvm.vm.layout import (
     A_BLOCK,
     ARG,
     ARG_WORDS,
-    B_CALL,
     B_STREAM,
     B_TWIN,
     B_WAIT_EVENT,
@@ -89,7 +87,7 @@ from flowvm.vm.layout import (
     T_TASK,
 )
 from flowvm.vm.owning import OUT_OF_MEMORY, out_of_memory
-from flowvm.vm.steps import CALL_AREA
+from flowvm.vm.steps import call_driver, result_of
 
 PATIENCE = 8  # launches in a row that differ from the one before
 NEVER_ALIKE = -1  # G_CODE: addresses differ at every launch
@@ -172,11 +170,6 @@ def keep(g: Words, at: int, value: int) -> bool:
     return bool(same)
 
 
-def result_of(block: Words) -> int:
-    """Where a call leaves a handle: behind its arguments."""
-    return address_in(words_at(block[B_CALL], CALL_AREA), 8)
-
-
 def capture(m: Words, stream: int, block: Words, g: Words, table: int) -> int:
     """Make the graph of the tasks as they are given now, or update it: 0, or why not."""
     if g[G_MODE] == G_SETTLING:
@@ -184,7 +177,7 @@ def capture(m: Words, stream: int, block: Words, g: Words, table: int) -> int:
         if code != 0:
             return code
     twin = words_at(block[B_TWIN], B_WORDS)
-    code = call(twin, BF_BEGIN_CAPTURE, twin[B_STREAM], RELAXED, 0, 0)
+    code = call_driver(twin, BF_BEGIN_CAPTURE, twin[B_STREAM], RELAXED, 0, 0)
     if code != 0:
         return code
     status = fork(twin, g)
@@ -194,14 +187,14 @@ def capture(m: Words, stream: int, block: Words, g: Words, table: int) -> int:
     m[ARG + stream * ARG_WORDS + A_BLOCK] = address_in(block, 0)
     if status == 0:
         status = join(twin, g)
-    code = call(twin, BF_END_CAPTURE, twin[B_STREAM], result_of(twin), 0, 0)
+    code = call_driver(twin, BF_END_CAPTURE, twin[B_STREAM], result_of(twin), 0, 0)
     graph = load_word(result_of(twin))
     if code == 0 and status != 0:
         code = status
     if code == 0:
         code = renew(block, g, graph)
     if graph != 0:
-        call(block, BF_DESTROY_GRAPH, graph, 0, 0, 0)
+        call_driver(block, BF_DESTROY_GRAPH, graph, 0, 0, 0)
     return code
 
 
@@ -209,11 +202,11 @@ def fork(twin: Words, g: Words) -> int:
     """Let the other lanes be captured, too."""
     code = 0
     if g[G_LANES] > 0:
-        code = call(twin, BF_RECORD, twin[B_WAIT_EVENT], twin[B_STREAM], 0, 0)
+        code = call_driver(twin, BF_RECORD, twin[B_WAIT_EVENT], twin[B_STREAM], 0, 0)
     for k in range(g[G_LANES]):
         lane = words_at(g[g[G_LANES_AT] + k], B_WORDS)
         if code == 0:
-            code = call(twin, BF_WAIT_EVENT, lane[B_STREAM], twin[B_WAIT_EVENT], 0, 0)
+            code = call_driver(twin, BF_WAIT_EVENT, lane[B_STREAM], twin[B_WAIT_EVENT], 0, 0)
     return code
 
 
@@ -223,9 +216,9 @@ def join(twin: Words, g: Words) -> int:
     for k in range(g[G_LANES]):
         lane = words_at(g[g[G_LANES_AT] + k], B_WORDS)
         if code == 0:
-            code = call(twin, BF_RECORD, lane[B_WAIT_EVENT], lane[B_STREAM], 0, 0)
+            code = call_driver(twin, BF_RECORD, lane[B_WAIT_EVENT], lane[B_STREAM], 0, 0)
         if code == 0:
-            code = call(twin, BF_WAIT_EVENT, twin[B_STREAM], lane[B_WAIT_EVENT], 0, 0)
+            code = call_driver(twin, BF_WAIT_EVENT, twin[B_STREAM], lane[B_WAIT_EVENT], 0, 0)
     return code
 
 
@@ -233,7 +226,7 @@ def run_branch(m: Words, stream: int, g: Words, at: int, table: int) -> int:
     """Capture the tasks of the branch whose words are at `at`, on its lane."""
     lane = words_at(g[at + BRANCH_BLOCK], B_WORDS)
     for k in range(g[at + BRANCH_WAITS]):
-        code = call(lane, BF_WAIT_EVENT, lane[B_STREAM], g[at + BRANCH_HEAD + k], 0, 0)
+        code = call_driver(lane, BF_WAIT_EVENT, lane[B_STREAM], g[at + BRANCH_HEAD + k], 0, 0)
         if code != 0:
             return code
     m[ARG + stream * ARG_WORDS + A_BLOCK] = g[at + BRANCH_BLOCK]
@@ -241,18 +234,18 @@ def run_branch(m: Words, stream: int, g: Words, at: int, table: int) -> int:
         m, stream, g[at + BRANCH_WORDS_AT], g[at + BRANCH_FIRST], g[at + BRANCH_COUNT], table, 0
     )
     if status == 0 and g[at + BRANCH_EVENT] != 0:
-        status = call(lane, BF_RECORD, g[at + BRANCH_EVENT], lane[B_STREAM], 0, 0)
+        status = call_driver(lane, BF_RECORD, g[at + BRANCH_EVENT], lane[B_STREAM], 0, 0)
     return status
 
 
 def renew(block: Words, g: Words, graph: int) -> int:
     """Make what is launched from a captured graph, by an update if there is one already."""
     if g[G_EXEC] != 0:
-        if call(block, BF_UPDATE, g[G_EXEC], graph, result_of(block) + 8, 0) == 0:
+        if call_driver(block, BF_UPDATE, g[G_EXEC], graph, result_of(block) + 8, 0) == 0:
             return 0
-        call(block, BF_DESTROY_EXEC, g[G_EXEC], 0, 0, 0)
+        call_driver(block, BF_DESTROY_EXEC, g[G_EXEC], 0, 0, 0)
         g[G_EXEC] = 0
-    code = call(block, BF_INSTANTIATE, result_of(block), graph, 0, 0)
+    code = call_driver(block, BF_INSTANTIATE, result_of(block), graph, 0, 0)
     if code == 0:
         g[G_EXEC] = load_word(result_of(block))
         g[G_MODE] = G_READY
@@ -273,13 +266,13 @@ def launch_graph(m: Words, stream: int, block: Words, g: Words, table: int, scal
     for k in range(made, ends):
         if code == 0 and g[G_LISTS + 2 * k + 1] > 0:
             given = load_word(table + 8 + 8 * k)
-            code = call(block, BF_COPY, g[own + k], given, g[G_LISTS + 2 * k + 1], on)
+            code = call_driver(block, BF_COPY, g[own + k], given, g[G_LISTS + 2 * k + 1], on)
     if code == 0:
-        code = call(block, BF_LAUNCH_GRAPH, g[G_EXEC], on, 0, 0)
+        code = call_driver(block, BF_LAUNCH_GRAPH, g[G_EXEC], on, 0, 0)
     for k in range(made):
         if code == 0 and g[G_LISTS + 2 * k + 1] > 0:
             wanted = load_word(table + 8 + 8 * k)
-            code = call(block, BF_COPY, wanted, g[own + k], g[G_LISTS + 2 * k + 1], on)
+            code = call_driver(block, BF_COPY, wanted, g[own + k], g[G_LISTS + 2 * k + 1], on)
     g[G_LAUNCHES] += 1
     return collect_lines(m, stream, g, chunk) if code == 0 else failed(m, stream, code)
 
@@ -287,6 +280,6 @@ def launch_graph(m: Words, stream: int, block: Words, g: Words, table: int, scal
 def give_up(block: Words, g: Words, code: int) -> None:
     """From now on tasks are launched one by one."""
     if g[G_EXEC] != 0:
-        call(block, BF_DESTROY_EXEC, g[G_EXEC], 0, 0, 0)
+        call_driver(block, BF_DESTROY_EXEC, g[G_EXEC], 0, 0, 0)
         g[G_EXEC] = 0
     g[G_MODE], g[G_CODE] = G_DIRECT, code

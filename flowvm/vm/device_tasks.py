@@ -10,13 +10,12 @@ task made nobody stops others to read: what they wrote of it is poisoned when th
 
 from __future__ import annotations
 
-from flowvm.vm.lang import Words, address_in, call_address, load_word, words_at
+from flowvm.vm.lang import Words, address_in, load_word, words_at
 from flowvm.vm.launch import run_tasks
 from flowvm.vm.layout import (
     ARG,
     ARG_HEADER,
     ARG_WORDS,
-    B_CALL,
     B_STREAM,
     BF_CLEAR,
     E_LAYOUT,
@@ -41,7 +40,7 @@ from flowvm.vm.layout import (
     STORAGE_MASK,
 )
 from flowvm.vm.machine import operand_of
-from flowvm.vm.steps import CALL_AREA, DEVICE_FAILED, take_steps
+from flowvm.vm.steps import DEVICE_FAILED, call_driver, take_steps
 
 LINE_BYTES = 8 * LINE_WORDS
 
@@ -49,13 +48,6 @@ LINE_BYTES = 8 * LINE_WORDS
 def graph_of(plan: int) -> Words:
     """The words of a Plan's graph."""
     return words_at(load_word(plan + 8 * P_GRAPH), 1 << 20)
-
-
-def call(block: Words, function: int, a: int, b: int, c: int, d: int) -> int:
-    """Call one of the block's functions; the driver's answer."""
-    words = words_at(block[B_CALL], CALL_AREA)
-    words[0], words[1], words[2], words[3] = a, b, c, d
-    return call_address(block[function], address_in(words, 0))
 
 
 def run_all(
@@ -87,7 +79,7 @@ def clear_lines(block: Words, g: Words, chunk: int) -> int:
     if g[G_LINES] == 0:
         return 0
     size = LINE_BYTES * g[G_LINES]
-    return call(block, BF_CLEAR, chunk + g[G_LINES_AT], 0, size, block[B_STREAM])
+    return call_driver(block, BF_CLEAR, chunk + g[G_LINES_AT], 0, size, block[B_STREAM])
 
 
 def put_numbers(m: Words, stream: int, g: Words, chunk: int, scalars: int) -> int:

@@ -12,11 +12,10 @@ worked out by whoever reads (`flowvm.cuda.clocks`), which also makes the events 
 
 from __future__ import annotations
 
-from flowvm.vm.lang import Words, address_in, call_address, load_word, store_release, words_at
+from flowvm.vm.lang import Words, load_word, store_release, words_at
 from flowvm.vm.layout import (
     B_BASE,
     B_BASE_NS,
-    B_CALL,
     B_EVENTS,
     B_RECORDED,
     B_STREAM,
@@ -37,17 +36,9 @@ from flowvm.vm.layout import (
     X_MARK,
     X_WORDS,
 )
-from flowvm.vm.steps import CALL_AREA
+from flowvm.vm.steps import call_driver, result_of
 
 FRESH = 2_000_000_000  # ns from which on another event is the base
-RESULT = 8  # word of B_CALL behind the arguments: what a call answers
-
-
-def call1(block: Words, function: int, a: int, b: int, c: int) -> int:
-    """Call one of the block's functions with at most three arguments; the driver's answer."""
-    call = words_at(block[B_CALL], CALL_AREA)
-    call[0], call[1], call[2] = a, b, c
-    return call_address(block[function], address_in(call, 0))
 
 
 def events_of(block: Words, number: int) -> Words:
@@ -60,7 +51,7 @@ def begin_time(m: Words, block: Words, kind: int) -> int:
     events = events_of(block, block[B_RECORDED])
     timed = m[LEVEL] > 2 and block[B_TIMES] != 0 and kind != RELEASE
     events[V_TIMED] = 1 if timed else 0
-    return call1(block, BF_RECORD, events[V_BEGIN], block[B_STREAM], 0) if timed else 0
+    return call_driver(block, BF_RECORD, events[V_BEGIN], block[B_STREAM], 0, 0) if timed else 0
 
 
 def note_time(block: Words, events: Words, seq: int) -> None:
@@ -82,8 +73,8 @@ def note_time(block: Words, events: Words, seq: int) -> None:
 
 def elapsed(block: Words, first: int, last: int) -> int:
     """Nanoseconds between two events; -1 where the driver does not say, or says less than 0."""
-    result = address_in(words_at(block[B_CALL], CALL_AREA), RESULT)
-    if call1(block, BF_ELAPSED, result, first, last) != 0:
+    result = result_of(block)
+    if call_driver(block, BF_ELAPSED, result, first, last, 0) != 0:
         return -1
     bits = load_word(result) & 0xFFFFFFFF
     # a float, in integers alone: (2^23 + fraction) * 2^(exponent - 150) ms

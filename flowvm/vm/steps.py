@@ -56,6 +56,7 @@ DEVICE_FAILED = 13  # flowvm.errors.Status.DEVICE_FAILED; a test pins that they 
 EXTRA = CALL_WORDS  # in B_CALL's words: cuLaunchKernel's `extra`, the size it points at, parameters
 EXTRA_SIZE = EXTRA + 5
 PARAMS = EXTRA + 8
+RESULT = 8  # behind the arguments of a function that is called
 CALL_AREA = PARAMS + PARAM_WORDS  # words that B_CALL needs
 BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 
@@ -99,6 +100,18 @@ def take_step(a: Words, block: Words, steps: Words, at: int) -> int:
     return call_address(steps[at + STEP_FUNCTION], address_in(call, 0))
 
 
+def call_driver(block: Words, function: int, a: int, b: int, c: int, d: int) -> int:
+    """Call one of the block's functions, which takes at most four arguments; what it answers."""
+    call = words_at(block[B_CALL], CALL_AREA)
+    call[0], call[1], call[2], call[3] = a, b, c, d
+    return call_address(block[function], address_in(call, 0))
+
+
+def result_of(block: Words) -> int:
+    """Where what `call_driver` calls may read or leave a word: behind its arguments."""
+    return address_in(words_at(block[B_CALL], CALL_AREA), RESULT)
+
+
 def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -> None:
     """A step's template, with its patches, into the words from `first` on."""
     count = steps[at + STEP_WORDS]
@@ -126,9 +139,7 @@ def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -
 
 def counted(a: Words, block: Words) -> int:
     """Wait for what the stream has, and leave the instruction's line in the details: its status."""
-    call = words_at(block[B_CALL], CALL_AREA)
-    call[0] = block[B_STREAM]
-    code = call_address(block[BF_SYNCHRONIZE], address_in(call, 0))
+    code = call_driver(block, BF_SYNCHRONIZE, block[B_STREAM], 0, 0, 0)
     if code != 0:
         a[0], a[1] = code, -1
         return DEVICE_FAILED

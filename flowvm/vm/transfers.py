@@ -29,14 +29,7 @@ from flowvm.vm.layout import (
     BF_SYNCHRONIZE_EVENT,
     STAGES,
 )
-from flowvm.vm.steps import CALL_AREA, DEVICE_FAILED
-
-
-def call4(block: Words, function: int, a: int, b: int, c: int, d: int) -> int:
-    """Call one of the block's functions with at most four arguments; what it answers."""
-    call = words_at(block[B_CALL], CALL_AREA)
-    call[0], call[1], call[2], call[3] = a, b, c, d
-    return call_address(block[function], address_in(call, 0))
+from flowvm.vm.steps import CALL_AREA, DEVICE_FAILED, call_driver
 
 
 def failed(a: Words, code: int) -> int:
@@ -55,12 +48,12 @@ def copy_in(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
         count = min(left, block[B_STAGE_BYTES])
         stage = words_at(block[B_STAGES] + 16 * (block[B_STAGED] % STAGES), 2)
         if block[B_STAGED] >= STAGES:
-            code = call4(block, BF_SYNCHRONIZE_EVENT, stage[1], 0, 0, 0)
+            code = call_driver(block, BF_SYNCHRONIZE_EVENT, stage[1], 0, 0, 0)
         if code == 0:
-            call4(block, BF_MEMCPY, stage[0], source, count, 0)  # its answer is an address
-            code = call4(block, BF_COPY_IN, to, stage[0], count, block[B_STREAM])
+            call_driver(block, BF_MEMCPY, stage[0], source, count, 0)  # its answer is an address
+            code = call_driver(block, BF_COPY_IN, to, stage[0], count, block[B_STREAM])
         if code == 0:
-            code = call4(block, BF_RECORD, stage[1], block[B_STREAM], 0, 0)
+            code = call_driver(block, BF_RECORD, stage[1], block[B_STREAM], 0, 0)
         block[B_STAGED] += 1
         to, source, left = to + count, source + count, left - count
     return failed(a, code)
@@ -73,7 +66,7 @@ def copy_out(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     to, source, count = a[ARG_HEADER], a[ARG_HEADER + 1], load_word(layout)
     if count == 0:
         return 0
-    return failed(a, call4(block, BF_COPY_OUT, to, source, count, block[B_STREAM]))
+    return failed(a, call_driver(block, BF_COPY_OUT, to, source, count, block[B_STREAM]))
 
 
 def copy_across(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
