@@ -190,6 +190,7 @@ def test_threads_never_draw_the_same_call():
 # --- distributions ------------------------------------------------------------------------------
 
 N = 40_000
+LEAST = 1e-6  # probability that a right generator draws what is less even: seeds differ by the day
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ N = 40_000
     ],
 )
 def test_distribution(draw, distribution):
-    assert scipy.stats.kstest(draw().numpy(), distribution).pvalue > 1e-4
+    assert scipy.stats.kstest(draw().numpy(), distribution).pvalue > LEAST
 
 
 def test_uniform_stays_below_one():
@@ -216,7 +217,7 @@ def test_uniform_stays_below_one():
 
 def test_randint_is_even():
     counts = np.bincount(flow.randint(-3, 4, (N,)).numpy() + 3)
-    assert scipy.stats.chisquare(counts).pvalue > 1e-4
+    assert scipy.stats.chisquare(counts).pvalue > LEAST
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 500, 1025, 50_000])
@@ -229,14 +230,14 @@ def test_every_permutation_is_as_likely():
     counts = np.zeros(len(orders))
     for _ in range(2400):
         counts[orders.index(tuple(flow.randperm(4).tolist()))] += 1
-    assert scipy.stats.chisquare(counts).pvalue > 1e-4
+    assert scipy.stats.chisquare(counts).pvalue > LEAST
 
 
 def test_a_long_permutation_is_random_everywhere():
     n = 60_000
     order = flow.randperm(n).numpy()
-    assert scipy.stats.kstest(order[:3000] / n, "uniform").pvalue > 1e-4
-    assert scipy.stats.kstest(order[-3000:] / n, "uniform").pvalue > 1e-4
+    assert scipy.stats.kstest(order[:3000] / n, "uniform").pvalue > LEAST
+    assert scipy.stats.kstest(order[-3000:] / n, "uniform").pvalue > LEAST
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
 
 
@@ -251,7 +252,7 @@ def test_poisson(mean, dtype):
     often = expected > 8
     if often.sum() > 1:
         pairs = [np.append(c[often], N - c[often].sum()) for c in (seen, expected)]
-        assert scipy.stats.chisquare(*pairs).pvalue > 1e-4
+        assert scipy.stats.chisquare(*pairs).pvalue > LEAST
     else:
         assert counts.max() <= 2 * mean
 
@@ -283,7 +284,7 @@ def test_multinomial():
     weights = flow.tensor([1.0, 2.0, 0.0, 7.0])
     drawn = np.bincount(flow.multinomial(weights, N, True).numpy(), minlength=4)
     assert drawn[2] == 0
-    assert scipy.stats.chisquare(drawn[[0, 1, 3]], np.array([0.1, 0.2, 0.7]) * N).pvalue > 1e-4
+    assert scipy.stats.chisquare(drawn[[0, 1, 3]], np.array([0.1, 0.2, 0.7]) * N).pvalue > LEAST
     rows = flow.multinomial(weights.expand(200, 4), 3).numpy()
     assert all(sorted(row) == [0, 1, 3] for row in rows)
 

@@ -14,6 +14,7 @@ from flowvm.vm import layout as w
 from flowvm.vm.engine import engine
 from flowvm.vm.stamps import stamp_share
 from tests.vm.kernels import meet, tensor, update
+from tests.vm.live import until
 
 from .synthetic import of_rows
 
@@ -76,11 +77,16 @@ def test_a_task_of_a_replay_knows_its_helpers():
     graph = flow.compile(lambda x: (x @ x).tanh())
     x = flow.randn(512, 512)
     graph(x).numpy()
-    for _ in range(50):  # a helper may come too late for the few chunks there are
+    seen = []
+
+    def helped():  # a helper may come too late for the few chunks there are
         with profile() as p:
             graph(x).numpy()
-        if len(p.run.share_of):
-            break
+        seen.append(p)
+        return len(p.run.share_of)
+
+    until(helped, "a helper has taken part")
+    p = seen[-1]
     launch = list(p.run.kind).index(w.LAUNCH)
     assert set(p.run.share_of) == {launch}
     assert set(p.run.share_task) <= {0, 1}

@@ -15,6 +15,8 @@ from flowvm.profiler.views.timeline import _inside, timeline
 from tests.vm.kernels import Gate, mix, tensor, wait_for_gate
 from tests.vm.live import Background, until
 
+from .test_stalls import again
+
 
 def test_time_in_columns_is_that_of_the_intervals():
     rng = np.random.default_rng(3)
@@ -100,6 +102,7 @@ def test_numbers_as_they_are_written():
     assert to_ascii("█░◆─→ é") == "#.*-> ?"
 
 
+@again
 def test_tasks_of_a_graph_on_several_streams_have_lanes():
     stages = [flow.Stream(f"timeline stage {k}") for k in range(2)]
 
