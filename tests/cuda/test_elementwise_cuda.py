@@ -158,7 +158,7 @@ def test_a_fused_program_of_several_lines_and_outputs(rng):
     outs = [empty(made), empty(made)]
     run(scalars(launch), [*outs, x, y], (0.5,))
     np.testing.assert_array_equal(outs[0], x * np.float32(0.5))
-    np.testing.assert_allclose(outs[1], np.exp(x * 0.5) + y, rtol=1e-6)
+    np.testing.assert_allclose(outs[1], np.exp(x * 0.5) + y, rtol=1e-6, atol=1e-6)
 
 
 def test_kernels_compile_and_move_16_bytes_at_once(ptx_of):

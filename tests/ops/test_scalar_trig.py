@@ -315,4 +315,6 @@ def test_python_does_what_the_kernel_does(name, dtype, seed):
     x = 1 + x if name == "acosh" else x
     with np.errstate(all="ignore"):
         plain = np.array([scalar.functions()[name](*column) for column in x.T], dtype)
-    assert np.array_equal(compute(name, *x), plain)
+    # sums of products are rounded once by a kernel and twice by Python
+    exact = name in ("fmod", "remainder", "floor_divide", "nextafter")
+    np.testing.assert_array_max_ulp(compute(name, *x), plain, 0 if exact else 2)
