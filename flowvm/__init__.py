@@ -219,11 +219,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"flowvm.{name}")
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
-    import difflib
+    from flowvm.errors import did_you_mean
 
-    near = difflib.get_close_matches(name, __dir__(), 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise AttributeError(f"flowvm has no {name!r}{hint}")
+    # `obj` is left out, or Python would add a guess of its own
+    hint = did_you_mean(name, __dir__())
+    raise AttributeError(f"flowvm has no {name!r}{hint}", name=name, obj=None)
 
 
 def __dir__() -> list[str]:

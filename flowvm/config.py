@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flowvm.errors import ConfigError
+from flowvm.errors import ConfigError, did_you_mean
 
 __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 
@@ -261,7 +261,7 @@ class Config:
             if name.startswith(TESTS):
                 continue
             if name.startswith(PREFIX) and name[len(PREFIX) :].lower() not in _BY_NAME:
-                hint = _did_you_mean(name, [v.env for v in VARIABLES])
+                hint = _hint(name, [v.env for v in VARIABLES])
                 warnings.warn(f"flowvm knows no variable {name}{hint}", stacklevel=3)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -273,7 +273,7 @@ class Config:
 
     def _checked(self, name: str, value: Any) -> Any:
         if name not in _BY_NAME:
-            hint = _did_you_mean(name, list(_BY_NAME))
+            hint = _hint(name, list(_BY_NAME))
             raise AttributeError(f"flow.config has no setting {name!r}{hint}")
         variable = _BY_NAME[name]
         checked = _parsed(variable, f"flow.config.{name}", value)
@@ -337,11 +337,8 @@ def _parsed(variable: Variable, where: str, value: Any) -> Any:
         ) from None
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+def _hint(name: str, known: list[str]) -> str:
+    return did_you_mean(name, known) or f"; there are {', '.join(known)}"
 
 
 def _is_command() -> bool:

@@ -35,7 +35,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "Status",
     "VMError",
     "declare_status",
+    "did_you_mean",
     "exception_for",
     "on_device_failed",
     "on_made",
@@ -74,6 +75,14 @@ __all__ = [
 on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made
 # what a device's driver makes of the details of DEVICE_FAILED, if one is loaded
 on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is none of `known`: the one it is close to, if any."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class FlowError(Exception):

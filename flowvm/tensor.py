@@ -12,13 +12,12 @@ This module has what a tensor *is*.  Arithmetic, indexing and the other methods 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.device import Device
 from flowvm.dtype import DType
-from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
 from flowvm.meta import Size, TensorMeta
 from flowvm.vm import layout as w
 from flowvm.vm.engine import hot
@@ -87,8 +86,7 @@ class Tensor:
             raise AttributeError(name)
         if name.startswith("_"):  # asked for by protocols, and often: no search
             raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
-        near = difflib.get_close_matches(name, [n for n in dir(type(self)) if n[0] != "_"], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, [n for n in dir(type(self)) if n[0] != "_"])
         # `obj` is left out, or Python would add a guess of its own
         raise AttributeError(
             f"a {type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=None

@@ -67,7 +67,7 @@ def test_a_bad_value_names_the_variable_and_what_it_expects(name: str, text: str
 
 
 def test_an_unknown_variable_warns_with_a_suggestion() -> None:
-    with pytest.warns(UserWarning, match=r"FLOWVM_WORKER; did you mean FLOWVM_WORKERS\?"):
+    with pytest.warns(UserWarning, match=r"FLOWVM_WORKER; did you mean 'FLOWVM_WORKERS'\?"):
         config(worker="2")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -80,7 +80,7 @@ def test_an_attribute_is_checked_and_a_wrong_name_suggests() -> None:
     assert settings.debug == 3
     with pytest.raises(ConfigError, match=r"flow\.config\.debug = 9"):
         settings.debug = 9
-    with pytest.raises(AttributeError, match=r"'debgu'; did you mean debug\?"):
+    with pytest.raises(AttributeError, match=r"'debgu'; did you mean 'debug'\?"):
         settings.debgu = 1  # type: ignore[attr-defined]
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import re
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -303,6 +305,14 @@ def test_a_misspelt_attribute_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match="no attribute '_shape'"):
         getattr(ones(2), "_shape")  # noqa: B009
     assert not hasattr(ones(2), "qqqq")
+
+
+@pytest.mark.parametrize("name", ["flow.relux", "flow.ones(2).reshap"])
+def test_python_adds_no_suggestion_of_its_own(name: str) -> None:
+    program = f"import flowvm as flow\n{name}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert re.search(r"; did you mean '(relu|reshape)'\?$", done.stderr.strip())
+    assert done.stderr.lower().count("did you mean") == 1
 
 
 def test_completion_offers_public_names() -> None:

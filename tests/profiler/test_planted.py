@@ -214,11 +214,11 @@ def test_a_thread_that_blocks_by_itself_is_host(xs):
     with profile() as p:
         update(xs[0], xs[1], 1)
         flow.vm.sync()
-        assert not lock.acquire(timeout=STALL / 1e9)
+        assert not lock.acquire(timeout=20 * STALL / 1e9)  # a busy machine may wake it late
         update(xs[0], xs[1], 1)
     total = lane_of(p, 0)
-    assert total["gil"] < MOST // 2
-    assert total["host"] >= MOST // 2
+    assert total["gil"] < 10 * STALL
+    assert total["host"] >= 10 * STALL
 
 
 # --- what a look says ---------------------------------------------------------------------------
