@@ -72,7 +72,7 @@ def test_the_devices_own_times_stay_between_opened_and_closed() -> None:
 def test_any_times_become_possible_ones(case: int, seed: int) -> None:
     """What a stream runs never overlaps, and nothing begins before what it reads has ended."""
     rng = random.Random(seed)
-    rows, operands, closed, now = [], [], [0, 0, 0], 0
+    rows, operands, closed, now = [], [], [0, 0, 0], 1  # 0 is never
     written = dict.fromkeys(range(4), 0)
     for _ in range(60):
         now += rng.randrange(5)
