@@ -52,7 +52,7 @@ def test_the_tutorial_of_profiling_names_the_stalls_and_mends_them() -> None:
     assert re.search(r"07_profiling\.py:\d+ waited for a value \d+x on the path", before)
     took = [float(ms) for ms in re.findall(r"([\d.]+) ms a step", shown)]
     assert len(took) == 3
-    assert took[2] < took[0], shown  # reading 4 ms a step ahead is seen on any machine
+    assert re.search(r"wait +16 → 1 ", shown), shown  # what it gains depends on who else runs
 
 
 def test_the_tutorial_of_dags_shows_what_it_says() -> None:
