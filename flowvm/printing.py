@@ -158,8 +158,8 @@ def _element_text(
     if values.size:
         low, high = float(np.abs(values).min()), float(np.abs(values).max())
         scientific = high / low > 1000 or high > 1e8 or (low < 1e-4 and not whole)
-    if options.sci_mode is not None:
-        scientific = options.sci_mode
+        if options.sci_mode is not None:
+            scientific = options.sci_mode
     digits = options.precision
     if scientific:
         return lambda v: f"{v:.{digits}e}"

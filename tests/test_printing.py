@@ -88,6 +88,11 @@ def test_values(data: Any, kind: str, text: str) -> None:
     assert shown(data, kind) == text
 
 
+def test_zeros_have_no_exponent() -> None:
+    assert shown([0.0, 0.0], "float32", sci_mode=True) == "tensor([0., 0.])"
+    assert shown([0.0, 2.0], "float32", sci_mode=True) == "tensor([0.0000e+00, 2.0000e+00])"
+
+
 def test_long_tensors_show_their_edges_and_their_shape() -> None:
     assert shown(range(2000), "int64") == (
         "tensor([   0,    1,    2,  ..., 1997, 1998, 1999], shape=(2000,))"
