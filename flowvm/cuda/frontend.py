@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.metadata
 import types as pytypes
 from typing import Any
+
+import numpy as np
 
 from flowvm.cuda.indices import special
 from flowvm.errors import CompileError
@@ -33,10 +36,28 @@ def frontend() -> Frontend:
     return Frontend()
 
 
+def _import_array_functions() -> None:
+    """Have Numba-CUDA import what it else would later.
+
+    Up to 0.30.4 that asks for np.row_stack, which NumPy 2.5 has no more; so it is there, as the
+    vstack that it was, for as long as the import takes.
+    """
+    names: Any = np
+    gone = not hasattr(np, "row_stack")
+    if gone:
+        names.row_stack = np.vstack
+    try:
+        importlib.import_module("numba.cuda.np.arrayobj")
+    finally:
+        if gone:
+            del names.row_stack
+
+
 class Frontend:
     """Types, lowers and generates code; use it under the lock of `flowvm.cuda.compiling`."""
 
     def __init__(self) -> None:
+        _import_array_functions()
         from numba.cuda.descriptor import CUDATarget
 
         self.target = CUDATarget("cuda")
