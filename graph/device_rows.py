@@ -20,7 +20,7 @@ from typing import Any
 
 from flowvm.errors import DeviceError
 from flowvm.graph.epilogues import REAL
-from flowvm.graph.fusion_program import is_program
+from flowvm.graph.fusion_program import is_program, operator_by
 from flowvm.graph.row_layout import Part, Ref, RowProgram, merged_dims
 from flowvm.interpreter import Invocation, Operator
 from flowvm.meta import TensorMeta
@@ -80,20 +80,15 @@ def held_operator(
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         raise DeviceError(f"{name} was made for a device, and its tensors are on the CPU")
 
-    made = Operator(
-        name,
-        tuple(f"x{k}" for k in range(inputs)),
-        tuple(f"out{k}" for k in range(outputs)),
+    return operator_by(
+        ("flowvm.graph.device_rows:held_operator", (name, parts, outputs, inputs, scalars)),
+        (inputs, outputs, scalars),
         lower,
         attrs=("metas", "blocks"),
-        scalars=tuple(f"n{k}" for k in range(scalars)),
         scalar_kinds="d" * scalars,
         infer=lambda metas, attrs: None,
         cuda=lambda launch, metas, attrs: held_launch(program),
     )
-    arguments = (name, parts, outputs, inputs, scalars)
-    made.recipe = ("flowvm.graph.device_rows:held_operator", arguments)
-    return made
 
 
 class _Kernel:

@@ -26,6 +26,7 @@ __all__ = [
     "Program",
     "fused_operator",
     "is_program",
+    "operator_by",
     "program_kernel",
     "program_of",
     "program_text",
@@ -172,31 +173,47 @@ def title(names: Sequence[str]) -> str:
     return f"fused[{','.join(names[:MOST_NAMES])}{more}]"
 
 
+def operator_by(
+    recipe: tuple[str, tuple[Any, ...]], counts: tuple[int, int, int], lower: Any, **rules: Any
+) -> Operator:
+    """The operator of a program, whose `counts` inputs, outputs and numbers go by their places.
+
+    `recipe` makes it again where a graph is loaded: "module:function", and its arguments, of which
+    the first is the operator's name.
+    """
+    inputs, outputs, scalars = counts
+    made = Operator(
+        recipe[1][0],
+        tuple(f"x{k}" for k in range(inputs)),
+        tuple(f"out{k}" for k in range(outputs)),
+        lower,
+        scalars=tuple(f"n{k}" for k in range(scalars)),
+        **rules,
+    )
+    made.recipe = recipe
+    return made
+
+
 @functools.cache
 def fused_operator(
     name: str, program: str, dtypes: tuple[str, ...], outputs: int, lives: int, real: str
 ) -> Operator:
     """The operator of a program: inputs of `dtypes`, `lives` numbers, computed in `real`."""
-    names = tuple(f"x{k}" for k in range(len(dtypes)))
 
     def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
-        return _launch(made, attrs[0], metas[-len(names) :] if names else ())
+        return _launch(made, attrs[0], metas[-len(dtypes) :] if dtypes else ())
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
 
-    made = Operator(
-        name,
-        names,
-        tuple(f"out{k}" for k in range(outputs)),
+    made = operator_by(
+        (RECIPE, (name, program, dtypes, outputs, lives, real)),
+        (len(dtypes), outputs, lives),
         lower,
         attrs=("metas",),
-        scalars=tuple(f"n{k}" for k in range(lives)),
         aliases=True,
         infer=infer,
     )
-    arguments = (name, program, dtypes, outputs, lives, real)
-    made.recipe = (RECIPE, arguments)
     return made
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from flowvm.graph.device_rows import held_launch, held_operator, holds
 from flowvm.graph.fusion import is_elementwise
-from flowvm.graph.fusion_program import is_program, program_of, title
+from flowvm.graph.fusion_program import is_program, operator_by, program_of, title
 from flowvm.graph.grouping import MOST_OPERANDS, Group, Groups
 from flowvm.graph.logical import LogicalGraph, Operand, OpNode
 from flowvm.graph.row_layout import Part, RowProgram, arrange, lower_rows
@@ -207,14 +207,9 @@ def row_operator(
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return lower_rows(program, attrs[0], inputs)
 
-    made = Operator(
-        name,
-        tuple(f"x{k}" for k in range(inputs)),
-        tuple(f"out{k}" for k in range(outputs)),
+    return operator_by(
+        ("flowvm.graph.fusion_rows:row_operator", (name, parts, outputs, inputs, scalars)),
+        (inputs, outputs, scalars),
         lower,
         attrs=("metas", "blocks"),
-        scalars=tuple(f"n{k}" for k in range(scalars)),
     )
-    arguments = (name, parts, outputs, inputs, scalars)
-    made.recipe = ("flowvm.graph.fusion_rows:row_operator", arguments)
-    return made
