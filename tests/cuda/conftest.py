@@ -99,6 +99,28 @@ def simulated_driver():
     return Simulator(devices=2).driver()
 
 
+@pytest.fixture(scope="module")
+def recording_driver():
+    """A driver that notes each call, whose streams run late; one for a module's tests."""
+    from flowvm.cuda.recorder_driver import Recorder
+
+    return Recorder(late=True).driver()
+
+
+@pytest.fixture
+def recorder(recording_driver, seed):
+    """What was called of the driver that is in use."""
+    import flowvm as flow
+    from flowvm.cuda import driver
+
+    with driver.using(recording_driver):
+        recording_driver.fake.streams.random.seed(seed)
+        flow.ones(1, device="cuda")
+        flow.cuda.synchronize()
+        yield recording_driver.fake
+        flow.vm.sync()
+
+
 @pytest.fixture(params=["at once", "late"])
 def device(request, seed):
     """A device is in use: "cuda" works.  A simulated driver's streams run at once, or late."""

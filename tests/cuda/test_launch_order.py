@@ -7,32 +7,15 @@ The recorder notes each call; which launches must be ordered follows from the pr
 
 import collections
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.cuda import driver as drivers
 from flowvm.cuda.recorder_driver import Call, Recorder
 from flowvm.errors import DeviceError
 
 STEPS = 60
-
-
-@pytest.fixture(scope="module")
-def shared() -> drivers.Driver:
-    return Recorder(late=True).driver()
-
-
-@pytest.fixture
-def recorder(shared: drivers.Driver, seed: int) -> Iterator[Recorder]:
-    with drivers.using(shared):
-        shared.fake.streams.random.seed(seed)
-        flow.ones(1, device="cuda")
-        flow.cuda.synchronize()
-        yield shared.fake
-        flow.vm.sync()
 
 
 def marked(recorder: Recorder, mark: float) -> Call:

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.cuda import driver as drivers
-from flowvm.cuda.recorder_driver import Recorder
 from flowvm.errors import ArgumentError
 from flowvm.profiler import profile
 from flowvm.profiler.export.checking import problems
@@ -194,21 +192,6 @@ def test_a_look_from_outside_knows_devices(work):
 
 
 # --- what it costs the driver -----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def shared():
-    return Recorder(late=True).driver()
-
-
-@pytest.fixture
-def recorder(shared, seed):
-    with drivers.using(shared):
-        shared.fake.streams.random.seed(seed)
-        flow.ones(1, device="cuda")
-        flow.cuda.synchronize()
-        yield shared.fake
-        flow.vm.sync()
 
 
 def _asked(recorder, level):
