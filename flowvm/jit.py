@@ -16,7 +16,8 @@ Guarantees
   compiled, by name. An exception that compiled code raises becomes the return value -1 (all bits
   set).
 
-What may be compiled, and how it becomes LLVM's, is in `flowvm.native`.
+What may be compiled, and how it becomes LLVM's, is in `flowvm.native`; what a key covers, in
+`flowvm.reach`.
 
 Long because it is one path: key, cache entry, linking, optimizing, code, loading.
 """
@@ -25,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dis
 import functools
 import gc
 import hashlib
@@ -38,23 +38,20 @@ import sys
 import tempfile
 import threading
 import time
-import types as pytypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from flowvm.config import config, say
 from flowvm.errors import CompileError
 from flowvm.native import LoweredFunction, lower
+from flowvm.reach import source_key
 
 __all__ = [
     "Lowered",
     "Stats",
     "c_function",
     "cache_dir",
-    "file_digest",
     "linked",
     "listeners",
     "llvm",
@@ -64,7 +61,6 @@ __all__ = [
     "provide",
     "prune",
     "set_cache_dir",
-    "source_key",
     "stats",
     "telling",
 ]
@@ -117,35 +113,31 @@ listeners: list[Callable[[str, int], None]] = []
 
 
 def native(
-    function: Any, signature: Any, *, key: str | None = None, reassociate: bool = False
+    function: Callable[..., Any], signature: str, *, facts: object = (), reassociate: bool = False
 ) -> int:
-    """The address of a C function that does what `function` does.
+    """The address of a C function that does what `function`, a plain Python function, does.
 
-    `signature` is Numba's, as text ("int32(uint64, int64)") or object.  `function` is a plain
-    Python function, or an object whose `build()` returns one, which is then called only when there
-    is something to compile.  `key` is text that changes whenever the code does; without it the
-    sources that `function` reaches are hashed. `reassociate` lets LLVM reorder sums, which
+    `signature` is Numba's ("int32(uint64, int64)").  `facts` are what code depends on that no
+    source says: of this machine, or of this process.  `reassociate` lets LLVM reorder sums, which
     vectorizes them and changes their rounding.
     """
-    if key is None:
-        key = source_key(function.build() if hasattr(function, "build") else function)
 
     def make() -> Lowered:
         from numba.core.sigutils import normalize_signature
 
-        body = function.build() if hasattr(function, "build") else function
         args, result = normalize_signature(signature)
-        return c_function(lower(body, args, result, reassociate=reassociate))
+        return c_function(lower(function, args, result, reassociate=reassociate))
 
-    name = getattr(function, "__qualname__", type(function).__name__)
-    return load(f"native\n{signature}\n{reassociate}\n{key}", make, name)
+    return load(make, function.__qualname__, facts)
 
 
-def load(key: str, make: Callable[[], Lowered], name: str) -> int:
-    """The address of the C function of `key`; `make()` is called if the cache does not have it.
+def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
+    """The address of the C function of `make()`, which is called if the cache does not have it.
 
-    `name` is what FLOWVM_DEBUG=1 calls it.
+    The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
+    `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
     """
+    key = source_key(make, facts)
     with _lock:
         if (address := _addresses.get(key)) is None:
             begun = time.monotonic_ns()
@@ -282,8 +274,6 @@ def _host_key() -> str:
     """Everything besides the program that the bytes of an object file depend on."""
     from importlib import metadata  # and with it, e-mail's parser
 
-    here = Path(__file__)
-    sources = [here, here.with_name("native.py"), here.with_name("shortcuts.py")]
     parts = [
         str(SCHEMA),
         ".".join(map(str, sys.version_info[:2])),
@@ -292,78 +282,9 @@ def _host_key() -> str:
         *(metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
         _cpu(),
         _features(),
-        *(file_digest(str(path)) for path in sources),
+        source_key(_object),
     ]
     return "\n".join(parts)
-
-
-@functools.cache
-def file_digest(path: str) -> str:
-    """A digest of the file's text, or "" where there is no such file."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""
-
-
-def source_key(function: Any) -> str:
-    """Text that changes with the sources, constants and closures of all that `function` reaches."""
-    lines: set[str] = set()
-    _describe(function, lines, set())
-    return "\n".join(sorted(lines))
-
-
-def _describe(value: Any, lines: set[str], seen: set[int]) -> None:
-    value = getattr(value, "py_func", value)  # a Numba dispatcher
-    if isinstance(value, pytypes.FunctionType):
-        if id(value) not in seen and not _is_pythons(value):
-            seen.add(id(value))
-            _describe_function(value, lines, seen)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _describe(item, lines, seen)
-    elif isinstance(value, np.ndarray):
-        lines.add(
-            f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-        )
-    elif hasattr(value, "jit_parts"):
-        for part in value.jit_parts():
-            _describe(part, lines, seen)
-
-
-def _is_pythons(function: pytypes.FunctionType) -> bool:
-    """Whether it is of Python's own library, which native code never calls."""
-    return (function.__module__ or "").partition(".")[0] in sys.stdlib_module_names
-
-
-def _describe_function(function: pytypes.FunctionType, lines: set[str], seen: set[int]) -> None:
-    code = function.__code__
-    digest = file_digest(code.co_filename) or _code_digest(code)
-    lines.add(f"{function.__module__}.{function.__qualname__} {code.co_firstlineno} {digest}")
-    names = {name: function.__globals__.get(name) for name in _names(code)}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        names[name] = cell.cell_contents
-    for name, value in names.items():
-        if isinstance(value, pytypes.ModuleType):
-            for attribute in _names(code) & set(vars(value)):
-                if value.__name__.partition(".")[0] not in ("numpy", "numba", "math"):
-                    _describe(getattr(value, attribute), lines, seen)
-        elif isinstance(value, (bool, int, float, str, np.generic)):
-            lines.add(f"{function.__qualname__}.{name} = {value!r}")
-        else:
-            _describe(value, lines, seen)
-    _describe(function.__defaults__ or (), lines, seen)
-
-
-def _names(code: pytypes.CodeType) -> set[str]:
-    nested = [_names(c) for c in code.co_consts if isinstance(c, pytypes.CodeType)]
-    return set(code.co_names).union(*nested)
-
-
-def _code_digest(code: pytypes.CodeType) -> str:
-    text = "\n".join(f"{i.opname} {i.argrepr}" for i in dis.get_instructions(code))
-    nested = [_code_digest(c) for c in code.co_consts if isinstance(c, pytypes.CodeType)]
-    return hashlib.sha256("\n".join([text, *nested]).encode()).hexdigest()
 
 
 # --- LLVM: one target machine and one engine for everything -----------------------------------
@@ -450,11 +371,7 @@ def _symbol_exists(name: str) -> bool:
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     start = time.perf_counter()
     with _progress.compiling(name), _no_collection():
-        lowered = make()
-        module = _linked(lowered, _symbol(digest))
-        _optimize(module, lowered.loops_only)
-        imports = _imports(module)
-        code = _target_machine(3).emit_object(module)
+        module, imports, code = _object(make(), _symbol(digest))
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)
     _counts["compiled"] += 1
@@ -464,6 +381,13 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     if config.debug >= 4:
         say(4, f"LLVM code of {name}:\n{module}")
     return address
+
+
+def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
+    """The whole module, the symbols that it imports, and its object file."""
+    module = _linked(lowered, symbol)
+    _optimize(module, lowered.loops_only)
+    return module, _imports(module), _target_machine(3).emit_object(module)
 
 
 @contextlib.contextmanager

@@ -112,7 +112,7 @@ class Overloaded:
         return self.choose(names)[1](*args)
 
     def jit_parts(self) -> tuple[Any, ...]:
-        return tuple(self.implementations.values())
+        return tuple(part for pair in self.implementations.items() for part in pair)
 
 
 def _python_dtype(value: Any) -> str:

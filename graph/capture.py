@@ -76,7 +76,7 @@ def _entry_instead(outputs: int, name: str) -> int:
     """
     known = _instead(outputs, name)
     if not known:
-        kernel = jit.native(no_value, "int32(int64, int64, int64, int64)", key="no_value")
+        kernel = jit.native(no_value, "int32(int64, int64, int64, int64)")
         known.append(engine.new_entry(w.OP_CALL, [w.MUT] * outputs, kernel=kernel, info=name))
     return known[0]
 

@@ -26,8 +26,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -210,14 +210,11 @@ def _elementwise(
     if unknown := {*in_dtypes, *out_dtypes, *compute} - _STORED.keys():
         raise ValueError(f"{expr!r}: no kernel can read or write {', '.join(sorted(unknown))}")
     provide()
-    parts = (
-        "elementwise", expr, args, in_dtypes, out_dtypes, compute, sorted(scalar_args), raises,
-        pattern,
-    )  # fmt: skip
+    scope = _scope(expr)
 
     def make() -> jit.Lowered:
-        inner = _lower_expression(expr, args, compute)
-        rare = _lower_guarded(expr, args, compute)
+        inner = _lower_expression(expr, args, compute, scope)
+        rare = _lower_guarded(expr, args, compute, scope)
         text = _elementwise_text(
             inner, rare, args, in_dtypes, out_dtypes, compute, scalar_args, raises, pattern,
             _is_long(expr),
@@ -225,15 +222,7 @@ def _elementwise(
         return jit.linked(_joined(inner, *rare), text, loops_only=True)
 
     name = f"{expr}, {' '.join(in_dtypes)} -> {' '.join(out_dtypes)}"
-    return jit.load("\n".join(map(str, (*parts, _sources()))), make, name)
-
-
-@functools.cache
-def _sources() -> str:
-    here = Path(__file__)
-    near = [here.with_name(f"{name}.py") for name in ("intrinsics", "reduced")]
-    reached = [here, *near, *sorted(here.parent.glob("scalar*.py"))]
-    return "\n".join(jit.file_digest(str(path)) for path in reached)
+    return jit.load(make, name)
 
 
 # what Numba sees instead
@@ -241,9 +230,9 @@ _PASSED = {"uint8": "int16", **dict.fromkeys(STORED, "float32")}
 
 
 def _lower_expression(
-    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
 ) -> LoweredFunction:
-    function, passed = expression_function(expr, args, compute)
+    function, passed = _expression_in(scope, expr, args, compute)
     return _lower_typed(function, passed)
 
 
@@ -251,11 +240,17 @@ def expression_function(
     expr: str, args: tuple[str, ...], compute: tuple[str, ...]
 ) -> tuple[Callable[..., Any], list[str]]:
     """`expr` as a Python function of `args`, to be compiled, and the dtypes that it is to get."""
+    return _expression_in(_scope(expr), expr, args, compute)
+
+
+def _expression_in(
+    scope: dict[str, Any], expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> tuple[Callable[..., Any], list[str]]:
     passed = [_PASSED.get(name, name) for name in compute]
     literal = next((d for d in ("float64", "float32") if d in passed), "")
     *steps, result = ast.unparse(TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
     source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
-    return _function_of(source, expr, args), passed
+    return _function_of(source, expr, args, scope), passed
 
 
 def _is_long(expr: str) -> bool:
@@ -263,14 +258,13 @@ def _is_long(expr: str) -> bool:
     return "\n" in expr or any(isinstance(n, ast.Call) for n in ast.walk(ast.parse(expr)))
 
 
-def _function_of(source: str, expr: str, args: tuple[str, ...]) -> Callable[..., Any]:
+def _function_of(
+    source: str, expr: str, args: tuple[str, ...], scope: dict[str, Any]
+) -> Callable[..., Any]:
     source = f"def expression({', '.join(args)}):\n{source}\n"
-    scope: dict[str, Any] = {
-        **_functions(),
-        **{name: getattr(np, name) for name in ("float32", "float64", "int64")},
-    }
-    exec(compile(source, f"<{expr}>", "exec"), scope)
-    made: Callable[..., Any] = scope["expression"]
+    space = dict(scope)
+    exec(compile(source, f"<{expr}>", "exec"), space)
+    made: Callable[..., Any] = space["expression"]
     return made
 
 
@@ -281,15 +275,26 @@ def _lower_typed(function: Callable[..., Any], passed: list[str]) -> LoweredFunc
     return lower(function, kinds)
 
 
+def _scope(expr: str) -> dict[str, Any]:
+    """What `expr` calls, by name; of a `Guarded` also `<name>_fits` and `<name>_near`.
+
+    No other functions: the key of a kernel covers those here.
+    """
+    found: dict[str, Any] = {name: getattr(np, name) for name in ("float32", "float64", "int64")}
+    for name in sorted(_functions().keys() & set(re.findall(r"\w+", expr))):
+        function = found[name] = _functions()[name]
+        if isinstance(function, Guarded):
+            found |= {f.__name__: f for f in (function.fits, function.near)}
+    return found
+
+
+@functools.cache
 def _functions() -> dict[str, Overloaded]:
-    """What an expression may call: of a `Guarded` also `<name>_fits` and `<name>_near`."""
-    found = scalar.functions()
-    guarded = [f for f in found.values() if isinstance(f, Guarded)]
-    return {**found, **{f.__name__: f for g in guarded for f in (g.fits, g.near)}}
+    return scalar.functions()
 
 
 def _lower_guarded(
-    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
 ) -> tuple[LoweredFunction, ...]:
     """For an expression that is one call of a `Guarded`: what raises where its rare case is, and
     what may be called where it is not; else nothing.
@@ -298,7 +303,7 @@ def _lower_guarded(
     call = last.value if isinstance(last, ast.Expr) and not steps else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         return ()
-    function, passed = scalar.functions()[call.func.id], [_PASSED.get(c, c) for c in compute]
+    function, passed = scope[call.func.id], [_PASSED.get(c, c) for c in compute]
     if not isinstance(function, Guarded) or not all(isinstance(a, ast.Name) for a in call.args):
         return ()
     if (
@@ -308,7 +313,8 @@ def _lower_guarded(
     given = ", ".join(ast.unparse(a) for a in call.args)
     check = f"    if not {call.func.id}_fits({given}):\n        raise ValueError\n    return True"
     near = f"    return {call.func.id}_near({given})"
-    return tuple(_lower_typed(_function_of(s, expr, args), passed) for s in (check, near))
+    functions = (_function_of(s, expr, args, scope) for s in (check, near))
+    return tuple(_lower_typed(f, passed) for f in functions)
 
 
 def _joined(inner: LoweredFunction, *more: LoweredFunction) -> LoweredFunction:
@@ -587,7 +593,6 @@ def _body(
     counts: bool,
 ) -> int:
     details = _check_body(body, operands, const_kinds, scalar_kinds, scratch, arena)
-    parts = ("body", operands, const_kinds, scalar_kinds, scratch, arena, reassociate, counts)
 
     def make() -> jit.Lowered:
         from numba import types
@@ -611,8 +616,7 @@ def _body(
         return jit.linked(inner, text)
 
     name = f"{body.__qualname__}, {' '.join(dtype for dtype, _, _ in operands)}"
-    key = "\n".join(map(str, (*parts, jit.source_key(body), _sources())))
-    return jit.load(key, make, name)
+    return jit.load(make, name)
 
 
 _ASSUME = """  %forward = icmp sge i64 %lo, 0

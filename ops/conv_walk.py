@@ -186,5 +186,4 @@ def walker(walk: Callable[..., None], dtype: str) -> int:
         lowered.modules.append(llvm.parse_assembly(str(apart)))
         return jit.c_function(lowered)._replace(loops_only=True)
 
-    key = f"walk {dtype}\n{jit.source_key(walk)}\n{jit.file_digest(__file__)}"
-    return jit.load(key, make, f"{walk.__qualname__}, {dtype}")
+    return jit.load(make, f"{walk.__qualname__}, {dtype}")

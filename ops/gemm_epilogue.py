@@ -127,5 +127,4 @@ def finisher(dtype: str, act: Callable[..., Any], joins: bool = False) -> int:
                     store(c, place, join(scale * load(c, place), more))
 
     words = ", ".join(["int64"] * 9)
-    key = f"{dtype}\n{jit.source_key(end)}"  # which does not see the dtype in `load` and `store`
-    return jit.native(end, f"void({words}, float64, float64)", key=key)
+    return jit.native(end, f"void({words}, float64, float64)")

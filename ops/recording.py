@@ -71,7 +71,7 @@ def record(
 
 @functools.cache
 def _no_op() -> int:
-    return jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+    return jit.native(no_op, "int32(int64, int64, int64, int64)")
 
 
 def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:

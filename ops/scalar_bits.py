@@ -257,6 +257,9 @@ class Guarded(Overloaded):
         self.fits = Overloaded(f"{name}_fits", {d: p[0] for d, p in parts.items()})
         self.near = Overloaded(f"{name}_near", {d: p[1] for d, p in parts.items()})
 
+    def jit_parts(self) -> tuple[Any, ...]:
+        return (*super().jit_parts(), self.fits, self.near)
+
 
 def _whole(
     fits: Callable[..., Any], near: Callable[..., Any], far: Callable[..., Any]

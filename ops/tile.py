@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm import jit
@@ -120,37 +118,26 @@ def tile_functions(dtype: str) -> TileFunctions:
     shape = tile_shape(dtype)
     return TileFunctions(
         *(
-            jit.load(
-                f"{name} {dtype} {shape}\n{_source(name)}",
-                functools.partial(_lowered, name, dtype, shape),
-                f"{name}, {dtype}",
-            )
+            jit.load(functools.partial(_lowered, name, dtype, shape), f"{name}, {dtype}")
             for name in TileFunctions._fields
         )
     )
 
 
-# where the code of each is made
-_MODULES = {
-    "tile": "tile_code",
-    "dots": "tile_thin",
-    "stream": "tile_thin",
-    "copy": "tile_packing",
-    "transpose": "tile_packing",
-    "store": "tile_packing",
-    "store_transposed": "tile_packing",
-}
-
-
-def _source(name: str) -> str:
-    files = (f"{_MODULES[name]}.py", "tile_emit.py", "reduced.py")
-    return "\n".join(jit.file_digest(str(Path(__file__).with_name(file))) for file in files)
-
-
 def emitted(name: str, dtype: str, shape: TileShape) -> Any:
     """The llvmlite module of a function of TileFunctions: its C function is called entry."""
-    module = importlib.import_module(f"flowvm.ops.{_MODULES[name]}")
-    return getattr(module, f"emit_{name}")(dtype, shape)
+    from flowvm.ops import tile_code, tile_packing, tile_thin
+
+    emitters = {
+        "tile": tile_code.emit_tile,
+        "dots": tile_thin.emit_dots,
+        "stream": tile_thin.emit_stream,
+        "copy": tile_packing.emit_copy,
+        "transpose": tile_packing.emit_transpose,
+        "store": tile_packing.emit_store,
+        "store_transposed": tile_packing.emit_store_transposed,
+    }
+    return emitters[name](dtype, shape)
 
 
 def _lowered(name: str, dtype: str, shape: TileShape) -> jit.Lowered:

@@ -98,66 +98,53 @@ def cache(tmp_path):
 
 
 def test_plain_functions_and_their_globals_compile(cache):
-    address = jit.native(six_times_plus, "int64(int64, int64)", key="globals")
+    address = jit.native(six_times_plus, "int64(int64, int64)", facts="globals")
     assert call(address, 7, 1) == six_times_plus(7, 1)
 
 
 def test_intrinsics_and_c_functions(cache):
     word = ctypes.c_int64(41)
-    address = jit.native(word_and_pid, "int64(int64)", key="intrinsics")
+    address = jit.native(word_and_pid, "int64(int64)", facts="intrinsics")
     assert call(address, ctypes.addressof(word)) == 41 + os.getpid()
     assert word_and_pid(ctypes.addressof(word)) == 41 + os.getpid()
 
 
 def test_overloaded_picks_by_dtype_compiled_and_not(cache):
-    address = jit.native(picks, "int64(int64)", key="overloaded")
+    address = jit.native(picks, "int64(int64)", facts="overloaded")
     assert call(address, 8) == picks(8) == 20
 
 
 def test_floats_void_and_failure(cache):
-    address = jit.native(double_first, "float64(float64, float64)", key="floats")
+    address = jit.native(double_first, "float64(float64, float64)", facts="floats")
     function = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double, ctypes.c_double)(address)
     assert function(1.5, 0.25) == 3.25
-    raises = jit.native(raising, "int64(int64)", key="raising")
+    raises = jit.native(raising, "int64(int64)", facts="raising")
     assert [call(raises, 3), call(raises, 11)] == [3, -1]
 
 
 def test_what_needs_the_runtime_is_refused_by_name(cache):
     with pytest.raises(CompileError, match="NRT_"):
-        jit.native(allocating, "int64(int64)", key="allocating")
+        jit.native(allocating, "int64(int64)", facts="allocating")
     with pytest.raises(CompileError, match="untypable"):
-        jit.native(untypable, "int64(int64)", key="untypable")
+        jit.native(untypable, "int64(int64)", facts="untypable")
 
 
 def untypable(x):
     return x.nothing
 
 
-def test_lazily_built_functions_are_built_once_and_only_to_compile(cache):
-    built = []
-
-    class Lazy:
-        def build(self):
-            built.append(1)
-            return triple
-
-    for _ in range(2):
-        assert call(jit.native(Lazy(), "int64(int64)", key="lazy"), 5) == 15
-    assert built == [1]
-
-
 def test_uncompiled_mode_still_compiles(cache, monkeypatch):
     from numba.core import config
 
     monkeypatch.setattr(config, "DISABLE_JIT", 1)
-    assert call(jit.native(triple, "int64(int64)", key="disabled"), 5) == 15
+    assert call(jit.native(triple, "int64(int64)", facts="disabled"), 5) == 15
     assert config.DISABLE_JIT == 1
 
 
 def test_numba_users_see_no_change(cache):
     import numba
 
-    jit.native(triple, "int64(int64)", key="others")
+    jit.native(triple, "int64(int64)", facts="others")
     with pytest.raises(numba.TypingError):
         numba.njit(six_times_plus)(1, 2)
 
@@ -165,7 +152,7 @@ def test_numba_users_see_no_change(cache):
 def test_threads_get_one_address(cache):
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(jit.native(triple, "int64(int64)", key="t")))
+        threading.Thread(target=lambda: found.append(jit.native(triple, "int64(int64)", facts="t")))
         for _ in range(4)
     ]
     for thread in threads:
@@ -174,23 +161,6 @@ def test_threads_get_one_address(cache):
         thread.join()
     assert len(set(found)) == 1
     assert len(list(cache.glob("*.o"))) == 1
-
-
-def test_the_source_key_sees_what_a_function_reaches(monkeypatch):
-    key = jit.source_key(six_times_plus)
-    assert key == jit.source_key(six_times_plus)
-    monkeypatch.setitem(globals(), "FACTOR", 4)
-    assert key != jit.source_key(six_times_plus)
-
-
-def test_the_source_key_of_code_without_a_file():
-    def key(text, **scope):
-        exec(compile(text, "<typed>", "exec"), scope)
-        return jit.source_key(scope["f"])
-
-    assert key("def f(x): return x + 1") == key("def f(x): return x + 1")
-    assert key("def f(x): return x + 1") != key("def f(x): return x + 2")
-    assert key("def f(x): return x + a", a=1) != key("def f(x): return x + a", a=2)
 
 
 # --- the cache on disk, seen by other processes -------------------------------------------------
@@ -304,10 +274,10 @@ def test_the_cache_is_kept_below_its_limit_oldest_first(tmp_path):
 
 def test_reading_an_entry_marks_it_as_used(cache):
     signature, key = "int64(int64)", "marks"
-    first = jit.native(triple, signature, key=key)
+    first = jit.native(triple, signature, facts=key)
     (entry,) = cache.glob("*.o")
     os.utime(entry, (1, 1))
     jit._addresses.clear()
-    again = jit.native(triple, signature, key=key)
+    again = jit.native(triple, signature, facts=key)
     assert call(first, 4) == call(again, 4) == 12
     assert entry.stat().st_mtime > 1

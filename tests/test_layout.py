@@ -23,7 +23,7 @@ MAX_LINES = 350
 # fmt: off
 LAYERS = (
     (
-        "capsules", "config", "device", "dtype", "errors", "jit", "live", "meta", "native",
+        "capsules", "config", "device", "dtype", "errors", "jit", "live", "meta", "native", "reach",
         "shortcuts", "version",
     ),
     ("vm",),

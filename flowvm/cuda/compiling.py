@@ -40,7 +40,6 @@ from typing import Any
 from flowvm import jit
 from flowvm.errors import CompileError
 from flowvm.native import Intrinsic
-from flowvm.ops import reduced
 from flowvm.ops.cuda.launch import (
     Address,
     Const,
@@ -51,6 +50,7 @@ from flowvm.ops.cuda.launch import (
     Scalar,
     Scratch,
 )
+from flowvm.reach import source_key
 
 __all__ = [
     "Kernel",
@@ -130,7 +130,8 @@ def ptx(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str, str]
 
     CompileError where it cannot be compiled: says why, and for which types.
     """
-    key = "\n".join([_toolchain(), repr(signature), repr(tuple(cc)), jit.source_key(kernel)])
+    made_of = source_key(kernel, _compile, signature, tuple(cc))
+    key = f"{_toolchain()}\n{made_of}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:40]
     with _lock:
         if digest not in _made:
@@ -186,15 +187,11 @@ def _toolchain_error() -> str:
 @functools.cache
 def _toolchain() -> str:
     """Everything besides the program that its PTX depends on."""
-    here = Path(__file__)
-    sources = [here, *(here.with_name(f"{name}.py") for name in ("frontend", "indices"))]
-    sources += [here.parents[1] / "native.py", Path(reduced.__file__)]
     parts = [str(SCHEMA), ".".join(map(str, sys.version_info[:2]))]
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             parts.append(f"{name} {importlib.metadata.version(name)}")
     parts += [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    parts += [jit.file_digest(str(path)) for path in sources]
     return "\n".join(parts)
 
 

@@ -117,7 +117,7 @@ def recording() -> Recording:
     m = np.zeros(w.WORDS, np.int64)
     start(m)
     m[w.REC : w.REC + w.RECORDS * w.REC_WORDS] = 0  # which have been touched where it is used
-    m[w.ENT + w.E_KERNEL] = jit.native(no_op, _NO_OP, key="no_op")
+    m[w.ENT + w.E_KERNEL] = jit.native(no_op, _NO_OP)
     m[w.ENT + w.E_COUNT], m[w.ENT + w.E_UNITS], m[w.ENT + w.E_GRAIN] = 3, 1, 1
     drained = [_least(functools.partial(_drained, m, level)) / BATCH for level in LEVELS]
     stamped = [_least(functools.partial(_stamped, m, level)) / BATCH for level in LEVELS]

@@ -719,7 +719,7 @@ class Engine:
         key = tuple(access)
         entry = self._callback.get(key)
         if entry is None:
-            kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+            kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
             entry = self.new_entry(w.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
             self._callback[key] = entry
         token = next(self.tokens)

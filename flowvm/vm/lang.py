@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import pathlib
 import platform
 import time
@@ -80,8 +79,12 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL_WORDS)
 
 
 def _primitive(python: _Function) -> _Function:
+    name = python.__name__  # not `python` itself, of which compiled code has nothing
+
     def define() -> Any:
-        return getattr(importlib.import_module("flowvm.vm.intrinsics"), python.__name__)
+        from flowvm.vm import intrinsics
+
+        return getattr(intrinsics, name)
 
     return cast(_Function, Intrinsic(python, define))
 
@@ -232,17 +235,6 @@ def futex_wake(m: Words, i: int, count: int) -> int:
     return 0
 
 
-@functools.cache
-def _sources() -> str:
-    folder = pathlib.Path(__file__).parent
-    files = (
-        "lang intrinsics layout recorder stamps machine allocator steps owning sharing ranges "
-        "launch execute actors device_tasks device_graph device_times device shell"
-    )
-    return "\n".join((folder / f"{name}.py").read_text() for name in files.split())
-
-
 def address_of(function: Callable[..., Any], signature: str) -> int:
     """The address of the C function made of `function`, compiled or loaded from the cache."""
-    key = f"{function.__qualname__}\n{ticks_are_tsc()}\n{_sources()}"
-    return jit.native(function, signature, key=key)
+    return jit.native(function, signature, facts=("ticks are tsc", ticks_are_tsc()))

@@ -243,7 +243,7 @@ def test_what_a_thread_compiles_is_seen():
 
     def load():
         with pytest.raises(CompileError):
-            jit.load("never compiled", make, "slow_kernel")
+            jit.load(make, "slow_kernel")
 
     thread = threading.Thread(target=load)
     thread.start()

@@ -178,7 +178,7 @@ def test_jit(xs):
         update(xs[0], xs[1], 1)
         engine.wait_idle()
         before = jit.stats().compile_seconds
-        jit.native(kernel, SIGNATURE, key=f"{time.time_ns()} {next(_keys)}")
+        jit.native(kernel, SIGNATURE, facts=f"{time.time_ns()} {next(_keys)}")
         took = (jit.stats().compile_seconds - before) * 1e9
         update(xs[0], xs[1], 1)
     assert took > STALL

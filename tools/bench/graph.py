@@ -101,7 +101,7 @@ def _jax_forward() -> Callable[[], Any]:
 def _empty_plan() -> Any:
     """A Plan of ACTORS tasks of a kernel that does nothing, a chain on one buffer."""
     meta = TensorMeta.of((1,), flow.float32)
-    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
     operator = Operator(
         "nothing", ("x",), ("out",),
         lambda metas, attrs: Invocation((meta,), kernel, np.zeros(1, np.int64)),

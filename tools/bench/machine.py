@@ -38,7 +38,7 @@ def throughput(rounds: int) -> Iterator[Result]:
 
 def round_trip(rounds: int) -> Result:
     """Issue one instruction and wait for it."""
-    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
     entry = engine.new_entry(w.OP_CALL, [w.MUT], kernel=kernel, info="bench")
     storage = free_ids(1)[0]
     times = []

@@ -33,7 +33,7 @@ def issue_many(base: int, first: int, count: int, entry: int, operands: int, wid
 def run(operands: np.ndarray, access: list[int]) -> float:
     """Seconds an instruction for a program: one row of storage ids an instruction."""
     count, width = map(int, operands.shape)
-    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)", key="no_op")
+    kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
     entry = engine.new_entry(w.OP_CALL, access, kernel=kernel, info="bench")
     address = address_of(issue_many, "int64(int64, int64, int64, int64, int64, int64)")
     call = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * 6))(address)
