@@ -1,7 +1,7 @@
 """flowvm.autograd: gradients.
 
-`flowvm.interpreter` records a Node for each differentiable call; here is what goes back over them.
-`engine` runs the nodes, `backward` is what programs call, `leaf` is where gradients end.
+`flowvm.eager.interpreter` records a Node for each differentiable call; here is what goes back over
+them. `engine` runs the nodes, `backward` is what programs call, `leaf` is where gradients end.
 """
 
 from flowvm.autograd import functional

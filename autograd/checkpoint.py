@@ -25,19 +25,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from flowvm.autocasting import autocast_dtype, autocasting_apart
 from flowvm.autograd import making
 from flowvm.autograd.function import FunctionCtx
 from flowvm.autograd.modes import enable_grad
+from flowvm.eager.autocasting import autocast_dtype, autocasting_apart
+from flowvm.eager.interpreter import Node, current_recorder, grad_enabled, unpin_user_line
+from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
-from flowvm.interpreter import (
-    Node,
-    current_recorder,
-    grad_enabled,
-    unpin_user_line,
-)
-from flowvm.ops.generator import default_generator
-from flowvm.tensor import Tensor, alias
+from flowvm.ops.random.generator import default_generator
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
 

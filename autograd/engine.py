@@ -24,11 +24,10 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
-from flowvm.autocasting import switch_autocast
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
-from flowvm.errors import AutogradError
-from flowvm.interpreter import (
+from flowvm.eager.autocasting import switch_autocast
+from flowvm.eager.interpreter import (
     Node,
     OutputEdge,
     current_recorder,
@@ -36,12 +35,13 @@ from flowvm.interpreter import (
     set_grad_enabled,
     unpin_user_line,
 )
-from flowvm.ops.accumulate import accumulate_
-from flowvm.ops.core import cast, sum_to
-from flowvm.ops.recording import filled_of
-from flowvm.tensor import Tensor
-from flowvm.vm.engine import hot
-from flowvm.vm.lines import behind
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import AutogradError
+from flowvm.ops.declare.core import cast, sum_to
+from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.updates.accumulate import accumulate_
+from flowvm.vm.engine.hot import hot
+from flowvm.vm.engine.lines import behind
 
 __all__ = ["Watch", "add_to_grad", "anomaly", "run"]
 

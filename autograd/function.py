@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from flowvm.autograd.modes import no_grad
+from flowvm.eager.interpreter import Node, OutputEdge, grad_enabled
+from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.interpreter import Node, OutputEdge, grad_enabled
-from flowvm.tensor import Tensor, alias
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 

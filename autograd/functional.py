@@ -13,10 +13,10 @@ import numpy as np
 
 from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.ops.recording import filled_of
-from flowvm.reading import adopt_array
-from flowvm.tensor import Tensor
+from flowvm.ops.declare.recording import filled_of
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -248,7 +248,7 @@ def _like_outputs(outputs: Any, create_graph: bool) -> Any:
 
 
 def _stacked(rows: list[Tensor], out: Tensor, t: Tensor, create_graph: bool) -> Tensor:
-    from flowvm.ops.joining import stack
+    from flowvm.ops.shapes.join import stack
 
     shape = (*out.shape, *t.shape)
     if not rows:

@@ -16,9 +16,9 @@ from itertools import count
 from typing import Any
 
 from flowvm.autograd.leaf import AccumulateGrad
+from flowvm.eager.interpreter import Node, OutputEdge
+from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.interpreter import Node, OutputEdge
-from flowvm.tensor import Tensor, method
 
 __all__ = ["HookedNode", "NodeHooks", "RemovableHandle", "run_hooks"]
 

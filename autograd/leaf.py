@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from flowvm.eager.interpreter import note_change
+from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import AutogradError, DTypeError
-from flowvm.interpreter import note_change
-from flowvm.tensor import Tensor, method
 
 __all__ = ["AccumulateGrad"]
 

@@ -1,6 +1,6 @@
 """Whether this thread records: `no_grad` and its kin, each a context manager and a decorator.
 
-The mode itself is `flowvm.interpreter`'s and belongs to a thread, so a thread that is started
+The mode itself is `flowvm.eager.interpreter`'s and belongs to a thread, so a thread that is started
 inside `no_grad` records as any other.  Entering is counted per object, so one `no_grad()` may be
 entered again before it was left.
 
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from flowvm import interpreter
+from flowvm.eager import interpreter
 
 __all__ = [
     "enable_grad",

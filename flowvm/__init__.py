@@ -113,11 +113,12 @@ from flowvm.dtype import (
 from flowvm.dtype import (
     uint8 as uint8,
 )
+from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.interop import from_dlpack as from_dlpack
 from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
-from flowvm.ops.create import tensor as tensor  # and not the module flowvm.tensor
+from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
 from flowvm.printing import (
     get_printoptions as get_printoptions,
 )
@@ -142,10 +143,9 @@ from flowvm.streams import (
 from flowvm.streams import (
     stream as stream,
 )
-from flowvm.tensor import Tensor as Tensor
 from flowvm.version import VERSION
 from flowvm.vm import last_error as last_error
-from flowvm.vm.engine import engine as _engine
+from flowvm.vm.engine.engine import engine as _engine
 
 if TYPE_CHECKING:
     from flowvm import amp as amp
@@ -161,8 +161,8 @@ if TYPE_CHECKING:
     from flowvm.amp import autocast as autocast
     from flowvm.cuda.options import get_float32_matmul_precision as get_float32_matmul_precision
     from flowvm.cuda.options import set_float32_matmul_precision as set_float32_matmul_precision
-    from flowvm.nn.graph_function import compile as compile
-    from flowvm.profiler.explaining import explain as explain
+    from flowvm.nn.graph.function import compile as compile
+    from flowvm.profiler.views.explaining import explain as explain
     from flowvm.serialization import load as load
     from flowvm.serialization import save as save
 
@@ -204,13 +204,13 @@ _LAZY_MODULES = (
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
-    "compile": "flowvm.nn.graph_function",
+    "compile": "flowvm.nn.graph.function",
     "get_float32_matmul_precision": "flowvm.cuda.options",
     "set_float32_matmul_precision": "flowvm.cuda.options",
-    "explain": "flowvm.profiler.explaining",
+    "explain": "flowvm.profiler.views.explaining",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
-    "load_ipython_extension": "flowvm.profiler.magics",
+    "load_ipython_extension": "flowvm.profiler.front.magics",
 }
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from flowvm.cli import main
+from flowvm.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,7 @@ import numpy as np
 from flowvm.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from flowvm.tensor import Tensor
+    from flowvm.eager.tensor import Tensor
 
 __all__ = ["digits_arrays", "load_digits"]
 

@@ -157,7 +157,7 @@ def _why_not(device: Device) -> str:
     """Why `device` cannot be used; "" if it can, which is remembered."""
     if device in _usable:
         return ""
-    runtime = importlib.import_module("flowvm.cuda.runtime")  # above this layer
+    runtime = importlib.import_module("flowvm.cuda.driver.runtime")  # above this layer
     why: str = runtime.why_not(device.index)
     if not why:
         _usable.add(device)

@@ -27,9 +27,9 @@ import numpy as np
 from flowvm.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
 from flowvm.device import cpu
 from flowvm.dtype import DType, bfloat16
+from flowvm.eager.reading import adopt_array, memory_of, values_of
+from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.reading import adopt_array, memory_of, values_of
-from flowvm.tensor import Tensor, alias, method
 
 __all__ = ["from_dlpack"]
 

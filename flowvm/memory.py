@@ -11,7 +11,7 @@ import sys
 
 from flowvm.device import Device, cpu
 from flowvm.errors import ArgumentError
-from flowvm.profiler.census import space_of
+from flowvm.profiler.analysis.census import space_of
 from flowvm.profiler.views.memory_now import MemoryNow, memory_now
 from flowvm.vm import empty_cache, reset_peak, stats
 
@@ -30,7 +30,7 @@ def summary(device: Device | str | None = None) -> MemoryNow:
     place = cpu if device is None else Device(device)
     if place is cpu:
         return memory_now()
-    module = sys.modules.get("flowvm.cuda.streams")
+    module = sys.modules.get("flowvm.cuda.driver.streams")
     used = [s for s in module.used() if s.runtime.index == place.index] if module else []
     if not used:
         raise ArgumentError(f"{place} has not been used: it has no memory of ours")

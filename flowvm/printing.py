@@ -19,12 +19,12 @@ import numpy as np
 
 from flowvm.device import cpu
 from flowvm.dtype import DType, bool_, get_default_dtype, int64
+from flowvm.eager.reading import memory_now
+from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import TensorMeta
-from flowvm.reading import memory_now
-from flowvm.tensor import Tensor, method
-from flowvm.vm.engine import engine
-from flowvm.vm.peek import poison_of, writer_within
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.peek import poison_of, writer_within
 
 __all__ = ["get_printoptions", "printoptions", "set_printoptions"]
 

@@ -25,9 +25,9 @@ import numpy as np
 
 from flowvm.device import Device, as_device, cpu
 from flowvm.dtype import DType, bfloat16, dtype_named
+from flowvm.eager.reading import adopt_array, memory_of
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.reading import adopt_array, memory_of
-from flowvm.tensor import Tensor
 
 __all__ = ["load", "save"]
 

@@ -16,12 +16,13 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flowvm import interpreter
 from flowvm.config import config
+from flowvm.eager import interpreter
 from flowvm.errors import ArgumentTypeError
-from flowvm.vm.engine import CALL_STREAM, engine
-from flowvm.vm.numbers import Numbers
-from flowvm.vm.peek import POLL, issued, lively_on
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.hot import CALL_STREAM
+from flowvm.vm.engine.numbers import Numbers
+from flowvm.vm.watch.peek import POLL, issued, lively_on
 
 __all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
 

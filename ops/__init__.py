@@ -2,115 +2,116 @@
 
 One module for each family; a module's `__all__` is what it makes public, and `flowvm` re-exports
 all of it.  Where a function has its module's name (`softmax`, `einsum`), the function wins here;
-the module is still found by `from flowvm.ops.softmax import ...`.
+the module is still found by `from flowvm.ops.rows.softmax import ...`.
 """
 
 import math as _numbers
 
-from flowvm.ops import activation as _activation
-from flowvm.ops import bags as _bags
-from flowvm.ops import binary as _binary
-from flowvm.ops import choices as _choices
-from flowvm.ops import class_loss as _class_loss
-from flowvm.ops import compare as _compare
-from flowvm.ops import conv as _conv
-from flowvm.ops import conversion as conversion  # attaches methods
-from flowvm.ops import counting as _counting
-from flowvm.ops import create as _create
-from flowvm.ops import einsum as _einsum
-from flowvm.ops import extremes as _extremes
-from flowvm.ops import filled as _filled
-from flowvm.ops import gathering as _gathering
-from flowvm.ops import generator as _generator
-from flowvm.ops import indexing as _indexing
-from flowvm.ops import joining as _joining
-from flowvm.ops import lapack as _lapack
-from flowvm.ops import limits as _limits
-from flowvm.ops import linalg as _linalg
-from flowvm.ops import loss as _loss
-from flowvm.ops import masking as _masking
-from flowvm.ops import math as _math
-from flowvm.ops import matrices as _matrices
-from flowvm.ops import moments as _moments
-from flowvm.ops import normalization as _normalization
-from flowvm.ops import padding as _padding
-from flowvm.ops import patches as _patches
-from flowvm.ops import pooling as _pooling
-from flowvm.ops import power as _power
-from flowvm.ops import products as _products
-from flowvm.ops import random as _random
-from flowvm.ops import ranges as _ranges
-from flowvm.ops import reduce as _reduce
-from flowvm.ops import resize as _resize
-from flowvm.ops import scan as _scan
-from flowvm.ops import scatter_reduce as _scatter_reduce
-from flowvm.ops import scattering as _scattering
-from flowvm.ops import searching as _searching
-from flowvm.ops import shuffles as _shuffles
-from flowvm.ops import slicing as _slicing
-from flowvm.ops import softmax as _softmax
-from flowvm.ops import sorting as _sorting
-from flowvm.ops import splitting as _splitting
-from flowvm.ops import statistics as _statistics
-from flowvm.ops import tables as _tables
-from flowvm.ops import ternary as _ternary
-from flowvm.ops import trigonometry as _trigonometry
-from flowvm.ops import unique as _unique
-from flowvm.ops import views as _views
-from flowvm.ops import windows as _windows
-from flowvm.ops.activation import *  # noqa: F403
-from flowvm.ops.bags import *  # noqa: F403
-from flowvm.ops.binary import *  # noqa: F403
-from flowvm.ops.choices import *  # noqa: F403
-from flowvm.ops.class_loss import *  # noqa: F403
-from flowvm.ops.compare import *  # noqa: F403
-from flowvm.ops.conv import *  # noqa: F403
-from flowvm.ops.counting import *  # noqa: F403
-from flowvm.ops.create import *  # noqa: F403
-from flowvm.ops.einsum import *  # noqa: F403
-from flowvm.ops.elementwise import Elementwise, elementwise
-from flowvm.ops.extremes import *  # noqa: F403
-from flowvm.ops.filled import *  # noqa: F403
-from flowvm.ops.gathering import *  # noqa: F403
-from flowvm.ops.generator import *  # noqa: F403
-from flowvm.ops.indexing import *  # noqa: F403
-from flowvm.ops.joining import *  # noqa: F403
-from flowvm.ops.lapack import *  # noqa: F403
-from flowvm.ops.limits import *  # noqa: F403
-from flowvm.ops.linalg import *  # noqa: F403
-from flowvm.ops.loss import *  # noqa: F403
-from flowvm.ops.masking import *  # noqa: F403
-from flowvm.ops.math import *  # noqa: F403
-from flowvm.ops.matrices import *  # noqa: F403
-from flowvm.ops.moments import *  # noqa: F403
-from flowvm.ops.normalization import *  # noqa: F403
-from flowvm.ops.optimizer import *  # noqa: F403
-from flowvm.ops.padding import *  # noqa: F403
-from flowvm.ops.patches import *  # noqa: F403
-from flowvm.ops.pooling import *  # noqa: F403
-from flowvm.ops.power import *  # noqa: F403
-from flowvm.ops.products import *  # noqa: F403
-from flowvm.ops.random import *  # noqa: F403
-from flowvm.ops.ranges import *  # noqa: F403
-from flowvm.ops.reduce import *  # noqa: F403
-from flowvm.ops.registry import SAMPLES, Launch, Sample, View, op, samples
-from flowvm.ops.resize import *  # noqa: F403
-from flowvm.ops.scan import *  # noqa: F403
-from flowvm.ops.scatter_reduce import *  # noqa: F403
-from flowvm.ops.scattering import *  # noqa: F403
-from flowvm.ops.searching import *  # noqa: F403
-from flowvm.ops.shuffles import *  # noqa: F403
-from flowvm.ops.slicing import *  # noqa: F403
-from flowvm.ops.softmax import *  # noqa: F403
-from flowvm.ops.sorting import *  # noqa: F403
-from flowvm.ops.splitting import *  # noqa: F403
-from flowvm.ops.statistics import *  # noqa: F403
-from flowvm.ops.tables import *  # noqa: F403
-from flowvm.ops.ternary import *  # noqa: F403
-from flowvm.ops.trigonometry import *  # noqa: F403
-from flowvm.ops.unique import *  # noqa: F403
-from flowvm.ops.views import *  # noqa: F403
-from flowvm.ops.windows import *  # noqa: F403
+from flowvm.launch import Launch, View
+from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.registry import SAMPLES, Sample, op, samples
+from flowvm.ops.places import counting as _counting
+from flowvm.ops.places import embedding as _tables
+from flowvm.ops.places import embedding_bag as _bags
+from flowvm.ops.places import gather as _gathering
+from flowvm.ops.places import indexing as _indexing
+from flowvm.ops.places import masks as _masking
+from flowvm.ops.places import scatter as _scattering
+from flowvm.ops.places import scatter_reduce as _scatter_reduce
+from flowvm.ops.places import search as _searching
+from flowvm.ops.places import sort as _sorting
+from flowvm.ops.places import unique as _unique
+from flowvm.ops.places.counting import *  # noqa: F403
+from flowvm.ops.places.embedding import *  # noqa: F403
+from flowvm.ops.places.embedding_bag import *  # noqa: F403
+from flowvm.ops.places.gather import *  # noqa: F403
+from flowvm.ops.places.indexing import *  # noqa: F403
+from flowvm.ops.places.masks import *  # noqa: F403
+from flowvm.ops.places.scatter import *  # noqa: F403
+from flowvm.ops.places.scatter_reduce import *  # noqa: F403
+from flowvm.ops.places.search import *  # noqa: F403
+from flowvm.ops.places.sort import *  # noqa: F403
+from flowvm.ops.places.unique import *  # noqa: F403
+from flowvm.ops.planes import conv as _conv
+from flowvm.ops.planes import patches as _patches
+from flowvm.ops.planes import pixel_shuffle as _shuffles
+from flowvm.ops.planes import pooling as _pooling
+from flowvm.ops.planes import resize as _resize
+from flowvm.ops.planes.conv import *  # noqa: F403
+from flowvm.ops.planes.patches import *  # noqa: F403
+from flowvm.ops.planes.pixel_shuffle import *  # noqa: F403
+from flowvm.ops.planes.pooling import *  # noqa: F403
+from flowvm.ops.planes.resize import *  # noqa: F403
+from flowvm.ops.pointwise import activation as _activation
+from flowvm.ops.pointwise import arithmetic as _binary
+from flowvm.ops.pointwise import clamp as _limits
+from flowvm.ops.pointwise import compare as _compare
+from flowvm.ops.pointwise import conversion as conversion  # attaches methods
+from flowvm.ops.pointwise import math as _math
+from flowvm.ops.pointwise import power as _power
+from flowvm.ops.pointwise import ternary as _ternary
+from flowvm.ops.pointwise import trigonometry as _trigonometry
+from flowvm.ops.pointwise.activation import *  # noqa: F403
+from flowvm.ops.pointwise.arithmetic import *  # noqa: F403
+from flowvm.ops.pointwise.clamp import *  # noqa: F403
+from flowvm.ops.pointwise.compare import *  # noqa: F403
+from flowvm.ops.pointwise.math import *  # noqa: F403
+from flowvm.ops.pointwise.power import *  # noqa: F403
+from flowvm.ops.pointwise.ternary import *  # noqa: F403
+from flowvm.ops.pointwise.trigonometry import *  # noqa: F403
+from flowvm.ops.products import einsum as _einsum
+from flowvm.ops.products import linalg as _lapack
+from flowvm.ops.products import matmul as _linalg
+from flowvm.ops.products import products as _products
+from flowvm.ops.products.einsum import *  # noqa: F403
+from flowvm.ops.products.linalg import *  # noqa: F403
+from flowvm.ops.products.matmul import *  # noqa: F403
+from flowvm.ops.products.products import *  # noqa: F403
+from flowvm.ops.random import choices as _choices
+from flowvm.ops.random import generator as _generator
+from flowvm.ops.random import random as _random
+from flowvm.ops.random.choices import *  # noqa: F403
+from flowvm.ops.random.generator import *  # noqa: F403
+from flowvm.ops.random.random import *  # noqa: F403
+from flowvm.ops.rows import class_loss as _class_loss
+from flowvm.ops.rows import extremes as _extremes
+from flowvm.ops.rows import loss as _loss
+from flowvm.ops.rows import moments as _moments
+from flowvm.ops.rows import normalization as _normalization
+from flowvm.ops.rows import reduce as _reduce
+from flowvm.ops.rows import scan as _scan
+from flowvm.ops.rows import softmax as _softmax
+from flowvm.ops.rows import statistics as _statistics
+from flowvm.ops.rows.class_loss import *  # noqa: F403
+from flowvm.ops.rows.extremes import *  # noqa: F403
+from flowvm.ops.rows.loss import *  # noqa: F403
+from flowvm.ops.rows.moments import *  # noqa: F403
+from flowvm.ops.rows.normalization import *  # noqa: F403
+from flowvm.ops.rows.reduce import *  # noqa: F403
+from flowvm.ops.rows.scan import *  # noqa: F403
+from flowvm.ops.rows.softmax import *  # noqa: F403
+from flowvm.ops.rows.statistics import *  # noqa: F403
+from flowvm.ops.shapes import create as _create
+from flowvm.ops.shapes import fill as _filled
+from flowvm.ops.shapes import join as _joining
+from flowvm.ops.shapes import matrices as _matrices
+from flowvm.ops.shapes import padding as _padding
+from flowvm.ops.shapes import ranges as _ranges
+from flowvm.ops.shapes import slices as _slicing
+from flowvm.ops.shapes import split as _splitting
+from flowvm.ops.shapes import views as _views
+from flowvm.ops.shapes import windows as _windows
+from flowvm.ops.shapes.create import *  # noqa: F403
+from flowvm.ops.shapes.fill import *  # noqa: F403
+from flowvm.ops.shapes.join import *  # noqa: F403
+from flowvm.ops.shapes.matrices import *  # noqa: F403
+from flowvm.ops.shapes.padding import *  # noqa: F403
+from flowvm.ops.shapes.ranges import *  # noqa: F403
+from flowvm.ops.shapes.slices import *  # noqa: F403
+from flowvm.ops.shapes.split import *  # noqa: F403
+from flowvm.ops.shapes.views import *  # noqa: F403
+from flowvm.ops.shapes.windows import *  # noqa: F403
+from flowvm.ops.updates.optimizer import *  # noqa: F403
 
 inf, nan, pi, e = _numbers.inf, _numbers.nan, _numbers.pi, _numbers.e
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.autocasting import RULES
+from flowvm.eager.autocasting import RULES
+from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.interpreter import operators
-from flowvm.ops.registry import SAMPLES
-from flowvm.vm.engine import hot
+from flowvm.ops.declare.registry import SAMPLES
+from flowvm.vm.engine.hot import hot
 
 nn, F = flow.nn, flow.nn.functional
 half, single, double = flow.float16, flow.float32, flow.float64
@@ -36,7 +36,7 @@ OTHERWISE = {
 def no_region_left():
     yield
     assert hot["autocast"] == 0
-    assert flow.autocasting.autocast_dtype() is None
+    assert flow.eager.autocasting.autocast_dtype() is None
 
 
 def converted(value, make, dtypes):

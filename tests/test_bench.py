@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.ops.registry import SAMPLES
+from flowvm.ops.declare.registry import SAMPLES
 from tools.bench.cases import CASES, OPERANDS, WITHOUT, all_cases, covered
 from tools.bench.ceilings import bytes_per_second, flops_per_second
 from tools.bench.heatmap import print_table, save_svg

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.errors import DTypeError
-from flowvm.reading import adopt_array, memory_of
 
 bf = flow.bfloat16
 EVERY = np.arange(1 << 16, dtype=np.uint16)  # every bit pattern

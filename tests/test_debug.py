@@ -17,7 +17,7 @@ print(b.sum().item())
 
 
 # the machine may be busy: an instruction is waited for as long as it takes
-PATIENT = "from flowvm.vm import narrate; narrate.PATIENCE = 60; "
+PATIENT = "from flowvm.vm.watch import narrate; narrate.PATIENCE = 60; "
 
 
 def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +47,7 @@ def test_level_1_names_the_threads() -> None:
 
 
 def test_level_1_names_what_is_compiled(tmp_path) -> None:
-    program = "from flowvm.ops.walk import walk\nfrom flowvm import jit\n"
+    program = "from flowvm.ops.declare.cpu.walk import walk\nfrom flowvm.compiler import jit\n"
     program += "jit.native(abs_, 'int64(int64)')".replace("abs_", "lambda i: i * 3")
     done = run(program, debug="1", cache_dir=str(tmp_path))
     assert re.search(r"^flowvm: compiled <lambda> in \d+ ms$", done.stderr, re.M)
@@ -79,8 +79,8 @@ def test_level_2_leaves_what_does_not_end_behind() -> None:
     program = """
 import threading
 import flowvm as flow
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.engine.engine import engine
 x, free = flow.ones(3), threading.Event()
 flow.vm.sync()
 with flow.config(debug=2):
@@ -144,7 +144,7 @@ def test_settings_of_the_start_are_taken_with_the_first_instruction() -> None:
         """
 import os
 import flowvm as flow
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
 flow.config.engine = "sequential"
 assert flow.ones(3).sum().item() == 3 and not engine.running
 try:
@@ -162,7 +162,7 @@ def test_a_child_may_start_its_vm_with_other_settings() -> None:
         """
 import os
 import flowvm as flow
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
 x = flow.ones(3)
 assert x.sum().item() == 3
 child = os.fork()

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvm import from_dlpack, ones, tensor, vm, zeros
+from flowvm import from_dlpack, ones, vm, zeros
 from flowvm.dtype import ALL_DTYPES, DType, bfloat16
+from flowvm.eager import tensor
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.reading import adopt_array
-from flowvm.tensor import Tensor, alias
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
 
 
 class Weight(Tensor):

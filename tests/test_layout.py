@@ -22,17 +22,15 @@ MAX_LINES = 350
 # A layer may import from itself and from those below it.
 # fmt: off
 LAYERS = (
-    (
-        "capsules", "config", "device", "dtype", "errors", "jit", "live", "meta", "native", "reach",
-        "shortcuts", "version",
-    ),
+    ("capsules", "compiler", "config", "device", "dtype", "errors", "meta", "version"),
     ("vm",),
-    ("autocasting", "interpreter", "memory", "profiler", "reading", "streams", "tensor"),
+    ("eager", "memory", "profiler", "streams"),
+    ("launch",),
     ("backends", "cuda", "interop", "ops", "printing"),
     ("autograd",),
     ("graph",),
     ("amp", "nn", "optim", "serialization", "utils"),
-    ("", "__main__", "cli", "datasets", "demo", "doctor", "repl", "warmup"),  # "" is flowvm itself
+    ("", "__main__", "commands", "datasets"),  # "" is flowvm itself
 )
 # fmt: on
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm import empty, get_printoptions, ones, printoptions, set_printoptions, tensor
+from flowvm import empty, get_printoptions, ones, printoptions, set_printoptions
+from flowvm.eager import tensor
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
-from flowvm.reading import adopt_array
-from flowvm.tensor import Tensor
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
-from flowvm.vm.peek import issued
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.peek import issued
 
 
 @pytest.fixture(autouse=True)

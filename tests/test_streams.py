@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from flowvm import Stream, current_stream, ones, stream, tensor, vm, zeros
+from flowvm import Stream, current_stream, ones, stream, vm, zeros
+from flowvm.eager import tensor
 from flowvm.errors import ArgumentTypeError
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
 from tests.vm.kernels import alone
 
 

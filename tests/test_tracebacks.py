@@ -13,10 +13,10 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import AutogradError, FlowError, OutOfRangeError, ShapeError
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
-from flowvm.vm.lines import is_internal
-from flowvm.vm.tracebacks import border
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.engine.tracebacks import border
+from flowvm.vm.machine import layout as w
 
 
 def frames(call: Callable[[], Any]) -> tuple[BaseException, list[str]]:
@@ -145,7 +145,7 @@ def test_the_cause_and_the_context_stay() -> None:
 
 def test_a_bug_of_flowvms_shows_where_it_is() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowvm.reading.wait_for", lambda t: {}["bug"])
+        patch.setattr("flowvm.eager.reading.wait_for", lambda t: {}["bug"])
         error, shown = frames(X.numpy)
     assert type(error) is KeyError
     assert "flowvm numpy" in shown

@@ -75,8 +75,8 @@ def _told(found: list[Found], seconds: float, everything: bool) -> int:
 
 
 def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) -> Found:
-    from flowvm.cuda.compiling import available
-    from flowvm.ops.registry import SAMPLES
+    from flowvm.cuda.compiler.compiling import available
+    from flowvm.ops.declare.registry import SAMPLES
 
     if why := available():
         raise SystemExit(f"kernels cannot be compiled here: {why}")
@@ -106,7 +106,7 @@ class _calls_noted:  # noqa: N801 - a context manager
     """Notes each operator's calls with metas and attributes that were not there before."""
 
     def __enter__(self) -> list[Any]:
-        from flowvm import interpreter
+        from flowvm.eager import interpreter
 
         self.before: Callable[..., Any] = interpreter._entry
         noted: list[Any] = []
@@ -119,7 +119,7 @@ class _calls_noted:  # noqa: N801 - a context manager
         return noted
 
     def __exit__(self, *error: object) -> None:
-        from flowvm import interpreter
+        from flowvm.eager import interpreter
 
         interpreter._entry = self.before
 
@@ -168,10 +168,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
-    from flowvm.cuda.compiling import signature_of
+    from flowvm.cuda.compiler.compiling import signature_of
+    from flowvm.cuda.launch import KernelStep
     from flowvm.errors import DeviceError
-    from flowvm.ops.cuda.launch import KernelStep
-    from flowvm.ops.cuda.lowering import launch_of
+    from flowvm.ops.declare.cuda.lowering import launch_of
 
     op, metas, attrs = call
     try:
@@ -195,7 +195,7 @@ def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
 
 def _compiled_as(kernel: Any, signature: Any) -> Any:
     """Equal for kernels that are alike: those of one expression differ in strides alone."""
-    from flowvm.ops.cuda.elementwise import is_generated
+    from flowvm.ops.declare.cuda.elementwise import is_generated
 
     if not is_generated(kernel):
         return kernel, signature
@@ -204,9 +204,9 @@ def _compiled_as(kernel: Any, signature: Any) -> Any:
 
 
 def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: Found) -> None:
-    from flowvm.cuda.compiling import ptx
+    from flowvm.cuda.compiler.compiling import ptx
     from flowvm.errors import CompileError
-    from flowvm.ops.cuda.bodies import is_body
+    from flowvm.ops.declare.cuda.bodies import is_body
 
     try:
         for cc in capabilities:

@@ -70,16 +70,16 @@ step "doctor" 120 "$PYTHON" -m flowvm doctor
 step "first contact" 90 "$PYTHON" -m tools.gpu_first
 tests "VM on the device" 90 1 tests/cuda/test_vm_on_device.py
 tests "devices streams events memory errors" 90 1 tests/cuda/test_cuda_api.py \
-  tests/cuda/test_errors_on_device.py tests/cuda/test_exchange.py
+  tests/cuda/test_errors_on_device.py tests/cuda/driver/test_exchange.py
 tests "graphs" 60 1 tests/cuda/test_device_graphs.py
 step "benchmark" 130 "$PYTHON" -m tools.bench.cuda "${smoke[@]}"
-tests "every op" 180 "$parts" tests/cuda/test_generated_on_device.py
+tests "every op" 180 "$parts" tests/cuda/kernels/test_generated_on_device.py
 tests "training" 75 "$parts" tests/cuda/test_training_on_device.py
 tests "order random and the rest" 75 "$parts" tests/cuda \
-  --ignore=tests/cuda/test_generated_on_device.py --ignore=tests/cuda/test_vm_on_device.py \
+  --ignore=tests/cuda/kernels/test_generated_on_device.py --ignore=tests/cuda/test_vm_on_device.py \
   --ignore=tests/cuda/test_cuda_api.py --ignore=tests/cuda/test_device_graphs.py \
   --ignore=tests/cuda/test_training_on_device.py --ignore=tests/cuda/test_errors_on_device.py \
-  --ignore=tests/cuda/test_exchange.py
+  --ignore=tests/cuda/driver/test_exchange.py
 step "soak" 60 "$PYTHON" tools/gpu_soak.py "$soak"
 step "tutorial 09" 60 "$PYTHON" tutorials/09_your_own_cuda_kernel.py
 

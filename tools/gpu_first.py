@@ -38,7 +38,7 @@ def packages() -> str:
 
 
 def driver() -> str:
-    from flowvm.cuda import driver as drivers
+    from flowvm.cuda.driver import driver as drivers
 
     used = drivers.driver()
     return f"{used.name}, for CUDA {used.version // 1000}.{used.version % 1000 // 10}"
@@ -63,8 +63,8 @@ def _doubled() -> Callable[..., None]:
 
 def compiler() -> str:
     """A kernel becomes PTX, and the driver loads it."""
-    from flowvm.cuda import compiling
-    from flowvm.cuda.runtime import runtime
+    from flowvm.cuda.compiler import compiling
+    from flowvm.cuda.driver.runtime import runtime
 
     made = runtime(0)
     if made.driver.fake is not None and not made.driver.fake.ptx:

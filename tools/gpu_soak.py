@@ -12,7 +12,7 @@ import time
 
 import flowvm as flow
 from flowvm.nn import functional as F
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
 
 SECONDS = 20.0
 SLACK = 64 << 20  # bytes of what is held more: how far the host is ahead differs

@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _told(case: Case, arch: str, everything: bool) -> int:
-    from flowvm.cuda.compiling import ptx, signature_of
+    from flowvm.cuda.compiler.compiling import ptx, signature_of
 
     flagged, seen = 0, set()
     for step in steps(case):
@@ -127,9 +127,9 @@ def flags(found: Found) -> list[str]:
 
 def steps(case: Case) -> list[Any]:
     """The launches of kernels that a case comes down to."""
-    from flowvm.interpreter import operators
-    from flowvm.ops.cuda.launch import KernelStep
-    from flowvm.ops.cuda.lowering import launch_of
+    from flowvm.cuda.launch import KernelStep
+    from flowvm.eager.interpreter import operators
+    from flowvm.ops.declare.cuda.lowering import launch_of
 
     takes = len(case.metas) - (case.operator == "copy")  # whose output is given, too
     found = [
@@ -146,7 +146,7 @@ def cases() -> Iterator[Case]:
     from flowvm.device import Device
     from flowvm.dtype import dtype_named
     from flowvm.meta import TensorMeta
-    from flowvm.ops.index_kernels import ADD
+    from flowvm.ops.places.cpu.index_kernels import ADD
 
     device = Device("cuda:0")
 

@@ -10,7 +10,7 @@ import time
 
 import flowvm as flow
 from flowvm import nn
-from flowvm.graph.actors import ActorDesc
+from flowvm.graph.plan.actors import ActorDesc
 
 preparing = flow.Stream("preparing")
 weight = flow.randn(64, 64) / 8

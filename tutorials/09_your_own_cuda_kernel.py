@@ -68,7 +68,7 @@ def running_max_kernel(out, x):  # type: ignore[no-untyped-def]
 
 # %% A *rule* says how it is launched: which operands it gets (outputs first), on what grid.  The
 # declaration is the same, with `cuda=`.
-from flowvm.ops.cuda.launch import CudaLaunch, KernelStep, Operand
+from flowvm.cuda.launch import CudaLaunch, KernelStep, Operand
 
 
 def a_warp_a_row(launch, metas, attrs):  # type: ignore[no-untyped-def]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from flowvm.autocasting import autocasting
 from flowvm.device import Device, is_available
 from flowvm.dtype import DType, bfloat16, float16
+from flowvm.eager.autocasting import autocasting
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 
 __all__ = ["autocast", "is_autocast_available"]
@@ -34,7 +34,7 @@ class autocast:  # noqa: N801 - PyTorch's name
     Products and convolutions convert their float32 inputs to `dtype`; exponentials, logarithms,
     powers, sums, softmax, layer_norm, group_norm and losses convert 16-bit ones to float32; `cat`
     and its like to the widest; all else computes in what it is given.  PyTorch's CUDA lists
-    (`flowvm.autocasting`).  Backward belongs outside; inside, it computes as if it were.
+    (`flowvm.eager.autocasting`).  Backward belongs outside; inside, it computes as if it were.
 
     DeviceError for a device_type that is not there, ArgumentError for another dtype.
     """

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.cuda import runtime as runtimes
-from flowvm.cuda.runtime import Properties
+from flowvm.cuda.driver import runtime as runtimes
+from flowvm.cuda.driver.runtime import Properties
 from flowvm.device import Device, current
 from flowvm.errors import DeviceError, FlowError
 

@@ -26,20 +26,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowvm import interpreter
 from flowvm.cuda.devices import device as on_device
 from flowvm.cuda.devices import index_of
-from flowvm.cuda.driver import INDEX, error_of
-from flowvm.cuda.runtime import Runtime
-from flowvm.cuda.streams import block_of, device_of, new_stream, streams
+from flowvm.cuda.driver.driver import INDEX, error_of
+from flowvm.cuda.driver.runtime import Runtime
+from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
 from flowvm.device import Device
+from flowvm.eager import interpreter
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine, hot
-from flowvm.vm.lang import address_of
-from flowvm.vm.numbers import Numbers
-from flowvm.vm.peek import POLL, issued, lively_on
-from flowvm.vm.steps import take_steps
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.hot import hot
+from flowvm.vm.engine.numbers import Numbers
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.lang import address_of
+from flowvm.vm.watch.peek import POLL, issued, lively_on
+from flowvm.vm.workers.steps import take_steps
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
 
@@ -328,7 +329,7 @@ def _entry(name: str, stream: Stream) -> int:
 
 
 def _record_steps(made: Runtime) -> list[int]:
-    """cuEventRecord(the call's scalar, the stream), as `flowvm.vm.steps` takes it."""
+    """cuEventRecord(the call's scalar, the stream), as `flowvm.vm.workers.steps` takes it."""
     step = [0] * w.STEP_FIRST
     step[w.STEP_KIND] = w.STEP_CALL
     step[w.STEP_FUNCTION] = int(made.driver.table[INDEX["cuEventRecord"]])

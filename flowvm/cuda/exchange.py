@@ -21,14 +21,14 @@ from typing import Any, Final
 import numpy as np
 
 from flowvm.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
-from flowvm.cuda.driver import error_of
+from flowvm.cuda.driver.driver import error_of
+from flowvm.cuda.driver.runtime import runtime, runtimes
 from flowvm.cuda.peeking import own_stream
-from flowvm.cuda.runtime import runtime, runtimes
 from flowvm.device import Device, require
 from flowvm.dtype import DType, bfloat16
+from flowvm.eager.reading import adopt_array, memory_now, wait_for
+from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
-from flowvm.reading import adopt_array, memory_now, wait_for
-from flowvm.tensor import Storage, Tensor
 
 __all__ = ["CUDA", "Capsules", "exported", "from_interface", "interface", "tensor_on"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from flowvm import vm
 from flowvm.cuda.devices import index_of
-from flowvm.cuda.runtime import runtime, runtimes
-from flowvm.cuda.streams import streams
+from flowvm.cuda.driver.runtime import runtime, runtimes
+from flowvm.cuda.driver.streams import streams
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
 
 __all__ = [
     "empty_cache",

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.interpreter import operators
 
 __all__ = [
     "Switches",

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowvm.cuda.runtime import Runtime, runtime
-from flowvm.tensor import Tensor
-from flowvm.vm.engine import engine
+from flowvm.cuda.driver.runtime import Runtime, runtime
+from flowvm.eager.tensor import Tensor
+from flowvm.vm.engine.engine import engine
 
 __all__ = ["elements", "own_stream"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.cuda.devices import device_count
-from flowvm.ops import generator
-from flowvm.tensor import Tensor
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.random import generator
 
 __all__ = [
     "get_rng_state",

@@ -5,7 +5,9 @@ parameter.py and module.py are the ground; every other file is a family of layer
 
 import flowvm.nn.calls  # noqa: F401 - it listens to the recorder's level
 from flowvm.nn import functional, init, utils
-from flowvm.nn.activation import (
+from flowvm.nn.graph.graph import Graph
+from flowvm.nn.module import Module
+from flowvm.nn.modules.activation import (
     CELU,
     ELU,
     GELU,
@@ -33,7 +35,7 @@ from flowvm.nn.activation import (
     Tanhshrink,
     Threshold,
 )
-from flowvm.nn.containers import (
+from flowvm.nn.modules.containers import (
     Identity,
     ModuleDict,
     ModuleList,
@@ -41,11 +43,10 @@ from flowvm.nn.containers import (
     ParameterList,
     Sequential,
 )
-from flowvm.nn.conv import Conv1d, Conv2d
-from flowvm.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d
-from flowvm.nn.graph import Graph
-from flowvm.nn.linear import Bilinear, Flatten, Linear, Unflatten
-from flowvm.nn.loss import (
+from flowvm.nn.modules.conv import Conv1d, Conv2d
+from flowvm.nn.modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d
+from flowvm.nn.modules.linear import Bilinear, Flatten, Linear, Unflatten
+from flowvm.nn.modules.loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CosineEmbeddingLoss,
@@ -63,8 +64,7 @@ from flowvm.nn.loss import (
     SoftMarginLoss,
     TripletMarginLoss,
 )
-from flowvm.nn.module import Module
-from flowvm.nn.norm import (
+from flowvm.nn.modules.norm import (
     BatchNorm1d,
     BatchNorm2d,
     GroupNorm,
@@ -73,8 +73,7 @@ from flowvm.nn.norm import (
     LayerNorm,
     RMSNorm,
 )
-from flowvm.nn.parameter import Parameter
-from flowvm.nn.pooling import (
+from flowvm.nn.modules.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveMaxPool1d,
@@ -84,7 +83,7 @@ from flowvm.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
 )
-from flowvm.nn.shape import (
+from flowvm.nn.modules.shape import (
     ChannelShuffle,
     Fold,
     PixelShuffle,
@@ -94,7 +93,8 @@ from flowvm.nn.shape import (
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
 )
-from flowvm.nn.sparse import Embedding, EmbeddingBag
+from flowvm.nn.modules.sparse import Embedding, EmbeddingBag
+from flowvm.nn.parameter import Parameter
 
 __all__ = [
     "CELU",

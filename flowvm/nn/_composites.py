@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from flowvm import ops
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.tensor import Tensor
 
 __all__ = [
     "bilinear",

@@ -17,8 +17,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import Function
-from flowvm.interpreter import note_change
-from flowvm.tensor import Tensor
+from flowvm.eager.interpreter import note_change
+from flowvm.eager.tensor import Tensor
 
 if TYPE_CHECKING:
     from flowvm.nn.module import Module

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import cast
 
 from flowvm import ops
+from flowvm.eager.interpreter import note_change
+from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
-from flowvm.interpreter import note_change
-from flowvm.tensor import Tensor, alias
 
 __all__ = ["Parameter"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from flowvm import ops
 from flowvm.autograd import no_grad
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.nn.parameter import Parameter
-from flowvm.tensor import Tensor
 
 if TYPE_CHECKING:
     from flowvm.nn.module import Module

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from flowvm import ops
 from flowvm.autograd import no_grad
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError, ShapeError
-from flowvm.tensor import Tensor
 
 __all__ = [
     "clip_grad_norm_",

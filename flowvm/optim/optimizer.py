@@ -17,11 +17,11 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from flowvm.autograd import enable_grad
+from flowvm.eager.interpreter import current_recorder, set_grad_enabled
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
-from flowvm.interpreter import current_recorder, set_grad_enabled
 from flowvm.nn.module import clear_grads
-from flowvm.tensor import Tensor
-from flowvm.vm.tracebacks import border
+from flowvm.vm.engine.tracebacks import border
 
 __all__ = ["Optimizer"]
 
@@ -37,9 +37,9 @@ class Optimizer:
 
     `live_options` names the options whose numbers a graph reads anew for each replay, so that a
     schedule may change them without another capture; a number in a tuple counts. In a capture they
-    are `flowvm.live.Live`: the step may compute with them and decide by them, which is asked again
-    at each replay, but cannot make plain numbers of them. Other options are fixed by the capture;
-    where one has changed, the graph is captured again.
+    are `flowvm.eager.live.Live`: the step may compute with them and decide by them, which is asked
+    again at each replay, but cannot make plain numbers of them. Other options are fixed by the
+    capture; where one has changed, the graph is captured again.
     """
 
     live_options: ClassVar[tuple[str, ...]] = ("lr",)

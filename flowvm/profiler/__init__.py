@@ -5,8 +5,8 @@
     print(p)
 
 The recorder is always on (`flow.profiler.level`, FLOWVM_PROFILE; what each level records is listed
-in `flowvm.vm.flight`) and remembers the last 65,536 instructions.  A `Profile` is a value: columns
-(`p.run`, see `flowvm.profiler.run`) and pure functions over them.
+in `flowvm.vm.watch.flight`) and remembers the last 65,536 instructions.  A `Profile` is a value:
+columns (`p.run`, see `flowvm.profiler.run.run`) and pure functions over them.
 
     p.summary()    the screen that `print(p)` shows
     p.waits        what each instruction waited for
@@ -37,12 +37,12 @@ import sys
 import types
 
 from flowvm.config import config
-from flowvm.profiler.costs import overhead
-from flowvm.profiler.profiling import Profile, last, load, profile
-from flowvm.profiler.roof import roofline
-from flowvm.profiler.run import COLUMNS, SCHEMA, Run
-from flowvm.profiler.showing import live
-from flowvm.profiler.spans import mark, span
+from flowvm.profiler.front.profiling import Profile, last, load, profile
+from flowvm.profiler.front.showing import live
+from flowvm.profiler.run.costs import overhead
+from flowvm.profiler.run.roof import roofline
+from flowvm.profiler.run.run import COLUMNS, SCHEMA, Run
+from flowvm.profiler.run.spans import mark, span
 
 __all__ = [
     "COLUMNS",

@@ -1,7 +1,7 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture.md`; the state's layout in `flowvm.vm.layout`, the scheduler's
-logic in `flowvm.vm.machine`.
+How it works is in `docs/architecture.md`; the state's layout in `flowvm.vm.machine.layout`, the
+scheduler's logic in `flowvm.vm.machine.machine`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from flowvm.errors import ScheduleError
-from flowvm.vm import layout as _w
-from flowvm.vm.engine import engine as _engine
-from flowvm.vm.failures import Errors, Failure
-from flowvm.vm.trace import Trace, record, trace
-from flowvm.vm.tracebacks import border
-from flowvm.vm.verify import Verified, verify
+from flowvm.vm.engine.engine import engine as _engine
+from flowvm.vm.engine.failures import Errors, Failure
+from flowvm.vm.engine.tracebacks import border
+from flowvm.vm.machine import layout as _w
+from flowvm.vm.watch.trace import Trace, record, trace
+from flowvm.vm.watch.verify import Verified, verify
 
 if TYPE_CHECKING:
-    from flowvm.vm.lively import Lively
+    from flowvm.vm.watch.lively import Lively
 
 __all__ = [
     "Errors",
@@ -100,14 +100,14 @@ class _Dump(str):
 
 def dump() -> str:
     """What is lively right now, and what each instruction waits for, as text."""
-    from flowvm.vm.dumping import dump_text
+    from flowvm.vm.watch.dumping import dump_text
 
     return _Dump(dump_text(_engine))
 
 
 def pending() -> list[Lively]:
     """What was issued and is not done, oldest first, as values; nothing is waited for."""
-    from flowvm.vm.lively import pending as look
+    from flowvm.vm.watch.lively import pending as look
 
     return look(_engine)
 

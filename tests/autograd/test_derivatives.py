@@ -6,8 +6,8 @@ import pytest
 from flowvm.autograd import detect_anomaly, gradcheck, gradgradcheck, set_detect_anomaly
 from flowvm.autograd.gradcheck import GradcheckError
 from flowvm.dtype import float64
-from flowvm.ops.generator import default_generator
-from flowvm.ops.random import rand
+from flowvm.ops.random.generator import default_generator
+from flowvm.ops.random.random import rand
 
 X = np.array([0.5, 1.5, 2.0])
 A = np.array([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])

@@ -94,7 +94,7 @@ def ptx_of():
 @pytest.fixture(scope="session")
 def simulated_driver():
     """One simulated driver for all tests of a process: the VM's streams stay bound to it."""
-    from flowvm.cuda.simulator import Simulator
+    from flowvm.cuda.simulator.simulator import Simulator
 
     return Simulator(devices=2).driver()
 
@@ -102,7 +102,7 @@ def simulated_driver():
 @pytest.fixture(scope="module")
 def recording_driver():
     """A driver that notes each call, whose streams run late; one for a module's tests."""
-    from flowvm.cuda.recorder_driver import Recorder
+    from flowvm.cuda.simulator.recorder import Recorder
 
     return Recorder(late=True).driver()
 
@@ -111,7 +111,7 @@ def recording_driver():
 def recorder(recording_driver, seed):
     """What was called of the driver that is in use."""
     import flowvm as flow
-    from flowvm.cuda import driver
+    from flowvm.cuda.driver import driver
 
     with driver.using(recording_driver):
         recording_driver.fake.streams.random.seed(seed)
@@ -125,7 +125,7 @@ def recorder(recording_driver, seed):
 def device(request, seed):
     """A device is in use: "cuda" works.  A simulated driver's streams run at once, or late."""
     import flowvm as flow
-    from flowvm.cuda import driver
+    from flowvm.cuda.driver import driver
 
     if REAL:
         yield flow.device("cuda")

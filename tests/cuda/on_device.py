@@ -14,12 +14,12 @@ from compiled import CAPABILITIES
 from simulated import run, status
 
 import flowvm as flow
+from flowvm.cuda.launch import KernelStep
 from flowvm.device import Device
 from flowvm.dtype import dtype_named
 from flowvm.meta import TensorMeta
-from flowvm.ops.cuda.launch import KernelStep
-from flowvm.ops.cuda.lowering import launch_of
-from flowvm.ops.registry import operator_of
+from flowvm.ops.declare.cuda.lowering import launch_of
+from flowvm.ops.declare.registry import operator_of
 
 __all__ = ["answer", "close", "compiles", "kernels", "launch", "like_cpu", "meta_of"]
 

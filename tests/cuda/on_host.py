@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowvm.cuda.compiling import signature_of
+from flowvm.cuda.compiler.compiling import signature_of
+from flowvm.cuda.launch import LINE, Const, Details, Operand, Scalar, Scratch
 from flowvm.device import Device
 from flowvm.dtype import dtype_named
-from flowvm.interpreter import operators
+from flowvm.eager.interpreter import operators
 from flowvm.meta import TensorMeta
-from flowvm.ops.cuda.launch import LINE, Const, Details, Operand, Scalar, Scratch
-from flowvm.ops.cuda.lowering import launch_of
+from flowvm.ops.declare.cuda.lowering import launch_of
 
 __all__ = ["Sent", "play", "sent"]
 
@@ -129,7 +129,7 @@ def _compiled(kernel, signature):
     """The kernel as a function of the host, and its special registers."""
     from llvmlite import binding as llvm
 
-    from flowvm.cuda.frontend import frontend
+    from flowvm.cuda.compiler.frontend import frontend
 
     library, name = frontend().library(kernel, signature)
     llvm.initialize_native_target()

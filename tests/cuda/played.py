@@ -14,9 +14,9 @@ from simulated import Play, status
 import flowvm as flow
 from flowvm.dtype import dtype_named
 from flowvm.meta import TensorMeta
-from flowvm.ops import registry
-from flowvm.ops.cuda.lowering import launch_of
-from flowvm.ops.registry import operator_of
+from flowvm.ops.declare import registry
+from flowvm.ops.declare.cuda.lowering import launch_of
+from flowvm.ops.declare.registry import operator_of
 
 __all__ = ["agree", "launch", "meta_of", "named", "play", "same"]
 

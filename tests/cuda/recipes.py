@@ -1,6 +1,6 @@
 """Kernels of declared ops, compiled to PTX in another process.
 
-    compile_op(ptx_of, "flowvm.ops.softmax:_softmax", [((3, 4), "float32")], (1,))
+    compile_op(ptx_of, "flowvm.ops.rows.softmax:_softmax", [((3, 4), "float32")], (1,))
 
 A kernel made of closures cannot travel there, but what made it can: the op, its metas and attrs.
 """
@@ -12,10 +12,10 @@ import importlib
 import operator
 from types import SimpleNamespace
 
-from flowvm.cuda import compiling
+from flowvm.cuda.compiler import compiling
 from flowvm.dtype import dtype_named
 from flowvm.meta import TensorMeta
-from flowvm.ops.registry import operator_of
+from flowvm.ops.declare.registry import operator_of
 
 CAPABILITIES = ((7, 0), (8, 0), (9, 0), (10, 0))
 _seen = set()
@@ -29,7 +29,7 @@ def op_of(path):
 
 @functools.cache
 def steps_of(path, specs, attrs):
-    from flowvm.ops.cuda.lowering import launch_of
+    from flowvm.ops.declare.cuda.lowering import launch_of
 
     metas = tuple(TensorMeta.of(shape, dtype_named(dtype)) for shape, dtype in specs)
     return launch_of(op_of(path), metas, attrs).steps

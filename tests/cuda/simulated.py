@@ -1,4 +1,5 @@
-"""A CudaLaunch run on NumPy arrays, without VM or driver: its kernels in `flowvm.cuda.grid`.
+"""A CudaLaunch run on NumPy arrays, without VM or driver: its kernels in
+`flowvm.cuda.simulator.grid`.
 
     made = lower_it(...)                     # a CudaLaunch
     details = run(made, [out, x, y])         # operands, outputs first; details[6] is the status
@@ -14,9 +15,7 @@ import ctypes
 
 import numpy as np
 
-from flowvm.cuda.grid import run_grid
-from flowvm.cuda.simulated_blas import read_gemm
-from flowvm.ops.cuda.launch import (
+from flowvm.cuda.launch import (
     STATUS_AT,
     Const,
     Details,
@@ -26,6 +25,8 @@ from flowvm.ops.cuda.launch import (
     Scratch,
     StreamWord,
 )
+from flowvm.cuda.simulator.blas import read_gemm
+from flowvm.cuda.simulator.grid import run_grid
 
 GUARD = 64  # bytes behind the scratch memory that nobody may write
 POISON = 0xA5

@@ -9,8 +9,8 @@ import pytest
 from programs import run
 
 import flowvm as flow
-from flowvm.cuda import driver as drivers
-from flowvm.cuda.recorder_driver import Recorder
+from flowvm.cuda.driver import driver as drivers
+from flowvm.cuda.simulator.recorder import Recorder
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from tests.vm.kernels import alone
 
@@ -308,7 +308,7 @@ def test_asking_who_is_there_makes_no_context() -> None:
 
 
 def test_doctor_says_what_is_there() -> None:
-    from flowvm import doctor
+    from flowvm.commands import doctor
 
     with drivers.using(Recorder(devices=1).driver()):
         check = doctor._cuda()

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.cuda import compiling
+from flowvm.cuda.compiler import compiling
 from flowvm.errors import CaptureError, OutOfRangeError
-from flowvm.graph import device_graph
-from flowvm.ops.cuda import lowering, merging, optimizer, placing, steps
-from flowvm.vm import layout as w
-from flowvm.vm.device_graph import PATIENCE
+from flowvm.graph.plan import device_graph
+from flowvm.ops.declare.cuda import lowering, placing, steps
+from flowvm.ops.updates.cuda import merging, optimizer
+from flowvm.vm.machine import layout as w
+from flowvm.vm.workers.device_graph import PATIENCE
 
 
 class Step(flow.nn.Graph):
@@ -387,9 +388,9 @@ def test_a_graph_of_two_devices_is_refused(device):
 
 
 def test_dropped_graphs_give_their_memory_back(device):
-    from flowvm.cuda.streams import streams
-    from flowvm.vm import layout as w
-    from flowvm.vm.engine import engine
+    from flowvm.cuda.driver.streams import streams
+    from flowvm.vm.engine.engine import engine
+    from flowvm.vm.machine import layout as w
 
     def use():
         graph = flow.compile(lambda x: (x @ x).relu() + x)

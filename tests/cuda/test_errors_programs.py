@@ -8,7 +8,7 @@ STICKY = """
 import traceback
 import flowvm as flow
 from flowvm.ops import Launch, View, op
-from flowvm.ops.cuda.launch import CudaLaunch, KernelStep, Operand
+from flowvm.cuda.launch import CudaLaunch, KernelStep, Operand
 
 def astray_kernel(out, x):
     out[0] = x[4_000_000]
@@ -74,7 +74,7 @@ def test_a_context_that_is_lost_is_lost_and_said_by_each_use():
 
 REFUSED = """
 import flowvm as flow
-from flowvm.cuda.driver import driver
+from flowvm.cuda.driver.driver import driver
 x = flow.ones(4, 4).to("cuda")
 product, more = x @ x, x + 1
 flow.cuda.synchronize()
@@ -156,7 +156,7 @@ INTERRUPTED = """
 import os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in the background
 import flowvm as flow
-from flowvm.cuda.driver import driver
+from flowvm.cuda.driver.driver import driver
 x = flow.ones(300, device="cuda")
 (x + 1).cpu().numpy()
 lock = driver().fake.lock
@@ -206,7 +206,7 @@ def test_ctrl_c_while_the_device_works_and_leaving_python_with_work_in_flight():
 PRODUCTS = """
 import numpy as np
 import flowvm as flow
-from flowvm.cuda.driver import driver
+from flowvm.cuda.driver.driver import driver
 a = np.random.default_rng(0).standard_normal((5, 5)).astype(np.float32)
 t = flow.from_numpy(a).to("cuda")
 early, unused = flow.cuda.Stream(), flow.cuda.Stream()

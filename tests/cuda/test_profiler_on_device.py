@@ -13,9 +13,9 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler import profile
 from flowvm.profiler.export.checking import problems
 from flowvm.profiler.export.html import html
-from flowvm.vm import device_placing as devices
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch import device_placing as devices
 
 OWN, SEEN = "by the device's clock", "as the host saw it"
 
@@ -177,7 +177,7 @@ def test_a_trace_of_devices_keeps_its_order(work):
 
 
 def test_a_look_from_outside_knows_devices(work):
-    from flowvm.profiler.watcher import Watcher
+    from flowvm.profiler.front.watcher import Watcher
 
     watcher = Watcher()
     watcher.look()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.cuda.streams import streams
+from flowvm.cuda.driver.streams import streams
 from flowvm.errors import DeviceError, OutOfMemoryError, OutOfRangeError
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
 
 
 def run_program(rng, place, lanes):

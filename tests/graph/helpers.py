@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 import flowvm as flow
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.graph.capture import capturing
-from flowvm.graph.logical import LogicalGraph
-from flowvm.graph.passes import PASSES
-from flowvm.tensor import Tensor
+from flowvm.graph.capture.capture import capturing
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.passes.passes import PASSES
 
 # Passes after which kernels are not those of eager code: sums in another order, a product and a sum
 # made one multiply-add, a zero of the other sign.  Without them a replay has eager code's bits.

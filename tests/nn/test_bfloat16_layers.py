@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.eager.reading import memory_of, values_of
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
-from flowvm.reading import memory_of, values_of
 
 bf = flow.bfloat16
 STEP = 2.0**-7

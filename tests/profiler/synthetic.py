@@ -11,9 +11,9 @@ import random
 
 import numpy as np
 
-from flowvm.profiler.run import CAUSES, Run
-from flowvm.vm import layout as w
-from flowvm.vm.edges import connect, tensors_of
+from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import connect, tensors_of
 
 
 def synthetic(seed: int, length: int = 200, streams: int = 3, tensors: int = 12) -> Run:

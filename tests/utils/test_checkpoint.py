@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.eager.interpreter import Node
 from flowvm.errors import ArgumentError, AutogradError
-from flowvm.interpreter import Node
 from flowvm.utils.checkpoint import checkpoint, checkpoint_sequential
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
 
 nn, F = flow.nn, flow.nn.functional
 

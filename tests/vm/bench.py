@@ -2,7 +2,7 @@
 
 `Bench` holds a VM's memory without threads: it writes records as an issuing thread does, and the
 test decides what happens next (receive, dispatch, run, complete).  The functions of
-`flowvm.vm.machine` run uncompiled on a memoryview, which also checks every index.
+`flowvm.vm.machine.machine` run uncompiled on a memoryview, which also checks every index.
 
 The specification is written here a second time, without lists of accesses: two instructions
 *conflict* if they share a storage that at least one of them writes; of two that conflict, the
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from flowvm.vm import layout as w
-from flowvm.vm import machine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine import machine
 
 
 @dataclass(frozen=True)

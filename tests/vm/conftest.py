@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
-
-from .kernels import Gate
-from .live import PATIENCE_S
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from tests.vm.kernels import Gate
+from tests.vm.live import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flowvm import jit
+from flowvm.compiler import jit
 from flowvm.dtype import int64
-from flowvm.interpreter import Invocation, Operator
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor
 from flowvm.meta import TensorMeta
-from flowvm.reading import adopt_array
-from flowvm.tensor import Tensor
-from flowvm.vm.engine import engine
-from flowvm.vm.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
-from flowvm.vm.layout import ARENA_BYTES, PHASE_BITS
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
+from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
 
 SIGNATURE = "int32(int64, int64, int64, int64)"
 SIZE = 48  # elements of most tensors here

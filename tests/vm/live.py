@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flowvm.vm import layout as w
-from flowvm.vm.engine import CALL_STREAM, engine
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.hot import CALL_STREAM
+from flowvm.vm.machine import layout as w
 
 PATIENCE_S = 240.0  # less than a test may take, so that it is said what did not come
 _streams = [CALL_STREAM]
@@ -71,9 +72,10 @@ warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWa
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import flowvm
-from flowvm.vm import layout as w
-from flowvm.vm import engine as engine_module
-from flowvm.vm.engine import engine, hot
+from flowvm.vm.machine import layout as w
+from flowvm.vm.engine import engine as engine_module
+from flowvm.vm.engine.hot import hot
+from flowvm.vm.engine.engine import engine
 import kernels
 from kernels import *
 """

@@ -12,10 +12,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flowvm.vm import layout as w
-from flowvm.vm import machine
-
-from .bench import Bench, Program, conflicts
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine import machine
+from tests.vm.bench import Bench, Program, conflicts
 
 Move = tuple[str, int, int]  # what, which stream, which instruction (its index)
 Policy = Callable[[random.Random, list[Move]], Move]

@@ -309,7 +309,7 @@ _WHOLE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 def all_cases() -> list[Case]:
     """Those above, and one for each elementwise op of floats that is declared."""
     import flowvm as flow
-    from flowvm.ops.registry import SAMPLES
+    from flowvm.ops.declare.registry import SAMPLES
 
     cases = list(CASES)
     known = covered()

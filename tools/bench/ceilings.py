@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm import jit
-from flowvm.native import Intrinsic
+from flowvm.compiler import jit
+from flowvm.compiler.native import Intrinsic
 
 __all__ = ["bytes_per_second", "flops_per_second"]
 

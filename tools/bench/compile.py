@@ -30,7 +30,7 @@ ROWS = (  # model, cache, what of it counts, unit, reach
 def measure(model: str) -> dict[str, float]:
     """Seconds of the capture and of both calls, and kernels compiled; in this process."""
     import flowvm as flow
-    from flowvm import jit
+    from flowvm.compiler import jit
     from tools.bench import targets
     from tools.bench.graph import _ours_step
 

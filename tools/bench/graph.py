@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 import flowvm as flow
-from flowvm import jit
-from flowvm.graph.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.plan import compile_plan
-from flowvm.interpreter import Invocation, Operator
+from flowvm.compiler import jit
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.plan.plan import compile_plan
 from flowvm.meta import TensorMeta
-from flowvm.vm.engine import no_op
+from flowvm.vm.engine.engine import no_op
 from tools.bench import compile as compiling
 from tools.bench import pipeline
 from tools.bench.kernels import Runner, Timing, runners, time_functions

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 
 import flowvm as flow
-from flowvm import jit
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine, no_op
-from flowvm.vm.lang import clock
+from flowvm.compiler import jit
+from flowvm.vm.engine.engine import engine, no_op
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.lang import clock
 from tools.bench.measure import Result
 from tools.bench.native_issue import chain, free_ids, random_dag, run, sliding_dag
 

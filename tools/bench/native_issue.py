@@ -8,10 +8,11 @@ import time
 
 import numpy as np
 
-from flowvm import jit
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine, hot, no_op
-from flowvm.vm.lang import address_of, load_acquire, sched_yield, store_release, words_at
+from flowvm.compiler import jit
+from flowvm.vm.engine.engine import engine, no_op
+from flowvm.vm.engine.hot import hot
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.lang import address_of, load_acquire, sched_yield, store_release, words_at
 
 
 def issue_many(base: int, first: int, count: int, entry: int, operands: int, width: int) -> int:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 import flowvm as flow
-from flowvm import jit
-from flowvm.graph.capture import capturing
-from flowvm.graph.plan import compile_plan
-from flowvm.interpreter import Invocation, Operator
+from flowvm.compiler import jit
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.graph.capture.capture import capturing
+from flowvm.graph.plan.plan import compile_plan
 from flowvm.meta import TensorMeta
-from flowvm.vm.lang import clock, futex_wait, words_at
+from flowvm.vm.machine.lang import clock, futex_wait, words_at
 from tools.bench.measure import Result, seconds_per_call
 
 STAGES = (("load", 2.0), ("copy", 1.0), ("compute", 3.0))  # milliseconds

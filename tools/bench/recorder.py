@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import flowvm as flow
 from flowvm.profiler.export.html import html
-from flowvm.vm import layout as w
+from flowvm.vm.machine import layout as w
 from tools.bench.eager import Runner, add, step_8x8
 from tools.bench.graph import _ours_step
 from tools.bench.measure import Result, seconds_per_call

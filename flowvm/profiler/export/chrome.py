@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.analysis.sharing import helper_name
+from flowvm.profiler.analysis.waits import STATES, device_of
 from flowvm.profiler.export.intervals import beside, microseconds
 from flowvm.profiler.grammar import ACCESS
-from flowvm.profiler.run import CAUSES, Run
-from flowvm.profiler.sharing import helper_name
-from flowvm.profiler.spaces import spaces_of
+from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
-from flowvm.profiler.waits import STATES, device_of
-from flowvm.vm import layout as w
-from flowvm.vm.edges import HAZARDS
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS
 
 __all__ = ["EDGES", "events", "write"]
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import ACCESS, ms
-from flowvm.profiler.run import Run
-from flowvm.vm import layout as w
-from flowvm.vm.edges import HAZARDS
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS
 
 __all__ = [
     "COLOURS", "MERMAID_CHARACTERS", "MERMAID_EDGES", "Link", "Node", "by_instruction", "by_line",

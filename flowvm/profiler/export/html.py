@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.devices import TIMED, said_of
+from flowvm.profiler.analysis.sharing import helper_lanes
+from flowvm.profiler.analysis.tables import births
+from flowvm.profiler.analysis.waits import STATES, by_device
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
-from flowvm.profiler.run import CAUSES as HOST_CAUSES
-from flowvm.profiler.run import Run
-from flowvm.profiler.sharing import helper_lanes
-from flowvm.profiler.spaces import spaces_of
-from flowvm.profiler.tables import births
+from flowvm.profiler.run.devices import TIMED, said_of
+from flowvm.profiler.run.run import CAUSES as HOST_CAUSES
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.memory_parts import PARTS, course_of
-from flowvm.profiler.waits import STATES, by_device
-from flowvm.vm import layout as w
+from flowvm.vm.machine import layout as w
 
 __all__ = ["html"]
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import Column, Screen, View, counted, ms, table
-from flowvm.profiler.run import Run
+from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.dag import near
 from flowvm.profiler.views.spots import spot_of
-from flowvm.vm import layout as w
-from flowvm.vm.edges import HAZARDS
-from flowvm.vm.lanes import draw_lanes
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.watch.lanes import draw_lanes
 
 __all__ = ["COLLAPSES", "Collapsed", "Group", "Need", "collapsed"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flowvm.profiler.devices import said_of
 from flowvm.profiler.grammar import (
     CAUSES,
     Column,
@@ -23,8 +22,9 @@ from flowvm.profiler.grammar import (
     percent,
     table,
 )
-from flowvm.profiler.run import Run
-from flowvm.vm import layout as w
+from flowvm.profiler.run.devices import said_of
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine import layout as w
 
 __all__ = ["Critical", "Piece", "critical"]
 

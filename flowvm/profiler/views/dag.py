@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.devices import said_of
+from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
-from flowvm.profiler.run import Run
-from flowvm.profiler.waits import by_device
-from flowvm.vm import layout as w
-from flowvm.vm.edges import HAZARDS
-from flowvm.vm.lanes import draw_lanes
+from flowvm.profiler.run.devices import said_of
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.watch.lanes import draw_lanes
 
 __all__ = ["Dag", "DagEdge", "DagRow", "dag", "near"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import CAUSES, Column, Screen, Span, View, flowed, ms, percent, table
-from flowvm.profiler.tables import Row
 
 __all__ = ["Change", "Diff", "diff"]
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.devices import TIMED, steps_of
+from flowvm.profiler.analysis.sharing import Helped, helpers_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, cropped, ms, rate, size
-from flowvm.profiler.run import Run
-from flowvm.profiler.sharing import Helped, helpers_of
+from flowvm.profiler.run.devices import TIMED, steps_of
+from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.query import KINDS
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.profiler.views.why import steps
-from flowvm.vm import layout as w
-from flowvm.vm.edges import HAZARDS
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS
 
 __all__ = ["Instr", "Instrs", "Met", "Used"]
 

@@ -1,9 +1,9 @@
 """Memory: bytes over time, what they were for, who had them at the peak, what lives on.
 
-Parts at every moment: what is in use, by kind (`flowvm.profiler.kinds`); the workspace of running
-instructions (a graph's chunk, too); and what code has let go of but instructions in flight still
-need.  The last is no leak: a buffer is released when the last instruction that uses it is.  What a
-line makes again and again and nothing frees may be one.
+Parts at every moment: what is in use, by kind (`flowvm.profiler.run.kinds`); the workspace of
+running instructions (a graph's chunk, too); and what code has let go of but instructions in flight
+still need.  The last is no leak: a buffer is released when the last instruction that uses it is.
+What a line makes again and again and nothing frees may be one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.profiler.analysis.tables import births, repeats
 from flowvm.profiler.grammar import (
     Column,
     Screen,
@@ -25,10 +26,9 @@ from flowvm.profiler.grammar import (
     size,
     table,
 )
-from flowvm.profiler.kinds import KINDS, OTHER, held_before
-from flowvm.profiler.run import Run
-from flowvm.profiler.spaces import HOST, inside, space_named, spaces_of, taken
-from flowvm.profiler.tables import births, repeats
+from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import HOST, inside, space_named, spaces_of, taken
 from flowvm.profiler.views.memory_parts import PARTS, course_of, together
 
 __all__ = ["MemoryView", "Place", "memory_view"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.census import HOST, Held, census
+from flowvm.profiler.analysis.census import HOST, Held, census
 from flowvm.profiler.grammar import (
     Column,
     Screen,
@@ -23,12 +23,12 @@ from flowvm.profiler.grammar import (
     size,
     table,
 )
-from flowvm.profiler.kinds import KINDS
+from flowvm.profiler.run.kinds import KINDS
 from flowvm.profiler.views.memory_parts import PARTS, together
-from flowvm.vm import layout as w
-from flowvm.vm.engine import engine
-from flowvm.vm.lang import words_at
-from flowvm.vm.lines import short_position
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import short_position
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.lang import words_at
 
 __all__ = ["MemoryNow", "Owned", "memory_now"]
 

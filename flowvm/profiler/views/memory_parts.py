@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.kinds import KINDS, OTHER, held_before
-from flowvm.profiler.run import Run
-from flowvm.profiler.spaces import HOST, inside, returned, taken
-from flowvm.profiler.tables import Births, Memory
+from flowvm.profiler.analysis.tables import Births, Memory
+from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import HOST, inside, returned, taken
 
 __all__ = ["PARTS", "Course", "course_of", "together"]
 

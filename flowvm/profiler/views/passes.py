@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from flowvm.profiler.grammar import Column, Line, Screen, Span, View, cropped, padded, table
 
 if TYPE_CHECKING:
-    from flowvm.graph.changes import Changes
-    from flowvm.graph.logical import OpNode
+    from flowvm.graph.logical.logical import OpNode
+    from flowvm.graph.passes.changes import Changes
 
 __all__ = ["NodeText", "Pair", "PassText", "PassesView", "passes_view"]
 

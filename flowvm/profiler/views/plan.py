@@ -1,8 +1,8 @@
 """A Plan: its actors with registers and credits, or its tasks; and what its replays did.
 
-`flowvm.graph.plan.Plan.table` makes a `PlanView` of a compiled graph as it stands now;
-`flowvm.profiler.replays` makes one of a recorded run, which knows how long everything took and what
-it waited for.
+`flowvm.graph.plan.plan.Plan.table` makes a `PlanView` of a compiled graph as it stands now;
+`flowvm.profiler.views.replays` makes one of a recorded run, which knows how long everything took
+and what it waited for.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.devices import said_of
-from flowvm.profiler.expressions import true_of
+from flowvm.profiler.analysis.expressions import true_of
+from flowvm.profiler.analysis.tables import BY
 from flowvm.profiler.grammar import Column, Screen, View, counted, cropped, ms, rate, size, table
-from flowvm.profiler.run import Run
-from flowvm.profiler.tables import BY
-from flowvm.vm import layout as w
+from flowvm.profiler.run.devices import said_of
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine import layout as w
 
 __all__ = ["COLUMNS", "KINDS", "Matched", "Query", "query"]
 

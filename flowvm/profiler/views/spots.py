@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowvm.profiler.grammar import Line
-from flowvm.profiler.run import Run
+from flowvm.profiler.run.run import Run
 
 __all__ = ["Origin", "Spot", "origin_of", "spot_of"]
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.devices import said_of
+from flowvm.profiler.analysis.sharing import helper_lanes
+from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.grammar import (
     ACCESS,
     CAUSES,
@@ -24,11 +25,10 @@ from flowvm.profiler.grammar import (
     padded,
     percent,
 )
-from flowvm.profiler.run import CAUSES as HOST_CAUSES
-from flowvm.profiler.run import Run
-from flowvm.profiler.sharing import helper_lanes
-from flowvm.profiler.waits import STATES
-from flowvm.vm.edges import HAZARDS
+from flowvm.profiler.run.devices import said_of
+from flowvm.profiler.run.run import CAUSES as HOST_CAUSES
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine.edges import HAZARDS
 
 __all__ = ["Gap", "Timeline", "timeline", "waited_for"]
 

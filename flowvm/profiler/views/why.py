@@ -1,8 +1,8 @@
 """Why: what one instruction waited for, what that waited for, and what waits for it.
 
-Every interval before its start has one cause (`flowvm.profiler.waits`): `dep` for the producers,
-`queue` for its stream, `sched` for the VM.  The producer that ended last is the gating one; the
-others had ended before, so making them faster would change nothing.
+Every interval before its start has one cause (`flowvm.profiler.analysis.waits`): `dep` for the
+producers, `queue` for its stream, `sched` for the VM.  The producer that ended last is the gating
+one; the others had ended before, so making them faster would change nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.profiler.devices import TIMED, steps_of
-from flowvm.profiler.explaining import explain
+from flowvm.profiler.analysis.sharing import threads_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, ms
-from flowvm.profiler.run import Run
-from flowvm.profiler.sharing import threads_of
+from flowvm.profiler.run.devices import TIMED, steps_of
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.explaining import explain
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
-from flowvm.tensor import Tensor
-from flowvm.vm import layout as w
-from flowvm.vm.edges import HAZARDS
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS
 
 __all__ = ["Producer", "Why", "find", "steps", "why"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from flowvm import ops
 from flowvm.dtype import float64
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.tensor import Tensor
 
 __all__ = ["default_collate", "default_convert"]
 

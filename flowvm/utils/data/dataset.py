@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from flowvm import ops
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
-from flowvm.tensor import Tensor
 
 __all__ = [
     "ConcatDataset",

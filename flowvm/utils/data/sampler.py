@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from flowvm import ops
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.tensor import Tensor
 
 __all__ = [
     "BatchSampler",

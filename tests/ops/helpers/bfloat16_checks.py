@@ -8,8 +8,8 @@ import pytest
 from op_calls import results
 
 import flowvm as flow
-from flowvm.reading import adopt_array, values_of
-from flowvm.tensor import Tensor
+from flowvm.eager.reading import adopt_array, values_of
+from flowvm.eager.tensor import Tensor
 
 bf = flow.bfloat16
 # what takes float16 takes bfloat16

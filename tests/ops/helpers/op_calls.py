@@ -16,9 +16,9 @@ import numpy as np
 import flowvm
 import flowvm.ops
 from flowvm.dtype import DType
-from flowvm.ops.registry import SAMPLES, OpSamples, Sample
-from flowvm.reading import adopt_array
-from flowvm.tensor import Tensor
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.declare.registry import SAMPLES, OpSamples, Sample
 
 Array = np.ndarray
 

@@ -13,9 +13,9 @@ from op_calls import Array, as_tensor, call, flow, results, values
 
 from flowvm.autograd import enable_grad, gradcheck, gradgradcheck, no_grad
 from flowvm.dtype import DType
-from flowvm.ops.registry import OpSamples, Sample
-from flowvm.tensor import Tensor
-from flowvm.vm.engine import engine
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.declare.registry import OpSamples, Sample
+from flowvm.vm.engine.engine import engine
 
 
 class Checks:

@@ -1,0 +1,343 @@
+"""The main job: train a small CNN on real handwritten digits, eagerly and again as a graph, then
+show what the virtual machine did for it.
+
+Both trainings begin with the same weights and see the same images, so they must come to the same
+losses.  Everything printed is measured in this run.  The exit code is 0 only if both networks reach
+97 % on the test images, so the demo is also an end-to-end check.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flowvm.eager.tensor import Tensor
+    from flowvm.nn import Module
+    from flowvm.optim import Optimizer
+
+__all__ = ["add_arguments", "main"]
+
+GOAL = 0.97
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `flowvm demo`."""
+    parser.add_argument("--epochs", type=_positive, default=10, help="passes over the data (10)")
+    parser.add_argument("--batch", type=_positive, default=32, help="images a step (32)")
+    parser.add_argument("--lr", type=float, default=3e-3, help="Adam's learning rate (0.003)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and shuffling (0)")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer from 1 up, got {text!r}")
+    return int(text)
+
+
+@dataclass
+class Training:
+    """One of the two: `step(images, labels)` gives the loss without waiting for it."""
+
+    name: str
+    model: "Module"
+    step: Callable[["Tensor", "Tensor"], "Tensor"]
+    losses: list[float] = field(default_factory=list)  # of each epoch, the mean
+    accuracy: float = 0.0
+    seconds: float = 0.0  # of all epochs but the first, which compiles and captures
+    images: int = 0  # seen in that time
+    peak_bytes: int = 0  # of tensors at once, beside those that were there before this training
+
+    @property
+    def speed(self) -> float:
+        """Images a second."""
+        return self.images / self.seconds
+
+
+def main(args: argparse.Namespace) -> int:
+    """Train twice, report, and return the exit code."""
+    from rich.console import Console
+
+    import flowvm as flow
+
+    console = Console(highlight=False)
+    data = flow.datasets.load_digits("train"), flow.datasets.load_digits("test")
+    (_, labels), (_, test_labels) = data
+    weights = sum(p.numel() for p in build_model().parameters())
+    console.print(
+        f"flowvm {flow.__version__}: {len(labels)} digits to learn from, "
+        f"{len(test_labels)} to be tested on, {weights} weights"
+    )
+    warm_up(console, args.batch)
+
+    before = flow.vm.stats()
+    eager, steps = run(console, eager_training, data, args)
+    now = flow.vm.stats()
+    graph, _ = run(console, graph_training, data, args)
+    compare(console, eager, graph)
+    report(console, before, now, steps)
+    show_plan(console, graph)
+    show_one_step(console, eager, data)
+    return 0 if min(eager.accuracy, graph.accuracy) >= GOAL else 1
+
+
+def eager_training(args: argparse.Namespace) -> Training:
+    """Every op is issued, every step."""
+    import flowvm as flow
+
+    flow.manual_seed(args.seed)
+    model = build_model()
+    optimizer = flow.optim.Adam(model.parameters(), lr=args.lr)
+    return Training("eager", model, lambda x, y: train_step(model, optimizer, x, y))
+
+
+def graph_training(args: argparse.Namespace) -> Training:
+    """The same step, captured once: a call replays it as one instruction."""
+    import flowvm as flow
+    from flowvm.nn import functional as F
+
+    flow.manual_seed(args.seed)
+
+    class TrainStep(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = build_model()
+            self.add_optimizer(flow.optim.Adam(self.model.parameters(), lr=args.lr))
+
+        def build(self, images: "Tensor", labels: "Tensor") -> "Tensor":
+            loss = F.cross_entropy(self.model(images), labels)
+            loss.backward()
+            return loss
+
+    graph = TrainStep()
+    return Training("graph", graph.model, graph)
+
+
+def run(
+    console: "Console", make: Callable[[Any], Training], data: Any, args: argparse.Namespace
+) -> tuple[Training, int]:
+    """A training, made and gone through, and how many steps that were."""
+    import flowvm as flow
+
+    flow.vm.sync()
+    there = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
+    training = make(args)
+    steps = train(console, training, data, args)
+    training.peak_bytes -= there
+    return training, steps
+
+
+def train(console: "Console", training: Training, data: Any, args: argparse.Namespace) -> int:
+    """All epochs, each with a line; how many steps that were."""
+    import flowvm as flow
+    from flowvm.utils.data import DataLoader, TensorDataset
+
+    flow.manual_seed(args.seed)  # of the order of the images
+    (images, labels), test = data
+    dataset = TensorDataset(images, labels)
+    loader = DataLoader(dataset, batch_size=args.batch, shuffle=True, drop_last=True)
+    console.print(f"\n{training.name}:")
+    with progress_bar(console, args.epochs * len(loader)) as advance:
+        for epoch in range(1, args.epochs + 1):
+            flow.vm.reset_peak()
+            started = time.perf_counter()
+            training.losses.append(train_epoch(training, loader, advance))
+            seconds = time.perf_counter() - started
+            training.peak_bytes = max(training.peak_bytes, flow.vm.stats()["peak_bytes"])
+            training.accuracy = accuracy_on(training.model, *test)
+            if epoch > 1 or args.epochs == 1:
+                training.seconds += seconds
+                training.images += len(loader) * args.batch
+            console.print(
+                f"  epoch {epoch:2}   loss {training.losses[-1]:.4f}   test accuracy "
+                f"{training.accuracy:6.2%}   {len(loader) * args.batch / seconds:8,.0f} images/s"
+            )
+    verdict = "reached" if training.accuracy >= GOAL else "missed"
+    console.print(f"{training.accuracy:.2%} of the test digits right ({GOAL:.0%} {verdict})")
+    return int(args.epochs) * len(loader)
+
+
+def compare(console: "Console", eager: Training, graph: Training) -> None:
+    """The two trainings beside each other."""
+    from rich.table import Table
+
+    table = Table(title="\nEager beside graph", title_justify="left")
+    table.add_column("")
+    for name in ("eager", "graph", "graph against eager"):
+        table.add_column(name, justify="right")
+    gap = max(abs(a - b) for a, b in zip(eager.losses, graph.losses, strict=True))
+    table.add_row(
+        "images/s, after the first epoch",
+        f"{eager.speed:,.0f}",
+        f"{graph.speed:,.0f}",
+        f"{graph.speed / eager.speed:.2f}x",
+    )
+    table.add_row(
+        "peak memory while training",
+        f"{eager.peak_bytes / 2**20:.2f} MiB",
+        f"{graph.peak_bytes / 2**20:.2f} MiB",
+        f"{graph.peak_bytes / eager.peak_bytes:.2f}x",
+    )
+    table.add_row(
+        "loss of the last epoch",
+        f"{eager.losses[-1]:.6f}",
+        f"{graph.losses[-1]:.6f}",
+        f"{gap:.1g} apart at most",
+    )
+    console.print(table)
+
+
+def build_model() -> "Module":
+    """Two 3x3 convolutions with batch norm, a pooling and a linear layer."""
+    from flowvm import nn
+
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 10),
+    )
+
+
+def train_step(
+    model: "Module", optimizer: "Optimizer", images: "Tensor", labels: "Tensor"
+) -> "Tensor":
+    """One step of training.  Returns the loss without waiting for it."""
+    from flowvm.nn import functional as F
+
+    loss = F.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    detached: Tensor = loss.detach()
+    return detached
+
+
+def train_epoch(training: Training, loader: Any, advance: Callable[[], None]) -> float:
+    """One pass over the data; the mean loss.  Reading that is the only wait."""
+    losses = []
+    training.model.train()
+    for images, labels in loader:
+        losses.append(training.step(images, labels))
+        advance()
+    total: float = sum(loss.item() for loss in losses)
+    return total / len(losses)
+
+
+def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
+    """The share of `images` whose largest output is at their label."""
+    import flowvm as flow
+
+    model.eval()
+    with flow.no_grad():
+        right: float = (model(images).argmax(1) == labels).float().mean().item()
+    return right
+
+
+def warm_up(console: "Console", batch: int) -> None:
+    """One step and one test of a network that is thrown away, so that all compiling is done."""
+    import flowvm as flow
+
+    began = time.perf_counter()
+    with console.status("first step: kernels come from the cache, or are compiled ..."):
+        model = build_model()
+        images, labels = flow.zeros(batch, 1, 8, 8), flow.zeros(batch, dtype=flow.int64)
+        train_step(model, flow.optim.Adam(model.parameters()), images, labels).item()
+        accuracy_on(model, images, labels)
+    seconds = time.perf_counter() - began
+    console.print(f"first step in {seconds:.2f} s (kernels from the cache, or compiled)")
+
+
+@contextmanager
+def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]:
+    """A function that advances a bar by a step, or does nothing where there is no terminal."""
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("  step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=steps)
+        yield lambda: progress.advance(task)
+
+
+def report(console: "Console", before: dict[str, int], now: dict[str, int], steps: int) -> None:
+    """What the VM did between two calls of `flow.vm.stats()`, as a table."""
+    from rich.table import Table
+
+    done = {name: count - before[name] for name, count in now.items()}
+    kinds = [name for name in done if name.startswith("edges_")]
+    edges = sum(done[kind] for kind in kinds)
+    mib = {name: f"{now[name] / 2**20:.1f} MiB" for name in now if name.endswith("_bytes")}
+    title = "\nWhat the virtual machine did for the eager training"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_column("note", style="dim")
+    table.add_row(
+        "instructions issued",
+        f"{done['issued']:,}",
+        f"{done['issued'] / steps:.0f} a step, with the tests between",
+    )
+    table.add_row(
+        "instructions done",
+        f"{done['done']:,}",
+        f"{done['dispatched']:,} dispatched, {done['poisoned']} poisoned by an error",
+    )
+    table.add_row(
+        "edges",
+        f"{edges:,}",
+        ", ".join(f"{kind.removeprefix('edges_')} {done[kind]:,}" for kind in kinds),
+    )
+    table.add_row(
+        "prescheduled",
+        f"{done['prescheduled'] / max(edges, 1):.1%}",
+        "of the edges: stream order kept them, nobody waited",
+    )
+    table.add_row(
+        "peak memory",
+        mib["peak_bytes"],
+        f"{mib['live_bytes']} live, {mib['reserved_bytes']} reserved",
+    )
+    console.print(table)
+
+
+def show_plan(console: "Console", training: Training) -> None:
+    """The Plan of the graph's step: its memory and its tasks."""
+    (plan,) = training.step.plans  # type: ignore[attr-defined]
+    console.print("\nThe Plan that each step of the graph replays, as one instruction")
+    lines = plan.dump().splitlines()
+    registers = sum(line.startswith("  regst ") for line in lines)
+    for line in lines:
+        if not line.startswith("  regst "):
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    console.print(f"  and {registers} registers: print(graph.plans[0].dump()) shows them")
+
+
+def show_one_step(console: "Console", training: Training, data: Any) -> None:
+    """What the profiler has of one step: what bound it, when what ran, and what waited for what."""
+    import flowvm as flow
+    from flowvm.profiler.grammar import WIDE
+    from flowvm.profiler.views.timeline import timeline
+
+    (images, labels), _ = data
+    batch = images[:32], labels[:32]
+    training.model.train()
+    training.step(*batch).item()
+    with flow.profiler.profile() as profile:
+        training.step(*batch).item()
+    console.print("\nOne step of the eager training: what bound it, when, and its instructions")
+    lanes = timeline(profile, width=min(console.width, WIDE))
+    for screen in (profile.summary(), lanes, profile.graph()):
+        console.print(screen)
+        console.print()

@@ -1,0 +1,208 @@
+"""`flowvm warmup`: compile ahead what a session would otherwise compile at its first use of an op.
+
+The usual set is what the demo and the self-test run, and the ops that most models are made of, in
+float32, forward and backward.  `--all` runs every sample that every op declares for its tests.
+
+Compiling is spread over processes that share the cache folder.  Two that need the same kernel at
+the same moment both compile it, which costs time and nothing else.
+"""
+
+import argparse
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ProcessPoolExecutor
+
+    from flowvm.ops.declare.registry import OpSamples
+
+__all__ = ["main"]
+
+COMMON = (
+    "abs add addmm amax arange argmax avg_pool2d batch_norm bmm cat clamp clone conv1d conv2d "
+    "cross_entropy cumsum div dropout embedding eq erf exp gather ge gelu group_norm gt "
+    "index_select layer_norm le leaky_relu linear log log_softmax lt masked_fill matmul max "
+    "max_pool2d maximum mean min minimum mm mse_loss mul ne neg nll_loss one_hot pad permute pow "
+    "relu reshape rms_norm rsqrt scatter_add sigmoid silu sin cos softmax softplus sort sqrt "
+    "square stack std sub sum tanh topk transpose tril triu var where"
+)
+
+
+class Done(NamedTuple):
+    """What a process says of one piece of work."""
+
+    name: str
+    compiled: int
+    loaded: int
+    error: str
+
+
+def main(args: argparse.Namespace) -> int:
+    """Compile, say what was done, and return the exit code."""
+    from flowvm.config import config
+
+    began = time.perf_counter()
+    work = every_piece() if args.all else usual_pieces()
+    jobs = max(1, min(args.jobs or len(os.sched_getaffinity(0)), len(work)))
+    compiled = loaded = failed = 0
+    with progress(len(work)) as advance:
+        for done in in_processes(work, jobs, args.all):
+            advance(done.name)
+            compiled, loaded = compiled + done.compiled, loaded + done.loaded
+            if done.error:
+                failed += 1
+                print(f"{done.name}: {done.error}")
+    print(
+        f"{compiled} kernels compiled, {loaded} were in the cache already, {jobs} processes, "
+        f"{time.perf_counter() - began:.1f} s; they are in {config.cache_dir}"
+    )
+    return 1 if failed else 0
+
+
+def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done]:
+    """The pieces of work, in fresh processes, as they are done."""
+    from concurrent.futures import as_completed
+
+    os.environ.setdefault("FLOWVM_WORKERS", "1")
+    with processes(jobs) as pool:
+        try:
+            for future in as_completed([pool.submit(warm, name, all_samples) for name in work]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def processes(jobs: int) -> "ProcessPoolExecutor":
+    """So many fresh processes, which end with this one, also where it is killed."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this process is one of a pool"
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)  # what it compiles nobody waits for
+
+    threading.Thread(target=watch, name="flowvm-parent", daemon=True).start()
+
+
+@contextmanager
+def progress(pieces: int) -> Iterator["Callable[[str], None]"]:
+    """A function that says that a piece is done: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+
+    console = Console()
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TextColumn("{task.fields[name]}"), transient=True) as bar:
+            task = bar.add_task("", total=pieces, name="")
+            yield lambda name: bar.update(task, advance=1, name=name)
+        return
+    count = 0
+
+    def line(name: str) -> None:
+        nonlocal count
+        count += 1
+        if count % max(1, pieces // 10) == 0:
+            print(f"  {count} of {pieces}", flush=True)
+
+    yield line
+
+
+def usual_pieces() -> list[str]:
+    """The self-test of `flowvm doctor`, a step of the demo, and the common ops."""
+    from flowvm.commands import doctor
+
+    return [*(f"test: {name}" for name in doctor.SELF_TESTS), "demo", *COMMON.split()]
+
+
+def every_piece() -> list[str]:
+    """The usual pieces, and every op that declares samples."""
+    import flowvm  # noqa: F401 - declares all ops
+    from flowvm.ops.declare.registry import SAMPLES
+
+    return list(dict.fromkeys([*usual_pieces(), *(known.name for known in SAMPLES)]))
+
+
+def warm(name: str, all_samples: bool) -> Done:
+    """Run one piece of work in this process: what it compiled and loaded, and what went wrong."""
+    import flowvm  # noqa: F401 - declares all ops
+    from flowvm.compiler import jit
+
+    before = jit.stats()
+    error = ""
+    try:
+        run_piece(name, all_samples)
+    except Exception as raised:  # one op that cannot be compiled must not keep the others cold
+        error = f"{type(raised).__name__}: {raised}"
+    after = jit.stats()
+    return Done(name, after.compiled - before.compiled, after.loaded - before.loaded, error)
+
+
+def run_piece(name: str, all_samples: bool) -> None:
+    """What `usual_pieces` and `every_piece` name."""
+    from rich.console import Console
+
+    from flowvm.commands import demo, doctor
+    from flowvm.ops.declare.registry import SAMPLES
+
+    if name == "demo":
+        demo.warm_up(Console(quiet=True), batch=32)
+    elif name.startswith("test: "):
+        doctor.SELF_TESTS[name.removeprefix("test: ")]()
+    else:
+        found = [known for known in SAMPLES if known.name == name]
+        if not found:
+            raise ValueError("no op of this name declares samples")
+        for known in found:
+            run_samples(known, all_samples)
+
+
+def run_samples(known: "OpSamples", all_samples: bool) -> None:
+    """Call an op as its generated tests would, with every sample or with the first."""
+    import numpy as np
+
+    import flowvm as flow
+
+    for sample in known.generate(np.random.default_rng(0)):
+        arguments = [as_tensors(value, known.grad) for value in sample.args]
+        named = {name: as_tensors(value, known.grad) for name, value in sample.kwargs.items()}
+        result = known.function(*arguments, **named)
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        for output in outputs:
+            if getattr(output, "requires_grad", False):
+                output.sum().backward(retain_graph=True)
+        flow.vm.sync()
+        if not all_samples:
+            return
+
+
+def as_tensors(value: Any, grad: bool) -> Any:
+    """`value` with tensors for its NumPy arrays, floating-point ones as float32."""
+    import numpy as np
+
+    import flowvm as flow
+
+    if isinstance(value, (list, tuple)):
+        return type(value)(as_tensors(item, grad) for item in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind != "f":
+        return flow.tensor(value)
+    return flow.tensor(value.astype(np.float32)).requires_grad_(grad)

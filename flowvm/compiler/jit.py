@@ -1,0 +1,566 @@
+"""Native code from Python functions, and a cache of it that is read without importing Numba.
+
+`native` turns a plain Python function into a C function and returns its address.  Numba only types
+and lowers; linking, optimization, code generation and loading are done here with llvmlite, because
+Numba's own path optimizes every module twice, adds wrappers that nobody calls, and has an on-disk
+cache that cannot be read without importing Numba.
+
+Guarantees
+- The address of a function lives as long as the process.
+- Compiled and loaded code are the same bytes: a fresh kernel goes through the same object file as a
+  cached one.
+- A cache entry is used only if its checksum is right and every symbol it needs exists here;
+  otherwise it is compiled anew.  Entries are written under a temporary name and renamed, so any
+  number of processes may share the folder.
+- Compiled code never needs Python, the GIL or Numba's runtime: what would is refused when it is
+  compiled, by name. An exception that compiled code raises becomes the return value -1 (all bits
+  set).
+
+What may be compiled, and how it becomes LLVM's, is in `flowvm.compiler.native`; what a key covers,
+in `flowvm.compiler.reach`.
+
+Long because it is one path: key, cache entry, linking, optimizing, code, loading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import hashlib
+import importlib
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flowvm.compiler.native import LoweredFunction, lower
+from flowvm.compiler.reach import source_key
+from flowvm.config import config, say
+from flowvm.errors import CompileError
+
+__all__ = [
+    "Lowered",
+    "Stats",
+    "c_function",
+    "cache_dir",
+    "linked",
+    "listeners",
+    "llvm",
+    "load",
+    "native",
+    "on_terminal",
+    "provide",
+    "prune",
+    "set_cache_dir",
+    "stats",
+    "telling",
+]
+
+
+class _LLVM:
+    """`llvmlite.binding`, imported when the first kernel is made or loaded, not with flowvm."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module("llvmlite.binding"), name)
+        setattr(self, name, value)
+        return value
+
+
+llvm: Any = _LLVM()
+
+SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
+PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
+USED_AFTER = 86400  # seconds after which an entry that is read is marked as used again
+_MAGIC = b"flowvm.o"
+_DIGEST = hashlib.sha256().digest_size
+_log = logging.getLogger("flowvm.compiler.jit")
+
+
+class Stats(NamedTuple):
+    """What this process did so far: functions compiled and loaded, and the seconds they took."""
+
+    compiled: int
+    loaded: int
+    compile_seconds: float
+    load_seconds: float
+
+
+class Lowered(NamedTuple):
+    """LLVM modules of one program, and the name of the C function in the last of them."""
+
+    modules: list[Any]
+    entry: str
+    inline: frozenset[str] = frozenset()  # functions inlined whatever their size
+    loops_only: bool = False  # a few simple loops: skip the passes that find nothing there
+
+
+# --- public functions -----------------------------------------------------------------------
+
+_lock = threading.RLock()  # guards all module state below
+_addresses: dict[str, int] = {}
+_counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
+# called with the name and the start (`time.monotonic_ns`) of what was compiled or loaded just now
+listeners: list[Callable[[str, int], None]] = []
+
+
+def native(
+    function: Callable[..., Any], signature: str, *, facts: object = (), reassociate: bool = False
+) -> int:
+    """The address of a C function that does what `function`, a plain Python function, does.
+
+    `signature` is Numba's ("int32(uint64, int64)").  `facts` are what code depends on that no
+    source says: of this machine, or of this process.  `reassociate` lets LLVM reorder sums, which
+    vectorizes them and changes their rounding.
+    """
+
+    def make() -> Lowered:
+        from numba.core.sigutils import normalize_signature
+
+        args, result = normalize_signature(signature)
+        return c_function(lower(function, args, result, reassociate=reassociate))
+
+    return load(make, function.__qualname__, facts)
+
+
+def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
+    """The address of the C function of `make()`, which is called if the cache does not have it.
+
+    The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
+    `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
+    """
+    key = source_key(make, facts)
+    with _lock:
+        if (address := _addresses.get(key)) is None:
+            begun = time.monotonic_ns()
+            digest = hashlib.sha256(f"{_host_key()}\n{key}".encode()).hexdigest()[:40]
+            address = _from_cache(digest)
+            if address is None:
+                address = _compile(digest, make, name)
+            _addresses[key] = address
+            for listener in listeners:
+                listener(name, begun)
+        return address
+
+
+def stats() -> Stats:
+    """How much was compiled and loaded, and how long it took."""
+    with _lock:
+        return Stats(**_counts)  # type: ignore[arg-type]
+
+
+# --- cache entries: MAGIC, sha256 of the rest, a line of JSON, the object file ----------------
+
+_folder: Path | None = None
+
+
+def cache_dir() -> Path:
+    """The folder of cached code.
+
+    What `set_cache_dir` said, else `config.cache_dir`.
+    """
+    return config.cache_dir if _folder is None else _folder
+
+
+def set_cache_dir(path: str | os.PathLike[str] | None) -> None:
+    """Use `path` for cached code from now on; None goes back to `config.cache_dir`."""
+    global _folder
+    _folder = None if path is None else Path(path)
+
+
+def _entry_path(digest: str) -> Path:
+    return cache_dir() / f"{digest}.o"
+
+
+def _from_cache(digest: str) -> int | None:
+    start = time.perf_counter()
+    try:
+        data = _entry_path(digest).read_bytes()
+    except OSError:
+        return None
+    body = data[len(_MAGIC) + _DIGEST :]
+    checksum = hashlib.sha256(body).digest()
+    if data[: len(_MAGIC) + _DIGEST] != _MAGIC + checksum:
+        _log.debug("cache entry %s is damaged; compiling it again", digest)
+        return None
+    head, _, code = body.partition(b"\n")
+    if missing := [name for name in json.loads(head)["imports"] if not _symbol_exists(name)]:
+        _log.debug("cache entry %s needs %s, not found here", digest, missing)
+        return None
+    address = _load_object(digest, code)
+    _mark_used(digest)
+    _counts["loaded"] += 1
+    _counts["load_seconds"] += time.perf_counter() - start
+    return address
+
+
+def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
+    body = json.dumps({"imports": imports}).encode() + b"\n" + code
+    path = _entry_path(digest)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        _cannot_write(path.parent, error)
+    if _counts["compiled"] % PRUNE_EVERY == 0:
+        prune(path.parent, config.cache_bytes)
+
+
+def _mark_used(digest: str) -> None:
+    """Let an entry that is read be younger than those that are not, to the day."""
+    path = _entry_path(digest)
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > USED_AFTER:
+            os.utime(path)
+
+
+def prune(folder: Path, limit: int) -> int:
+    """Remove the entries of `folder` that were not used for longest until a quarter of `limit`
+    bytes is free; the number removed.
+
+    Does nothing below `limit`.  What another process has loaded stays loaded.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for item in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                if item.name.endswith((".o", ".tmp")):
+                    status = item.stat()
+                    found.append((status.st_mtime, status.st_size, item.path))
+    total, removed = sum(size for _, size, _ in found), 0
+    if total <= limit:
+        return 0
+    for _, size, path in sorted(found):
+        if total <= limit - limit // 4:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            removed, total = removed + 1, total - size
+    say(1, f"removed {removed} of {len(found)} cached kernels that were not used for longest")
+    return removed
+
+
+@functools.cache
+def _warned(folder: Path) -> list[str]:
+    return []
+
+
+def _cannot_write(folder: Path, error: OSError) -> None:
+    if not _warned(folder):
+        _warned(folder).append("said")
+        _log.debug("cannot write to the cache %s (%s); code is kept in memory only", folder, error)
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _host_key() -> str:
+    """Everything besides the program that the bytes of an object file depend on."""
+    from importlib import metadata  # and with it, e-mail's parser
+
+    parts = [
+        str(SCHEMA),
+        ".".join(map(str, sys.version_info[:2])),
+        sys.implementation.name,
+        platform.machine(),
+        *(metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
+        _cpu(),
+        _features(),
+        source_key(_object),
+    ]
+    return "\n".join(parts)
+
+
+# --- LLVM: one target machine and one engine for everything -----------------------------------
+
+
+@functools.cache
+def _cpu() -> str:
+    return str(llvm.get_host_cpu_name())
+
+
+@functools.cache
+def _features() -> str:
+    try:
+        return str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:
+        return ""
+
+
+@functools.cache
+def _target_machine(level: int) -> Any:
+    """A target machine as Numba makes it: absolute addresses and the large code model on x86."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=_cpu(),
+        features=_features(),
+        opt=level,
+        reloc="static" if target.name.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+@functools.cache
+def _engine() -> Any:
+    llvm.load_library_permanently("libm.so.6" if sys.platform == "linux" else "")
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _engine_machine())
+
+
+@functools.cache
+def _engine_machine() -> Any:
+    # MCJIT takes its target machine over, so it gets one that nothing else uses.
+    return _target_machine.__wrapped__(3)
+
+
+def _load_object(digest: str, code: bytes) -> int:
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = int(engine.get_function_address(_symbol(digest)))
+    if not address:
+        raise CompileError(f"object file {digest} defines no function of its name")
+    return address
+
+
+def _symbol(digest: str) -> str:
+    return f"flowvm_{digest}"
+
+
+_provided: dict[str, int] = {}
+
+
+def provide(name: str, address: int) -> None:
+    """Let native code that is compiled or loaded later call the function at `address` by `name`."""
+    with _lock:
+        llvm.add_symbol(name, address)
+        _provided[name] = address
+
+
+@functools.cache
+def _process() -> list[ctypes.CDLL]:
+    found = [ctypes.CDLL(None)]
+    for name in ("libm.so.6",) if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):  # its symbols are then reported as missing, by name
+            found.append(ctypes.CDLL(name))
+    return found
+
+
+def _symbol_exists(name: str) -> bool:
+    return name in _provided or any(hasattr(library, name) for library in _process())
+
+
+def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
+    start = time.perf_counter()
+    with _progress.compiling(name), _no_collection():
+        module, imports, code = _object(make(), _symbol(digest))
+        _to_cache(digest, code, imports)
+        address = _load_object(digest, code)
+    _counts["compiled"] += 1
+    seconds = time.perf_counter() - start
+    _counts["compile_seconds"] += seconds
+    say(1, f"compiled {name} in {seconds * 1e3:.0f} ms")
+    if config.debug >= 4:
+        say(4, f"LLVM code of {name}:\n{module}")
+    return address
+
+
+def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
+    """The whole module, the symbols that it imports, and its object file."""
+    module = _linked(lowered, symbol)
+    _optimize(module, lowered.loops_only)
+    return module, _imports(module), _target_machine(3).emit_object(module)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection: typing makes many objects that live, and looking them over again and
+    again takes a tenth of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _linked(lowered: Lowered, symbol: str) -> Any:
+    """One module of all, in which only the entry, now called `symbol`, can be seen from outside."""
+    module = llvm.parse_assembly(_NO_RUNTIME)
+    for part in lowered.modules:
+        module.link_in(part, preserve=True)
+    for item in [*module.functions, *module.global_variables]:
+        if item.is_declaration:
+            continue
+        if item.name == lowered.entry:
+            item.linkage = "external"
+        else:
+            item.linkage = "internal"
+            if item.name in lowered.inline:
+                item.add_function_attribute("alwaysinline")
+    module.get_function(lowered.entry).name = symbol
+    return module
+
+
+# Kernels own no memory of Numba's, so counting references does nothing.
+_NO_RUNTIME = """
+define linkonce_odr void @NRT_incref(ptr %p) alwaysinline { ret void }
+define linkonce_odr void @NRT_decref(ptr %p) alwaysinline { ret void }
+"""
+
+
+def _optimize(module: Any, loops_only: bool) -> None:
+    machine = _target_machine(3)
+    options = llvm.create_pipeline_tuning_options(speed_level=2 if loops_only else 3)
+    options.loop_vectorization = True
+    options.slp_vectorization = not loops_only
+    options.loop_unrolling = not loops_only  # interleaving does what unrolling would
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _imports(module: Any) -> list[str]:
+    """The symbols that the module takes from the process; none may be Numba's or Python's."""
+    items = [*module.functions, *module.global_variables]
+    names = sorted(i.name for i in items if i.is_declaration and not i.name.startswith("llvm."))
+    foreign = [n for n in names if n.startswith(("NRT_", "numba_", "Py", "_Py"))]
+    missing = [n for n in names if n not in foreign and not _symbol_exists(n)]
+    if foreign:
+        raise CompileError(
+            "native code may not use Numba's runtime or Python, but this needs "
+            f"{', '.join(foreign)}: allocate no arrays, build no strings, lists or exceptions "
+            "with arguments in it"
+        )
+    if missing:
+        raise CompileError(f"native code needs {', '.join(missing)}, which this process has not")
+    return names
+
+
+def linked(function: LoweredFunction, text: str, *, loops_only: bool = False) -> Lowered:
+    """`function` under LLVM `text` that calls it and defines @entry, the C function."""
+    inline = function.helpers | {function.name}
+    return Lowered([*function.modules, llvm.parse_assembly(text)], "entry", inline, loops_only)
+
+
+def c_function(lowered: LoweredFunction) -> Lowered:
+    """A C function around Numba's calling convention."""
+    from numba import types
+
+    void = isinstance(lowered.result, types.NoneType)
+    params = ", ".join(f"{t} %a{i}" for i, t in enumerate(lowered.args_ir))
+    passed = "".join(f", {t} %a{i}" for i, t in enumerate(lowered.args_ir))
+    declared = "".join(f", {t}" for t in lowered.args_ir)
+    returns = lowered.result_ir
+    failure = "" if returns == "float" or returns == "double" else "-1"
+    end = "ret void" if void else f"%v = load {returns}, ptr %r\n  ret {returns} %v"
+    bad = "ret void" if void else f"ret {returns} {failure or '0x7FF8000000000000'}"
+    text = f"""
+declare i32 @"{lowered.name}"(ptr, ptr{declared})
+define {"void" if void else returns} @entry({params}) {{
+  %r = alloca {"ptr" if void else returns}
+  %e = alloca ptr
+  %s = call i32 @"{lowered.name}"(ptr %r, ptr %e{passed})
+  %done = icmp eq i32 %s, 0
+  %none = icmp eq i32 %s, -2
+  %ok = or i1 %done, %none
+  br i1 %ok, label %good, label %bad
+good:
+  {end}
+bad:
+  {bad}
+}}
+"""
+    return linked(lowered, text)
+
+
+# --- the status line ------------------------------------------------------------------------
+
+
+class _Progress:
+    """One line on a terminal while compiling, once that has taken more than a second in all.
+
+    It is there only while something compiles, so that nothing else is ever printed behind it; and
+    not while somebody else owns the terminal's lines (rich's displays replace `sys.stderr`).
+    """
+
+    PATIENCE = 1.0
+    BURST_ENDS_AFTER = 0.5
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.count = 0
+        self.ended = 0.0
+        self.told: Callable[[str], None] | None = None  # has a line of its own
+
+    @contextlib.contextmanager
+    def compiling(self, name: str) -> Iterator[None]:
+        if self.told is not None:
+            self.told(name)
+        if self.told is not None or not on_terminal():
+            yield
+            return
+        start = time.monotonic()
+        if start - self.ended > self.BURST_ENDS_AFTER:
+            self.spent, self.count = 0.0, 0
+        show = self.spent > self.PATIENCE
+        if show:
+            text = f"flowvm: compiling kernels (first run only) ... {self.count}"
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        try:
+            yield
+        finally:
+            if show:
+                print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            self.ended = time.monotonic()
+            self.spent += self.ended - start
+            self.count += 1
+
+
+_progress = _Progress()
+
+
+def on_terminal() -> bool:
+    """Whether a line may be written to stderr and taken back."""
+    terminal = sys.__stderr__
+    return terminal is not None and terminal is sys.stderr and terminal.isatty()
+
+
+@contextlib.contextmanager
+def telling(listener: Callable[[str], None]) -> Iterator[None]:
+    """Call `listener` with the name of each kernel that is compiled inside, and show nothing."""
+    before, _progress.told = _progress.told, listener
+    try:
+        yield
+    finally:
+        _progress.told = before
+
+
+def _after_fork_in_child() -> None:
+    # The thread that held the lock in the parent does not exist here.
+    global _lock, _progress
+    _lock = threading.RLock()
+    _progress = _Progress()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

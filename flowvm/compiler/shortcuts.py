@@ -1,0 +1,218 @@
+"""What Numba's front end finds out again and again while it types and lowers, found out once.
+
+A cold start spends most of its time in Numba, and much of that on the same few questions: which of
+twenty templates types `int64 + int64`, what a set of flags hashes to, which variables a statement
+names, how large an LLVM type is; and on counting references to memory that kernels never own.  What
+LLVM gets means the same, with and without all this; passes over single functions are kept, since
+without them it vectorizes some loops otherwise.
+
+Invariants
+- Answers are Numba's own: what is remembered is a function of what it is remembered by.
+- Numba has its own code back where `shortcuts()` ends, and other threads of Numba wait for the
+  compiler lock meanwhile, so other users of Numba in the process see no change.
+
+Private to Numba are, besides what `flowvm.compiler.native` names, all names in `_replacements`, a
+set of flags' `_values`, and the names of two passes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+__all__ = ["pipeline", "settled_flags", "shortcuts"]
+
+# Passes that have nothing to do in most functions of ours: closures made inside are few, and
+# whole-array arithmetic needs memory of Numba's, which native code may not have.
+CLOSURES = "InlineClosureLikes"
+ARRAY_EXPRESSIONS = "NopythonRewrites"
+
+
+@contextmanager
+def shortcuts() -> Iterator[None]:
+    """Numba takes the shortcuts inside. Call with Numba's compiler lock held."""
+    before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in _replacements()]
+    for owner, name, quick in _replacements():
+        setattr(owner, name, quick)
+    try:
+        yield
+    finally:
+        for owner, name, plain in reversed(before):
+            if plain is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, plain)
+
+
+@functools.cache
+def _replacements() -> tuple[tuple[Any, str, Any], ...]:
+    """(class or object, name of its attribute, what that is inside `shortcuts`)."""
+    from numba.core import base, ir
+    from numba.core.registry import cpu_target
+    from numba.core.runtime.context import NRTContext
+    from numba.core.types.functions import BaseFunction
+
+    context = cpu_target.target_context
+    return (
+        (BaseFunction, "get_call_type", _remembering_call_types(BaseFunction.get_call_type)),
+        (ir.Inst, "_rec_list_vars", _variables_of(ir)),
+        (NRTContext, "incref", _no_count),
+        (NRTContext, "decref", _no_count),
+        (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
+        (context, "get_abi_sizeof", _remembering_sizes(context.get_abi_sizeof)),
+    )
+
+
+def _no_count(self: Any, builder: Any, kind: Any, value: Any) -> None:
+    """Kernels own no memory of Numba's, so nothing is counted: see `flowvm.compiler.jit`."""
+
+
+def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Typing of a call of an operator or a builtin on numbers, arrays and tuples of them.
+
+    Numba tries every template of `+`, of arrays, lists, strings and sets, each time.
+    """
+    from numba.core import types
+    from numba.core.targetconfig import ConfigStack
+
+    known: dict[Any, tuple[Any, Any]] = {}
+    simple = (types.Number, types.Boolean, types.Literal, types.Array)
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or not all(isinstance(a, simple) for a in args):
+            return plain(self, context, args, kws)
+        key = (self, args, ConfigStack.top_or_none())
+        if key in known:
+            signature, self._impl_keys[signature.args] = known[key]
+            return signature
+        signature = plain(self, context, args, kws)
+        known[key] = signature, self._impl_keys[signature.args]
+        return signature
+
+    return get_call_type
+
+
+def _variables_of(ir: Any) -> Callable[..., list[Any]]:
+    """The variables that a part of a statement names, by what its class is."""
+    kinds: dict[type, int] = {}
+
+    def kind_of(kind: type) -> int:
+        cases = (ir.Var, ir.Inst, (list, tuple), dict)
+        return next((k for k, case in enumerate(cases) if issubclass(kind, case)), len(cases))
+
+    def list_vars(self: Any, value: Any) -> list[Any]:
+        kind = kinds.get(value.__class__)
+        if kind is None:
+            kind = kinds[value.__class__] = kind_of(value.__class__)
+        if kind == 4:
+            return []
+        if kind == 0:
+            return [value]
+        if kind == 1:
+            found: list[Any] = value.list_vars()
+            return found
+        parts = value if kind == 2 else value.values()
+        return [variable for part in parts for variable in list_vars(self, part)]
+
+    return list_vars
+
+
+def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
+    """The size of an LLVM type, for which llvmlite makes and parses a module."""
+    known: dict[str, int] = {}
+
+    def get_abi_sizeof(kind: Any) -> int:
+        text = str(kind)
+        if text not in known:
+            known[text] = plain(kind)
+        return known[text]
+
+    return get_abi_sizeof
+
+
+@functools.cache
+def pipeline() -> Any:
+    """Numba's compiler without the passes that have nothing to do."""
+    from numba.core.compiler import CompilerBase, DefaultPassBuilder
+    from numba.core.compiler_machinery import PassManager
+
+    class ShortPipeline(CompilerBase):  # type: ignore[misc]
+        def define_pipelines(self) -> list[Any]:
+            idle = {ARRAY_EXPRESSIONS}
+            if not _has_closures(self.state.func_id.code):
+                idle.add(CLOSURES)
+            short = PassManager("flowvm")
+            for kind, why in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
+                if getattr(kind, "__name__", "") not in idle:
+                    short.add_pass(kind, why)
+            short.finalize()
+            return [short]
+
+    return ShortPipeline
+
+
+def _has_closures(code: CodeType) -> bool:
+    """Whether functions or comprehensions are written inside."""
+    return any(isinstance(constant, CodeType) for constant in code.co_consts)
+
+
+def settled_flags(flags: Any) -> Any:
+    """The same flags, which know their hash: Numba's take 40 look-ups for each comparison."""
+    return _settled()(flags)
+
+
+@functools.cache
+def _settled() -> Any:
+    from numba.core.compiler import Flags
+
+    class Watched(dict[str, Any]):
+        """Values of flags; a change forgets what was known of them."""
+
+        def __init__(self, owner: Any) -> None:
+            super().__init__()
+            self.owner = owner
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            self.owner.forget()
+            super().__setitem__(name, value)
+
+        def __delitem__(self, name: str) -> None:
+            self.owner.forget()
+            super().__delitem__(name)
+
+        def pop(self, *args: Any) -> Any:
+            self.owner.forget()
+            return super().pop(*args)
+
+    class SettledFlags(Flags):  # type: ignore[misc]
+        __slots__ = ("found", "hashed")
+
+        found: Any
+        hashed: int | None
+
+        def __init__(self, copy_from: Any = None) -> None:
+            self.forget()
+            self._values = Watched(self)  # type: ignore[misc]  # Numba's slot
+            if copy_from is not None:
+                self._values.update(copy_from._values)
+
+        def forget(self) -> None:
+            self.found = self.hashed = None
+
+        def values(self) -> Any:
+            if self.found is None:
+                self.found = super().values()
+            return self.found
+
+        def __eq__(self, other: object) -> Any:
+            return True if other is self else super().__eq__(other)
+
+        def __hash__(self) -> int:
+            if self.hashed is None:
+                self.hashed = super().__hash__()
+            return self.hashed
+
+    return SettledFlags

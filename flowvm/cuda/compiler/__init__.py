@@ -1,0 +1,1 @@
+"""CUDA kernels from plain Python functions: front end, PTX, and its cache."""

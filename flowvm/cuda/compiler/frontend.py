@@ -1,0 +1,403 @@
+"""Numba-CUDA's front end and code generator, for kernels that are plain Python functions.
+
+The contexts, in which Numba looks up what names mean and how types are laid out, are subclasses of
+its own and belong to `Frontend` alone.  All that is private to Numba-CUDA is in this one place:
+`compile_extra`, `kernel_fixup`, `CUDADispatcher.compile_device`, a code library's `_module`, and
+the names of the registries.
+
+Long because that is one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import types as pytypes
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic, Overloaded
+from flowvm.cuda.compiler.indices import special
+from flowvm.errors import CompileError
+from flowvm.ops.scalar.half import narrowed, widened
+
+__all__ = ["Frontend", "define_attempt", "define_status", "frontend"]
+
+# what is lowered is the same for all capabilities that flowvm supports
+LOWERED_FOR = (7, 0)
+
+
+@functools.cache
+def frontend() -> Frontend:
+    """The one there is."""
+    return Frontend()
+
+
+def _import_array_functions() -> None:
+    """Have Numba-CUDA import what it else would later.
+
+    Up to 0.30.4 that asks for np.row_stack, which NumPy 2.5 has no more; so it is there, as the
+    vstack that it was, for as long as the import takes.
+    """
+    names: Any = np
+    gone = not hasattr(np, "row_stack")
+    if gone:
+        names.row_stack = np.vstack
+    try:
+        importlib.import_module("numba.cuda.np.arrayobj")
+    finally:
+        if gone:
+            del names.row_stack
+
+
+class Frontend:
+    """Types, lowers and generates code; use it under the lock of `compiling`."""
+
+    def __init__(self) -> None:
+        _import_array_functions()
+        from numba.cuda.descriptor import CUDATarget
+
+        self.target = CUDATarget("cuda")
+        self.target._typingctx = _typing_context(self)
+        self.target._targetctx = _target_context(self.target._typingctx)
+        self.dispatcher_class = _dispatcher_class(self)
+        self.overloaded_type = _overloaded_type(self)
+        self.dispatchers: dict[Any, Any] = {}
+        self.intrinsics: dict[Intrinsic, Any] = {}
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  the front end lives as long as the process
+    def library(self, kernel: Any, signature: Any) -> Any:
+        """`kernel` lowered, ready for code of any capability; with the name of its entry."""
+        from numba.cuda import types
+        from numba.cuda.compiler import kernel_fixup
+
+        args = tuple(_numba_type(kind) for kind in signature)
+        try:
+            compiled = self.lower(kernel, args, types.void)
+        except Exception as error:  # Numba's own, a driver that it looks for, anything
+            raise CompileError(
+                f"{kernel.__qualname__} cannot be compiled for {', '.join(map(str, args))}: {error}"
+                f" ({_versions()})"
+            ) from error
+        library = compiled.library
+        name = compiled.fndesc.llvm_func_name
+        library._entry_name = name
+        kernel_fixup(library.get_function(name), False)
+        return library, name
+
+    def compile(self, kernel: Any, signature: Any, cc: tuple[int, int]) -> tuple[str, str]:
+        """PTX, and the name of its entry."""
+        library, name = self.library(kernel, signature)
+        try:
+            return _generate(library.llvm_strs, cc), name
+        except CompileError as error:
+            raise CompileError(f"{kernel.__qualname__} cannot be compiled: {error}") from error
+
+    def lower(self, function: Any, args: tuple[Any, ...], result: Any = None) -> Any:
+        """Numba's compile result of `function`, without machine code."""
+        from numba.cuda import utils
+        from numba.cuda.compiler import CUDACompiler, compile_extra
+        from numba.cuda.core.callconv import CUDACallConv
+        from numba.cuda.core.compiler_lock import global_compiler_lock
+        from numba.cuda.flags import CUDAFlags
+
+        flags = CUDAFlags()
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        flags.error_model = "numpy"
+        flags.forceinline = bool(function.__globals__.get("INLINE_ALWAYS"))
+        flags.nvvm_options = {"opt": 3, "fastmath": False}  # fma is NVVM's default
+        flags.compute_capability = LOWERED_FOR
+        typing, target = self.target.typing_context, self.target.target_context
+        with global_compiler_lock, utils.numba_target_override():
+            typing.refresh()
+            target.refresh()
+            compiled = compile_extra(
+                typingctx=typing, targetctx=target, func=function, args=args, return_type=result,
+                flags=flags, locals={}, pipeline_class=CUDACompiler,
+                call_conv=CUDACallConv(target), abi_info={},
+            )  # fmt: skip
+            compiled.library.finalize()
+        return compiled
+
+    def type_of(self, value: Any) -> Any:
+        """The type of a value that only we know, or None."""
+        if isinstance(value, pytypes.FunctionType):
+            return self.function_type(value)
+        if isinstance(value, Overloaded):
+            return self.overloaded_type(value)
+        if isinstance(value, Intrinsic):
+            return self.intrinsic_type(value)
+        return None
+
+    def function_type(self, function: Any) -> Any:
+        if function not in self.dispatchers:
+            self.dispatchers[function] = self.dispatcher_class(function, {"device": True})
+        return self.dispatchers[function]._numba_type_
+
+    def intrinsic_type(self, value: Intrinsic) -> Any:
+        context = self.target.typing_context
+        if value not in self.intrinsics:
+            self.intrinsics[value] = self._intrinsic(value)
+            context.refresh()  # making it registered it
+            self.target.target_context.refresh()
+        made = self.intrinsics[value]
+        if isinstance(made, pytypes.FunctionType):
+            return self.function_type(made)
+        return context.resolve_value_type(made)
+
+    def _intrinsic(self, value: Intrinsic) -> Any:
+        from numba.cuda import types
+        from numba.cuda.extending import intrinsic
+
+        if value.cuda is value.python:
+            return value.python
+        defined = value.cuda()
+        if isinstance(defined, types.Type):
+            raise CompileError(f"{defined} is a C function, which CUDA kernels cannot call")
+        return intrinsic(defined)
+
+
+def _generate(modules: list[str], cc: tuple[int, int]) -> str:
+    """PTX of a program's modules, of which the first has the kernel.
+
+    NVVM's verifier is not asked: it refuses functions (llvm.fabs, llvm.rint) that its compiler has
+    instructions for; broken modules are found by the compiler itself.
+    """
+    from cuda.bindings import nvvm
+    from numba.cuda.cudadrv.nvrtc import get_arch_option
+    from numba.cuda.cudadrv.nvvm import LibDevice, llvm_replace
+
+    try:
+        options = [f"-arch={get_arch_option(*cc)}", "-opt=3"]
+    except Exception as error:  # the toolkit knows no such device, or none so old any more
+        raise CompileError(f"{error} ({_versions()})") from error
+    program = nvvm.create_program()
+    try:
+        for module in modules:
+            text = llvm_replace(module).encode()
+            nvvm.add_module_to_program(program, text, len(text), "")
+        if any('@"__nv_' in module or "@__nv_" in module for module in modules):
+            library = LibDevice().get()
+            nvvm.lazy_add_module_to_program(program, library, len(library), "")
+        nvvm.compile_program(program, len(options), options)
+        made = bytearray(nvvm.get_compiled_result_size(program))
+        nvvm.get_compiled_result(program, made)
+    except nvvm.nvvmError as error:
+        log = bytearray(nvvm.get_program_log_size(program))
+        nvvm.get_program_log(program, log)
+        raise CompileError(f"{error}: {log.decode(errors='replace').strip()}") from error
+    finally:
+        nvvm.destroy_program(program)
+    return made.decode().strip("\x00").strip()
+
+
+def _versions() -> str:
+    """Of what compiles, for a message: those that do not go together fail in many ways."""
+    names = ("numba-cuda", "numba", "numpy", "cuda-bindings")
+    found = []
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(found)
+
+
+def _numba_type(kind: Any) -> Any:
+    from numba.cuda import types
+
+    def scalar(name: str) -> Any:
+        return getattr(types, "boolean" if name == "bool" else name)
+
+    if isinstance(kind, str):
+        return scalar(kind)
+    dtype, dimensions, layout = kind
+    return types.Array(scalar(dtype), dimensions, layout)
+
+
+def _typing_context(owner: Frontend) -> Any:
+    from numba.cuda import types
+    from numba.cuda.target import CUDATypingContext
+    from numba.cuda.typeconv import Conversion
+
+    class TypingContext(CUDATypingContext):  # type: ignore[misc]
+        def resolve_value_type(self, value: Any) -> Any:
+            if isinstance(value, pytypes.FunctionType):
+                known = self._get_global_type(value)  # an @overload of Numba's
+                return owner.type_of(value) if known is None else known
+            return owner.type_of(value) or super().resolve_value_type(value)
+
+        def can_convert(self, fromty: Any, toty: Any) -> Any:
+            if toty == types.bfloat16 and fromty == types.boolean:
+                return Conversion.unsafe  # Numba knows it of every other dtype
+            return super().can_convert(fromty, toty)
+
+    return TypingContext()
+
+
+def _target_context(typing: Any) -> Any:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.datamodel import DataModelManager
+    from numba.cuda.datamodel.models import BooleanModel
+    from numba.cuda.target import CUDATargetContext
+
+    reduced = {types.float16: "float16", types.bfloat16: "bfloat16"}
+
+    class AnyNonzero(BooleanModel):  # type: ignore[misc]
+        """A bool in memory: a byte of which any bit makes it true."""
+
+        def from_data(self, builder: Any, value: Any) -> Any:
+            return builder.icmp_unsigned("!=", value, value.type(0))
+
+    class TargetContext(CUDATargetContext):  # type: ignore[misc]
+        data_model_manager: Any
+
+        def __init__(self) -> None:
+            super().__init__(typing)
+            ours = DataModelManager()
+            ours.register(types.Boolean, AnyNonzero)
+            self.data_model_manager = ours.chain(self.data_model_manager)
+
+        def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+            return special(self, fn, sig) or super().get_function(fn, sig, _firstcall)
+
+        def cast(self, builder: Any, value: Any, source: Any, wanted: Any) -> Any:
+            if source == wanted:
+                return super().cast(builder, value, source, wanted)
+            if source in reduced:
+                single = widened(builder, value, reduced[source])
+                return self.cast(builder, single, types.float32, wanted)
+            if wanted in reduced:
+                single = self.cast(builder, value, source, types.float32)
+                stored = narrowed(builder, single, reduced[wanted])
+                return builder.bitcast(stored, ir.IntType(16))
+            return super().cast(builder, value, source, wanted)
+
+    return TargetContext()
+
+
+def _dispatcher_class(owner: Frontend) -> Any:
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    class DeviceFunction(CUDADispatcher):  # type: ignore[misc]
+        """A function that kernels call: compiled by `owner` for the types it is called with."""
+
+        targetdescr = owner.target
+
+        def compile_device(self, args: Any, return_type: Any = None) -> Any:
+            if args not in self.overloads:
+                with self._compiling_counter:
+                    compiled = owner.lower(self.py_func, args, return_type)
+                self.overloads[args] = compiled
+                compiled.target_context.insert_user_function(
+                    compiled.entry_point, compiled.fndesc, [compiled.library]
+                )
+            return self.overloads[args]
+
+    return DeviceFunction
+
+
+def _overloaded_type(owner: Frontend) -> Any:
+    """Numba's type for an `Overloaded`, which has no value at run time."""
+    from numba.cuda import types
+    from numba.cuda.core.imputils import lower_constant
+    from numba.cuda.extending import core_models, register_model
+
+    class OverloadedType(types.Callable, types.Opaque):  # type: ignore[misc]
+        def __init__(self, value: Overloaded) -> None:
+            self.value = value
+            super().__init__(f"overloaded({value.__name__}, {id(value)})")
+
+        def _chosen(self, args: Any) -> tuple[Any, tuple[Any, ...]]:
+            name, implementation = self.value.choose([_name_of(a) for a in args])
+            wanted = getattr(types, "boolean" if name == "bool" else name)
+            context = owner.target.typing_context
+            return context.resolve_value_type(implementation), (wanted,) * len(args)
+
+        def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+            implementation, wanted = self._chosen(args)
+            return implementation.get_call_type(context, wanted, kws)
+
+        def get_call_signatures(self) -> Any:
+            return (), True
+
+        def get_impl_key(self, signature: Any) -> Any:
+            implementation, _ = self._chosen(signature.args)
+            return implementation.get_impl_key(signature)
+
+    register_model(OverloadedType)(core_models.OpaqueModel)
+
+    @lower_constant(OverloadedType)  # type: ignore[untyped-decorator]
+    def no_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+        return context.get_dummy_value()
+
+    return OverloadedType
+
+
+def _name_of(kind: Any) -> str:
+    from numba.cuda import types
+
+    if kind == types.bfloat16:
+        return "float32"  # which kernels reckon it in; Numba's name is a C type's
+    return str(types.unliteral(kind).name)
+
+
+def _attempted(
+    context: Any, builder: Any, function: Any, called: Any, given: Any, kinds: Any
+) -> Any:
+    """A call whose status is looked at and not passed on: the status, and what came back."""
+    from numba.cuda import cgutils
+
+    compiled = function.dispatcher.overloads[tuple(called.args)]
+    passed = [
+        context.cast(builder, value, kind, taken)
+        for value, kind, taken in zip(
+            cgutils.unpack_tuple(builder, given), kinds, called.args, strict=True
+        )
+    ]
+    context.active_code_library.add_linking_library(compiled.library)
+    convention = compiled.fndesc.call_conv
+    status, got = convention.call_internal_no_propagate(builder, compiled.fndesc, called, passed)
+    return status, got
+
+
+def define_attempt() -> Any:
+    """`compiling.attempt`."""
+    from numba.cuda import types
+
+    def attempt(typingctx: Any, function: Any, arguments: Any) -> Any:
+        called = typingctx.resolve_function_type(function, arguments.types, {})
+        result = types.Tuple([types.boolean, called.return_type])
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            status, got = _attempted(context, builder, function, called, values[1], arguments.types)
+            return context.make_tuple(builder, result, [builder.not_(status.is_error), got])
+
+        return result(function, arguments), codegen
+
+    return attempt
+
+
+def define_status() -> Any:
+    """`compiling.status_of`."""
+    from llvmlite import ir
+    from numba.cuda import types
+
+    def status_of(typingctx: Any, function: Any, arguments: Any, raised: Any) -> Any:
+        called = typingctx.resolve_function_type(function, arguments.types, {})
+        kind = getattr(called.return_type, "type", called.return_type)  # of an optional
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            status, got = _attempted(context, builder, function, called, values[1], arguments.types)
+            number = ir.IntType(64)(0)
+            if kind != types.none:
+                number = builder.select(
+                    status.is_none, number, context.cast(builder, got, kind, types.int64)
+                )
+            return builder.select(status.is_error, values[2], number)
+
+        return types.int64(function, arguments, types.int64), codegen
+
+    return status_of

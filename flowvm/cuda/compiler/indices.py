@@ -1,0 +1,212 @@
+"""What kernels do not pay for: how `range` counts and `x[i]` finds its place in CUDA code.
+
+Numba's own code asks each time for what kernels never need.  A `range` is counted by dividing, 64
+bits wide, before it begins; here its next number is compared with the end.  An index is compared
+with 0, to count from the end if it is less; here it is taken as it is, so **an index of a kernel is
+never negative** (slices may have what Python's have).  A negative constant does not compile, and
+`flowvm.cuda.simulator.grid` finds others where it looks for them (`run_grid(...,
+order="reversed")`).
+
+`range(a, b, step)` with a step of 0 is no loop that ends.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.errors import CompileError
+
+__all__ = ["special"]
+
+Lowered = Callable[..., Any]
+
+
+def special(context: Any, function: Any, signature: Any) -> Lowered | None:
+    """How `context` lowers `function` for `signature` other than Numba does; None where it does
+    not.
+    """
+    from numba.cuda import types
+
+    given = signature.args
+    if isinstance(function, str):
+        if function == "getiter" and isinstance(given[0], types.RangeType):
+            return _Lowered(context, _range_begun(given[0]), signature)
+        if function == "iternext" and isinstance(given[0], types.RangeIteratorType):
+            return _Lowered(context, _range_went_on(given[0]), signature)
+        return None
+    named = getattr(function, "typing_key", None)
+    if named not in (operator.getitem, operator.setitem) or not isinstance(given[0], types.Array):
+        return None
+    if all(isinstance(part, types.Integer) for part in _parts(given[1])):
+        if len(_parts(given[1])) == given[0].ndim:
+            made = _read if named is operator.getitem else _written
+            return _Lowered(context, made, signature)
+        if named is operator.getitem:
+            return _Lowered(context, _part_of, signature)
+    return _sliced(context, named, signature)
+
+
+class _Lowered:
+    """An implementation for one signature, as `BaseContext.get_function` answers it."""
+
+    def __init__(self, context: Any, implementation: Any, signature: Any) -> None:
+        self.context, self.implementation, self.signature = context, implementation, signature
+
+    def __call__(self, builder: Any, values: Any, loc: Any = None) -> Any:
+        return self.implementation(self.context, builder, self.signature, values)
+
+
+# --- indices --------------------------------------------------------------------------------------
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    from numba.cuda import types
+
+    return tuple(kind.types) if isinstance(kind, types.BaseTuple) else (kind,)
+
+
+def _read(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    from numba.cuda.np.arrayobj import load_item
+
+    return load_item(
+        context, builder, signature.args[0], _place(context, builder, signature, values)
+    )
+
+
+def _written(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    from numba.cuda.np.arrayobj import store_item
+
+    kind, _, given = signature.args
+    value = context.cast(builder, values[2], given, kind.dtype)
+    store_item(context, builder, kind, value, _place(context, builder, signature, values))
+    return context.get_dummy_value()
+
+
+def _part_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    from numba.cuda import cgutils
+    from numba.cuda.np.arrayobj import make_array, make_view
+
+    kind, index = signature.args
+    array, count = make_array(kind)(context, builder, values[0]), len(_parts(index))
+    place = _place(context, builder, signature, values)
+    sizes, steps = (cgutils.unpack_tuple(builder, v)[count:] for v in (array.shape, array.strides))
+    made = make_view(context, builder, kind, array, signature.return_type, place, sizes, steps)
+    return made._getvalue()
+
+
+def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    """A pointer to the first element; what it is made from stays a pointer, so NVVM knows that it
+    is global memory.
+    """
+    from llvmlite import ir
+    from numba.cuda import cgutils
+    from numba.cuda.np.arrayobj import make_array
+
+    kind, index = signature.args[:2]
+    array, parts = make_array(kind)(context, builder, values[0]), _parts(index)
+    given = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
+    numbers = [_plain_value(context, builder, *pair) for pair in zip(parts, given, strict=True)]
+    if kind.layout == "C" and len(numbers) == kind.ndim:
+        at, sizes = ir.IntType(64)(0), cgutils.unpack_tuple(builder, array.shape)
+        for number, size in zip(numbers, sizes, strict=True):
+            at = builder.add(builder.mul(at, size), number)
+        return builder.gep(array.data, [at])
+    at, strides = ir.IntType(64)(0), cgutils.unpack_tuple(builder, array.strides)
+    for number, stride in zip(numbers, strides, strict=False):  # maybe fewer than dimensions
+        at = builder.add(at, builder.mul(number, stride))
+    place = builder.gep(builder.bitcast(array.data, ir.IntType(8).as_pointer()), [at])
+    return builder.bitcast(place, array.data.type)
+
+
+def _is_tuple(kind: Any) -> bool:
+    from numba.cuda import types
+
+    return isinstance(kind, types.BaseTuple)
+
+
+def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
+    """Numba's own way, for indices of which some are slices: given integers without a sign."""
+    from numba.cuda import cgutils, types
+
+    array, index, *rest = signature.args
+    kinds = [_plain(part) for part in _parts(index)]
+    if all(a is b for a, b in zip(kinds, _parts(index), strict=True)):
+        return None
+    plain = types.Tuple(kinds) if _is_tuple(index) else kinds[0]
+    inner = context.get_function(named, signature.replace(args=(array, plain, *rest)))
+
+    def lowered(builder: Any, values: Any, loc: Any = None) -> Any:
+        given = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
+        made = [
+            _plain_value(context, builder, *pair) for pair in zip(_parts(index), given, strict=True)
+        ]
+        passed = context.make_tuple(builder, plain, made) if _is_tuple(index) else made[0]
+        return inner(builder, (values[0], passed, *values[2:]))
+
+    return lowered
+
+
+def _plain(kind: Any) -> Any:
+    """An integer's type without a sign."""
+    from numba.cuda import types
+
+    return types.uint64 if isinstance(kind, types.Integer) and kind.signed else kind
+
+
+def _plain_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """`value` of `kind` as one of `_plain(kind)`, and of 64 bits if it is an integer."""
+    from llvmlite import ir
+    from numba.cuda import types
+
+    if not isinstance(kind, types.Integer):
+        return value
+    if isinstance(value, ir.Constant) and value.constant < 0:
+        raise CompileError(
+            f"a kernel indexes an array with {value.constant}, counting from its end"
+        )
+    return context.cast(builder, value, kind, types.int64 if kind.signed else types.uint64)
+
+
+# --- range ----------------------------------------------------------------------------------------
+
+
+def _range_begun(kind: Any) -> Any:
+    from numba.cuda import cgutils
+    from numba.cuda.core.imputils import impl_ret_untracked
+
+    def begun(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        state = cgutils.create_struct_proxy(kind)(context, builder, values[0])
+        made = cgutils.create_struct_proxy(signature.return_type)(context, builder)
+        made.iter = cgutils.alloca_once_value(builder, state.start)
+        made.stop, made.step = state.stop, state.step
+        made.count = made.iter  # Numba's other fields need none
+        return impl_ret_untracked(context, builder, signature.return_type, made._getvalue())
+
+    return begun
+
+
+def _range_went_on(kind: Any) -> Any:
+    """Downwards, places are compared as what all bits of them inverted are: in the other order."""
+    from numba.cuda import cgutils
+    from numba.cuda.core.imputils import RefType, iternext_impl
+
+    signed = kind.yield_type.signed
+
+    def went_on(context: Any, builder: Any, signature: Any, values: Any, result: Any) -> None:
+        at = cgutils.create_struct_proxy(kind)(context, builder, values[0])
+        value = builder.load(at.iter)
+        if signed:
+            bits = value.type(value.type.width - 1)
+            down = builder.ashr(at.step, bits)
+            fine = builder.icmp_signed("<", builder.xor(value, down), builder.xor(at.stop, down))
+        else:
+            fine = builder.icmp_unsigned("<", value, at.stop)
+        result.set_valid(fine)
+        with builder.if_then(fine):
+            result.yield_(value)
+            flags = ["nsw"] if signed else []
+            builder.store(builder.add(value, at.step, flags=flags), at.iter)
+
+    return iternext_impl(RefType.BORROWED)(went_on)

@@ -1,0 +1,1 @@
+"""NVIDIA's driver and libraries: functions by address, results, contexts, streams."""

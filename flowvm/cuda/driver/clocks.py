@@ -1,0 +1,197 @@
+"""When devices ran what they were given: their clocks beside the host's.
+
+From level 3 of the recorder on workers keep when each instruction began and ended by the clock of
+its device (`flowvm.vm.workers.device_times`).  Here are made the events and the rings that they
+need, when the level rises or a stream is made, and here their times become the host's:
+
+    compare    record an event on an idle stream and wait for it: the host's clock read before and
+               after bounds the moment; the closest of COMPARISONS
+    look       compares again, where the device has nothing to do; the host's time of anything
+               between is on the line through both, so clocks that drift apart do no harm
+
+All times of one device are on one line: among themselves they are as exact as the driver's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from flowvm.cuda.driver.runtime import Runtime
+from flowvm.errors import FlowError
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.flight import DeviceTimes
+from flowvm.vm.workers.device_times import FRESH
+
+__all__ = ["attach", "drop"]
+
+Array = np.ndarray[Any, Any]
+COMPARISONS: Final = 5
+
+
+class _Moment(NamedTuple):
+    """A moment by both clocks, in ns; `within` is how far off the host's may be."""
+
+    host: int
+    device: int
+    within: int
+
+
+@dataclass
+class _Clock:
+    """A device's clock.  Its times count from the first recording of `origin`, which happened at
+    `origin_ns`; `probe` is for comparisons, on the stream that was attached first.
+    """
+
+    made: Runtime
+    stream: int  # the driver's handle
+    origin: int
+    probe: int
+    origin_ns: int = 0
+    streams: list[int] = field(default_factory=list)  # the VM's numbers
+    first: _Moment = field(default_factory=lambda: _Moment(0, 0, 0))
+
+    def start(self) -> None:
+        """Count from now on."""
+        self.happen(self.origin, self.stream)
+        self.origin_ns, self.streams = 0, []
+        self.first = self.compare()
+
+    def happen(self, event: int, stream: int) -> None:
+        """Record an event on a stream, and wait for it."""
+        self.made.enter()
+        self.made.driver.call("cuEventRecord", event, stream)
+        self.made.driver.call("cuEventSynchronize", event)
+
+    def when(self, event: int) -> int:
+        """The time of an event that has happened."""
+        out = ctypes.c_float()
+        self.made.driver.call("cuEventElapsedTime", ctypes.byref(out), self.origin, event)
+        return self.origin_ns + round(out.value * 1e6)
+
+    def compare(self) -> _Moment:
+        """This moment by both clocks."""
+        found = []
+        for _ in range(COMPARISONS):
+            before = time.monotonic_ns()
+            self.happen(self.probe, self.stream)
+            after = time.monotonic_ns()
+            within = (after - before + 1) // 2
+            found.append(_Moment(before + within, self.when(self.probe), within))
+        if found[-1].device - self.origin_ns > FRESH:  # the driver's floats are finer nearby
+            self.origin, self.probe = self.probe, self.origin
+            self.origin_ns = found[-1].device
+        return min(found, key=lambda moment: moment.within)
+
+
+_lock = threading.RLock()  # guards what follows
+_kept = engine.flight.level > 2  # whether workers keep times
+_attached: dict[int, tuple[Runtime, Array]] = {}  # by VM stream, with its block
+_clocks: dict[Runtime, _Clock] = {}
+_started: set[Runtime] = set()  # those whose clocks run since times are kept
+_rings: dict[int, Array] = {}
+
+
+def attach(stream: int, made: Runtime, block: Array) -> None:
+    """A device's stream was made: keep its times whenever they are asked for."""
+    with _lock:
+        _attached[stream] = made, block
+        if _kept:
+            _start(stream, made, block)
+
+
+def drop(made: Runtime) -> None:
+    """Nobody uses the device any more."""
+    with _lock:
+        _clocks.pop(made, None)
+        for stream in [s for s, (of, _) in _attached.items() if of is made]:
+            del _attached[stream]
+
+
+def _on_level(level: int) -> None:
+    """Times are kept from now on, or no longer; those that were stay until they are again."""
+    global _kept
+    with _lock:
+        before, _kept = _kept, level > 2
+        if before or not _kept:
+            return
+        _started.clear()
+        for stream, (made, block) in _attached.items():
+            _start(stream, made, block)
+
+
+def _start(stream: int, made: Runtime, block: Array) -> None:
+    """Let a stream's worker keep times from now on; not on a device that is lost, or was left
+    behind by a fork, where there is nothing to be timed.
+    """
+    block[w.B_TIMES] = 0
+    with contextlib.suppress(FlowError):
+        _prepare(stream, made, block)
+        block[w.B_TIMES] = _rings[stream].ctypes.data
+
+
+def _prepare(stream: int, made: Runtime, block: Array) -> None:
+    events, handle = _events(block), int(block[w.B_STREAM])
+    if stream not in _rings:
+        for place in (w.V_BEGIN, w.V_END):
+            events[:, place] = [made.event(timing=True) for _ in range(len(events))]
+        block[w.B_BASE] = made.event(timing=True)
+        _rings[stream] = np.zeros((w.RECORDS, w.X_WORDS), np.int64)
+        engine.keep.append(_rings[stream])
+    if made not in _clocks:
+        _clocks[made] = _Clock(made, handle, made.event(timing=True), made.event(timing=True))
+    if made not in _started:
+        _clocks[made].start()
+        _started.add(made)
+    clock, base = _clocks[made], int(block[w.B_BASE])
+    clock.happen(base, handle)
+    block[w.B_BASE_NS] = clock.when(base)
+    _rings[stream][:, w.X_MARK] = 0
+    clock.streams.append(stream)
+
+
+def _events(block: Array) -> Array:
+    count = w.DEVICE_EVENTS * w.EVENT_WORDS
+    words = (ctypes.c_int64 * count).from_address(int(block[w.B_EVENTS]))
+    return np.ctypeslib.as_array(words).reshape(-1, w.EVENT_WORDS)
+
+
+def _look(seqs: Array) -> DeviceTimes:
+    """The times of these instructions on the host's clock, 0 where there are none."""
+    times, notes = np.zeros((len(seqs), 2), np.int64), {}
+    with _lock:
+        for made, clock in _clocks.items():
+            last = clock.first
+            if all(_idle(stream) for stream in clock.streams):
+                with contextlib.suppress(FlowError):  # it is lost: what is known stays
+                    last = clock.compare()
+            first = clock.first
+            apart = last.device - first.device
+            rate = (last.host - first.host) / apart if apart > 0 else 1.0
+            for stream in clock.streams:
+                rows = _rings[stream][seqs & w.RECORD_MASK]
+                mine = rows[:, w.X_MARK] == seqs + 1
+                since = rows[mine, w.X_BEGAN :] - first.device
+                times[mine] = first.host + np.rint(since * rate).astype(np.int64)
+            notes[f"cuda:{made.index}"] = {
+                "within_ns": max(first.within, last.within),
+                "drift_ppm": round((rate - 1) * 1e6, 1),
+                "apart_ns": apart,
+            }
+    return DeviceTimes(times, notes)
+
+
+def _idle(stream: int) -> bool:
+    at = w.STR + stream * w.STR_WORDS
+    return bool(engine.words[at + w.T_TAIL] == engine.words[at + w.T_DONE])
+
+
+engine.flight.on_level.append(_on_level)
+engine.flight.device_times = _look

@@ -1,0 +1,273 @@
+"""The VM's streams of a device, and what a caller of theirs needs to know.
+
+    streams(0).compute      the VM stream that instructions on cuda:0 go to by default
+    streams(0).h2d          that of copies from the host; .d2h: to the host
+    new_stream(0, "mine")   one more compute stream
+
+They are numbers of the VM, each with a worker that hands instructions to a CUDA stream of its own
+(`flowvm.vm.workers.device`).  What the worker needs is a *block* of words, which is made here: the
+driver's functions by address, handles, page-locked lines for what kernels report.  Blocks, and what
+they point at, stay for ever: worker threads outlive the interpreter.
+
+The first use of a device makes its three streams.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from flowvm.cuda.driver import clocks
+from flowvm.cuda.driver import driver as drivers
+from flowvm.cuda.driver.driver import INDEX
+from flowvm.cuda.driver.runtime import Runtime, runtime
+from flowvm.eager import interpreter
+from flowvm.errors import OutOfMemoryError
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.workers.steps import CALL_AREA
+
+__all__ = [
+    "Streams",
+    "block_of",
+    "device_of",
+    "lane_events",
+    "lanes",
+    "need_cublas",
+    "new_stream",
+    "streams",
+    "used",
+]
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+
+STAGE_BYTES: Final = 4 << 20  # of a page-locked buffer for copies from the host
+_PORTABLE_MAPPED: Final = 3
+_FUNCTIONS: Final = {
+    w.BF_LAUNCH: "cuLaunchKernel",
+    w.BF_SET_CONTEXT: "cuCtxSetCurrent",
+    w.BF_RECORD: "cuEventRecord",
+    w.BF_QUERY: "cuEventQuery",
+    w.BF_WAIT_EVENT: "cuStreamWaitEvent",
+    w.BF_SYNCHRONIZE: "cuStreamSynchronize",
+    w.BF_ALLOCATE: "cuMemAlloc_v2",
+    w.BF_FREE: "cuMemFree_v2",
+    w.BF_ALLOCATE_HOST: "cuMemHostAlloc",
+    w.BF_FREE_HOST: "cuMemFreeHost",
+    w.BF_COPY_IN: "cuMemcpyHtoDAsync_v2",
+    w.BF_COPY_OUT: "cuMemcpyDtoHAsync_v2",
+    w.BF_COPY_PEER: "cuMemcpyPeerAsync",
+    w.BF_SYNCHRONIZE_EVENT: "cuEventSynchronize",
+    w.BF_BEGIN_CAPTURE: "cuStreamBeginCapture_v2",
+    w.BF_END_CAPTURE: "cuStreamEndCapture",
+    w.BF_INSTANTIATE: "cuGraphInstantiateWithFlags",
+    w.BF_UPDATE: "cuGraphExecUpdate_v2",
+    w.BF_LAUNCH_GRAPH: "cuGraphLaunch",
+    w.BF_DESTROY_GRAPH: "cuGraphDestroy",
+    w.BF_DESTROY_EXEC: "cuGraphExecDestroy",
+    w.BF_CLEAR: "cuMemsetD8Async",
+    w.BF_COPY: "cuMemcpyDtoDAsync_v2",
+    w.BF_ELAPSED: "cuEventElapsedTime",
+    w.BF_CAPTURE_MODE: "cuThreadExchangeStreamCaptureMode",
+}
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of one device, and the words that its memory is counted in."""
+
+    runtime: Runtime
+    compute: int
+    h2d: int
+    d2h: int
+    counters: Words  # w.LIVE_BYTES, w.PEAK_BYTES, w.RESERVED_BYTES of the device's memory
+    pinned: Words  # the same of page-locked memory that copies to the host go to
+
+
+_lock = threading.RLock()  # guards what follows
+_streams: dict[Runtime, Streams] = {}
+_blocks: dict[int, tuple[Runtime, Words]] = {}  # by VM stream
+_lanes: dict[Runtime, list[int]] = {}
+_events: dict[Runtime, list[int]] = {}
+_twins: list[
+    tuple[Runtime, Words]
+] = []  # of those that run kernels: see flowvm.vm.workers.device_graph
+
+
+def streams(index: int) -> Streams:
+    """The streams of cuda:`index`, made by the first call.  DeviceError if it cannot be used."""
+    with _lock:
+        made = runtime(index)
+        if made not in _streams:
+            if not _streams:
+                interpreter.admit_devices()
+            _streams[made] = _make(made)
+        return _streams[made]
+
+
+def used() -> list[Streams]:
+    """Those of the devices in use."""
+    return list(_streams.values())
+
+
+def new_stream(index: int, name: str, priority: int = 0) -> int:
+    """A further compute stream of cuda:`index`: its number.  VMError where there is no more."""
+    with _lock:
+        of = streams(index)
+        made = _stream(of.runtime, name, w.DEVICE_MEMORY, of.counters, priority)
+        if block_of(of.compute)[w.B_CUBLAS]:
+            need_cublas(made)
+        return made
+
+
+def device_of(stream: int) -> int | None:
+    """The index of the device that VM stream `stream` belongs to; None for one of the CPU's."""
+    return _blocks[stream][0].index if stream in _blocks else None
+
+
+def block_of(stream: int) -> Words:
+    """The block of a device's stream: `w.B_STREAM` is its CUDA handle."""
+    return _blocks[stream][1]
+
+
+def lanes(index: int, count: int) -> list[int]:
+    """The addresses of `count` blocks, always the same, to capture branches of graphs with: beside
+    the twin of the device's compute stream, whose worker alone may use them.
+    """
+    with _lock:
+        made = streams(index).runtime
+        known = _lanes.setdefault(made, [])
+        while len(known) < count:
+            known.append(_twin(made, 0))
+            if block_of(streams(index).compute)[w.B_CUBLAS]:
+                need_cublas(streams(index).compute)
+        return known[:count]
+
+
+def lane_events(index: int, count: int) -> list[int]:
+    """`count` events, always the same, to order lanes with while a graph is captured."""
+    with _lock:
+        made = streams(index).runtime
+        known = _events.setdefault(made, [])
+        known += [made.event() for _ in range(count - len(known))]
+        return known[:count]
+
+
+def need_cublas(stream: int) -> None:
+    """Let the compute streams of a stream's device have cuBLAS handles, later ones too; DeviceError
+    where cuBLAS is not there.
+
+    To be called before an instruction that uses it is issued: to which of them is not known yet.
+    """
+    with _lock:
+        device = _blocks[stream][0]
+        computing = [of for of in _blocks.values() if of[1][w.B_TWIN]]  # the others only copy
+        for made, block in (*computing, *_twins):
+            if made is device and not block[w.B_CUBLAS]:
+                block[w.B_CUBLAS] = made.cublas(int(block[w.B_STREAM]))
+
+
+def _make(made: Runtime) -> Streams:
+    counters, pinned = (np.zeros(w.CTL_WORDS, np.int64) for _ in range(2))
+    name = f"cuda:{made.index}"
+    return Streams(
+        made,
+        _stream(made, name, w.DEVICE_MEMORY, counters),
+        _stream(made, f"{name} h2d", w.DEVICE_MEMORY, counters, stages=True),
+        _stream(made, f"{name} d2h", w.PINNED_MEMORY, pinned),
+        counters,
+        pinned,
+    )
+
+
+def _stream(
+    made: Runtime, name: str, memory: int, counters: Words, priority: int = 0, stages: bool = False
+) -> int:
+    block = _block(made, priority, stages)
+    if memory == w.DEVICE_MEMORY and not stages:  # graphs are captured on another
+        block[w.B_TWIN] = _twin(made, priority)
+    number = engine.new_device_stream(name, block, memory, counters)
+    _blocks[number] = made, block
+    clocks.attach(number, made, block)
+    return number
+
+
+def _twin(made: Runtime, priority: int) -> int:
+    """The address of a block to capture graphs with."""
+    twin = _caller(made, priority)
+    _twins.append((made, twin))
+    return _kept(twin)
+
+
+def _caller(made: Runtime, priority: int) -> Words:
+    """The words that a worker calls the driver with, for a new stream."""
+    block = np.zeros(w.B_WORDS, np.int64)
+    for place, name in _FUNCTIONS.items():
+        block[place] = made.driver.table[INDEX[name]]
+    block[w.BF_MEMCPY] = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
+    block[w.B_STREAM] = made.stream(priority)
+    block[w.B_CONTEXT] = made.context
+    block[w.B_WAIT_EVENT] = made.event()
+    block[w.B_CALL] = _kept(np.zeros(CALL_AREA, np.int64))
+    return block
+
+
+def _block(made: Runtime, priority: int, stages: bool) -> Words:
+    """The block of a stream that has instructions."""
+    block = _caller(made, priority)
+    block[w.B_LINES] = _pinned(made, 8 * w.LINE_WORDS * w.CAPACITY)
+    events = np.zeros((w.DEVICE_EVENTS, w.EVENT_WORDS), np.int64)
+    events[:, w.V_EVENT] = [made.event() for _ in range(w.DEVICE_EVENTS)]
+    block[w.B_EVENTS] = _kept(events)
+    if stages:
+        pairs = [(_pinned(made, STAGE_BYTES), made.event()) for _ in range(w.STAGES)]
+        block[w.B_STAGES], block[w.B_STAGE_BYTES] = _kept(np.array(pairs, np.int64)), STAGE_BYTES
+    return block
+
+
+def _kept(words: Words) -> int:
+    """The address of words that stay for ever."""
+    engine.keep.append(words)
+    return int(words.ctypes.data)
+
+
+def _pinned(made: Runtime, size: int) -> int:
+    """Page-locked memory of the host, which kernels can write to."""
+    address = ctypes.c_void_p()
+    made.enter()
+    if made.driver.functions["cuMemHostAlloc"](ctypes.byref(address), size, _PORTABLE_MAPPED):
+        raise OutOfMemoryError(
+            f"cuda:{made.index}: the system gave no {size >> 10} KiB of page-locked memory; see "
+            f"ulimit -l"
+        )
+    ctypes.memset(address, 0, size)
+    return int(address.value or 0)
+
+
+_refuse = ctypes.CFUNCTYPE(ctypes.c_int)(drivers.refuse)
+
+
+def _after_fork_in_child() -> None:
+    """Workers of the child fail what they are given, and do not call the driver."""
+    address = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+    for _, block in (*_blocks.values(), *_twins):
+        for place in _FUNCTIONS:
+            block[place] = address
+        block[w.B_FAILED] = drivers.NOT_INITIALIZED
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def forget() -> None:
+    """Forget the streams of drivers that tests have put away."""
+    with _lock:
+        here = drivers.loaded()
+        for made in [m for m in _streams if m.driver is not here]:
+            del _streams[made]
+            clocks.drop(made)

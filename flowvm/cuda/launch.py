@@ -1,0 +1,190 @@
+"""What a CUDA op is lowered to: steps that the stream's worker takes in their order, on its stream.
+
+A CPU op is one body over ranges of units; a CUDA op is a sequence of *steps*: launches of kernels
+and calls of library functions (cuBLAS).  The stream runs them in order, so a step sees what the
+steps before it wrote, and nothing waits on the host.
+
+A *kernel* is a plain Python function that uses `numba.cuda` (`cuda.grid(1)`, shared memory,
+shuffles), compiled when it is first needed, or run as it is in Numba's simulator.  Its parameters:
+
+    Operand(k, view)            an array over operand k of the instruction (outputs first)
+    Scratch(offset, dtype, shape)   an array in the instruction's scratch memory, `offset` bytes in
+    Address(k)                  operand k's address, int64
+    Const(value)                int64 or float64, the same at every call with these metas
+    Scalar(i, kind)             dynamic scalar i of the call: "i" int64, "f" float64
+    Details()                   the instruction's line, int64[8]: error details 0-5, the status
+
+A kernel that finds bad data writes the details and then a `Status` to place 6; the instruction
+fails when it is complete, and what it wrote is poisoned.  It must go on without touching memory
+that is not its own.
+
+A mut2 op's steps are taken twice: first those with `counts` set, which leave the rows of output k
+in details[k]; the worker waits for them, takes memory, and takes the others.  As an operand, a mut2
+output has UNSIZED rows: `unsized(k, view)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.launch import View
+from flowvm.meta import TensorMeta
+
+__all__ = [
+    "LINE",
+    "STATUS_AT",
+    "UNSIZED",
+    "Address",
+    "Const",
+    "CudaLaunch",
+    "Details",
+    "KernelStep",
+    "LibraryStep",
+    "Operand",
+    "Param",
+    "Scalar",
+    "Scratch",
+    "StreamWord",
+    "blocks_for",
+    "itemsize_of",
+    "unsized",
+]
+
+STATUS_AT = 6  # place of the status in Details
+LINE = 8  # words of Details; the last is for graphs (`flowvm.ops.declare.cuda.placing`)
+UNSIZED = 1 << 40  # rows of an operand about which only the device knows: its memory bounds it
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of an element of this dtype's name: flowvm's, or another one of NumPy's."""
+    return 2 if dtype == "bfloat16" else int(np.dtype(dtype).itemsize)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Operand `k` of the instruction as an array of `view`'s dtype, shape and strides.
+
+    `offset` is in bytes.  In a LibraryStep: its address.
+    """
+
+    k: int
+    view: View
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A C-contiguous array in scratch memory; in a LibraryStep: its address."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Const:
+    """A number that is part of the entry.  Booleans are int64, too."""
+
+    value: int | float
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """Dynamic scalar `i` of the call; `kind` "i" or "f"."""
+
+    i: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Details:
+    """The instruction's error details and status: see the module."""
+
+
+@dataclass(frozen=True)
+class StreamWord:
+    """Of a LibraryStep: a word of the stream's block: "stream", "cublas" (their handles)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of operand `k`, `offset` bytes further, as an int64."""
+
+    k: int
+    offset: int = 0
+
+
+Param = Address | Operand | Scratch | Const | Scalar | Details | StreamWord
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """A launch of `kernel` on `grid` blocks of `block` threads with `shared` bytes of dynamic
+    shared memory.
+
+    `part`, where there is one, does the same to some elements of one-dimensional operands of one
+    length, each by itself: part(start, stride, params...) to every `stride`-th from `start` on.
+    """
+
+    kernel: Callable[..., Any]
+    params: tuple[Param, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    counts: bool = False
+    part: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class LibraryStep:
+    """A call of the C function `name` ("cublasGemmStridedBatchedEx", "cuMemsetD8Async"), whose
+    arguments are integers and addresses; a float64 or float32 that is passed by address is
+    ("&f64", value) or ("&f32", value), which stays where it is.
+
+    Any result but 0 fails the instruction.
+    """
+
+    name: str
+    params: tuple[Param | tuple[str, float], ...]
+    counts: bool = False
+
+
+Step = KernelStep | LibraryStep
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """What an op's CUDA rule answers: `rule(launch, metas, attrs) -> CudaLaunch`, where `metas` and
+    `attrs` are those that the call came with.
+
+    `launch` is what the op's infer function answered for the CPU: its `outputs` hold for CUDA too.
+    `scratch` is bytes of device memory that live from the first step to the last.
+    """
+
+    outputs: tuple[TensorMeta, ...]
+    steps: tuple[Step, ...]
+    scratch: int = 0
+
+
+def unsized(k: int, view: View) -> Operand:
+    """Mut2 output `k`, of whatever number of rows like those of the dense `view`."""
+    return Operand(k, View(view.dtype, (UNSIZED, *view.shape[1:])))
+
+
+def blocks_for(units: int, each: int, most: int = 1 << 30) -> tuple[int, int, int]:
+    """A grid of enough blocks for `units` when a block does `each`, at least 1, at most `most`."""
+    return (max(1, min(most, -(-units // each))), 1, 1)
+
+
+def elements(shape: Sequence[int]) -> int:
+    """The product of the dimensions."""
+    count = 1
+    for d in shape:
+        count *= d
+    return count

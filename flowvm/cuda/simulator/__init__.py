@@ -1,0 +1,1 @@
+"""A CUDA device without one: a driver whose functions are Python."""

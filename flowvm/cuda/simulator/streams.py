@@ -1,0 +1,245 @@
+"""Simulated streams, events and captured graphs: who may run when, and in which order it is run.
+
+A stream is a queue of `Work`.  Its head may run if it waits for no event, or for one that has
+happened.  At once: what may run runs while it is enqueued.  Late: it stays in its queue until
+somebody asks (query, synchronize), and a seed chooses whose turn it is, in bursts, so that whatever
+the events allow will happen some day; a wait that is missing gives wrong numbers.
+
+Nothing here touches memory; `Work.run` does.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flowvm.cuda.simulator.memory import Fault
+
+__all__ = ["Event", "Graph", "Scheduler", "Stream", "Work"]
+
+INVALID_VALUE, LAUNCH_TIMEOUT = 1, 702
+UNSUPPORTED, UNMATCHED, UNJOINED, ISOLATION = 900, 903, 904, 905
+BURST = 0.6  # how probably the stream that ran last runs again
+STEPS = 3  # a query lets at most so many run
+
+
+@dataclass
+class Event:
+    """An event: its `wanted`-th recording was asked for, its `happened`-th is done."""
+
+    handle: int
+    device: int
+    timing: bool
+    wanted: int = 0
+    happened: int = 0
+    seconds: float = 0.0
+    # recorded in a capture: of which stream, what that had done, and what came right before
+    captured: tuple[Graph, int, int, frozenset[int]] | None = None
+
+
+@dataclass
+class Work:
+    """One thing that a stream does: `run`, then `event` has happened for the `number`-th time.
+
+    It may begin when `after` has happened for the `count`-th time; in a graph, when the works of
+    the numbers `needs` are done.
+    """
+
+    what: str
+    run: Callable[[], None] | None = None
+    event: Event | None = None
+    number: int = 0
+    after: Event | None = None
+    count: int = 0
+    needs: frozenset[int] = frozenset()
+
+    @property
+    def ready(self) -> bool:
+        return self.after is None or self.after.happened >= self.count
+
+
+@dataclass
+class Graph:
+    """What was captured, in the order of the calls, which is one of those it may run in.
+
+    `last` has, by stream, the numbers of what its next work is to wait for.
+    """
+
+    handle: int
+    origin: int = 0
+    work: list[Work] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)  # by stream: what it did,
+    joined: dict[int, int] = field(default_factory=dict)  # and how much of that others waited for
+    last: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def did(self, stream: int) -> None:
+        self.counts[stream] = self.counts.get(stream, 0) + 1
+
+    def add(self, stream: int, work: Work) -> None:
+        """`stream` does something more."""
+        work.needs = self.last.get(stream, frozenset())
+        self.last[stream] = frozenset([len(self.work)])
+        self.work.append(work)
+        self.did(stream)
+
+
+@dataclass
+class Stream:
+    """A queue; `capture` is the graph that takes what would be enqueued."""
+
+    handle: int
+    device: int
+    blocking: bool = True  # waits for the default stream, and the default stream for it
+    queue: collections.deque[Work] = field(default_factory=collections.deque)
+    capture: Graph | None = None
+
+
+class Scheduler:
+    """Runs what streams hold.  `failed(device, error)` is told what went wrong, and whether
+    anything may still run on a device is `lives(device)`.
+    """
+
+    def __init__(
+        self,
+        late: bool,
+        seed: int,
+        failed: Callable[[int, Exception], None],
+        lives: Callable[[int], bool],
+    ) -> None:
+        self.late = late
+        self.random = random.Random(seed)
+        self.failed = failed
+        self.lives = lives
+        self.streams: dict[int, Stream] = {}
+        self.last: Stream | None = None
+
+    def enqueue(self, stream: Stream, work: Work) -> None:
+        """Give a stream something to do."""
+        if stream.capture is not None:
+            stream.capture.add(stream.handle, work)
+            return
+        if stream.handle == 0:  # it runs alone among those that are blocking
+            for other in list(self.streams.values()):
+                if other.blocking and other.device == stream.device:
+                    self.drain(other)
+        stream.queue.append(work)
+        if not self.late or stream.handle == 0:
+            self.drain(stream)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def record(self, stream: Stream, event: Event) -> None:
+        """cuEventRecord."""
+        if stream.capture is not None:
+            graph, handle = stream.capture, stream.handle
+            event.captured = graph, handle, graph.counts[handle], graph.last[handle]
+            return
+        event.captured = None
+        event.wanted += 1
+        self.enqueue(stream, Work("record", event=event, number=event.wanted))
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """cuStreamWaitEvent."""
+        if event.captured is not None:
+            self._join(stream, *event.captured)
+        elif stream.capture is not None:
+            raise Fault(ISOLATION, "a captured stream waits for an event outside of the capture")
+        elif event.wanted:
+            self.enqueue(stream, Work("wait", after=event, count=event.wanted))
+
+    def _join(
+        self, stream: Stream, graph: Graph, source: int, position: int, last: frozenset[int]
+    ) -> None:
+        """`stream` goes on, in the capture, when `source` has done what it has done so far."""
+        if stream.capture is None:
+            stream.capture = graph
+        graph.joined[source] = max(graph.joined.get(source, 0), position)
+        graph.last[stream.handle] = graph.last.get(stream.handle, frozenset()) | last
+        graph.did(stream.handle)
+
+    # --- captures ---------------------------------------------------------------------------------
+
+    def begin_capture(self, stream: Stream, graph: Graph) -> None:
+        """cuStreamBeginCapture."""
+        if stream.capture is not None or stream.handle == 0:
+            raise Fault(UNSUPPORTED, "this stream cannot be captured, or is already")
+        graph.origin = stream.handle
+        graph.counts[stream.handle] = 0
+        graph.last[stream.handle] = frozenset()
+        stream.capture = graph
+
+    def end_capture(self, stream: Stream) -> Graph:
+        """cuStreamEndCapture."""
+        graph = stream.capture
+        if graph is None or graph.origin != stream.handle:
+            raise Fault(UNMATCHED, "this stream did not begin a capture")
+        for other in self.streams.values():
+            if other.capture is graph:
+                other.capture = None
+        for source, count in graph.counts.items():
+            if source != graph.origin and graph.joined.get(source, 0) < count:
+                raise Fault(UNJOINED, f"stream {source:#x} was not joined again")
+        return graph
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def in_order(self, graph: list[Work]) -> list[Work]:
+        """What was captured in an order that its waits allow: late, in any."""
+        if not self.late:
+            return graph
+        left, done, found = set(range(len(graph))), set[int](), []
+        while left:
+            chosen = self.random.choice(sorted(k for k in left if graph[k].needs <= done))
+            left.remove(chosen)
+            done.add(chosen)
+            found.append(graph[chosen])
+        return found
+
+    def step(self) -> bool:
+        """Run one thing of some stream; False if nothing may run."""
+        ready = [s for s in self.streams.values() if s.queue and s.queue[0].ready]
+        if not ready:
+            return False
+        if self.last not in ready or self.random.random() > BURST:
+            self.last = self.random.choice(ready)
+        self._run(self.last)
+        return True
+
+    def some(self) -> None:
+        """What happens while a query is answered, where work is late."""
+        if self.late:
+            for _ in range(self.random.randint(1, STEPS)):
+                if not self.step():
+                    return
+
+    def drain(self, stream: Stream | None = None) -> None:
+        """Run until a stream, or each, has nothing left."""
+        self._until(lambda: not (stream.queue if stream is not None else self._any()))
+
+    def happen(self, event: Event) -> None:
+        """Run until what `event` last recorded has happened."""
+        wanted = event.wanted
+        self._until(lambda: event.happened >= wanted)
+
+    def _any(self) -> bool:
+        return any(s.queue for s in self.streams.values())
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if not self.step():
+                raise Fault(LAUNCH_TIMEOUT, "streams wait for each other: nothing can run")
+
+    def _run(self, stream: Stream) -> None:
+        work = stream.queue[0]
+        if work.run is not None and self.lives(stream.device):
+            try:
+                work.run()
+            except Exception as error:
+                self.failed(stream.device, error)
+        stream.queue.popleft()
+        if work.event is not None:
+            work.event.happened = work.number
+            work.event.seconds = time.perf_counter()

@@ -1,0 +1,190 @@
+"""Reading values: the places where Python waits for the VM.
+
+Each waits for the tensor's own writer and nothing else, then looks at memory directly.  `numpy()`
+copies: the VM runs behind Python's back, so an array that shared memory would change under the
+reader's eyes.  Sharing is there under the names that promise it: `from_numpy`, DLPack,
+`__array__(copy=False)`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import Device, cpu
+from flowvm.dtype import DType
+from flowvm.dtype import from_numpy as dtype_from_numpy
+from flowvm.eager.interpreter import current_recorder
+from flowvm.eager.tensor import Tensor, method, new_tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
+from flowvm.meta import TensorMeta
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.hot import hot
+from flowvm.vm.engine.tracebacks import border
+
+__all__ = ["adopt_array", "memory_now", "memory_of", "values_of", "wait_for"]
+
+_SCALARS: dict[str, Any] = {
+    "bool": ctypes.c_bool,
+    "uint8": ctypes.c_uint8,
+    "int8": ctypes.c_int8,
+    "int16": ctypes.c_int16,
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+
+
+class _Memory:
+    """A tensor's memory for NumPy: keeps the tensor, and so the memory, alive."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        meta = tensor._meta
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(meta.shape),
+            "typestr": meta.dtype.storage.str,
+            "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
+            "data": (engine.pointer(tensor._ref), False),
+        }
+
+
+def wait_for(t: Tensor) -> None:
+    """Wait for the tensor's writer, because Python code wants its values.
+
+    CaptureError if they are not there because a graph is captured.
+    """
+    if hot["departed"]:
+        recorder = current_recorder()
+        if recorder is not None:
+            recorder.read(t)
+    engine.wait_for([t._ref])
+
+
+def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
+    """A NumPy array on the tensor's own memory, after waiting for its writer; on that of a copy, if
+    it is on a device.  It has the dtype's `storage`: the bits of bfloat16.
+    """
+    if t._meta.device is not cpu:
+        t = on_host(t)
+    wait_for(t)
+    return memory_now(t)
+
+
+def values_of(t: Tensor) -> np.ndarray[Any, Any]:
+    """The numbers, to be read at once: `memory_of`, where NumPy has none a float32 copy."""
+    return t._meta.dtype.loaded(memory_of(t))
+
+
+def on_host(t: Tensor) -> Tensor:
+    """A copy of a device's tensor on the CPU, outside the autograd graph."""
+    copied: Tensor = new_tensor(t._ref, t._meta, t.storage()).cpu()
+    return copied
+
+
+def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
+    """`memory_of` for who knows that the writer is done."""
+    meta = t._meta
+    if meta.numel == 0:
+        return np.empty(meta.shape, meta.dtype.storage)
+    # a detached tensor, so that holding the array holds no autograd graph
+    held = new_tensor(t._ref, meta, t.storage())
+    return np.asarray(_Memory(held))
+
+
+@method()
+@border
+def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
+    """The values, as a NumPy array of its own, once they are there.
+
+    A tensor that requires grad gives its values too.  ArgumentTypeError for bfloat16, which NumPy
+    has not.
+    """
+    _ = t._meta.dtype.numpy
+    return memory_of(t).copy()
+
+
+@method()
+@border
+def item(t: Tensor) -> Any:
+    """The value of a one-element tensor as a Python number.  Waits for the tensor."""
+    meta = t._meta
+    if meta.numel != 1:
+        raise ArgumentError(
+            f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}"
+        )
+    if meta.device is not cpu:
+        t = on_host(t)
+    wait_for(t)
+    address = engine.pointer(t._ref)
+    if meta.dtype.reduced:
+        bits = np.array(ctypes.c_uint16.from_address(address).value, np.uint16)
+        return float(meta.dtype.loaded(bits.view(meta.dtype.storage)))
+    return _SCALARS[meta.dtype.name].from_address(address).value
+
+
+@method()
+@border
+def tolist(t: Tensor) -> Any:
+    """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor."""
+    return values_of(t).tolist()
+
+
+# --- as a Python number ---------------------------------------------------------------------------
+
+
+@method("__bool__")
+@border
+def _bool(t: Tensor) -> bool:
+    if t._meta.numel != 1:
+        what = "more than one value" if t._meta.numel else "no values"
+        raise InvalidValueError(
+            f"Boolean value of Tensor with {what} is ambiguous: this one has shape "
+            f"{tuple(t.shape)}; use .any() or .all()"
+        )
+    return bool(t.item())
+
+
+@method("__float__")
+@border
+def _float(t: Tensor) -> float:
+    return float(t.item())
+
+
+@method("__int__")
+@border
+def _int(t: Tensor) -> int:
+    return int(t.item())
+
+
+@method("__index__")
+@border
+def _index(t: Tensor) -> int:
+    if t._meta.numel != 1 or t._meta.dtype.is_floating_point:
+        raise ArgumentTypeError(
+            "only integer tensors of a single element can be converted to an index, this one "
+            f"is {t._meta.dtype.name} of shape {tuple(t.shape)}"
+        )
+    return int(t.item())
+
+
+def adopt_array(
+    array: np.ndarray[Any, Any],
+    owner: Any = None,
+    device: Device = cpu,
+    dtype: DType | None = None,
+) -> Tensor:
+    """A tensor on `array`'s memory, which stays alive with it, and which is on `device`.
+
+    Strides must be multiples of the element size, and not negative.  `dtype`: whose `storage` the
+    array has, if not that of the array.
+    """
+    dtype = dtype_from_numpy(array.dtype) if dtype is None else dtype
+    stride = tuple(s // array.itemsize for s in array.strides)
+    meta = TensorMeta.of(array.shape, dtype, device, stride)
+    storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
+    return new_tensor(storage, meta)

@@ -1,0 +1,311 @@
+"""The Tensor: a meta, a place in a storage, and a place in the autograd graph.
+
+A tensor names its storage by an id in the VM and never holds an address: memory appears when the
+instruction that writes it runs. Most tensors are the only one on their storage and own it directly;
+the first view, alias or detach makes a `Storage` that all of them share; so does the first in-place
+change, which it counts.  When the last owner goes, `__del__` leaves the id in a list that the next
+issue turns into a ReleaseTensor (it may run anywhere, so it must not issue).
+
+This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by
+`flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.reading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flowvm.device import Device
+from flowvm.dtype import DType
+from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
+from flowvm.meta import Size, TensorMeta
+from flowvm.vm.engine.hot import hot
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Storage", "Tensor", "alias", "method", "new_tensor"]
+
+_dead = hot["dead"].append  # a list; appending is atomic
+
+
+class Storage:
+    """Memory that several tensors share, and the count of in-place changes to it."""
+
+    __slots__ = ("id", "version")
+
+    def __init__(self, id: int, version: int) -> None:
+        self.id = id
+        self.version = version
+
+    def __del__(self) -> None:
+        _dead(self.id)
+
+    def __reduce__(self) -> Any:  # a second owner would free the memory a second time
+        raise ArgumentTypeError("a Storage can be neither copied nor pickled; copy the tensor")
+
+
+class Tensor:
+    """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
+
+    Made by `flow.tensor`, `flow.zeros`, ... and by ops, not by calling the class.
+    """
+
+    # _ref      storage id | byte offset << STORAGE_BITS: the operand word of instructions
+    # _meta     TensorMeta; unset while a mut2 op has not run: reading it waits (see __getattr__)
+    # _node     None, or where its gradient goes: the Node that made it, or a leaf's accumulator
+    # _storage  the Storage, or None: the tensor itself owns storage `_ref` (offset 0), unshared and
+    #           never changed
+    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
+
+    _ref: int
+    _meta: TensorMeta
+    _node: Any
+    _storage: Storage | None
+    _pending: Callable[[], TensorMeta]
+    _extra: dict[str, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        raise ArgumentTypeError("make tensors with flow.tensor(data), flow.zeros(shape) and so on")
+
+    def __del__(self) -> None:
+        try:
+            if self._storage is None:
+                _dead(self._ref)
+        except (AttributeError, TypeError):
+            pass  # interrupted before it was whole: it owns nothing yet; or Python ends: no `_dead`
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_meta":
+            pending = self._pending  # of a mut2 op: its shape is known only now
+            meta = pending()
+            self._meta = meta
+            return meta
+        if name in ("_pending", "_extra"):
+            raise AttributeError(name)
+        if name.startswith("_"):  # asked for by protocols, and often: no search
+            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
+        hint = did_you_mean(name, [n for n in dir(type(self)) if n[0] != "_"])
+        # `obj` is left out, or Python would add a guess of its own
+        raise AttributeError(
+            f"a {type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=None
+        )
+
+    # --- what it looks like -------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        """The dimensions."""
+        return self._meta.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._meta.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where it lives."""
+        return self._meta.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self._meta.ndim
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self._meta.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._meta.nbytes
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one dimension of it."""
+        return self._meta.shape if dim is None else self._meta.shape[dim]
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Strides in elements, or one of them."""
+        return self._meta.stride if dim is None else self._meta.stride[dim]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return self._meta.ndim
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self._meta.numel
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return self._meta.dtype.itemsize
+
+    def storage_offset(self) -> int:
+        """Elements before the first one, in its storage."""
+        return (self._ref >> w.STORAGE_BITS) // self._meta.dtype.itemsize
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return self._meta.contiguous
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a floating point one."""
+        return self._meta.dtype.is_floating_point
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it lives on a GPU."""
+        return self._meta.device.type == "cuda"
+
+    def __len__(self) -> int:
+        if self._meta.ndim == 0:
+            raise ArgumentTypeError("len() of a 0-d tensor")
+        return self._meta.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self._meta.ndim == 0:
+            raise ArgumentTypeError("iteration over a 0-d tensor; use .item() for its value")
+        return iter(self.unbind(0))
+
+    __hash__ = object.__hash__  # by identity; `==` compares elements
+
+    # --- its place in the autograd graph ------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded for backward."""
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made it."""
+        return self._node is None or self._node.is_leaf
+
+    @property
+    def grad_fn(self) -> Any:
+        """The Node that made it, None for a leaf."""
+        if self._node is None or self._node.is_leaf:
+            return None
+        return getattr(self._node, "node", self._node)  # an OutputEdge leads to its node
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that `backward` accumulated, or None."""
+        try:
+            value: Tensor | None = self._extra.get("grad")
+        except AttributeError:
+            return None
+        return value
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                got = type(value).__name__
+                raise ArgumentTypeError(f"a gradient is a Tensor or None, got {got}")
+            if value._meta.shape != self._meta.shape:
+                raise AutogradError(
+                    f"a gradient has its tensor's shape {tuple(self.shape)}, "
+                    f"got {tuple(value.shape)}"
+                )
+        self.extra()["grad"] = value
+
+    def extra(self) -> dict[str, Any]:
+        """Facts that few tensors have: gradient, hooks, names."""
+        try:
+            return self._extra
+        except AttributeError:
+            self._extra = {}
+            return self._extra
+
+    @property
+    def version(self) -> int:
+        """In-place changes of its storage so far."""
+        return 0 if self._storage is None else self._storage.version
+
+    def bump(self) -> None:
+        """Count an in-place change."""
+        self.storage().version += 1
+
+    def storage(self) -> Storage:
+        """Its Storage, made now if nothing has shared it yet."""
+        if self._storage is None:
+            self._storage = Storage(self._ref, 0)
+        return self._storage
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __floordiv__(self, other: Any) -> Tensor: ...
+        def __mod__(self, other: Any) -> Tensor: ...
+        def __pow__(self, other: Any) -> Tensor: ...
+        def __rpow__(self, other: Any) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
+        def __and__(self, other: Any) -> Tensor: ...
+        def __or__(self, other: Any) -> Tensor: ...
+        def __xor__(self, other: Any) -> Tensor: ...
+        def __lt__(self, other: Any) -> Tensor: ...
+        def __le__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Any) -> Tensor: ...
+        def __ge__(self, other: Any) -> Tensor: ...
+        def numpy(self) -> np.ndarray[Any, Any]: ...
+        def item(self) -> Any: ...
+
+
+_new = object.__new__
+
+
+def new_tensor(
+    ref: int,
+    meta: TensorMeta,
+    storage: Storage | None = None,
+    cls: type[Tensor] = Tensor,
+) -> Tensor:
+    """A tensor at operand word `ref`; it owns the storage unless one is given."""
+    t = _new(cls)
+    t._storage = storage
+    t._ref = ref
+    t._meta = meta
+    t._node = None
+    return t
+
+
+def alias(
+    base: Tensor, meta: TensorMeta, offset_bytes: int = 0, cls: type[Tensor] = Tensor
+) -> Tensor:
+    """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
+    return new_tensor(base._ref + (offset_bytes << w.STORAGE_BITS), meta, base.storage(), cls)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def method(name: str | None = None) -> Callable[[Function], Function]:
+    """Attach the decorated function to Tensor as a method, under its own name or `name`."""
+
+    def attach(function: Function) -> Function:
+        setattr(Tensor, name or function.__name__, function)
+        return function
+
+    return attach

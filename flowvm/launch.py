@@ -1,0 +1,100 @@
+"""What an op's infer function answers: a `Launch` of a kernel body on `View`s of its operands.
+
+Every device's lowering starts from it, so it lies below the ops and below the devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowvm.dtype import DType, dtype_named
+from flowvm.meta import TensorMeta, dense_stride
+from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
+
+__all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Launch", "View", "bits", "elsewhere"]
+
+# elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
+GRAIN = 1 << 15
+
+
+@dataclass(frozen=True)
+class View:
+    """An operand as the kernel body sees it; `stride` is in elements, None is C order."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(meta: TensorMeta) -> View:
+        """The operand as it is."""
+        return View(meta.dtype, tuple(meta.shape), meta.stride)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return dense_stride(self.shape) if self.stride is None else self.stride
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is C-contiguous."""
+        return self.stride is None or self.stride == dense_stride(self.shape)
+
+
+def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
+    """A view of the elements as integers of their size, for kernels that only move them."""
+    name = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[meta.dtype.itemsize]
+    if shape is not None:
+        return View(dtype_named(name), tuple(shape))
+    return View(dtype_named(name), tuple(meta.shape), meta.stride)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an infer function answers.
+
+    `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` works on the
+    range [lo, hi) of `units`; arrays are the outputs, then the inputs, as `views` says (default: as
+    they are).  It returns None or a Status.  A mut2 op's body is called with lo = hi = -1 first and
+    leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
+    `reassociate` lets LLVM reorder the sums that are written in `body` itself, which vectorizes
+    them.
+
+    `phases` are the (units, grain) of further passes: a phase begins when all of the one before is
+    done, and its units are numbered from `p << PHASE_BITS` (the first `phases[0]` is phase 1).
+    `scratch` bytes are shared by all ranges of an instruction and live from the first phase to the
+    last: partial sums or packed panels go there.  `arena` bytes (at most ARENA_BYTES) belong to the
+    thread that runs a range, and hold nothing when it begins.
+
+    `blocks` says that unit u of the first phase reads or writes, of operand k, the elements from
+    u * blocks[k] to (u + 1) * blocks[k] in C order and no others, and that no other phase touches
+    them; 0 for an operand that is not cut so.  A graph can then make and use up such operands block
+    by block (`ops/declare/cpu/blocks.py`).
+
+    `for i in range(lo, hi): out[i] = ...` vectorizes, as do slices x[lo:hi]: lo is known not to be
+    negative.  Where LLVM cannot know that of a range's begin (a const), loop from zero.
+    """
+
+    outputs: tuple[TensorMeta, ...]
+    body: Callable[..., Any]
+    views: tuple[View, ...] = ()
+    consts: tuple[int | float | bool, ...] = ()
+    units: int = 1
+    grain: int = 1
+    scratch: int = 0
+    reassociate: bool = False
+    phases: tuple[tuple[int, int], ...] = ()
+    arena: int = 0
+    blocks: tuple[int, ...] = ()
+    plan: Any = None  # for a rule of another device: what it needs to know besides metas and attrs
+
+
+def elsewhere(outputs: tuple[TensorMeta, ...], plan: Any) -> Launch:
+    """What an infer function answers that will not plan a kernel for the CPU in vain."""
+    return Launch(outputs, _no_body, plan=plan)
+
+
+def _no_body() -> None:
+    raise NotImplementedError("this call runs on another device")

@@ -1,0 +1,6 @@
+"""nn.Graph: eager code captured once for each kind of call, and replayed as a Plan.
+
+Here: what a user's `build` means, when a call is of a kind seen before, the state and the saved
+form of a graph, what it prints. Not here: capture, passes and Plans, which know no modules
+(`flowvm.graph`).
+"""

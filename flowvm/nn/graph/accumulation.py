@@ -1,0 +1,179 @@
+"""Gradient accumulation: a call takes a batch, `build` sees a micro-batch of it at a time.
+
+What is captured of `build` is a *section* that each launch repeats n times (`OpNode.repeat`), as
+OneFlow's actors do: *unpack* gives it the next slice of every input (an operand that moves by a
+step with each repetition), a tensor without dimensions is *repeated*, *acc* adds its gradients
+into memory that stays, and *pack* puts its outputs behind each other.  The optimizer's step follows
+once.
+
+Gradients are the mean over the micro-batches, since backward starts from 1/n: so a loss that is a
+mean gives the gradients of the whole batch.  The same in eager code:
+
+    for x, y in zip(xs.chunk(n), ys.chunk(n)):
+        (loss(model(x), y) / n).backward()
+    optimizer.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flowvm.autograd.backward import seeded
+from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.capture.capture import Capture
+from flowvm.graph.capture.trees import flatten, unflatten
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import filled_of
+
+__all__ = ["MicroBatches", "in_turn"]
+
+
+def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMeta:
+    """What a micro-batch of an input is: the first `1/times` of its first dimension.
+
+    A tensor without dimensions is the same for all.  CaptureError unless it can be split.
+    """
+    if not meta.shape:
+        return meta
+    if meta.shape[0] % times:
+        raise CaptureError(
+            f"{name}: input {which} of shape {tuple(meta.shape)} cannot be split into {times} "
+            f"micro-batches: give a batch whose first dimension is a multiple of {times}, or set "
+            f"another number with config.set_gradient_accumulation_steps"
+        )
+    shape = (meta.shape[0] // times, *meta.shape[1:])
+    return TensorMeta.of(shape, meta.dtype, meta.device, meta.stride)
+
+
+class MicroBatches:
+    """Captures `build` as a section of `times` repetitions; with 1 it changes nothing.
+
+    with MicroBatches(capture, times) as batch:
+        outputs = build(*batch.unpack(inputs))
+        made = batch.pack(made)
+        batch.acc(parameters)
+    """
+
+    def __init__(self, capture: Capture, times: int) -> None:
+        self.capture, self.times = capture, times
+        self.name = capture.graph.name
+        self._front: list[Any] = []
+        self._seed = seeded(1.0 / times)
+
+    def __enter__(self) -> MicroBatches:
+        self.capture.repeat = self.times
+        self._seed.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._seed.__exit__(*error)
+        self.capture.repeat = 1
+        nodes = self.capture.graph.nodes
+        nodes[:0] = self._front
+        for number, node in enumerate(nodes):
+            node.number = number
+
+    def unpack(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The micro-batches that stand for these inputs in `build`.
+
+        CaptureError for one that cannot be split, or that requires grad.
+        """
+        if self.times == 1:
+            return list(inputs)
+        slices = []
+        for k, t in enumerate(inputs):
+            if t.requires_grad:
+                raise CaptureError(
+                    f"{self.name}: input {k} requires grad, which a graph with gradient "
+                    f"accumulation cannot give: detach() it"
+                )
+            meta = micro_meta(t._meta, self.times, self.name, k)
+            if meta.shape:
+                self.capture.move(t, meta.shape[0] * meta.stride[0] * meta.dtype.itemsize)
+            slices.append(new_tensor(t._ref, meta, t.storage()))
+        return slices
+
+    def acc(self, parameters: Iterable[Tensor], others: Sequence[Any]) -> None:
+        """Let `.grad` of each be the sum over all repetitions.
+
+        CaptureError if there are `others`, leaves that no optimizer of the graph steps.
+        """
+        if self.times == 1:
+            return
+        if others:
+            raise CaptureError(
+                f"{self.name}: with gradient accumulation, backward() may reach only parameters "
+                f"that the graph's optimizers step: add the others to an optimizer, or call "
+                f"requires_grad_(False) on them"
+            )
+        for p in parameters:
+            if p.grad is not None:
+                total = self._in_front(p.grad._meta)
+                total.add_(p.grad)
+                p.grad = total
+
+    def pack(self, made: Sequence[Tensor]) -> list[Tensor]:
+        """Outputs of all repetitions behind each other along their first dimension; those without
+        one become a tensor of one dimension.  What no operation in `build` made is left as it is.
+        """
+        if self.times == 1:
+            return list(made)
+        return [self._packed(t) if self.capture.is_repeated(t) else t for t in made]
+
+    def _packed(self, t: Tensor) -> Tensor:
+        meta = t._meta
+        rows = meta.shape[0] if meta.shape else 1
+        rest = meta.shape[1:] if meta.shape else ()
+        whole = self._in_front(meta.with_shape((self.times * rows, *rest)))
+        step = whole._meta.stride[0] * rows * meta.dtype.itemsize
+        slot = new_tensor(whole._ref, meta.with_shape(tuple(meta.shape)), whole.storage())
+        self.capture.move(whole, step)
+        slot.copy_(t.detach())
+        self.capture.move(whole, 0)
+        return whole
+
+    def _in_front(self, meta: TensorMeta) -> Tensor:
+        """Zeros that are there before the first repetition."""
+        capture = self.capture
+        start = len(capture.graph.nodes)
+        capture.repeat = 1
+        made = filled_of(meta.with_shape(tuple(meta.shape)), 0)
+        capture.repeat = self.times
+        self._front += capture.graph.nodes[start:]
+        del capture.graph.nodes[start:]
+        return made
+
+
+def in_turn(
+    build: Callable[..., Any], args: Any, kwargs: Any, times: int, name: str
+) -> tuple[Any, list[Tensor]]:
+    """Run `build` eagerly on one micro-batch after the other: the structure of its outputs, and
+    they, packed as a graph packs them.
+    """
+    from flowvm.ops.shapes.join import cat, stack
+
+    leaves: list[Tensor] = []
+    structure = flatten((args, kwargs), leaves)
+    found: list[list[Tensor]] = []
+    result: Any = None
+    for k in range(times):
+        slices = []
+        for which, t in enumerate(leaves):
+            rows = micro_meta(t._meta, times, name, which).shape[:1]
+            slices.append(t[k * rows[0] : (k + 1) * rows[0]] if rows else t)
+        made: list[Tensor] = []
+        own_args, own_kwargs = unflatten(structure, iter(slices))
+        with seeded(1.0 / times):
+            result = flatten(build(*own_args, **own_kwargs), made)
+        found.append([t.detach() for t in made])
+    if times == 1:
+        return result, found[0]
+    packed = []
+    for ts in zip(*found, strict=True):
+        if all(t._ref == ts[0]._ref for t in ts):  # not made in build
+            packed.append(ts[0])
+        else:
+            packed.append(cat(list(ts)) if ts[0].ndim else stack(list(ts)))
+    return result, packed

@@ -1,0 +1,230 @@
+"""GraphBuild: what a graph does with the user's `build`.
+
+It is captured, for a Plan to be made of it; run eagerly, once, where an optimizer has yet to make
+its state; or run as a part of another graph's build.  `Graph` above it decides which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.capture.breaks import Breaks
+from flowvm.graph.capture.capture import capturing
+from flowvm.graph.capture.trees import flatten, unflatten
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.passes.checkpointing import check_marks
+from flowvm.graph.passes.passes import PASSES, optimize
+from flowvm.graph.plan.plan import compile_plan
+from flowvm.nn.graph.accumulation import MicroBatches, in_turn
+from flowvm.nn.graph.compiled import Compiled, storages_of
+from flowvm.nn.graph.config import GraphConfig
+from flowvm.nn.graph.grads import Gradients, Landing, SetAside
+from flowvm.nn.graph.precision import precision, step_all
+from flowvm.nn.graph.status import Status
+from flowvm.nn.graph.steps import Steps, eager_step, fixed_options
+from flowvm.nn.graph.surroundings import Surroundings
+from flowvm.nn.graph.watching import note_graph, watching
+from flowvm.nn.module import Module
+
+if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
+    from flowvm.optim import Optimizer
+
+__all__ = ["GraphBuild"]
+
+
+class GraphBuild:
+    """A graph's modules, optimizers and settings, and its build.
+
+    _landing   leaves outside its optimizers whose `.grad` calls change
+    _stepped   whether an eager step was made that made optimizers' state
+    _own       names of attributes that are no user's
+    _given     storages of the tensors of the call that is captured now, or was last
+    """
+
+    def __init__(self) -> None:
+        self.name = type(self).__name__
+        self.config = GraphConfig()
+        self._optimizers: list[tuple[Optimizer, Any]] = []
+        self._scaler: GradScaler | None = None
+        self._landing = Landing()
+        self._stepped = False
+        self._debug = 0
+        self._status: Status | None = None  # of the capture that is made now, or was last
+        self._own: frozenset[str] = frozenset()
+        self._given: frozenset[int] = frozenset()
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """What the graph computes; to be defined.  Runs once for each kind of call."""
+        raise NotImplementedError(f"{type(self).__name__} must define build(self, ...)")
+
+    def _inlined(self, args: Any, kwargs: Any) -> Any:
+        """What it computes, as a part of the graph that is captured, or run eagerly, now.
+
+        Passes, order and checkpoints are the outer graph's; mixed precision is its own.
+        """
+        if self._optimizers:
+            raise CaptureError(
+                f"{self.name} steps an optimizer, so it cannot be called inside another graph's "
+                f"build: give the optimizer to the outer graph, or call the two one after the other"
+            )
+        if self.config.gradient_accumulation_steps > 1:
+            raise CaptureError(
+                f"{self.name} accumulates gradients over its inputs' parts, so it cannot be called "
+                f"inside another graph's build: set that for the outer graph"
+            )
+        note_graph(self, self._modules(), self._own)
+        with precision(self.config.amp_dtype, None):
+            return self.build(*args, **kwargs)
+
+    def named_attributes(self) -> Iterator[tuple[str, Any]]:
+        """Where modules are looked for, and what they are called."""
+        yield from vars(self).items()
+
+    def _modules(self) -> Iterator[tuple[str, Module]]:
+        """Modules that have a name here, those of graphs among the attributes too; others are
+        watched as well, and have none.
+        """
+        for name, value in self.named_attributes():
+            if isinstance(value, Module):
+                yield from value.named_modules(prefix=name)
+            elif isinstance(value, GraphBuild):
+                yield from ((f"{name}.{path}", module) for path, module in value._modules())
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters, buffers and the optimizers' states: "fc.weight", "fc.weight.exp_avg"."""
+        names: dict[int, str] = {}
+        for path, module in self._modules():
+            for kind in (module._parameters, module._buffers):
+                for own, tensor in kind.items():
+                    if tensor is not None:
+                        name = names.setdefault(id(tensor), f"{path}.{own}" if path else own)
+                        yield name, tensor
+        for number, (optimizer, _) in enumerate(self._optimizers):
+            for place, param in enumerate(optimizer._all_params()):
+                name = names.get(id(param)) or f"optimizer {number}.{place}"
+                yield name, param
+                for key, value in optimizer.state.get(param, {}).items():
+                    if isinstance(value, Tensor):
+                        yield f"{name}.{key}", value
+
+    def _options(self) -> list[Any]:
+        """The optimizers' settings, but those that are live."""
+        scaler = () if self._scaler is None else self._scaler.key()
+        return [
+            *scaler,
+            *(
+                value if isinstance(value, (bool, int, float, str, tuple)) else id(value)
+                for optimizer, _ in self._optimizers
+                for group in optimizer.param_groups
+                for value in fixed_options(optimizer, group).values()
+            ),
+        ]
+
+    def _needs_eager_step(self) -> bool:
+        """Whether an optimizer has yet to make its state, which its first step does."""
+        return not self._stepped and any(not o.state for o, _ in self._optimizers)
+
+    def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
+        with SetAside(self._stepped_parameters()), eager_step():
+            times = self.config.gradient_accumulation_steps
+            with precision(self.config.amp_dtype, self._scaler):
+                structure, leaves = in_turn(self.build, args, kwargs, times, self.name)
+            self._stepped = True
+            step_all(self._optimizers, self._scaler)
+        for _, schedule in self._optimizers:
+            if schedule is not None:
+                schedule.step()
+        return unflatten(structure, iter(leaves))
+
+    # --- capture ------------------------------------------------------------------------------
+
+    def _place_scaler(self) -> None:
+        """Have the scale where the parameters are: a graph computes on one device."""
+        params = [p for optimizer, _ in self._optimizers for p in optimizer._all_params()]
+        if self._scaler is not None and params:
+            self._scaler._follow(params[0]._meta.device)
+
+    def _optimized(self, graph: LogicalGraph) -> LogicalGraph:
+        without = self.config.without
+        if not self._given.isdisjoint(graph.changed_storages()):
+            without = tuple(PASSES)
+            graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
+        told = self._status.passed if self._status is not None else None
+        return optimize(
+            replace(graph, order=self.config.order, regst_num=self.config.regst_num),
+            without,
+            told,
+        )
+
+    def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:
+        """Run `build` under capture: what runs it, or its last segment, from now on."""
+        self._given = storages_of(leaves)
+        self._place_scaler()
+        paths: dict[int, str] = {}
+        for path, module in self._modules():
+            paths.setdefault(id(module), path)
+        around = self._surroundings()
+        with capturing(self.name) as capture, watching(capture, paths, around):
+            capture.breaks, breaks.seen = breaks, around.watchers
+            capture.checkpoints = self.config.checkpoints
+            resumed = bool(breaks.path)
+            for name, tensor in self._named_tensors():
+                capture.name_variable(tensor, name)
+            inputs = [capture.placeholder(t._meta, f"input {i}") for i, t in enumerate(leaves)]
+            for t, given in zip(inputs, leaves, strict=True):
+                t.requires_grad_(given.requires_grad)
+            batch = MicroBatches(capture, self.config.gradient_accumulation_steps)
+            args, kwargs = unflatten(structure, iter(batch.unpack(inputs)))
+            owned, landing = self._stepped_parameters(), self._landing
+            with (
+                Gradients(capture, owned, landing, inputs, leaves) as gradients,
+                Steps(self._optimizers, capture, self._scaler) as steps,
+            ):
+                made: list[Tensor] = []
+                with batch:
+                    with precision(self.config.amp_dtype, self._scaler):
+                        result = flatten(self.build(*args, **kwargs), made)
+                    ends = [k for k, t in enumerate(made) if t._node is not None]
+                    made = batch.pack(made)
+                    batch.acc(owned, [*gradients.found, *landing.leaves])
+                steps.take()
+                acts, grads = gradients.take()
+                if landing.leaves:
+                    result = ("tuple", result, flatten(acts, made), flatten(grads, made))
+                for t in made:
+                    capture.output(t)
+        if steps.made_state:
+            breaks.undo()
+            return None
+        around.settle(capture)
+        for label, tensor, *_ in around.modules.tensors.values():
+            if label != "constant":  # what a pass made is called so
+                capture.name_reached(tensor, label)
+        check_marks(self.name, capture.checkpoints, capture.forgotten, paths.values())
+        if breaks.path:
+            last, plan = breaks.finish(capture)
+            if resumed:  # the first segment asks for what the first capture saw, not for this
+                last.watched = list(around.watchers)
+            last.end = compiled = Compiled(capture, plan, result, steps, [])
+        else:
+            plan = compile_plan(self._optimized(capture.graph))
+            compiled = Compiled(capture, plan, result, steps, around.watchers)
+        compiled.ends = [] if capture.backwards else ends
+        return compiled
+
+    def _surroundings(self) -> Surroundings:
+        """What `build` can see now."""
+        found = Surroundings()
+        found.add_graph(self, self._own)
+        for optimizer, _ in self._optimizers:
+            found.add_optimizer(optimizer)
+        return found
+
+    def _stepped_parameters(self) -> list[Tensor]:
+        """Parameters whose gradients are the graph's own: those of its optimizers."""
+        return [p for o, _ in self._optimizers for group in o.param_groups for p in group["params"]]

@@ -1,0 +1,168 @@
+"""Compiled: a Plan with what Python does around each replay, and the one function that is a call.
+
+A call of a graph asks `replay` of what was called last: a function written for this kind of call,
+which looks whether everything is as it was at the capture (`flowvm.nn.graph.calls`) and, if so,
+launches.  Else it answers MISS, and `Graph` looks the call up by its key, or captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flowvm.eager.interpreter import Node, generated
+from flowvm.eager.live import Guard, Leaf, Live, live_lines
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import AutogradError
+from flowvm.graph.capture.capture import Capture
+from flowvm.graph.capture.conditions import Conditions
+from flowvm.graph.capture.trees import tree_text
+from flowvm.graph.plan.plan import Plan
+from flowvm.nn.graph.calls import Call, CallTest
+from flowvm.nn.graph.steps import Steps
+from flowvm.ops.declare.recording import Recorded
+from flowvm.vm.machine import layout as w
+
+__all__ = ["Compiled", "storages_of"]
+
+
+class Compiled(Conditions):
+    """A Plan with what Python does around each replay.
+
+    `ends` are the outputs that eager code could have gone backward from.  `kind` is what calls of
+    its kind have in common, (structure, metas), with what was switched; unset where that is not all
+    that matters.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        plan: Plan,
+        structure: Any,
+        steps: Steps,
+        watched: Sequence[Any],
+    ) -> None:
+        self.plan, self.structure = plan, structure
+        self.optimizers, self.updates = steps.optimizers, steps.updates
+        self.guards: list[Guard] = capture.guards
+        self.draws = capture.draws
+        self.watched = list(watched)
+        self.ends: list[int] = []
+        self.plans = [plan]
+        self.seen: list[Any] = [None]
+        self._replay: Any = None
+        self._run: Any = None
+
+    def run(self, inputs: Sequence[Tensor]) -> Any:
+        """Replay with these tensors: the outputs."""
+        if self._run is None:
+            body = _Body(self)
+            names = [f"x{k}" for k in range(len(self.plan.graph.inputs))]
+            lines = [f"def run_plan({', '.join(names)}):", *body.lines(1)]
+            source = "\n".join(lines) + "\n"
+            self._run = generated(source, f"<flowvm run {self.plan.name}>", body.own)
+        return self._run(*inputs)
+
+    def replay_for(self, call: Call) -> Callable[..., Any]:
+        """`replay_plan(graph, args, kwargs)`: the outputs, or MISS if the call is of another kind
+        than `call`.
+        """
+        if self._replay is None:
+            body = _Body(self)
+            test = CallTest(self, call, self.optimizers, self.plan.changed, body.own, body.known)
+            reads = bool(self.optimizers)  # their numbers, which are written after it
+            self._replay = test.before(body.lines, self.plan.name, alone=reads)
+        made: Callable[..., Any] = self._replay
+        return made
+
+
+def storages_of(tensors: Iterable[Tensor]) -> frozenset[int]:
+    """The storages that tensors are in."""
+    return frozenset(t._ref & w.STORAGE_MASK for t in tensors)
+
+
+def _no_gradient(c: Any, *gradients: Any) -> Any:
+    raise AutogradError(
+        "backward through the output of a graph: what led to it was replayed, not recorded.  Call "
+        "backward() inside build, or call the graph under flow.no_grad() if no gradient is wanted"
+    )
+
+
+_NO_GRADIENT = Recorded("graph", _no_gradient)
+
+
+# --- the generated functions --------------------------------------------------------------------
+
+
+class _Body:
+    """The lines that replay, and what they name."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+        self.own: dict[str, Any] = dict(compiled.plan.launching.own)
+        self.known: dict[int, str] = {}  # names of live numbers
+        self._at: dict[int, dict[int, str]] = {}  # the same, in each repetition
+
+    def lines(self, depth: int) -> list[str]:
+        """Draw, find the numbers, launch, and do what a step does to Python's numbers.
+
+        The user's frame is looked for from `depth` frames up.
+        """
+        made, own, lines = self.compiled, self.own, []
+        live, updates = made.plan.live, made.updates
+        lines += self._draws(max(made.plan.turns, default=0) + 1)
+        numbers: list[str] = []
+        for number, time in zip(live, made.plan.turns, strict=True):
+            found, (name,) = live_lines([number], own, self._known_at(time))
+            lines += found
+            numbers.append(name)
+        found, values = live_lines([cell for _, _, cell in updates], own, self.known)
+        lines += found
+        lines += [line[4:] for line in made.plan.launching.lines(numbers, depth)]
+        for k in made.ends:
+            meta = made.plan.graph.outputs[k].meta
+            own[f"end{k}"] = Node(_NO_GRADIENT, (), (), (), (), (), (meta,))
+            lines.append(f"o{k}._node = end{k}")
+        for k, ((owner, name, _), value) in enumerate(zip(updates, values, strict=True)):
+            own[f"owner{k}"], own[f"name{k}"] = owner, name
+            lines.append(f"owner{k}[name{k}] = {value}")
+        for k, (_, schedule) in enumerate(made.optimizers):
+            if schedule is not None:
+                own[f"schedule{k}"] = schedule
+                lines.append(f"schedule{k}.step()")
+        outputs = [f"o{k}" for k in range(len(made.plan.graph.outputs))]
+        tree = tree_text(made.structure, iter(outputs), own)
+        return [f"    {line}" for line in (*lines, f"return {tree}")]
+
+    def _draws(self, times: int) -> list[str]:
+        """Lines that draw, in the order of eager code: all draws of a repetition, then the next."""
+        lines = []
+        for time in range(times):
+            for k, (generator, _) in enumerate(self.compiled.draws):
+                self.own[f"generator{k}"] = generator
+                lines.append(f"d{k}_{time} = generator{k}.draw_now()")
+        return lines
+
+    def _known_at(self, time: int) -> dict[int, str]:
+        """The names of live numbers in this repetition."""
+        if time in self._at:
+            return self._at[time]
+        known = self._at[time] = self.known if time == 0 else {}
+        for k, (_, drawn) in enumerate(self.compiled.draws):
+            for leaf in _leaves(self.compiled.plan.live):
+                if leaf.owner is drawn:
+                    known[id(leaf)] = f"d{k}_{time}[{leaf.names[1]}]"
+        return known
+
+
+def _leaves(values: Sequence[Any]) -> list[Leaf]:
+    found: dict[int, Leaf] = {}
+    left, seen = list(values), set()
+    while left:
+        value = left.pop()
+        if isinstance(value, Leaf):
+            found[id(value)] = value
+        elif isinstance(value, Live) and id(value) not in seen:
+            seen.add(id(value))
+            left += value.operands
+    return list(found.values())

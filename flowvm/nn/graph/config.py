@@ -1,0 +1,223 @@
+"""What a user can set about how a graph is captured and compiled: `graph.config`.
+
+    graph.config.disable("fusion")                      # a pass left out
+    graph.config.enable_amp(True, dtype=flow.float16)   # OneFlow's names, where it has the thing
+    graph.config.set_gradient_accumulation_steps(4)
+
+A setting is part of what a call is looked up by, so one that changes after a capture makes the next
+call capture again, and one that is put back finds the Plan of before.  Nothing here does anything
+by itself: `Graph` and the passes read it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowvm.dtype import DType, float16
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.graph.passes.order import ORDERS
+from flowvm.graph.passes.passes import PASSES, pass_names
+
+if TYPE_CHECKING:
+    from flowvm.nn.module import Module
+
+__all__ = ["GraphConfig"]
+
+
+class GraphConfig:
+    """The settings of one graph; `print(graph.config)` shows them.
+
+    passes                       {name: whether it runs}, in the order in which they run
+    amp_dtype                    the dtype of mixed precision, None without
+    gradient_accumulation_steps  how many micro-batches a call takes, 1 without accumulation
+    checkpoints                  modules, or their paths, whose activations are computed again
+    order                        of execution: "speed", "memory", "auto" (memory where much of it
+                                 is needed), or "program", as code issued it
+    regst_num                    calls that may be in flight at one time, if build uses several
+                                 streams: how many copies of each register there are (2)
+    key                          all of it, hashable; another object after each change
+    """
+
+    def __init__(self) -> None:
+        self._off: set[str] = set()
+        self._amp: DType | None = None
+        self._accumulation = 1
+        self._checkpoints: tuple[Any, ...] = ()
+        self._order = ORDERS[0]
+        self._regst_num = 2
+        self._changed()
+
+    def _changed(self) -> None:
+        self.key: tuple[Any, ...] = (
+            tuple(sorted(self._off)),
+            self._amp,
+            self._accumulation,
+            self._checkpoints,
+            self._order,
+            self._regst_num,
+        )
+
+    # --- passes -------------------------------------------------------------------------------
+
+    @property
+    def passes(self) -> dict[str, bool]:
+        """Each pass by name, in the order in which they run, and whether it does; a copy."""
+        return {name: name not in self._off for name in PASSES}
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Names of the passes that are left out."""
+        return tuple(name for name in PASSES if name in self._off)
+
+    def enable(self, *names: str) -> None:
+        """Let these passes run; ArgumentError for a name that is none."""
+        self._off -= set(pass_names(names))
+        self._changed()
+
+    def disable(self, *names: str) -> None:
+        """Leave these passes out; ArgumentError for a name that is none."""
+        self._off |= set(pass_names(names))
+        self._changed()
+
+    # --- what has a setting of its own --------------------------------------------------------
+
+    @property
+    def amp_dtype(self) -> DType | None:
+        """The dtype of mixed precision, None without."""
+        return self._amp
+
+    def enable_amp(self, mode: bool = True, *, dtype: DType = float16) -> None:
+        """Run what is safe in `dtype`, float16 or bfloat16: `build` runs under `flow.autocast`.
+
+        ArgumentTypeError for a mode that is no bool or a dtype that is none, ArgumentError for one
+        that autocast does not have.
+        """
+        _expect(mode, bool, "enable_amp", "mode")
+        _expect(dtype, DType, "enable_amp", "dtype")
+        if not dtype.reduced:
+            raise ArgumentError(
+                f"enable_amp: dtype must be flow.float16 or flow.bfloat16, got {dtype!r}"
+            )
+        self._amp = dtype if mode else None
+        self._changed()
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """How many micro-batches a call takes."""
+        return self._accumulation
+
+    def set_gradient_accumulation_steps(self, value: int) -> None:
+        """Let a call take `value` micro-batches before it steps the optimizers.
+
+        ArgumentTypeError unless it is an int, ArgumentError unless it is positive.
+        """
+        if isinstance(value, bool):
+            raise ArgumentTypeError("set_gradient_accumulation_steps: value must be int, got bool")
+        _expect(value, int, "set_gradient_accumulation_steps", "value")
+        if value < 1:
+            raise ArgumentError(f"set_gradient_accumulation_steps: at least 1, got {value}")
+        self._accumulation = value
+        self._changed()
+
+    @property
+    def checkpoints(self) -> tuple[str | Module, ...]:
+        """Modules, or their paths ("model.blocks.0"), given to `checkpoint`."""
+        return self._checkpoints
+
+    def checkpoint(self, *modules: str | Module) -> None:
+        """Keep no activations of these modules: backward computes them again.
+
+        Each is a module, or its path as `print(graph)` shows it, "model.blocks.0"; none at all
+        takes back what was given before.  ArgumentTypeError for anything else.
+        """
+        from flowvm.nn.module import Module
+
+        for module in modules:
+            _expect(module, (str, Module), "checkpoint", "each argument")
+        new = tuple(m for m in dict.fromkeys(modules) if m not in self._checkpoints)
+        self._checkpoints = (*self._checkpoints, *new) if modules else ()
+        self._changed()
+
+    @property
+    def order(self) -> str:
+        """The order of execution: "auto" (default), "speed", "memory" or "program"."""
+        return self._order
+
+    @order.setter
+    def order(self, value: str) -> None:
+        if value not in ORDERS:
+            raise ArgumentError(f"order must be one of {', '.join(ORDERS)}, got {value!r}")
+        self._order = value
+        self._changed()
+
+    # --- OneFlow's names for some of them -----------------------------------------------------
+
+    def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
+        """Update many parameters by one kernel: the pass "updates"."""
+        self._switch("updates", mode, "allow_fuse_model_update_ops")
+
+    def enable_multi_tensor_update(self, mode: bool = True) -> None:
+        """The same."""
+        self._switch("updates", mode, "enable_multi_tensor_update")
+
+    def allow_fuse_add_to_output(self, mode: bool = True) -> None:
+        """Add to a gradient where it is computed: the pass "accumulate"."""
+        self._switch("accumulate", mode, "allow_fuse_add_to_output")
+
+    def enable_straighten_algorithm(self, mode: str = "MemoryFirst") -> None:
+        """The order of execution: "SpeedFirst", "MemoryFirst", or "Disable" for the code's own.
+
+        ArgumentError for another mode.
+        """
+        known = {"SpeedFirst": "speed", "MemoryFirst": "memory", "Disable": "program"}
+        if mode not in known:
+            raise ArgumentError(
+                f"enable_straighten_algorithm: mode must be one of {', '.join(known)}, got {mode!r}"
+            )
+        self.order = known[mode]
+
+    def _switch(self, name: str, mode: bool, function: str) -> None:
+        _expect(mode, bool, function, "mode")
+        (self.enable if mode else self.disable)(name)
+
+    @property
+    def regst_num(self) -> int:
+        """Calls that may be in flight at one time."""
+        return self._regst_num
+
+    @regst_num.setter
+    def regst_num(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
+            raise ArgumentError(f"regst_num must be an int from 1 to 1024, got {value!r}")
+        self._regst_num = value
+        self._changed()
+
+    # --- in print -----------------------------------------------------------------------------
+
+    def settings(self) -> list[str]:
+        """What differs from the defaults, in words."""
+        found = [f"without {', '.join(self.without)}"] if self._off else []
+        if self._amp is not None:
+            found.append(f"amp {self._amp!r}")
+        if self._accumulation > 1:
+            found.append(f"gradient accumulation over {self._accumulation} steps")
+        if self._checkpoints:
+            names = [m if isinstance(m, str) else type(m).__name__ for m in self._checkpoints]
+            found.append(f"checkpoints {', '.join(names)}")
+        if self._order != ORDERS[0]:
+            found.append(f"order {self._order}")
+        if self._regst_num != 2:
+            found.append(f"regst_num {self._regst_num}")
+        return found
+
+    def __repr__(self) -> str:
+        return f"(CONFIG: {'; '.join(self.settings()) or 'as it comes'})"
+
+
+def _expect(value: Any, kind: type | tuple[type, ...], function: str, what: str) -> None:
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        names = " or ".join(k.__name__ for k in kinds)
+        raise ArgumentTypeError(
+            f"{function}: {what} must be {names}, got {type(value).__name__} ({value!r})"
+        )

@@ -1,0 +1,361 @@
+"""nn.Graph: eager code, captured once for each kind of call and replayed as a Plan.
+
+    class Train(flow.nn.Graph):
+        def __init__(self, model, optimizer):
+            super().__init__()
+            self.model = model
+            self.add_optimizer(optimizer)
+
+        def build(self, x, y):
+            loss = F.cross_entropy(self.model(x), y)
+            loss.backward()
+            return loss
+
+    train = Train(model, optimizer)
+    loss = train(x, y)            # captures, compiles, runs; later calls replay
+
+Parameters and buffers are the modules' own: train with a graph, evaluate eagerly, or the other way
+round.  What a call may differ in without a new capture: the inputs' values, learning rates and
+step counts, random numbers.  Another Plan is captured, when it is first needed, for other
+structures of the arguments, shapes, dtypes, numbers among them, grad mode, other options of an
+optimizer or of the graph (`graph.config`), other settings or parameters of any module that was
+called, and other Python values of those that `build` reads (see `surroundings`).  Each new capture
+is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it necessary.
+
+Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
+at the end of a call; those of other leaves are in `.grad` afterwards, as eager code leaves them.
+
+Long because it is a Graph's public surface, method by method.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from flowvm.eager.interpreter import grad_enabled
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
+from flowvm.graph.capture.breaks import Breaks
+from flowvm.graph.capture.segments import Run, Segment
+from flowvm.graph.capture.trees import flatten
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.plan.plan import Plan
+from flowvm.nn.graph.build import GraphBuild
+from flowvm.nn.graph.calls import MISS, Call, thread_settings
+from flowvm.nn.graph.compiled import Compiled, storages_of
+from flowvm.nn.graph.explain import History, call_facts
+from flowvm.nn.graph.grads import Landed, Landing
+from flowvm.nn.graph.loading import load_runtime_state
+from flowvm.nn.graph.repr import graph_tree
+from flowvm.nn.graph.saving import runtime_state
+from flowvm.nn.graph.segments import Segmented
+from flowvm.nn.graph.state import graph_state, load_graph_state
+from flowvm.nn.graph.status import Status
+from flowvm.nn.graph.steps import inlining
+from flowvm.serialization import load, save
+from flowvm.vm.engine.tracebacks import cut
+
+if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
+    from flowvm.optim import Optimizer
+    from flowvm.profiler.views.passes import PassesView
+
+__all__ = ["Graph"]
+
+MAX_PLANS = 16  # of one graph; the one that was not called for longest goes first
+
+
+SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
+
+
+def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
+    """Whether a call's tensors share memory with variables that its Plans change."""
+    given = storages_of(leaves)
+    return any(not plan.changed.isdisjoint(given) for plan in compiled.plans)
+
+
+class Graph(GraphBuild):
+    """The base of graphs: subclass it, define `build`, call it like a function."""
+
+    _replay: Callable[..., Any] | None = None  # of the last call; see Compiled
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans: OrderedDict[Any, list[Compiled | Segmented | Landed]] = OrderedDict()
+        self._history = History()
+        self._lock = threading.RLock()
+        self._replay = None
+        self._own = frozenset(vars(self))
+
+    @staticmethod
+    def trace(function: Callable[..., Any]) -> Graph:
+        """A graph of a plain function, a method or a module; see `flow.compile`."""
+        from flowvm.nn.graph.function import compile
+
+        return compile(function)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        """A graph of copies of its modules and optimizers, captured when it is first called."""
+        made = memo[id(self)] = object.__new__(type(self))
+        Graph.__init__(made)
+        for name, value in vars(self).items():
+            if name not in self._own or name in ("name", "config", "_optimizers", "_scaler"):
+                vars(made)[name] = copy.deepcopy(value, memo)
+        return made
+
+    def __reduce__(self) -> Any:
+        raise ArgumentTypeError(
+            f"{self.name}: a graph cannot be pickled, nor copied but by copy.deepcopy; "
+            f"flow.save(graph.state_dict(), path) saves what it computes with"
+        )
+
+    def add_optimizer(self, optim: Optimizer, *, lr_sch: Any = None) -> None:
+        """Step `optim` at the end of every call, then `lr_sch`.
+
+        `build` calls `loss.backward()`; gradients are cleared and the step is taken by the graph.
+        """
+        from flowvm.optim import Optimizer
+        from flowvm.optim.lr_scheduler import ReduceLROnPlateau
+
+        if not isinstance(optim, Optimizer):
+            raise ArgumentTypeError(
+                f"add_optimizer takes a flow.optim.Optimizer, got {type(optim).__name__}"
+            )
+        if self._plans:
+            raise ArgumentError(f"{self.name}: add optimizers before the first call")
+        if isinstance(lr_sch, ReduceLROnPlateau):
+            raise ArgumentTypeError(
+                "add_optimizer cannot step a ReduceLROnPlateau, which needs the metric: call its "
+                "step(metric) after the graph's call"
+            )
+        self._optimizers.append((optim, lr_sch))
+
+    def set_grad_scaler(self, grad_scaler: GradScaler) -> None:
+        """Let `grad_scaler` scale what `build` calls backward() of, unscale the gradients, skip
+        steps in which one is not finite, and adapt.
+        """
+        from flowvm.amp import GradScaler
+
+        if not isinstance(grad_scaler, GradScaler):
+            raise ArgumentTypeError(
+                f"set_grad_scaler takes a flow.amp.GradScaler, got {type(grad_scaler).__name__}"
+            )
+        if self._plans:
+            raise ArgumentError(f"{self.name}: set the scaler before the first call")
+        self._scaler = grad_scaler
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph: the outputs, as `build` returns them.
+
+        They have no gradient: backward through one is an AutogradError.
+        """
+        try:
+            replay = self._replay
+            if replay is not None and (outputs := replay(self, args, kwargs)) is not MISS:
+                return outputs
+            leaves: list[Tensor] = []
+            structure = flatten((args, dict(sorted(kwargs.items())) if kwargs else kwargs), leaves)
+            if "_lock" not in self.__dict__:
+                raise ArgumentError(
+                    f"{type(self).__name__}.__init__ must begin with super().__init__()"
+                )
+            if inlining():
+                return self._inlined(args, kwargs)
+            with self._lock:
+                return self._call(structure, leaves, args, kwargs)
+        except FlowError as error:
+            cut(error)
+            raise
+
+    def _call(self, structure: Any, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
+        flows = tuple([t._node is not None and 1 + (not t._node.is_leaf) for t in leaves])
+        priors, there = self._landing.priors(leaves)
+        leaves += priors
+        settings = (flows, there, *thread_settings(), self.config.key, *self._options())
+        key = (structure, *[t._meta for t in leaves], *settings)
+        shares = False
+        for compiled in self._plans.get(key, ()):
+            if compiled.holds():
+                shares = _shares(compiled, leaves)
+                if not shares:
+                    self._plans.move_to_end(key)
+                    self._replay = None
+                    if not any(flows) and not isinstance(compiled, Landed):
+                        metas = [t._meta for t in leaves]
+                        call = Call(structure, metas, self.config.key, self._scaler)
+                        self._replay = compiled.replay_for(call)
+                    return compiled.run(leaves)
+                break
+        self._replay = None
+        for compiled in self._plans.get((*key, SHARED), ()) if shares else ():
+            if compiled.holds():
+                return compiled.run(leaves)
+        known = len(self._landing.leaves)
+        try:
+            made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
+        except CaptureError:
+            if len(self._landing.leaves) == known:
+                raise
+            return self._call(structure, leaves[: len(flows)], args, kwargs)
+        if made is None:  # the step makes state that is not there yet
+            return self._step_eagerly(args, kwargs)
+        return made.run(leaves)
+
+    # --- capture ------------------------------------------------------------------------------
+
+    def _compile(
+        self, key: Any, structure: Any, leaves: list[Tensor]
+    ) -> Compiled | Segmented | Landed | None:
+        there = self._landing.priors(leaves)[1]
+        facts = call_facts(structure, leaves, grad_enabled(), self.config, self._optimizers, there)
+        paths = {id(module): path for path, module in reversed([*self._modules()])}
+        why = self._history.reason(facts, self._plans.get(key, ()), paths)
+        breaks = Breaks(Run(leaves), self._optimized)
+        self._status = Status(self.name, self._debug)
+        with self._status.shown(), breaks:
+            self._status.stage("capturing")
+            made = self._capture(structure, leaves, breaks)
+        if made is None:
+            return None
+        compiled: Compiled | Segmented | Landed = made
+        if breaks.path:
+            capture_on = functools.partial(self._capture_on, structure)
+            compiled = Segmented(capture_on, breaks, self._optimizers)
+        if self._landing.leaves:
+            compiled = Landed(compiled, self._landing)
+        if _shares(compiled, leaves):
+            key = (*key, SHARED)
+            why = why and "an argument shares memory with a variable that build changes"
+        same = self._plans.setdefault(key, [])
+        same.insert(0, compiled)
+        del same[MAX_PLANS:]
+        self._history.add(self.name, facts, why, len(self.plans))
+        self._status.done(sum(len(plan.tasks) for plan in compiled.plans), lambda: repr(self))
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+            self._history.drop(self.name, MAX_PLANS)
+        return compiled
+
+    def _capture_on(
+        self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks
+    ) -> Segment | None:
+        """Capture what follows the segments that ran; the last segment."""
+        with breaks:
+            return None if self._capture(structure, leaves, breaks) is None else breaks.last
+
+    # --- looking at it ------------------------------------------------------------------------
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The Plans compiled so far, the last one called last."""
+        found = [compiled for same in self._plans.values() for compiled in same]
+        return [plan for compiled in found for plan in compiled.plans]
+
+    @property
+    def graphs(self) -> list[LogicalGraph]:
+        """What was captured for each of them."""
+        return [plan.graph for plan in self.plans]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the training: of modules by attribute, of optimizers, schedules, scaler.
+
+        {"model": {...}, "optimizers": [...], "lr_schedulers": [...], "grad_scaler": {...}}
+        """
+        return graph_state(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over a `state_dict()`, before the first call or later.
+
+        ArgumentTypeError and ArgumentError for one that does not fit; strict=False takes what fits.
+        """
+        with self._lock:
+            load_graph_state(self, state_dict, strict)
+
+    def runtime_state_dict(self) -> dict[str, Any]:
+        """The compiled Plans as plain data, for `load_runtime_state_dict` in another process.
+
+        Values of parameters are not in it: `state_dict()` has those.  ArgumentError for a graph
+        that was not called yet, that runs in segments or on several streams, or that uses a tensor
+        which has no name (no attribute, closure variable or global).
+        """
+        with self._lock:
+            return runtime_state(self)
+
+    def load_runtime_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the Plans of an equal graph of another process: calls of the kinds that it knew
+        run without a capture.
+
+        Optimizers need their state before (`load_state_dict`).  ArgumentError for what is damaged,
+        of another version, or for which a variable, an operator or a module's code here differs.
+        """
+        with self._lock:
+            load_runtime_state(self, state_dict)
+
+    def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write `runtime_state_dict()` to a file."""
+        save(self.runtime_state_dict(), f)
+
+    def load(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Take over the Plans that `save` wrote; see `load_runtime_state_dict`."""
+        self.load_runtime_state_dict(load(f))
+
+    @property
+    def plan(self) -> Plan:
+        """The Plan that was compiled or looked up last; ArgumentError before the first call."""
+        if not self._plans:
+            raise ArgumentError(f"{self.name} has no plan before its first call")
+        return next(reversed(self._plans.values()))[0].plans[-1]
+
+    def debug(self, v_level: int = 1) -> None:
+        """Say on stderr what is captured and compiled from now on.
+
+        0 nothing, 1 each capture, 2 each pass, 3 the tree of the graph.  ArgumentError for another
+        level.
+        """
+        if v_level not in (0, 1, 2, 3):
+            raise ArgumentError(f"debug: v_level must be 0, 1, 2 or 3, got {v_level!r}")
+        self._debug = v_level
+
+    def reset(self) -> None:
+        """Forget all Plans: the next call captures anew."""
+        with self._lock:
+            self._replay = None
+            self._plans.clear()
+            self._history = History()
+            self._landing = Landing()
+
+    def explain(self) -> str:
+        """Which Plans there are, what made a new capture necessary each time, and on a GPU whether
+        launches go by a CUDA graph, or why not.
+        """
+        count = len(self.plans)
+        lines = [f"{self.name}: {count} plan{'s' * (count != 1)}"]
+        for plan in self.plans:
+            lines.append(f"  {plan!r}")
+            if plan.device_graph is not None:
+                lines += [f"    {line}" for line in plan.device_graph.lines]
+        for same in self._plans.values():
+            lines += [
+                f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()
+            ]
+        lines += [f"  {line}" for line in self._history.lines()]
+        return "\n".join(lines)
+
+    def compare(self) -> PassesView:
+        """The graph that was called last before and after the passes, side by side; what each pass
+        merged, removed and added.  ArgumentError before the first call.
+        """
+        return self.plan.passes
+
+    def __repr__(self) -> str:
+        """A tree: configuration, modules with parameters and operators, inputs and outputs."""
+        if "_lock" not in self.__dict__:
+            return f"<{type(self).__name__} without a call of super().__init__()>"
+        last = next(reversed(self._plans.values()))[0].plans if self._plans else []
+        return graph_tree(self.name, self.config, self._modules(), self._optimizers, last)

@@ -1,0 +1,167 @@
+"""Optimizers inside a capture: numbers that stay live, steps that become part of the graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from flowvm.eager.interpreter import current_recorder, departing
+from flowvm.eager.live import Leaf, Live
+from flowvm.errors import CaptureError
+from flowvm.graph.capture.capture import Capture
+from flowvm.nn.graph.precision import step_all
+
+if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
+    from flowvm.optim import Optimizer
+
+__all__ = ["Steps", "eager_step", "fixed_options", "inlining", "is_several"]
+
+
+class _Local(threading.local):
+    eager = 0  # steps that this thread is in
+
+
+_local = _Local()
+
+
+@contextmanager
+def eager_step() -> Iterator[None]:
+    """Code runs eagerly inside, that of graphs which it calls too."""
+    _local.eager += 1
+    try:
+        with departing():
+            yield
+    finally:
+        _local.eager -= 1
+
+
+def inlining() -> bool:
+    """Whether a graph that is called now is to run as a part of what is around it."""
+    return _local.eager > 0 or current_recorder() is not None
+
+
+def fixed_options(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
+    """What of a group's options a capture depends on: those that are not live, and how many numbers
+    those have that are live and several.
+    """
+    return {
+        name: ("numbers", len(value)) if is_several(optimizer, name, value) else value
+        for name, value in group.items()
+        if not (name in optimizer.live_options and _is_number(value))
+    }
+
+
+def is_several(optimizer: Optimizer, name: str, value: Any) -> bool:
+    """Whether an option is a tuple or list of live numbers."""
+    several = name in optimizer.live_options and isinstance(value, (tuple, list))
+    return several and all(map(_is_number, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, Live)) and not isinstance(value, bool)
+
+
+class Steps:
+    """Optimizers inside a capture: their numbers are live, and their steps are captured.
+
+    Numbers in an optimizer's state (step counts) become live cells; what the step makes of them is
+    computed again for each replay, from the numbers of the moment: `updates`.
+    """
+
+    def __init__(
+        self,
+        optimizers: list[tuple[Optimizer, Any]],
+        capture: Capture,
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.optimizers, self.capture, self.scaler = optimizers, capture, scaler
+        self.updates: list[tuple[dict[Any, Any], Any, Live]] = []
+        self._saved: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._several: dict[Any, tuple[Leaf, ...]] = {}  # of (group, option): live numbers there
+        self._known: list[set[Any]] = []
+        self.made_state = False
+
+    def __enter__(self) -> Steps:
+        for number, (optimizer, _) in enumerate(self.optimizers):
+            self._known.append({(p, name) for p, e in optimizer.state.items() for name in e})
+            for place, group in enumerate(optimizer.param_groups):
+                for name, value in group.items():
+                    text = name if len(optimizer.param_groups) == 1 else f"{name}[{place}]"
+                    key = ("option", number, place, name)
+                    if is_several(optimizer, name, value):
+                        self._make_several_live(group, name, key, text)
+                    elif name in optimizer.live_options and _is_number(value):
+                        self._make_live(group, name, key, text)
+            self._make_state_live(number, optimizer)
+        return self
+
+    def _make_state_live(self, number: int, optimizer: Optimizer) -> None:
+        """Numbers that are equal now (step counts) become one, as long as they stay equal."""
+        params = {p: k for k, p in enumerate(optimizer._all_params())}
+        first: dict[Any, Leaf] = {}
+        for param, entry in optimizer.state.items():
+            for name, value in entry.items():
+                if not isinstance(value, (int, float)) or isinstance(value, bool):
+                    continue
+                known = first.get((name, type(value), value))
+                if known is None:
+                    key = ("state", number, params.get(param, -1), name)
+                    text = f"{name}[{key[2]}]" if any(n == name for n, *_ in first) else name
+                    leaf = self._make_live(entry, name, key, text)
+                    first[name, type(value), value] = leaf
+                else:
+                    if not known.others:
+                        self.capture.guards.append((known.alike, True))
+                    known.others.append(entry)
+                    self._saved.append((entry, name, value))
+                    entry[name] = known
+
+    def _make_several_live(
+        self, group: dict[str, Any], name: str, key: tuple[Any, ...], text: str
+    ) -> None:
+        value, guards = group[name], self.capture.guards
+        leaves = tuple(
+            Leaf(group, (name, k), guards, (*key, k), f"{text}[{k}]") for k in range(len(value))
+        )
+        self._saved.append((group, name, value))
+        group[name] = self._several[id(group), name] = leaves
+
+    def _make_live(self, owner: dict[Any, Any], name: Any, key: tuple[Any, ...], text: str) -> Leaf:
+        value = owner[name]
+        self._saved.append((owner, name, value))
+        leaf = owner[name] = Leaf(owner, (name,), self.capture.guards, key, text)
+        return leaf
+
+    def take(self) -> None:
+        """Capture one step of each optimizer."""
+        self.capture.phase = "optimizer"
+        step_all(self.optimizers, self.scaler)
+
+    def __exit__(self, *error: object) -> None:
+        cells = [(owner, name, owner[name]) for owner, name, _ in self._saved]
+        for owner, name, value in self._saved:
+            owner[name] = value
+        for (optimizer, _), known in zip(self.optimizers, self._known, strict=True):
+            for param, entry in list(optimizer.state.items()):
+                for name in [n for n in entry if (param, n) not in known]:
+                    self.made_state = True
+                    del entry[name]
+                if not entry:
+                    del optimizer.state[param]
+        for owner, name, cell in cells:
+            if isinstance(cell, Live) and not isinstance(cell, Leaf):
+                self.updates.append((owner, name, cell))
+        if error == (None, None, None):
+            self._check_several(cells)
+
+    def _check_several(self, cells: list[tuple[dict[Any, Any], Any, Any]]) -> None:
+        for owner, name, cell in cells:
+            if self._several.get((id(owner), name), cell) is not cell:
+                raise CaptureError(
+                    f"an optimizer's step changes the option {name!r}, several numbers, which a "
+                    f"replay would not do: let a schedule change it, or leave it out of "
+                    f"live_options"
+                )

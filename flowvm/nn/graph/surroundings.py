@@ -1,0 +1,258 @@
+"""What Python code sees besides its arguments, as it was before a capture ran it.
+
+A capture runs Python once.  What that code read on the way is frozen in the Plan: attributes of the
+graph and of every module called, closures, globals, the optimizers' state.  `Surroundings` finds
+all of it and makes the `watchers` that say, at each call, whether it is as it was *before the code
+ran*.  So code that changes what it reads (`self.count += 1`) is captured anew at each call, which
+is slow, said, and right.
+
+What cannot be right is an error, in `settle`: a tensor that the code computed and left in a place
+whose tensor it had read, or in a list or dict.  A replay assigns and appends nothing.
+
+How names are found: the bytecode of the user's functions (not of flowvm or installed libraries)
+says which globals, closure variables and attributes of those it loads; functions among them are
+looked into.  What stays unseen: what library code reads, attributes that a property or getattr
+computes, writes past a module's __setattr__, files, clocks and the like.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Collection, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CaptureError
+from flowvm.nn.graph.names import is_library, loads_of
+from flowvm.nn.graph.watchers import (
+    MISSING,
+    Modules,
+    Others,
+    View,
+    content_of,
+    items_of,
+    new_items,
+    random_states,
+    restore,
+)
+from flowvm.nn.module import Module
+from flowvm.vm.engine.lines import is_internal
+
+if TYPE_CHECKING:
+    from flowvm.graph.capture.capture import Capture
+    from flowvm.optim import Optimizer
+
+__all__ = ["Surroundings"]
+
+DEPTH = 3  # of containers in containers
+TABLES = ("_parameters", "_buffers", "_modules")
+CONTAINERS = (list, dict, set, deque)
+
+
+class Surroundings:
+    """Everything remembered for one capture.
+
+    `watchers` are what a Plan asks at each call: each has `holds()`, `difference()` and `gated`.
+    """
+
+    def __init__(self) -> None:
+        self.modules, self.others = Modules(), Others()
+        self.watchers: tuple[Modules, Others] = (self.modules, self.others)
+        self._looked: set[Any] = set()
+        self._random = random_states()
+
+    # --- looking, before the code runs --------------------------------------------------------
+
+    def add_graph(self, graph: Any, without: Collection[str]) -> None:
+        """A graph's attributes, but for those that all graphs have, and what its build reads."""
+        own = vars(graph)
+        for name in own:
+            if name not in without and not name.startswith("__"):
+                self._add(graph.name, own, name)
+        self.add_function(type(graph).build, graph, graph.name)
+
+    def add_module(self, module: Module, label: str) -> None:
+        """All that a module holds, the hooks on it, what its forward reads, and its children."""
+        if id(module) in self._looked:
+            return
+        self._looked.add(id(module))
+        own, found = module.__dict__, self.modules
+        for name in own:
+            if name not in TABLES and name not in ("_transient", "_hooks"):
+                self._add(label, own, name)
+        for name in TABLES:
+            found.tables[id(own[name])] = (label, own[name], items_of(own[name]))
+        found.optional.append((own, "forward", own.get("forward", MISSING), f"{label}.forward"))
+        hooks = own.get("_hooks", MISSING)
+        found.optional.append((own, "_hooks", hooks, f"the hooks of {label}"))
+        for name in () if hooks is MISSING else hooks.__slots__:
+            table = getattr(hooks, name)
+            if isinstance(table, dict):
+                found.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
+        self.add_function(type(module).forward, module, label)
+
+    def add_optimizer(self, optimizer: Optimizer) -> None:
+        """Its parameters, and the tensors of its state."""
+        found, label = self.others, type(optimizer).__name__
+        state = optimizer.state
+        found.entries.append((vars(optimizer), "state", state, label))
+        found.contents[id(state)] = (f"{label}.state", state, items_of(state))
+        for entry in state.values():
+            for name, value in entry.items():
+                if isinstance(value, Tensor):
+                    found.entries.append((entry, name, value, f"{label}.state"))
+        for group in optimizer.param_groups:
+            params = group["params"]
+            found.contents[id(params)] = (f"{label}'s parameters", params, items_of(params))
+
+    def add_function(self, function: Any, bound: Any = None, label: str = "") -> None:
+        """Globals, closure variables and attributes of them that a user's function loads.
+
+        `bound` is the object that its first parameter stands for, `label` what that is called.
+        """
+        while isinstance(function, (MethodType, functools.partial)):
+            if isinstance(function, MethodType):
+                bound, label = function.__self__, label or type(function.__self__).__name__
+                function = function.__func__
+            else:
+                function = function.func
+        if not isinstance(function, FunctionType) or is_library(function.__code__):
+            return
+        code = function.__code__
+        if (function, id(bound)) in self._looked:
+            return
+        self._looked.add((function, id(bound)))
+        if isinstance(bound, Module):
+            self.add_module(bound, label)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        for kind, name, attributes in loads_of(code):
+            if kind == "global":
+                if name in function.__globals__:
+                    value = self._add("", function.__globals__, name)
+                    self._follow(value, name, attributes)
+            elif kind == "closure" and name in cells:
+                self._follow(self._add_cell(name, cells[name]), name, attributes)
+            elif kind == "self" and bound is not None:
+                self._follow(bound, label, attributes)
+
+    def _follow(self, value: Any, label: str, attributes: tuple[str, ...]) -> None:
+        """Attributes of attributes, as far as they are plain: `config.model.scale`."""
+        for name in attributes:
+            if isinstance(value, Tensor) or value is MISSING or _is_ours(value):
+                return
+            try:
+                own = vars(value)
+            except TypeError:
+                return
+            if name not in own:
+                self.add_function(getattr(type(value), name, None), value, label)
+                return
+            value = self._add(label, own, name)
+            label = f"{label}.{name}"
+
+    def _add(self, label: str, mapping: Mapping[str, Any], name: str) -> Any:
+        """Remember one entry of a mapping; its value."""
+        value = mapping[name]
+        if isinstance(value, ModuleType):
+            return value
+        of_module = "_modules" in mapping and "_parameters" in mapping
+        views = self.modules.views if of_module else self.others.views
+        view = views.get(id(mapping))
+        if view is None:
+            view = views[id(mapping)] = View(label, mapping)
+        if name not in view.then:
+            view.then[name] = value
+            self._look_into(value, view.text(name), 0)
+        return value
+
+    def _add_cell(self, name: str, cell: Any) -> Any:
+        value = content_of(cell)
+        if id(cell) not in self.others.cells:
+            self.others.cells[id(cell)] = (name, cell, value)
+            self._look_into(value, name, 0)
+        return value
+
+    def _look_into(self, value: Any, label: str, depth: int) -> None:
+        if isinstance(value, Tensor):
+            place = (label, value, value._ref, value._node is None)
+            self.modules.tensors.setdefault(id(value), place)
+        elif isinstance(value, Module):
+            self.add_module(value, label)
+        elif type(value) in CONTAINERS and id(value) not in self.others.contents:
+            items = items_of(value)
+            self.others.contents[id(value)] = (label, value, items)
+            for item in items if depth < DEPTH else ():
+                self._look_into(item, label, depth + 1)
+        elif isinstance(value, (FunctionType, MethodType, functools.partial)):
+            self.add_function(value)
+
+    # --- after it ran ------------------------------------------------------------------------
+
+    def settle(self, capture: Capture) -> None:
+        """Refuse what the code left behind and no replay can, and be ready to be asked.
+
+        CaptureError for a computed tensor that took the place of one that the code uses, or that
+        went into a container; what was there before is put back.
+        """
+        for view in (*self.modules.views.values(), *self.others.views.values()):
+            for name, then in list(view.then.items()):
+                now = view.mapping.get(name, MISSING)
+                if not _is_computed(now, capture) or not isinstance(then, Tensor) or now is then:
+                    continue
+                if capture.is_used(then):
+                    view.mapping[name] = then  # type: ignore[index]
+                    for _, table, items in self.modules.tables.values():
+                        restore(table, items)
+                    _refuse_assignment(view.text(name), capture.made_at(now))
+                del view.then[name]  # left to be looked at, which is an error then
+        for key, (name, cell, then) in list(self.others.cells.items()):
+            now = content_of(cell)
+            if _is_computed(now, capture) and isinstance(then, Tensor) and now is not then:
+                if capture.is_used(then):
+                    cell.cell_contents = then
+                    _refuse_assignment(name, capture.made_at(now))
+                del self.others.cells[key]
+        for key, (_, table, items) in list(self.modules.tables.items()):
+            if any(_is_computed(item, capture) for item in new_items(table, items)):
+                del self.modules.tables[key]  # the attribute was looked at above
+        for label, container, items in self.others.contents.values():
+            new = [i for i in new_items(container, items) if _is_computed(i, capture)]
+            if new:
+                restore(container, items)
+                raise CaptureError(
+                    f"build puts a tensor that it computes{_at(capture.made_at(new[0]))} into "
+                    f"{label}: a replay puts nothing there, and the tensor has no value.  Return "
+                    f"it from build() instead"
+                )
+        if random_states() != self._random:
+            self.others.random = self._random
+        self._looked.clear()
+        for watcher in self.watchers:
+            watcher.ready()
+
+
+def _at(line: str) -> str:
+    return f" ({line})" if line else ""
+
+
+def _refuse_assignment(label: str, line: str) -> None:
+    raise CaptureError(
+        f"build reads {label} and then puts a tensor there that it computed{_at(line)}: a replay "
+        f"assigns nothing, so each call would begin with the old one.  Change it in place "
+        f"({label}.copy_(...)), or take it as an argument and return the new one"
+    )
+
+
+def _is_computed(value: Any, capture: Capture) -> bool:
+    return isinstance(value, Tensor) and capture.holds(value)
+
+
+def _is_ours(value: Any) -> bool:
+    """An object of flowvm's that is no module: an optimizer, a generator, a graph."""
+    if isinstance(value, (Module, ModuleType)):
+        return False
+    module = sys.modules.get(type(value).__module__)
+    return is_internal(getattr(module, "__file__", None) or "")

@@ -1,0 +1,292 @@
+"""Containers: modules that hold modules or parameters and, Sequential apart, have no forward.
+
+Sequential, ModuleList and ParameterList name what they hold "0", "1", ...; whatever changes their
+length renumbers the rest, so a name is always the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Self, SupportsIndex, TypeVar, overload
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError, OutOfRangeError
+from flowvm.nn.module import Module
+from flowvm.nn.parameter import Parameter
+
+__all__ = ["Identity", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
+
+M = TypeVar("M")
+
+
+class Identity(Module):
+    """Returns its input; takes any arguments, so that it can stand in for any layer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
+
+
+class _Numbered(Module, Generic[M]):
+    """What the list-like containers share: `_items` is the table whose names are indices."""
+
+    _kind: str
+
+    def _items(self) -> dict[str, Any]:
+        table: dict[str, Any] = getattr(self, self._kind)
+        return table
+
+    def _renumber(self, items: Iterable[M]) -> None:
+        new = list(items)
+        for name in list(self._items()):
+            delattr(self, name)
+        for item in new:
+            self.append(item)
+
+    def _index(self, index: SupportsIndex) -> int:
+        i = index.__index__()
+        if not -len(self) <= i < len(self):
+            raise OutOfRangeError(
+                f"index {i} is out of range for {type(self).__name__} of {len(self)}"
+            )
+        return i % len(self)
+
+    def append(self, item: M) -> Self:
+        """Add at the end."""
+        name = str(len(self))
+        if self._kind == "_modules":
+            self.add_module(name, item)  # type: ignore[arg-type]
+        else:
+            self.register_parameter(name, item)  # type: ignore[arg-type]
+        return self
+
+    def extend(self, items: Iterable[M]) -> Self:
+        """Add several at the end."""
+        for item in list(items):
+            self.append(item)
+        return self
+
+    def insert(self, index: int, item: M) -> Self:
+        """Add in front of the one at `index`."""
+        items = list(self)
+        items.insert(index, item)
+        self._renumber(items)
+        return self
+
+    def pop(self, index: SupportsIndex = -1) -> M:
+        """Remove and return the one at `index`."""
+        item = self[index]
+        del self[index]
+        return item
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> M: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> M | Self:
+        if isinstance(index, slice):
+            return type(self)._of(list(self)[index])
+        item: M = self._items()[str(self._index(index))]
+        return item
+
+    def __setitem__(self, index: SupportsIndex, item: M) -> None:
+        self._put(self._kind, str(self._index(index)), self._accepted(item))
+
+    def __delitem__(self, index: SupportsIndex | slice) -> None:
+        items = list(self)
+        del items[index if isinstance(index, slice) else self._index(index)]
+        self._renumber(items)
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self._items().values())
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __contains__(self, item: object) -> bool:
+        return any(item is held for held in self)
+
+    def __add__(self, other: Iterable[M]) -> Self:
+        return type(self)._of([*self, *other])
+
+    def __iadd__(self, other: Iterable[M]) -> Self:
+        return self.extend(other)
+
+    @classmethod
+    def _of(cls, items: list[M]) -> Self:
+        return cls(items)  # type: ignore[call-arg]
+
+    def _accepted(self, item: M) -> M:
+        kind = Module if self._kind == "_modules" else Parameter
+        if not isinstance(item, kind):
+            raise ArgumentTypeError(
+                f"{type(self).__name__} holds {kind.__name__}s, got {type(item).__name__}"
+            )
+        return item
+
+
+class Sequential(_Numbered[Module]):
+    """Calls its modules one after the other.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> net = nn.Sequential({"hidden": nn.Linear(4, 8), "out": nn.Linear(8, 2)})
+    """
+
+    _kind = "_modules"
+
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
+        super().__init__()
+        named: Mapping[str, Any] = {str(i): module for i, module in enumerate(modules)}
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            named = modules[0]
+        for name, module in named.items():
+            self.add_module(name, self._accepted(module))
+
+    def forward(self, input: Any) -> Any:
+        for module in self._modules.values():
+            input = module(input)  # type: ignore[misc]
+        return input
+
+    @classmethod
+    def _of(cls, items: list[Module]) -> Self:
+        return cls(*items)
+
+    def __getitem__(self, index: Any) -> Any:
+        names = list(self._modules)
+        if isinstance(index, slice):
+            kept: Mapping[str, Any] = {name: self._modules[name] for name in names[index]}
+            return type(self)(kept)
+        return self._modules[names[self._index(index)]]
+
+    def __setitem__(self, index: SupportsIndex, item: Module) -> None:
+        self._put("_modules", list(self._modules)[self._index(index)], self._accepted(item))
+
+
+class ModuleList(_Numbered[Module]):
+    """A list of modules, each of them a child."""
+
+    _kind = "_modules"
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        for module in modules:
+            self.append(self._accepted(module))
+
+
+class ParameterList(_Numbered[Parameter]):
+    """A list of parameters; a plain Tensor put in becomes a Parameter."""
+
+    _kind = "_parameters"
+
+    def __init__(self, values: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        for value in values:
+            self.append(value)
+
+    def append(self, item: Tensor) -> Self:
+        return super().append(self._accepted(item))
+
+    def _accepted(self, item: Tensor) -> Parameter:
+        return item if isinstance(item, Parameter) else Parameter(item)
+
+    def extra_repr(self) -> str:
+        return _listed(self._parameters)
+
+
+class _Keyed(Module, Generic[M]):
+    """What the dict-like containers share."""
+
+    _kind: str
+
+    def _items(self) -> dict[str, Any]:
+        table: dict[str, Any] = getattr(self, self._kind)
+        return table
+
+    def __getitem__(self, key: str) -> M:
+        if key not in self._items():
+            raise KeyError(f"{type(self).__name__} has no {key!r}; it has {list(self._items())}")
+        item: M = self._items()[key]
+        return item
+
+    def __delitem__(self, key: str) -> None:
+        del self._items()[key]
+        del self.__dict__[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items())
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items()
+
+    def __setitem__(self, key: str, item: Any) -> None:
+        raise NotImplementedError
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return self._items().keys()
+
+    def values(self) -> Iterable[M]:
+        """What they name."""
+        return self._items().values()
+
+    def items(self) -> Iterable[tuple[str, M]]:
+        """(name, what it names)."""
+        return self._items().items()
+
+    def pop(self, key: str) -> M:
+        """Remove and return."""
+        item = self[key]
+        del self[key]
+        return item
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for key in list(self._items()):
+            del self[key]
+
+    def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add or replace several."""
+        for key, item in items.items() if isinstance(items, Mapping) else items:
+            self[key] = item
+
+
+class ModuleDict(_Keyed[Module]):
+    """A dict of modules, each of them a child."""
+
+    _kind = "_modules"
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
+        super().__init__()
+        self.update(modules)
+
+    def __setitem__(self, key: str, item: Module) -> None:
+        self.add_module(key, item)
+
+
+class ParameterDict(_Keyed[Parameter]):
+    """A dict of parameters; a plain Tensor put in becomes a Parameter."""
+
+    _kind = "_parameters"
+
+    def __init__(self, values: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = ()) -> None:
+        super().__init__()
+        self.update(values)
+
+    def __setitem__(self, key: str, item: Tensor) -> None:
+        self.register_parameter(key, item if isinstance(item, Parameter) else Parameter(item))
+
+    def extra_repr(self) -> str:
+        return _listed(self._parameters)
+
+
+def _listed(params: Mapping[str, Parameter | None]) -> str:
+    return "\n".join(
+        f"({name}): Parameter of shape {tuple(param.shape)}, {param.dtype}"
+        for name, param in params.items()
+        if param is not None
+    )

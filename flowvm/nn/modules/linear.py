@@ -1,0 +1,151 @@
+"""Affine layers, and the two that only reshape between them.
+
+Weights start as in PyTorch: uniform within 1 / sqrt(fan_in), which is what kaiming_uniform_ with
+a = sqrt(5) comes to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flowvm import ops
+from flowvm.eager.tensor import Tensor
+from flowvm.nn import functional as F
+from flowvm.nn import init
+from flowvm.nn.module import Module
+from flowvm.nn.modules._check import channels, integer
+from flowvm.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+    from flowvm.dtype import DType
+
+__all__ = ["Bilinear", "Flatten", "Linear", "Unflatten"]
+
+
+class Linear(Module):
+    """y = x @ weight.T + bias, over the last dimension of x.
+
+    >>> nn.Linear(20, 30)(flow.randn(128, 20)).shape
+    flow.Size([128, 30])
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = integer(self, "in_features", in_features)
+        self.out_features = integer(self, "out_features", out_features)
+        self.weight = Parameter(
+            ops.empty((self.out_features, self.in_features), device=device, dtype=dtype)
+        )
+        self.register_parameter(
+            "bias",
+            Parameter(ops.empty(self.out_features, device=device, dtype=dtype)) if bias else None,
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class Bilinear(Module):
+    """y_k = x1 @ weight_k @ x2 + bias_k, over the last dimensions of x1 and x2."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        self.in1_features = integer(self, "in1_features", in1_features, 1)
+        self.in2_features = integer(self, "in2_features", in2_features)
+        self.out_features = integer(self, "out_features", out_features)
+        shape = (self.out_features, self.in1_features, self.in2_features)
+        self.weight = Parameter(ops.empty(shape, device=device, dtype=dtype))
+        self.register_parameter(
+            "bias",
+            Parameter(ops.empty(self.out_features, device=device, dtype=dtype)) if bias else None,
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        bound = 1 / math.sqrt(self.in1_features)
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        channels(self, input1, -1, self.in1_features, "in1_features")
+        channels(self, input2, -1, self.in2_features, "in2_features")
+        return F.bilinear(input1, input2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
+        )
+
+
+class Flatten(Module):
+    """One dimension in place of start_dim..end_dim; by default everything after the batch."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim = start_dim
+        self.end_dim = end_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = ops.flatten(input, self.start_dim, self.end_dim)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """Dimension `dim` spread over the sizes `unflattened_size`, one of which may be -1."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        super().__init__()
+        self.dim = dim
+        self.unflattened_size = tuple(integer(self, "size", s, -1) for s in unflattened_size)
+
+    def forward(self, input: Tensor) -> Tensor:
+        dim = self.dim % max(1, input.ndim)
+        shape = tuple(input.shape)
+        return ops.reshape(input, (*shape[:dim], *self.unflattened_size, *shape[dim + 1 :]))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

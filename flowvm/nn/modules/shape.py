@@ -1,0 +1,167 @@
+"""Layers that rearrange or resize images: patches, shuffles, upsampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowvm.eager.tensor import Tensor
+from flowvm.nn import functional as F
+from flowvm.nn.module import Module
+from flowvm.nn.modules._check import IntOrPair, integer, sizes
+
+__all__ = [
+    "ChannelShuffle",
+    "Fold",
+    "PixelShuffle",
+    "PixelUnshuffle",
+    "Unfold",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
+]
+
+
+class Unfold(Module):
+    """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix."""
+
+    def __init__(
+        self,
+        kernel_size: IntOrPair,
+        dilation: IntOrPair = 1,
+        padding: IntOrPair = 0,
+        stride: IntOrPair = 1,
+    ) -> None:
+        super().__init__()
+        self.kernel_size = sizes(self, "kernel_size", kernel_size, 2, 1)
+        self.dilation = sizes(self, "dilation", dilation, 2, 1)
+        self.padding = sizes(self, "padding", padding, 2)
+        self.stride = sizes(self, "stride", stride, 2, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return (
+            f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, "
+            f"stride={self.stride}"
+        )
+
+
+class Fold(Unfold):
+    """Columns of patches added up to images of `output_size`."""
+
+    def __init__(
+        self,
+        output_size: IntOrPair,
+        kernel_size: IntOrPair,
+        dilation: IntOrPair = 1,
+        padding: IntOrPair = 0,
+        stride: IntOrPair = 1,
+    ) -> None:
+        super().__init__(kernel_size, dilation, padding, stride)
+        self.output_size = sizes(self, "output_size", output_size, 2, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.fold(
+            input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride
+        )
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {super().extra_repr()}"
+
+
+class PixelShuffle(Module):
+    """(..., C * r * r, H, W) to (..., C, H * r, W * r)."""
+
+    def __init__(self, upscale_factor: int) -> None:
+        super().__init__()
+        self.upscale_factor = integer(self, "upscale_factor", upscale_factor, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pixel_shuffle(input, self.upscale_factor)
+
+    def extra_repr(self) -> str:
+        return f"upscale_factor={self.upscale_factor}"
+
+
+class PixelUnshuffle(Module):
+    """(..., C, H * r, W * r) to (..., C * r * r, H, W)."""
+
+    def __init__(self, downscale_factor: int) -> None:
+        super().__init__()
+        self.downscale_factor = integer(self, "downscale_factor", downscale_factor, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pixel_unshuffle(input, self.downscale_factor)
+
+    def extra_repr(self) -> str:
+        return f"downscale_factor={self.downscale_factor}"
+
+
+class ChannelShuffle(Module):
+    """(N, C, *) with the channels of `groups` groups dealt in turn."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = integer(self, "groups", groups, 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.channel_shuffle(input, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
+
+
+class Upsample(Module):
+    """Images of `size`, or `scale_factor` times as large; see `functional.interpolate`."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.scale_factor = scale_factor
+        self.mode = mode
+        self.align_corners = align_corners
+        self.recompute_scale_factor = recompute_scale_factor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.interpolate(
+            input,
+            self.size,
+            self.scale_factor,
+            self.mode,
+            self.align_corners,
+            self.recompute_scale_factor,
+        )
+
+    def extra_repr(self) -> str:
+        name = "size" if self.scale_factor is None else "scale_factor"
+        return f"{name}={getattr(self, name)}, mode={self.mode!r}"
+
+
+class UpsamplingNearest2d(Upsample):
+    """(N, C, H, W) resized by taking the nearest pixel."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(size, scale_factor, "nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """(N, C, H, W) resized bilinearly, the corners keeping their places."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(size, scale_factor, "bilinear", True)

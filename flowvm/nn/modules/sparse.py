@@ -1,0 +1,133 @@
+"""Embedding: a table of vectors looked up by integer, one by one or bag by bag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowvm import ops
+from flowvm.autograd import no_grad
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.nn import functional as F
+from flowvm.nn import init
+from flowvm.nn.module import Module
+from flowvm.nn.modules._check import choice, integer
+from flowvm.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+    from flowvm.dtype import DType
+
+__all__ = ["Embedding", "EmbeddingBag"]
+
+
+class Embedding(Module):
+    """Row i of a (num_embeddings, embedding_dim) table for each integer i of the input.
+
+    The row at padding_idx starts as zeros and gets no gradient.
+    """
+
+    weight: Parameter
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings = integer(self, "num_embeddings", num_embeddings)
+        self.embedding_dim = integer(self, "embedding_dim", embedding_dim)
+        self.padding_idx = self._row(padding_idx)
+        shape = (self.num_embeddings, self.embedding_dim)
+        self.weight = Parameter(ops.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
+    ) -> Embedding:
+        """An Embedding whose table is the given tensor."""
+        if embeddings.ndim != 2:
+            raise ShapeError(
+                f"Embedding.from_pretrained needs a 2-D table, got shape {tuple(embeddings.shape)}"
+            )
+        made = cls(0, embeddings.shape[1])
+        made.num_embeddings = embeddings.shape[0]
+        made.padding_idx = made._row(padding_idx)
+        made.weight = Parameter(embeddings.detach(), requires_grad=not freeze)
+        return made
+
+    def _row(self, index: int | None) -> int | None:
+        if index is None:
+            return None
+        if not -self.num_embeddings <= index < self.num_embeddings:
+            raise ArgumentError(
+                f"Embedding: padding_idx={index} is not a row of {self.num_embeddings}"
+            )
+        return index % self.num_embeddings
+
+    def reset_parameters(self) -> None:
+        """Draw the table from N(0, 1)."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with no_grad():
+                self.weight[self.padding_idx].zero_()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.embedding(input, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+class EmbeddingBag(Embedding):
+    """The mean, sum or maximum of the rows of a table that the integers of a bag name."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype)
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self.sparse = sparse
+        self.mode = choice(self, "mode", mode, ("sum", "mean", "max"))
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        return F.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"

@@ -1,0 +1,1 @@
+"""Pure functions over a run: waits, paths, sums, memory, the verifier."""

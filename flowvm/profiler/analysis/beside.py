@@ -1,0 +1,111 @@
+"""Launches of a Plan that were in flight together: what each used when, and how much of it depends
+on the others.
+
+Such a launch is no stretch of work from its start to its end: some of its tasks run while those of
+the launch before still do, and between them it waits for its turn.  So its *work* is the time in
+which any of its tasks ran, and it depends on another launch only from the work that it had done
+when it first used what both use.  Invariant: no model of this module ends later than the run did.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.run.run import Run
+
+__all__ = ["Launch", "launches", "uses"]
+
+Array = np.ndarray[Any, Any]
+Uses = dict[int, dict[int, tuple[bool, int, int]]]
+
+
+def uses(run: Run) -> Uses:
+    """For each such launch and tensor: whether it was written, first started, last ended; the times
+    are 0 where tasks were not recorded.
+    """
+    found: Uses = {}
+    for i, tensor, writes, (begun, over) in zip(
+        run.use_of.tolist(), run.use_tensor.tolist(), run.use_writes.tolist(),
+        run.use_times.tolist(), strict=True,
+    ):  # fmt: skip
+        of = found.setdefault(i, {})
+        known = of.get(tensor, (False, begun, over))
+        of[tensor] = known[0] or writes, min(known[1], begun), max(known[2], over)
+    return found
+
+
+class Launch:
+    """One launch, as if nothing but data could hold it up: it begins its work at `base`, and from
+    `before` of it on goes on no earlier than `ready`, for each of `fronts`.
+    """
+
+    def __init__(self, started: int, stretches: list[tuple[int, int]], scale: float) -> None:
+        self.started, self.scale, self.base = started, scale, 0.0
+        self.fronts: list[tuple[float, float]] = []  # before, ready
+        self.begun: list[int] = []  # of disjoint stretches in which a task ran
+        self.ended: list[int] = []
+        self.done = [0]  # work before each of them, and all of it
+        for begun, ended in sorted(stretches):
+            if self.ended and begun <= self.ended[-1]:
+                begun = self.begun.pop()
+                ended = max(ended, self.ended.pop())
+                self.done.pop()
+            self.begun.append(begun)
+            self.ended.append(ended)
+            self.done.append(self.done[-1] + ended - begun)
+
+    def work(self, moment: int) -> float:
+        """The work done at a moment of the run."""
+        k = bisect_right(self.begun, moment) - 1
+        if k < 0:
+            return 0.0
+        return self.scale * (self.done[k] + min(moment, self.ended[k]) - self.begun[k])
+
+    @property
+    def length(self) -> float:
+        """All of its work."""
+        return self.scale * self.done[-1]
+
+    def at(self, work: float) -> float:
+        """When so much of it can be done, at the earliest."""
+        held = (ready + work - before for before, ready in self.fronts if before < work)
+        return max(self.base + work, max(held, default=0.0))
+
+    @property
+    def end(self) -> float:
+        """When all of it can be done."""
+        return max([self.at(self.length), *(ready for _, ready in self.fronts)])
+
+    def follow(self, front: Launch, mine: dict[int, tuple[bool, int, int]],
+               theirs: dict[int, tuple[bool, int, int]]) -> float:  # fmt: skip
+        """Wait for what `front` does to the tensors that both use; until when, at most."""
+        latest = 0.0
+        for tensor, (writes, _, over) in theirs.items():
+            changed, begun, _ = mine.get(tensor, (False, 0, 0))
+            if tensor not in mine or not (writes or changed):
+                continue
+            if over and begun:
+                before, ready = self.work(begun), front.at(front.work(over))
+            else:  # not known when: it was no later than this one's start
+                before, ready = 0.0, front.at(front.work(self.started))
+            self.fronts.append((before, ready))
+            latest = max(latest, ready)
+        return latest
+
+
+def launches(run: Run, duration: Array) -> dict[int, Launch]:
+    """The launches that may run beside others; `duration` is what each instruction would take."""
+    started, ended = run.time("started").tolist(), run.time("ended").tolist()
+    tasks: dict[int, list[tuple[int, int]]] = {i: [] for i in run.use_of.tolist()}
+    for i, (begun, over) in zip(run.task_launch.tolist(), run.task_times.tolist(), strict=True):
+        if i in tasks:
+            tasks[i].append((begun, over))
+    found = {}
+    for i, stretches in tasks.items():
+        span = ended[i] - started[i]
+        scale = float(duration[i]) / span if span > 0 else 0.0
+        found[i] = Launch(started[i], stretches or [(started[i], max(started[i], ended[i]))], scale)
+    return found

@@ -1,0 +1,322 @@
+"""Who keeps which memory alive, at this moment: all tensors that there are, and who has them.
+
+Nothing is registered for it, so it costs nothing until somebody asks: the garbage collector knows
+every object.  A storage is, the first that is true: a parameter's or buffer's, the gradient of a
+leaf, the state of an optimizer, saved by autograd, or something else's.  By what name code keeps
+the last two is looked for in the variables of running functions and the globals around, down a few
+containers and objects.
+
+Modules and optimizers are above this module, and are found only where they were imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.interpreter import Node
+from flowvm.eager.tensor import Tensor
+from flowvm.profiler.run.run import Run
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import is_internal, short_position
+from flowvm.vm.engine.scopes import call_of
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.flight import Snapshot
+
+__all__ = ["HOST", "Held", "census", "held_of", "space_of"]
+
+MOST_KEPT = 10_000  # storages that a run remembers
+MOST_VISITED = 50_000  # objects looked at for names
+DEPTH = 4  # containers and objects, one in another
+HOST = 0
+_CONTAINERS = (list, tuple, set, frozenset, deque)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A storage with memory of the VM's.  `kind` is one of `flowvm.profiler.run.kinds.KINDS`;
+    `space` says where its memory is, see `space_of`.
+    """
+
+    storage: int
+    nbytes: int
+    kind: str
+    keeper: str
+    space: int = HOST
+
+
+class _Census:
+    """Storages as they are found; who comes first has them."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, tuple[str, str]] = {}
+        self.places: dict[int, str] = {}
+
+    def add(self, tensor: Any, kind: str, keeper: str) -> None:
+        storage = _storage_of(tensor)
+        if storage:
+            self.held.setdefault(storage, (kind, keeper))
+
+    def add_modules(self, modules: list[Any], base: Any) -> dict[int, str]:
+        """Parameters and buffers by the paths of their modules; the paths, by identity."""
+        below = {id(child) for m in modules for child in m._modules.values()}
+        names: dict[int, str] = {}
+        calls = sys.modules.get("flowvm.nn.calls")
+        known = {} if calls is None else calls.paths.known
+        for root in modules:
+            if id(root) in below:
+                continue
+            prefix = known.get(id(root), type(root).__name__)
+            for members in (base.named_parameters(root, prefix), base.named_buffers(root, prefix)):
+                for path, tensor in members:
+                    names.setdefault(id(tensor), path)
+                    self.add(tensor, "param", path)
+        return names
+
+    def add_optimizers(self, optimizers: list[Any], names: dict[int, str]) -> None:
+        for optimizer in optimizers:
+            kind = type(optimizer).__name__
+            for param, entry in list(optimizer.state.items()):
+                if type(entry) is not dict:
+                    continue
+                of = names.get(id(param), "")
+                for name, value in list(entry.items()):
+                    self.add(value, "optim", f"{kind} {name}" + (f" of {of}" if of else ""))
+
+    def add_nodes(self, nodes: list[Node], names: Names) -> None:
+        for node in nodes:
+            saved = getattr(node, "_saved", None)
+            if saved.__class__ is tuple and saved:
+                root = names.graphs.get(id(node))
+                keeper = root or f"{node.operator.name}{self.place(node.seq)}"
+                for tensor in saved:
+                    self.add(tensor, "activation", f"autograd of {keeper}")
+
+    def place(self, seq: int) -> str:
+        """`, model.py:21` of the call that made a node."""
+        if seq < 0:
+            return ""
+        if seq not in self.places:
+            flight = engine.flight
+            oldest = max(flight.first, flight.kept - w.RECORDS)
+            line = short_position(*call_of(flight.codes, flight.lasts, seq, oldest))
+            self.places[seq] = f", {line}" if line else ""
+        return self.places[seq]
+
+
+def _storage_of(tensor: Any) -> int:
+    """The id of a tensor's storage; 0 for what is no tensor, or not whole yet."""
+    if not issubclass(type(tensor), Tensor):
+        return 0
+    try:
+        return int(tensor._ref & w.STORAGE_MASK)
+    except AttributeError:
+        return 0
+
+
+def _bytes_of(storage: int) -> int:
+    """Bytes that the VM has allocated for a storage; 0 for none, and for memory of Python's."""
+    at = w.STO + storage * w.STO_WORDS
+    words = engine.words
+    return int(words[at + w.S_BYTES]) if words[at + w.S_POINTER] and words[at + w.S_CLASS] else 0
+
+
+def space_of(stream: int) -> int:
+    """The memory that a stream allocates: HOST, or the address of a device's counters."""
+    return int(engine.words[w.STR + stream * w.STR_WORDS + w.T_COUNTERS])
+
+
+def census() -> list[Held]:
+    """All storages that tensors have and that have memory, the largest first.
+
+    Looks at every object of the process: some tens of milliseconds.
+    """
+    found, bases, kinds = _Census(), dict(_classes()), _living()
+    engine.flight.look(int(engine.words[w.RECEIVED]))  # so that it has everybody's lines
+    whole = [m for m in kinds["module"] if "_modules" in m.__dict__]
+    names = found.add_modules(whole, bases.get("module"))
+    for tensor in kinds["tensor"]:
+        grad = getattr(tensor, "_extra", {}).get("grad")
+        if grad is not None:
+            of = names.get(id(tensor), "")
+            found.add(grad, "grad", f"grad of {of}" if of else "a grad")
+    found.add_optimizers([o for o in kinds["optimizer"] if "state" in o.__dict__], names)
+    called = Names()
+    found.add_nodes(kinds["node"], called)
+    parameter = getattr(sys.modules.get("flowvm.nn.parameter"), "Parameter", ())
+    for tensor in kinds["tensor"]:
+        found.add(tensor, *(("param", "") if isinstance(tensor, parameter) else ("other", "")))
+    held = [(s, _bytes_of(s), *known) for s, known in found.held.items()]
+    held = sorted((h for h in held if h[1]), key=lambda h: -h[1])
+    return [
+        Held(s, n, kind, keeper or called.storages.get(s, ""),
+             space_of(int(engine.words[w.STO + s * w.STO_WORDS + w.S_STREAM])))
+        for s, n, kind, keeper in held
+    ]  # fmt: skip
+
+
+def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
+    """What is alive at the end of a run that was just collected from `seen`: tensor of the run (-1
+    where it has none), bytes, kind, what keeps it alive, the memory it is in; the largest first.
+    """
+    storages, last = np.unique(seen.storage[::-1], return_index=True)
+    last = len(seen.storage) - 1 - last
+    gone = run.kind[run.owner[last]] == w.RELEASE
+    tensors = np.where(gone, -2, run.tensor[last])
+    known = dict(zip(storages.tolist(), tensors.tolist(), strict=True))
+    named = {space_of(s): name for s, name in enumerate(run.info["spaces"])}
+    found = [
+        [known.get(h.storage, -1), h.nbytes, h.kind, h.keeper, named[h.space]]
+        for h in census()[:MOST_KEPT]
+    ]
+    return [row for row in found if row[0] != -2]
+
+
+def _living() -> dict[str, list[Any]]:
+    """All objects of `_classes`, by their names there."""
+    things = gc.get_objects()
+    types = list(map(type, things))  # there may be millions: what can be done at once, is
+    found: dict[str, list[Any]] = {"tensor": [], "node": [], "module": [], "optimizer": []}
+    lists: dict[type, list[Any]] = {}
+    for cls in set(types):
+        for name, base in _classes():
+            if issubclass(cls, base):
+                lists[cls] = found[name]
+    for thing, cls in zip(things, types, strict=True):
+        if cls in lists:
+            lists[cls].append(thing)
+    return found
+
+
+def _classes() -> Iterator[tuple[str, type]]:
+    yield "tensor", Tensor
+    yield "node", Node
+    for name, module, cls in (
+        ("module", "flowvm.nn.module", "Module"),
+        ("optimizer", "flowvm.optim.optimizer", "Optimizer"),
+    ):
+        if module in sys.modules:
+            yield name, getattr(sys.modules[module], cls)
+
+
+# --- by what name ---------------------------------------------------------------------------------
+
+
+class Names:
+    """By what names code keeps storages, and nodes of autograd through the tensors that they made;
+    the nearest name is first.
+    """
+
+    def __init__(self) -> None:
+        self.storages: dict[int, str] = {}
+        self.graphs: dict[int, str] = {}  # by the identity of nodes
+        seen: set[int] = set()
+        for found in _variables():  # one function's after another's: the user's are the first
+            self._visit([(value, name) for name, value in found], seen)
+
+    def _visit(self, near: list[tuple[Any, str]], seen: set[int]) -> None:
+        """Look for tensors in variables and in what they hold."""
+        for _ in range(DEPTH):
+            below: list[tuple[Any, str]] = []
+            for value, name in near:
+                if id(value) in seen or len(seen) > MOST_VISITED:
+                    continue
+                seen.add(id(value))
+                if storage := _storage_of(value):
+                    self.storages.setdefault(storage, name)
+                    self._follow(getattr(value, "_node", None), name)
+                else:
+                    below += [(v, name) for v in _inside(value)]
+            near = below
+
+    def _follow(self, node: Any, name: str) -> None:
+        """All that a tensor's graph keeps alive."""
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            node = getattr(node, "node", node)  # an OutputEdge leads to its node
+            if node is not None and not node.is_leaf and id(node) not in self.graphs:
+                self.graphs[id(node)] = name
+                waiting += node.edges
+
+
+def _variables() -> Iterator[list[tuple[str, Any]]]:
+    """The variables of each running function, innermost first, and the globals of each module."""
+    frames: list[FrameType] = []
+    mine = threading.get_ident()  # whose frames include this one: no cycle may come of it
+    others = [f for thread, f in sys._current_frames().items() if thread != mine]
+    for top in [sys._getframe(1), *others]:
+        frame: FrameType | None = top
+        while frame is not None:
+            if not is_internal(frame.f_code.co_filename) and frame not in frames:
+                frames.append(frame)
+            frame = frame.f_back
+    for frame in frames:
+        code = frame.f_code
+        if code.co_name != "<module>":
+            named = _locals(frame)
+            yield [(f"{_named(name, value)} in {code.co_name}()", value) for name, value in named]
+    for space in {id(f.f_globals): f.f_globals for f in frames}.values():
+        module, held = space.get("__name__", "?"), list(space.items())
+        yield [(f"{_named(n, v)} in {module}", v) for n, v in held if not n.startswith("__")]
+
+
+def _locals(frame: FrameType) -> list[tuple[str, Any]]:
+    """The variables of a running function.
+
+    Up to Python 3.12 they are copied to a dict that lives as long as the function runs, and would
+    keep every tensor among them alive: it is emptied, unless somebody else has it (`locals()`), or
+    a debugger may write it back.
+    """
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return []  # of a class body: no copy
+    copied = frame.f_locals
+    # what is no identifier is Python's own, or made by a tool
+    found = [(name, value) for name, value in copied.items() if name.isidentifier()]
+    ours = sys.version_info < (3, 13) and sys.gettrace() is None
+    if ours and sys.getrefcount(copied) <= _OURS:
+        copied.clear()
+    return found
+
+
+def _ours() -> int:
+    """What getrefcount says of a function's copied variables if nobody else has them."""
+
+    def inner() -> int:
+        copied = sys._getframe(1).f_locals
+        return sys.getrefcount(copied)
+
+    return inner()
+
+
+_OURS = _ours()
+
+
+def _named(name: str, value: Any) -> str:
+    if type(value) in (*_CONTAINERS, dict):
+        return f"{type(value).__name__} {name} ({len(value)})"
+    return name
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """What a container or an object of the user's has."""
+    if type(value) in _CONTAINERS:
+        return list(value)
+    if type(value) is dict:
+        return list(value.values())
+    if issubclass(type(value), (type, ModuleType)) or type(value).__module__ == "builtins":
+        return ()
+    try:
+        own = object.__getattribute__(value, "__dict__")  # runs no code of the user's
+    except (AttributeError, TypeError):
+        return ()
+    return list(own.values()) if type(own) is dict else ()

@@ -1,0 +1,60 @@
+"""Which threads ran an instruction: the shares that helpers had, beside the stream's worker.
+
+Recorded from level 2 on, for the last 4,096 shares of each helper.  A share is the time from a
+helper's first chunk of a kernel (of one of its phases) to its last; the worker takes chunks all the
+time that its instruction runs, so it has no shares of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowvm.profiler.run.run import Array, Run
+
+__all__ = ["Helped", "helper_lanes", "helper_name", "helpers_of", "threads_of"]
+
+
+@dataclass(frozen=True)
+class Helped:
+    """A helper's part in an instruction: nanoseconds that it ran, and chunks."""
+
+    name: str
+    run: int
+    chunks: int
+
+
+def helper_name(run: Run, stream: int, helper: int) -> str:
+    """What the thread is called in the system, less "flowvm-h:": cpu.0."""
+    return f"{run.streams[stream]}.{helper}"
+
+
+def helpers_of(run: Run, i: int) -> tuple[Helped, ...]:
+    """The helpers that took part in instruction `i`, by their numbers."""
+    mine = np.flatnonzero(run.share_of == i)
+    lasted = np.diff(run.share_times[mine], axis=1)[:, 0]
+    found = []
+    for helper in np.unique(run.share_helper[mine]).tolist():
+        own = run.share_helper[mine] == helper
+        name = helper_name(run, int(run.stream[i]), helper)
+        found.append(Helped(name, int(lasted[own].sum()), int(run.share_chunks[mine][own].sum())))
+    return tuple(found)
+
+
+def threads_of(run: Run, i: int) -> int:
+    """How many threads ran instruction `i`, the stream's worker among them."""
+    return 1 + len(np.unique(run.share_helper[run.share_of == i]))
+
+
+def helper_lanes(run: Run, stream: int) -> list[tuple[str, Array]]:
+    """For each helper of a stream its name, and its shares: begin, end, instruction; in order."""
+    found = []
+    of = run.share_stream == stream
+    for helper in np.unique(run.share_helper[of]).tolist():
+        own = np.flatnonzero(of & (run.share_helper == helper))
+        own = own[np.argsort(run.share_times[own, 0], kind="stable")]
+        lane = np.column_stack((run.share_times[own], run.share_of[own])).astype(np.int64)
+        lane[:, :2] = np.clip(lane[:, :2], run.begun, run.ended)
+        found.append((helper_name(run, stream, helper), lane))
+    return found

@@ -1,0 +1,1 @@
+"""The profiler as it is called: `profile()`, the commands, magics, `top`."""

@@ -1,0 +1,127 @@
+"""IPython: `%load_ext flowvm`.
+
+    %flow model(x)                      what bound one statement
+    %%flow [--graph] [--memory] [--timeline] [--json FILE] [--level N]
+    ...                                 the same of a cell, and other screens of it
+    %flowtop [SECONDS]                  what the VM does, while it does it in another thread
+
+What was recorded is left in the variable `p`, unless the name is taken by something else.  Output
+is that of `Profile`'s methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import linecache
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler.front.profiling import Profile, profile
+from flowvm.profiler.front.showing import live
+from flowvm.profiler.front.watcher import Watcher
+
+__all__ = ["load_ipython_extension"]
+
+VARIABLE = "p"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ArgumentError(f"%%flow: {message}; {' '.join(self.format_usage().split())}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%flow", add_help=False, allow_abbrev=False)
+    parser.add_argument("--graph", action="store_true")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--timeline", action="store_true")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--level", type=int, default=2, choices=(1, 2, 3))
+    return parser
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext flowvm`: the magics, for `shell`."""
+
+    def flow(line: str, cell: str | None = None) -> None:
+        """%flow statement, or %%flow [--graph] [--memory] [--timeline] [--json FILE] [--level N]"""
+        try:
+            given = _parser().parse_args([] if cell is None else shlex.split(line))
+            source = shell.transform_cell((line if cell is None else cell).strip())
+        except (ArgumentError, ValueError) as error:
+            raise _usage(error) from None
+
+        _measure(shell, source, given)
+
+    def flowtop(line: str) -> None:
+        """%flowtop [SECONDS]: look at the VM for so long (10), or until it is interrupted."""
+        try:
+            seconds = float(line or 10)
+        except ValueError as error:
+            raise _usage(error) from None
+        if shell.__class__.__name__ != "ZMQInteractiveShell":
+            watcher = Watcher()
+            watcher.look()
+            time.sleep(min(seconds, 1.0))
+            print(watcher.look())
+            seconds -= 1.0
+        if seconds > 0:
+            with live(hz=1):
+                time.sleep(seconds)
+
+    shell.register_magic_function(flow, "line_cell", "flow")
+    shell.register_magic_function(flowtop, "line", "flowtop")
+
+
+def _usage(error: Exception) -> Exception:
+    from IPython.core.error import UsageError
+
+    made: Exception = UsageError(str(error))
+    return made
+
+
+def _measure(shell: Any, source: str, given: argparse.Namespace) -> None:
+    with profile(level=given.level) as found:
+        result = _run(shell, source)
+    if VARIABLE not in shell.user_ns or isinstance(shell.user_ns[VARIABLE], Profile):
+        shell.user_ns[VARIABLE] = found
+    _show(shell, found.summary())
+    for name, method in (("timeline", "timeline"), ("graph", "graph"), ("memory", "memory")):
+        if getattr(given, name):
+            _show(shell, getattr(found, method)())
+    if given.json:
+        Path(given.json).write_text(json.dumps(found.to_dict()))
+        print(f"written: {given.json}")
+    if result is not None:
+        shell.displayhook(result)
+
+
+def _run(shell: Any, source: str) -> Any:
+    """Run a cell in the user's namespace: the value of its last line, if that is an expression."""
+    tree = ast.parse(source)
+    name = f"In[{shell.execution_count}]"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    last = tree.body[-1] if tree.body else None
+    tail = None
+    if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
+        tail = ast.Expression(last.value)
+        tree.body.pop()
+    exec(compile(tree, name, "exec"), shell.user_global_ns, shell.user_ns)
+    if tail is None:
+        return None
+    return eval(compile(tail, name, "eval"), shell.user_global_ns, shell.user_ns)
+
+
+def _show(shell: Any, view: Any) -> None:
+    """As text, or where a front end can show them, in colours."""
+    if shell.__class__.__name__ == "TerminalInteractiveShell" and shell.colors.lower() != "nocolor":
+        from rich.console import Console
+
+        Console().print(view)
+    else:
+        print(view)

@@ -1,0 +1,396 @@
+"""Recording a piece of code, and what one may ask of the record.
+
+Long because whatever one may ask is a method of `Profile`, each a few lines that call what answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler.analysis import paths, tables
+from flowvm.profiler.analysis.census import held_of
+from flowvm.profiler.analysis.paths import Floor, Segment
+from flowvm.profiler.analysis.tables import Memory, Row
+from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
+from flowvm.profiler.grammar import USUAL
+from flowvm.profiler.run.collect import collect
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import HOST, spaces_of
+from flowvm.profiler.views.summary import SORTS, Summary, summarize
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+    from flowvm.eager.tensor import Tensor
+    from flowvm.profiler.views.collapsed import Collapsed
+    from flowvm.profiler.views.critical import Critical
+    from flowvm.profiler.views.dag import Dag
+    from flowvm.profiler.views.diff import Diff
+    from flowvm.profiler.views.instruction import Instrs
+    from flowvm.profiler.views.memory import MemoryView
+    from flowvm.profiler.views.plan import PlanView
+    from flowvm.profiler.views.query import Query
+    from flowvm.profiler.views.timeline import Timeline
+    from flowvm.profiler.views.why import Why
+    from flowvm.vm.watch.verify import Verified
+
+__all__ = ["Profile", "last", "load", "profile"]
+
+Array = np.ndarray[Any, Any]
+WHOLE = ("lost", "raised")  # of `info`: what is said of a whole run and not of a part
+
+
+class Profile:
+    """What was recorded of some instructions, and what follows from it.
+
+    A value: it pickles, and needs no VM.  Everything is computed when first asked for.
+    """
+
+    def __init__(self, run: Run | None = None) -> None:
+        self.run = run or Run()
+
+    @cached_property
+    def order(self) -> Order:
+        """What stood in front of each instruction."""
+        return order(self.run)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """What each instruction waited for between its issue and its start."""
+        return waits(self.run, self.order)
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """What each stream did at every moment."""
+        return lanes(self.run, self.order)
+
+    @cached_property
+    def observed(self) -> list[Segment]:
+        """The path that sums to the wall time."""
+        return paths.observed(self.run, self.order)
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The longest path through the data dependences."""
+        return paths.floor(self.run)
+
+    def memory_of(self, space: str = HOST) -> Memory:
+        """Bytes over time of the host's memory or a device's, and who had them at the peak."""
+        if space not in self._memories:
+            self._memories[space] = tables.memory(self.run, space)
+        return self._memories[space]
+
+    @cached_property
+    def _memories(self) -> dict[str, Memory]:
+        return {}
+
+    @property
+    def bound(self) -> dict[str, float]:
+        """Shares of the wall time by cause on the observed path, largest first; they sum to 1."""
+        total = paths.totals(self.observed)
+        wall = max(1, self.run.wall)
+        return {c: t / wall for c, t in sorted(total.items(), key=lambda item: -item[1])}
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """The share of the wall time in which each stream ran something."""
+        wall = max(1, self.run.wall)
+        return {self.run.streams[lane.stream]: lane.total["run"] / wall for lane in self.lanes}
+
+    @property
+    def recording(self) -> float | None:
+        """The share of the wall time that recording took at most; None if it is not known."""
+        each = self.run.info.get("recording")
+        if each is None:
+            return None
+        took = float(each[0] * len(self.run) + each[1] * len(self.run.task_launch))
+        return took / max(1, self.run.wall)
+
+    @property
+    def overhead(self) -> dict[str, float]:
+        """Nanoseconds that instructions waited for the VM alone: `median`, `p99`, `total`."""
+        return tables.overhead(self.run, self.waits)
+
+    def part(self, span: str, number: int = -1) -> Profile:
+        """One of the spans of that name alone, by default the last.  ArgumentError: no such.
+
+        It lasts from its beginning to the end of the last instruction that was issued inside, but
+        for releases, for which nobody waits.
+        """
+        run = self.run
+        named = [m for m in run.marks if m[0] == span and m[1] >= run.begun]
+        if not -len(named) <= number < len(named):
+            others = ", ".join(sorted({repr(m[0]) for m in run.marks})) or "none"
+            raise ArgumentError(
+                f"span {number} of {span!r}: there are {len(named)} in this run; names are {others}"
+            )
+        _, begun, left, _, first, last = named[number]
+        ended, kind = run.time("ended")[first:last], run.kind[first:last]
+        over = int(ended[kind != w.RELEASE].max(initial=left))
+        part = run.part(first, last, begun, over)
+        part.info = {k: v for k, v in run.info.items() if k not in WHOLE} | {"overwritten": 0}
+        settled = max(over, int(ended.max(initial=over)))  # what it released is released
+        part.info["live"] = dict(run.info.get("live", {}))
+        for space in spaces_of(run):
+            memory = self.memory_of(space)
+            level = int(np.searchsorted(memory.time, settled, side="right")) - 1
+            if level >= 0:
+                part.info["live"][space] = int(memory.nbytes[level])
+        return Profile(part)
+
+    def table(self, by: str = "op") -> list[Row]:
+        """Sums by "op", "line", "module" or "stream"."""
+        return tables.table(self.run, self.waits, self.observed, by)
+
+    def summary(self, by: str = "op", sort: str = "path") -> Summary:
+        """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream",
+        sorted by "path", "run", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof",
+        "name" or "hottest".  ArgumentError: neither.
+        """
+        if sort not in SORTS:
+            raise ArgumentError(f"sort={sort!r}: a summary is sorted by one of {', '.join(SORTS)}")
+        return summarize(self, by, sort)
+
+    def what_if(self, op: str | Callable[[str], bool], factor: float = 0.0) -> int:
+        """The floor, in ns, if an operator took `factor` times as long.  ArgumentError: no such."""
+        if isinstance(op, str) and op not in self.run.names:
+            raise ArgumentError(
+                f"no operator {op!r} in this run; there are {', '.join(sorted(self.run.names))}"
+            )
+        chosen = op if callable(op) else op.__eq__
+        return paths.what_if(self.run, chosen, factor)
+
+    def verify(self) -> Verified:
+        """Check that no instruction started before what it had to wait for had ended.
+
+        ScheduleError names the first that did.
+        """
+        from flowvm.profiler.analysis.verifying import verified
+
+        return verified(self.run, self.order)
+
+    def graph(
+        self,
+        around: int | None = None,
+        depth: int = 2,
+        releases: bool = False,
+        limit: int | None = 60,
+        collapse: str | None = None,
+    ) -> Dag | Collapsed:
+        """The instruction DAG as lanes.
+
+        around     the number of an instruction: only what is at most `depth` edges from it
+        releases   ReleaseTensor instructions too
+        limit      rows at most, None for all
+        collapse   "line" or "module": one row for all instructions of a line, or of a module (at
+                   level 1, and outside of modules: of the function that the line is in)
+        ArgumentError: no such instruction, or another `collapse`.
+        """
+        from flowvm.profiler.views.collapsed import collapsed
+        from flowvm.profiler.views.dag import dag
+
+        if collapse is not None:
+            return collapsed(self, collapse, around, depth, limit)
+        return dag(self, around, depth, releases, limit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as plain values, for JSON."""
+        return self.summary().to_dict()
+
+    def why(self, what: int | str | Tensor, depth: int = 3) -> Why:
+        """Why an instruction started when it did, what that waited for, and what waits for it.
+
+        what   its number; an operator: the one of those that waited longest; or a tensor: the one
+               that wrote it last
+        depth  gating producers that are followed back
+        """
+        from flowvm.profiler.views.why import why
+
+        return why(self, what, depth)
+
+    def query(self, text: str, limit: int | None = 20) -> Query:
+        """The instructions that an expression is true of: "op == 'matmul' and wait.dep > 0.1".
+
+        text    see `flowvm.profiler.views.query`, whose COLUMNS it may name; times are ms
+        limit   rows at most, None for all
+        ArgumentError: it is no such expression; a caret says where.
+        """
+        from flowvm.profiler.views.query import query
+
+        return query(self, text, limit)
+
+    @property
+    def instr(self) -> Instrs:
+        """The instructions by number: `p.instr[311]` is one of them, with all that is known."""
+        from flowvm.profiler.views.instruction import Instrs
+
+        return Instrs(self)
+
+    def critical_path(self) -> Critical:
+        """The segments of the observed path, which sum to the wall time, and the floor path."""
+        from flowvm.profiler.views.critical import critical
+
+        return critical(self)
+
+    def timeline(
+        self,
+        t: tuple[float, float] | None = None,
+        lanes: list[str] | None = None,
+        follow: int | None = None,
+    ) -> Timeline:
+        """A lane for Python, the scheduler and every stream, and why lanes stood still.
+
+        t       milliseconds from the start, by default all
+        lanes   names of the lanes to show
+        follow  the number of an instruction to mark
+        """
+        from flowvm.profiler.grammar import terminal_width
+        from flowvm.profiler.views.timeline import timeline
+
+        return timeline(self, t, lanes, follow, terminal_width())
+
+    def memory(self, device: str | Device | None = None) -> MemoryView:
+        """Bytes over time, who had them at the peak, what waits to be released, what lives on.
+
+        device  whose memory: "cpu", "cuda:1"; by default that of the first device on which
+                something was made, else the host's.  ArgumentError: nothing of it is in the run
+        """
+        from flowvm.profiler.views.memory import memory_view
+
+        return memory_view(self, device)
+
+    def plan(self, name: str | None = None) -> PlanView:
+        """What the replays of a graph did: by actor if it has several, else by task.
+
+        name   of the Plan, by default the one whose launches took most.  ArgumentError: no such
+        """
+        from flowvm.profiler.views.replays import plan_of
+
+        return plan_of(self, name)
+
+    def diff(self, after: Profile, by: str = "op") -> Diff:
+        """What is otherwise in another run, the largest change first.
+
+        by   "op", "line", "module" or "stream"
+        """
+        from flowvm.profiler.views.diff import diff
+
+        return diff(self, after, by)
+
+    def export(self, path: str | Path, edges: str = "gating") -> Path:
+        """Write it for another program; the name's ending says which: .html (one page,
+        offline), .json or .json.gz (Perfetto), .svg, .dot, .mmd, .flowtrace.
+
+        edges   of a Chrome trace: "gating", "all" or "none"
+        """
+        from flowvm.profiler.export import export
+
+        return export(self, path, edges)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to one file."""
+        self.run.save(path)
+
+    def __getstate__(self) -> Run:
+        return self.run
+
+    def __setstate__(self, run: Run) -> None:
+        self.run = run
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def __repr__(self) -> str:
+        return repr(self.summary())
+
+    def _repr_html_(self) -> str:
+        return self.summary().screen(USUAL).html()
+
+    def __rich__(self) -> Summary:
+        return self.summary()
+
+
+class profile(Profile):  # noqa: N801 - used like a function, as PyTorch's is
+    """`with flow.profiler.profile() as p:` records what is issued inside.
+
+    `level` (1 to 3) is what to record, at least; see `flowvm.vm.watch.flight`.  Leaving the block
+    waits until everything inside has run; that wait is not part of the run.  ArgumentError: another
+    level.
+    """
+
+    def __init__(self, level: int = 2) -> None:
+        super().__init__()
+        if level not in (1, 2, 3):
+            raise ArgumentError(f"level={level!r}: what to record is 1, 2 or 3")
+        self._level = engine.flight.at_least(level)
+
+    def __enter__(self) -> profile:
+        engine.wait_idle()
+        self._level.__enter__()
+        self._since = int(engine.words[w.RECEIVED])
+        self._begun = time.monotonic_ns()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        left = time.monotonic_ns()
+        engine.wait_idle()
+        self.run = _collected(self._since, self._begun, left)
+        if kind is not None:
+            self.run.info["raised"] = kind.__name__
+        self._level.__exit__(None, None, None)
+
+
+def _collected(since: int, begun: int, left: int) -> Run:
+    """The run from `since` on, without the wait that came after the moment `left`.
+
+    Where the recorder has lost instructions, it begins with the first that is left: of the time
+    before nothing is known.
+    """
+    seen = engine.flight.look(since)
+    run = collect(seen, begun)
+    run.info["held"] = held_of(run, seen)
+    if len(run) and run.kind[-1] == w.BARRIER and not np.diff(run.offsets[-2:])[0]:
+        run = run.part(0, len(run) - 1, run.begun, run.ended)
+    run.ended = max(left, int(run.time("ended").max(initial=0)))
+    if run.info["overwritten"] and begun:
+        issued = run.time("issued")
+        run.begun = max(begun, int(issued[issued > 0].min(initial=run.ended)))
+        run.info["lost"] = run.begun - begun
+    inside = (run.wait_times[:, 1] > run.begun) & (run.wait_times[:, 0] < left)
+    run.wait_times = np.clip(run.wait_times[inside], run.begun, run.ended)
+    run.wait_cause, run.wait_thread = run.wait_cause[inside], run.wait_thread[inside]
+    run.marks = [m for m in run.marks if m[2] >= run.begun and m[1] <= run.ended]
+    return run
+
+
+def last(count: int | None = None) -> Profile:
+    """What the recorder remembers of the last `count` instructions, by default all of them.
+
+    Waits until everything issued so far has run; ArgumentError for a count below 1.
+    """
+    if count is not None and count < 1:
+        raise ArgumentError(f"last({count}): ask for at least one instruction")
+    left = time.monotonic_ns()
+    received = int(engine.words[w.RECEIVED])
+    engine.wait_idle()
+    since = 0 if count is None else max(0, received - count)
+    return Profile(_collected(since, 0, left))
+
+
+def load(path: str | Path) -> Profile:
+    """A profile that was saved.  ArgumentError if the file is none, or of another version."""
+    return Profile(Run.load(path))

@@ -1,0 +1,287 @@
+"""From the flight recorder's snapshot to a `Run`: names for numbers, sizes, edges.
+
+What is the same for all calls of a kind (operator, bytes, operations) is worked out once an entry
+of the VM, so a run of 65,536 instructions takes a few tenths of a second.
+"""
+
+from __future__ import annotations
+
+import linecache
+import platform
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.profiler.run.costs import recorded_ns
+from flowvm.profiler.run.placing import placed
+from flowvm.profiler.run.roof import cpu_name
+from flowvm.profiler.run.roof import known as known_roof
+from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import UNKNOWN, expression, short_position
+from flowvm.vm.engine.spaces import space_of, spaces
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.watch.device_placing import HOST, place_on_devices
+from flowvm.vm.watch.flight import TIMES, Snapshot
+from flowvm.vm.watch.uses import uses_of
+from flowvm.vm.watch.work import flops_of
+
+__all__ = ["collect"]
+
+Array = np.ndarray[Any, Any]
+_NAMES = {w.TOUCH: "wait", w.BARRIER: "barrier", w.RELEASE: "release", w.CALLBACK: "callback"}
+
+
+class _Call(NamedTuple):
+    """What all instructions of an entry have in common."""
+
+    name: str
+    kind: int
+    nbytes: int
+    flops: int
+    scratch: int
+    sizes: tuple[int, ...]  # of the operands, as far as they are known
+
+
+def _call(entry: int) -> _Call:
+    at = w.ENT + entry * w.ENTRY_WORDS
+    words = engine.words[at : at + w.ENTRY_WORDS].tolist()
+    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+    kind = words[w.E_KIND]
+    name = getattr(info, "name", None) or _NAMES.get(kind, str(info))
+    metas = getattr(info, "metas", ())
+    sizes = tuple(meta.nbytes for meta in metas) or tuple(getattr(info, "sizes", ()))
+    return _Call(name, kind, sum(sizes), flops_of(name, metas), words[w.E_SCRATCH], sizes)
+
+
+def _apart(calls: list[_Call]) -> list[_Call]:
+    """Plans of one graph are told apart: those behind the first get a number."""
+    seen: dict[str, int] = {}
+    found = []
+    for call in calls:
+        if call.kind == w.LAUNCH:
+            seen[call.name] = number = seen.get(call.name, 0) + 1
+            call = call if number == 1 else call._replace(name=f"{call.name} ({number})")
+        found.append(call)
+    return found
+
+
+class _Table:
+    """Numbers things in order of appearance."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.numbers: dict[Any, int] = {}
+
+    def number(self, text: str) -> int:
+        if text not in self.numbers:
+            self.numbers[text] = len(self.rows)
+            self.rows.append(text)
+        return self.numbers[text]
+
+
+class _Lines(_Table):
+    """Lines, and expressions in them, by (code object, offset): the same one is looked up once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: dict[str, str] = {}  # what stands in them
+        self.spots: dict[tuple[str, int, int, str], int] = {}  # text, columns, function
+        self.spot_numbers: dict[Any, int] = {}
+
+    def at(self, code: Any, last: int) -> int:
+        key = (id(code), last)
+        if key not in self.numbers:
+            name = short_position(code, last)
+            self.numbers[key] = self.number(name)
+            number = name.rpartition(":")[2]
+            if number.isdecimal():
+                self.sources[name] = linecache.getline(code.co_filename, int(number)).strip()
+        return self.numbers[key]
+
+    def spot(self, code: Any, last: int) -> int:
+        """The number of the expression in the line."""
+        key = (id(code), last)
+        if key not in self.spot_numbers:
+            where = (*expression(code, last), getattr(code, "co_qualname", ""))
+            self.spot_numbers[key] = self.spots.setdefault(where, len(self.spots))
+        return self.spot_numbers[key]
+
+
+def collect(seen: Snapshot, begun: int = 0) -> Run:
+    """A Run of what was seen, from `begun`, by default the first event, to the last event."""
+    names, lines, modules = _Table(), _Lines(), _Table()
+    modules.number("")
+    entries, which = np.unique(seen.entry, return_inverse=True)
+    calls = _apart([_call(int(e)) for e in entries])
+    counts = np.diff(seen.offsets)
+    owner = np.repeat(np.arange(len(seen.seq)), counts)
+
+    def of_calls(values: list[int]) -> Array:
+        return np.array(values, np.int64)[which] if values else np.zeros(0, np.int64)
+
+    kind = of_calls([c.kind for c in calls])
+    tensor = tensors_of(owner, seen.storage, kind == w.RELEASE)
+    edges = connect(owner, tensor, seen.access & 3 != w.CONST)
+    times = _issued_in_time(seen)
+    times, opened, clock = place_on_devices(
+        times, seen.stream, kind, edges, int(engine.words[w.DEVICES]), seen.devices.times
+    )
+    waits = placed(seen.waits, times[:, TIMES.index("issued")])
+    happened = times[times > 0]
+    run = Run(
+        begun=begun or (int(happened.min()) if len(happened) else 0),
+        ended=int(times.max(initial=begun)),
+        seq=seen.seq,
+        op=of_calls([names.number(c.name) for c in calls]).astype(np.int32),
+        kind=kind.astype(np.int8),
+        stream=seen.stream.astype(np.int16),
+        line=np.array(list(map(lines.at, seen.codes, seen.lasts)), np.int32),
+        spot=np.array(list(map(lines.spot, seen.codes, seen.lasts)), np.int32),
+        status=seen.status,
+        times=times,
+        opened=opened,
+        clock=clock,
+        nbytes=of_calls([c.nbytes for c in calls]),
+        flops=of_calls([c.flops for c in calls]),
+        scratch=of_calls([c.scratch for c in calls]),
+        offsets=seen.offsets,
+        tensor=tensor.astype(np.int32),
+        access=seen.access.astype(np.int8),
+        size=_sizes(seen, calls, which, owner, tensor),
+        source=edges.source.astype(np.int32),
+        target=edges.target.astype(np.int32),
+        hazard=edges.hazard.astype(np.int8),
+        operand=edges.operand.astype(np.int32),
+        wait_cause=np.array([CAUSES.index(wait.cause) for wait in waits], np.int8),
+        wait_times=np.array([(wait.begun, wait.ended) for wait in waits], np.int64).reshape(-1, 2),
+        wait_thread=np.array([wait.thread for wait in waits], np.int64),
+    )
+    _add_modules(run, seen, modules)
+    for i, (code, last) in seen.forward.items():
+        known = code is not None
+        run.forward[i] = lines.at(code, last) if known else UNKNOWN
+        run.forward_spot[i] = lines.spot(code, last) if known else -1
+    _add_tasks(run, seen, names, lines, modules)
+    _add_shares(run, seen)
+    plans = _plans(calls, entries, lines)
+    infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in entries]
+    uses = uses_of(seen, [infos[k] for k in which])
+    run.use_of, run.use_tensor = uses[:, 0].astype(np.int32), run.tensor[uses[:, 1]]
+    run.use_writes, run.use_times = uses[:, 2].astype(bool), uses[:, 3:]
+    for seq, frames in seen.stacks.items():
+        place = int(np.searchsorted(seen.seq, seq))
+        run.stacks.append([place, *(lines.at(code, last) for code, last in frames)])
+    run.marks = [[*m[:4], *np.searchsorted(seen.seq, m[4:]).tolist()] for m in seen.marks]
+    run.names, run.lines, run.modules = names.rows, lines.rows, modules.rows
+    run.spots = [list(spot) for spot in lines.spots]
+    run.streams = [engine.stream_name(s) for s in range(engine.streams)]
+    run.info = {
+        "machine": platform.machine(),
+        "level": int(engine.words[w.LEVEL]),
+        "overwritten": seen.overwritten,
+        "sources": lines.sources,
+        "bare": int(seen.bare.sum()),
+        "live": {space.name: space.live for space in spaces(engine)},
+        "spaces": [space_of(engine, s) for s in range(engine.streams)],
+        "clocks": seen.devices.notes,
+        "plans": plans,
+        "cpu": cpu_name(),
+        "recording": recorded_ns(),
+    }
+    if (roof := known_roof()) is not None:
+        run.info["roofline"] = roof.to_dict()
+    return run
+
+
+def _add_modules(run: Run, seen: Snapshot, modules: _Table) -> None:
+    """The modules of eager instructions; a release belongs to none, whoever found it due."""
+    number_of = np.array([modules.number(path) for path in seen.modules], np.int32)
+    run.module = np.where(run.kind == w.RELEASE, 0, number_of[seen.module]).astype(np.int32)
+
+
+def _issued_in_time(seen: Snapshot) -> Array:
+    """The times, with `issued` no later than issuing threads know: the scheduler stamps it when it
+    sees a record, which is late when it slept, but a thread that began to wait at some moment had
+    issued by then whatever has a lower number.
+    """
+    times = seen.times.copy()
+    known = sorted([(wait.seq, wait.begun) for wait in seen.waits] + seen.anchors)
+    if known:
+        seqs, moments = np.array(known, np.int64).T
+        earliest = np.append(np.minimum.accumulate(moments[::-1])[::-1], np.iinfo(np.int64).max)
+        bound = earliest[np.searchsorted(seqs, seen.seq)]
+        times[:, 0] = np.minimum(times[:, 0], bound)
+    return times
+
+
+def _sizes(seen: Snapshot, calls: list[_Call], which: Array, owner: Array, tensor: Array) -> Array:
+    """Bytes of each operand; where its call does not say, the most that another says of it."""
+    width = max((len(c.sizes) for c in calls), default=0)
+    table = np.zeros((max(1, len(calls)), max(1, width)), np.int64)
+    for i, call in enumerate(calls):
+        table[i, : len(call.sizes)] = call.sizes
+    k = np.arange(len(owner)) - seen.offsets[owner]
+    known = np.minimum(k, table.shape[1] - 1)
+    size = np.where(k < table.shape[1], table[which[owner], known], 0)
+    most = np.zeros(int(tensor.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(most, tensor, size)
+    return np.where(size == 0, most[tensor], size)
+
+
+def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
+    """What is known of the Plans that were launched, by their names."""
+    found: dict[str, Any] = {}
+    for call, entry in zip(calls, entries.tolist(), strict=True):
+        info = engine.entry_info[entry][0] if call.kind == w.LAUNCH else None
+        if info is None or not hasattr(info, "described"):
+            continue
+        both = zip(info.recorded, info.nodes, info.described["tasks"], strict=True)
+        tasks = [
+            [name, scope, repeat, stream, lines.at(code, last)]
+            for (name, scope, _, _), (_, code, last, _), (repeat, stream) in both
+        ]
+        found[call.name] = {**info.described, "tasks": tasks}
+    return found
+
+
+def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:
+    """The tasks of graphs' replays, where their launches are in the run; not those of devices,
+    which are launched and have no times of their own.
+    """
+    launch, number, _, stream, started, ended = seen.tasks.T
+    place = np.searchsorted(seen.seq, launch)
+    found = place < len(seen.seq)
+    found[found] = (seen.seq[place[found]] == launch[found]) & (run.clock[place[found]] == HOST)
+    rows = []
+    for i, task in zip(place[found].tolist(), number[found].tolist(), strict=True):
+        info = engine.entry_info[int(seen.entry[i])][0]
+        name, scope, _, metas = info.recorded[task]
+        _, code, last, _ = info.nodes[task]
+        nbytes = sum(meta.nbytes for meta in metas)
+        forward = lines.at(*info.forward[task]) if info.forward[task][0] is not None else -1
+        rows.append((names.number(name), lines.at(code, last), modules.number(scope), nbytes,
+                     flops_of(name, metas), forward))  # fmt: skip
+    table = np.array(rows, np.int64).reshape(-1, 6)
+    run.task_launch, run.task_number = place[found].astype(np.int32), number[found].astype(np.int32)
+    run.task_op, run.task_line = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
+    run.task_module, run.task_forward = table[:, [2, 5]].T.astype(np.int32)
+    run.task_nbytes, run.task_flops = table[:, 3], table[:, 4]
+    run.task_stream = stream[found].astype(np.int16)
+    run.task_times = np.column_stack((started, ended))[found]
+
+
+def _add_shares(run: Run, seen: Snapshot) -> None:
+    """What helpers did, where the instruction is in the run."""
+    launch, task, stream, helper, started, ended, chunks = seen.shares.T
+    place = np.searchsorted(seen.seq, launch)
+    found = place < len(seen.seq)
+    found[found] = seen.seq[place[found]] == launch[found]
+    run.share_of, run.share_task = place[found].astype(np.int32), task[found].astype(np.int32)
+    run.share_stream = stream[found].astype(np.int16)
+    run.share_helper, run.share_chunks = helper[found].astype(np.int16), chunks[found]
+    run.share_times = np.column_stack((started, ended))[found]
+
+
+assert len(TIMES) == w.C_RELEASED - w.C_ISSUED + 1, "a column for each stamp"

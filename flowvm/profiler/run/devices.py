@@ -1,0 +1,45 @@
+"""Times of a run's instructions on devices, in words.
+
+`Run.clock` says of each instruction whose its times are: HOST, SEEN or DEVICE of
+`flowvm.vm.watch.device_placing`; `Run.opened` when it was handed over, which is also when it took
+its memory, or gave it back.
+"""
+
+from __future__ import annotations
+
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
+from flowvm.vm.watch.flight import TIMES
+
+__all__ = ["TIMED", "said_of", "steps_of"]
+
+# what is said of one instruction's times
+TIMED = {HOST: "", SEEN: "as the host saw it", DEVICE: "by the device's clock"}
+_STARTED = TIMES.index("started")
+
+
+def said_of(run: Run) -> str:
+    """What times of devices are in this run; "" where nothing ran on one."""
+    clocks = set(run.clock[run.kind != w.RELEASE].tolist()) - {HOST}
+    if not clocks:
+        return ""
+    within = max((c["within_ns"] for c in run.info.get("clocks", {}).values()), default=0)
+    exact = f"their own (clock known to {max(1, round(within / 1000))} µs)"
+    if clocks == {DEVICE}:
+        return exact
+    seen = "as the host saw them"
+    if DEVICE in clocks:
+        return f"{exact}; what was forgotten of them {seen}"
+    together = ", up to 16 at a look" if run.info.get("level", 0) < 2 else ""
+    return f"{seen}{together}; level 3 has their own"
+
+
+def steps_of(run: Run, i: int) -> tuple[tuple[str, int], ...]:
+    """An instruction's times from the start of the run, -1 for what has not happened; of a device's
+    also when it was handed over.
+    """
+    found = [(n, int(t) - run.begun if t else -1) for n, t in zip(TIMES, run.times[i], strict=True)]
+    if run.clock[i] != HOST:
+        found.insert(_STARTED, ("handed over", int(run.opened[i]) - run.begun))
+    return tuple(found)

@@ -1,0 +1,67 @@
+"""What memory is for: parameters, optimizer state, gradients, activations, workspace.
+
+What is alive is known exactly: modules register parameters, optimizers have state, autograd saves
+(`flowvm.profiler.analysis.census`, taken when a run is collected: `info["held"]`).  Of what was
+freed during a run, the records say it: what backward made is a gradient, what something else made
+and backward read is an activation.  What neither says is "other": inputs, what code keeps,
+temporaries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import HOST
+from flowvm.vm.machine import layout as w
+
+__all__ = ["ACTIVATION", "GRAD", "KINDS", "OPTIM", "OTHER", "PARAM", "held_before", "kinds_of"]
+
+Array = np.ndarray[Any, Any]
+PARAM, OPTIM, OTHER, ACTIVATION, GRAD = range(5)
+# name -> what it is
+KINDS: dict[str, str] = {
+    "param": "parameters and buffers of modules",
+    "optim": "state of optimizers",
+    "other": "inputs, what code keeps, temporaries",
+    "activation": "what forward made and backward reads",
+    "grad": "gradients, of parameters and on their way there",
+}
+_NUMBERS = {name: number for number, name in enumerate(KINDS)}
+
+
+def kinds_of(run: Run) -> Array:
+    """For each tensor of the run its kind, an index into KINDS."""
+    owner = run.owner
+    count = int(run.tensor.max(initial=-1)) + 1
+    found = np.full(count, OTHER)
+    if not count:
+        return found
+    made = (run.access & w.ALLOCATE) != 0
+    backward = run.forward[owner] != -1
+    read = ~made & (run.access & 3 == w.CONST) & (run.kind[owner] != w.RELEASE)
+    of_backward = np.zeros(count, bool)
+    of_backward[run.tensor[made & backward]] = True
+    here = np.zeros(count, bool)
+    here[run.tensor[made & ~backward]] = True
+    saved = np.zeros(count, bool)
+    saved[run.tensor[read & backward]] = True
+    found[here & saved] = ACTIVATION
+    found[of_backward] = GRAD
+    for tensor, _, kind, *_ in run.info.get("held", ()):
+        if 0 <= tensor < count and kind != "other":
+            found[tensor] = _NUMBERS[kind]
+    return found
+
+
+def held_before(run: Run, space: str = HOST) -> list[tuple[int, int, str]]:
+    """What was alive in a memory before the run and is at its end: kind, bytes, what keeps it."""
+    made = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
+    made[run.tensor[(run.access & w.ALLOCATE) != 0]] = True
+    return [
+        (_NUMBERS[kind], nbytes, keeper)
+        for tensor, nbytes, kind, keeper, *of in run.info.get("held", ())
+        if (tensor < 0 or (tensor < len(made) and not made[tensor])) and of in ([], [space])
+    ]

@@ -1,0 +1,193 @@
+"""What this machine can do at most: bytes a second of a copy, operations a second of a product.
+
+`roofline()` measures it once, with NumPy's kernels, so that the measure is not ours: a copy of
+arrays that no cache holds, and products of float32 matrices by whatever BLAS NumPy has; on as many
+threads as flowvm has workers.  What it found is kept beside the cached kernels, by processor.  The
+summary uses it where it is there (`known`), and never measures by itself.
+
+An operator's share of the roofline is the larger of its two shares.  More than 100 % of the
+bandwidth means that operands were in a cache; more than 100 % of the product rate, a better product
+than NumPy's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.config import config
+from flowvm.profiler.grammar import Screen, View
+
+if TYPE_CHECKING:
+    from flowvm.profiler.run.run import Run
+
+__all__ = ["Roofline", "cpu_name", "known", "of_run", "roofline"]
+
+COPIED = 32 << 20  # bytes a thread copies at a time
+SIDE = 384  # of the matrices
+SECONDS = 0.12  # each thing is measured for so long
+WINDOW = 0.004  # seconds over which the rate of several threads is taken, at least
+
+
+@dataclass(frozen=True, repr=False)
+class Roofline(View):
+    """Rates in billions a second: `gigabytes` read and written by a copy, `gigaflops` of a float32
+    product, on `threads` threads of `cpu`.
+    """
+
+    cpu: str
+    threads: int
+    gigabytes: float
+    gigaflops: float
+
+    @property
+    def ridge(self) -> float:
+        """Operations a byte from which on the product rate is the bound, not the bandwidth."""
+        return self.gigaflops / self.gigabytes
+
+    def share(self, nbytes: float, flops: float, nanoseconds: float) -> float:
+        """What was reached, of what can be: the larger of the two shares; 0 if it took no time."""
+        if nanoseconds <= 0:
+            return 0.0
+        return max(nbytes / nanoseconds / self.gigabytes, flops / nanoseconds / self.gigaflops)
+
+    def screen(self, width: int) -> Screen:
+        """See View."""
+        screen = Screen()
+        screen.add(
+            (" roofline", "verdict"),
+            f"  {self.gigabytes:.1f} GB/s · {self.gigaflops:.0f} GFLOP/s float32 · "
+            f"{self.ridge:.1f} operations a byte",
+            (f" · {self.threads} thread{'s' * (self.threads > 1)} of {self.cpu}", "head"),
+        )
+        return screen
+
+
+@functools.cache
+def cpu_name() -> str:
+    """The processor, which a run remembers."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _place(threads: int) -> Path:
+    key = json.dumps([cpu_name(), os.cpu_count(), threads, np.__version__])
+    return jit.cache_dir() / f"roofline-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def known() -> Roofline | None:
+    """What was measured on this machine before, or None."""
+    threads = config.workers
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        found = Roofline(**json.loads(_place(threads).read_text()))
+        if found.gigabytes > 0 and found.gigaflops > 0:
+            return found
+    return None
+
+
+def of_run(run: Run) -> Roofline | None:
+    """The roofline of the machine that a run was recorded on, if anybody has measured it."""
+    if "roofline" in run.info:
+        return Roofline(**run.info["roofline"])
+    return known() if run.info.get("cpu") == cpu_name() else None
+
+
+def roofline(again: bool = False) -> Roofline:
+    """What this machine can do: measured on the first call (a third of a second), or `again`.
+
+    Run it while nothing else does: other programs make the roof lower than it is.
+    """
+    found = None if again else known()
+    if found is not None:
+        return found
+    threads = config.workers
+    found = Roofline(cpu_name(), threads, _copied(threads) / 1e9, _multiplied(threads) / 1e9)
+    place = _place(threads)
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        half = place.with_suffix(f".{os.getpid()}.tmp")
+        half.write_text(json.dumps(found.to_dict()))
+        os.replace(half, place)
+    return found
+
+
+def _copied(threads: int) -> float:
+    """Bytes a second, read and written."""
+    work: list[Callable[[], Any]] = []
+    for _ in range(threads):
+        source = np.ones(COPIED // 8)
+        work.append(functools.partial(np.copyto, np.zeros_like(source), source))
+    return _rate(work, 2 * COPIED)
+
+
+def _multiplied(threads: int) -> float:
+    """Operations a second: the better of one product, which BLAS may spread over threads of its
+    own, and one on each thread.
+    """
+
+    def product() -> Callable[[], Any]:
+        a = np.ones((SIDE, SIDE), np.float32)
+        return functools.partial(np.matmul, a, a.copy(), out=np.empty_like(a))
+
+    alone = _rate([product()], 2 * SIDE**3)
+    if threads == 1:
+        return alone
+    return max(alone, _rate([product() for _ in range(threads)], 2 * SIDE**3))
+
+
+def _rate(work: list[Callable[[], Any]], amount: int) -> float:
+    """`amount` for each call of each thread, a second: the best moment of SECONDS."""
+    for one in work:
+        one()
+    start = threading.Barrier(len(work))
+    spans: list[list[tuple[float, float]]] = [[] for _ in work]
+
+    def repeat(k: int) -> None:
+        start.wait()
+        until = time.perf_counter() + SECONDS
+        while not spans[k] or time.perf_counter() < until:
+            begun = time.perf_counter()
+            work[k]()
+            spans[k].append((begun, time.perf_counter()))
+
+    helpers = [threading.Thread(target=repeat, args=(k,)) for k in range(1, len(work))]
+    for helper in helpers:
+        helper.start()
+    repeat(0)
+    for helper in helpers:
+        helper.join()
+    return best_rate(spans, amount)
+
+
+def best_rate(spans: list[list[tuple[float, float]]], amount: int) -> float:
+    """`amount` for each span of each thread, a second: the best stretch of time that begins with
+    one and lasts WINDOW, or as long as the shortest; what threads do is counted as it overlaps it,
+    so that one that stood still while another had the machine for itself does not count twice.
+    """
+    flat = np.array([span for own in spans for span in own])
+    begun, over = flat[:, 0], flat[:, 1]
+    length = max(WINDOW if len(spans) > 1 else 0.0, float((over - begun).min()))
+    ends = over.max()
+    best = 0.0
+    for at in begun:
+        until = min(at + length, ends)
+        inside = np.clip(np.minimum(over, until) - np.maximum(begun, at), 0, None) / (over - begun)
+        if until - at >= length * 0.999 or len(flat) == 1:
+            best = max(best, float(inside.sum()) * amount / (until - at))
+    return best or amount * len(flat) / float(ends - begun.min())

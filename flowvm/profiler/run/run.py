@@ -1,0 +1,299 @@
+"""A recorded run as columns: what everything else in the profiler is computed from.
+
+A `Run` is a value: NumPy arrays and a few lists of names, no tensor, frame or code object, so it
+pickles, is saved to one file, and means the same when the VM is gone.  Instructions are in program
+order and named by their index; an instruction's number in the VM is `seq`.
+
+The file (`save`, `load`) is an .npz whose arrays are the columns of COLUMNS, and `header`, a JSON
+text with SCHEMA, the names, and `info`.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError
+from flowvm.version import VERSION
+from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.watch.flight import TIMES
+
+__all__ = ["CAUSES", "COLUMNS", "SCHEMA", "Run"]
+
+SCHEMA = "flowvm.trace/2"
+Array = np.ndarray[Any, Any]
+# why an issuing thread ran none of the user's Python
+CAUSES = ("sync", "credit", "jit", "gil")
+
+# name -> (dtype, what it is).  Times are nanoseconds of the monotonic clock.
+COLUMNS: dict[str, tuple[str, str]] = {
+    "seq": ("int64", "instruction: its number in the VM"),
+    "op": ("int32", "instruction: index into `names`"),
+    "kind": ("int8", "instruction: a flowvm.vm.machine.layout.Kind"),
+    "stream": ("int16", "instruction: its stream, an index into `streams`"),
+    "line": ("int32", "instruction: the user's line, an index into `lines`"),
+    "spot": ("int32", "instruction: the expression in that line, an index into `spots`"),
+    "module": ("int32", "instruction: its module, an index into `modules`"),
+    "forward": (
+        "int32",
+        "instruction: of what backward issued, the line of the forward call, an "
+        "index into `lines`; -2 where that is not known, -1 for all others",
+    ),
+    "forward_spot": ("int32", "instruction: the expression in that line, or -1"),
+    "status": ("int64", "instruction: 0, or the status that its kernel returned"),
+    "times": ("int64", f"instruction: {', '.join(TIMES)}; 0 for what has not happened"),
+    "opened": ("int64", "instruction: of a device's, when it was handed over; 0 for the host's"),
+    "clock": (
+        "int8",
+        "instruction: whose started and ended are: 0 its worker's, on the host; of a device's, 1 "
+        "when the host saw it, 2 the device's own (`flowvm.vm.watch.device_placing`)",
+    ),
+    "nbytes": ("int64", "instruction: bytes of its operands, read and written"),
+    "flops": ("int64", "instruction: operations of products and convolutions"),
+    "scratch": ("int64", "instruction: bytes that it takes while it runs"),
+    "offsets": ("int64", "operands of instruction i are [offsets[i], offsets[i + 1])"),
+    "tensor": ("int32", "operand: its tensor, in order of appearance"),
+    "access": (
+        "int8",
+        "operand: a flowvm.vm.machine.layout.Access, 4 added if it gets its memory here",
+    ),
+    "size": ("int64", "operand: bytes of it, 0 if not known"),
+    "source": ("int32", "edge: instruction that is waited for"),
+    "target": ("int32", "edge: instruction that waits; edges are sorted by it"),
+    "hazard": ("int8", f"edge: index into {', '.join(HAZARDS)}"),
+    "operand": ("int32", "edge: the target's operand that it is about"),
+    "task_launch": ("int32", "task of a graph's replay: instruction that launched it"),
+    "task_number": ("int32", "task: its number in the Plan"),
+    "task_op": ("int32", "task: index into `names`"),
+    "task_line": ("int32", "task: index into `lines`"),
+    "task_module": ("int32", "task: index into `modules`"),
+    "task_forward": ("int32", "task: of backward, the line of the forward call; -1 for others"),
+    "task_stream": ("int16", "task: index into `streams`"),
+    "task_times": ("int64", "task: started, ended"),
+    "task_nbytes": ("int64", "task: bytes of its operands"),
+    "task_flops": ("int64", "task: operations of products and convolutions"),
+    "share_of": ("int32", "share of a helper in a kernel: index of the instruction"),
+    "share_task": ("int32", "share: number of the task, -1 if the instruction is no launch"),
+    "share_stream": ("int16", "share: index into `streams`"),
+    "share_helper": ("int16", "share: number of the helper in its stream's team"),
+    "share_times": ("int64", "share: started, ended"),
+    "share_chunks": ("int64", "share: chunks of the kernel's work"),
+    "use_of": ("int32", "use by a launch that may run beside others: index of the launch"),
+    "use_tensor": ("int32", "use: its tensor"),
+    "use_writes": ("bool", "use: whether it is written"),
+    "use_times": ("int64", "use: first started, last ended; 0 if that was not recorded"),
+    "wait_cause": ("int8", f"wait of an issuing thread: index into {', '.join(CAUSES)}"),
+    "wait_times": ("int64", "wait: begun, ended"),
+    "wait_thread": ("int64", "wait: the thread"),
+}
+# what a row of a column is, where its name does not begin with it and it is no instruction
+_ROWS = dict.fromkeys(("tensor", "access", "size"), "operands")
+_ROWS |= dict.fromkeys(("source", "target", "hazard", "operand"), "edges")
+_WIDE = {"times": len(TIMES)}
+_WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times"), 2)
+
+
+def _empty(name: str) -> Array:
+    rows = 1 if name == "offsets" else 0
+    shape = (0, _WIDE[name]) if name in _WIDE else (rows,)
+    return np.zeros(shape, COLUMNS[name][0])
+
+
+@dataclass
+class Run:
+    """A recorded run.  The columns are those of COLUMNS.
+
+    `begun` and `ended` bound it; `info` has, among others, `level`, `overwritten` (instructions
+    that the ring had lost), `live` (bytes of tensors at the end, in each memory) and `spaces` (the
+    memory of each of `streams`; none: "cpu").  `stacks` has, of what was
+    recorded at level 3, an instruction's index and the lines of its Python stack, innermost first.
+    `spots` are expressions: the text of a line, columns [first, last) in it, the function around.
+    `marks` are the spans and marks that the user named: name, begun, ended, thread, and the
+    instructions [first, last) issued inside.
+    """
+
+    begun: int = 0
+    ended: int = 0
+    names: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    streams: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    spots: list[list[Any]] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+    stacks: list[list[int]] = field(default_factory=list)
+    marks: list[list[Any]] = field(default_factory=list)
+    seq: Array = field(default_factory=partial(_empty, "seq"))
+    op: Array = field(default_factory=partial(_empty, "op"))
+    kind: Array = field(default_factory=partial(_empty, "kind"))
+    stream: Array = field(default_factory=partial(_empty, "stream"))
+    line: Array = field(default_factory=partial(_empty, "line"))
+    spot: Array = field(default_factory=partial(_empty, "spot"))
+    module: Array = field(default_factory=partial(_empty, "module"))
+    forward: Array = field(default_factory=partial(_empty, "forward"))
+    forward_spot: Array = field(default_factory=partial(_empty, "forward_spot"))
+    opened: Array = field(default_factory=partial(_empty, "opened"))
+    clock: Array = field(default_factory=partial(_empty, "clock"))
+    status: Array = field(default_factory=partial(_empty, "status"))
+    times: Array = field(default_factory=partial(_empty, "times"))
+    nbytes: Array = field(default_factory=partial(_empty, "nbytes"))
+    flops: Array = field(default_factory=partial(_empty, "flops"))
+    scratch: Array = field(default_factory=partial(_empty, "scratch"))
+    offsets: Array = field(default_factory=partial(_empty, "offsets"))
+    tensor: Array = field(default_factory=partial(_empty, "tensor"))
+    access: Array = field(default_factory=partial(_empty, "access"))
+    size: Array = field(default_factory=partial(_empty, "size"))
+    source: Array = field(default_factory=partial(_empty, "source"))
+    target: Array = field(default_factory=partial(_empty, "target"))
+    hazard: Array = field(default_factory=partial(_empty, "hazard"))
+    operand: Array = field(default_factory=partial(_empty, "operand"))
+    task_launch: Array = field(default_factory=partial(_empty, "task_launch"))
+    task_number: Array = field(default_factory=partial(_empty, "task_number"))
+    task_op: Array = field(default_factory=partial(_empty, "task_op"))
+    task_line: Array = field(default_factory=partial(_empty, "task_line"))
+    task_module: Array = field(default_factory=partial(_empty, "task_module"))
+    task_forward: Array = field(default_factory=partial(_empty, "task_forward"))
+    task_stream: Array = field(default_factory=partial(_empty, "task_stream"))
+    task_times: Array = field(default_factory=partial(_empty, "task_times"))
+    task_nbytes: Array = field(default_factory=partial(_empty, "task_nbytes"))
+    task_flops: Array = field(default_factory=partial(_empty, "task_flops"))
+    share_of: Array = field(default_factory=partial(_empty, "share_of"))
+    share_task: Array = field(default_factory=partial(_empty, "share_task"))
+    share_stream: Array = field(default_factory=partial(_empty, "share_stream"))
+    share_helper: Array = field(default_factory=partial(_empty, "share_helper"))
+    share_times: Array = field(default_factory=partial(_empty, "share_times"))
+    share_chunks: Array = field(default_factory=partial(_empty, "share_chunks"))
+    use_of: Array = field(default_factory=partial(_empty, "use_of"))
+    use_tensor: Array = field(default_factory=partial(_empty, "use_tensor"))
+    use_writes: Array = field(default_factory=partial(_empty, "use_writes"))
+    use_times: Array = field(default_factory=partial(_empty, "use_times"))
+    wait_cause: Array = field(default_factory=partial(_empty, "wait_cause"))
+    wait_times: Array = field(default_factory=partial(_empty, "wait_times"))
+    wait_thread: Array = field(default_factory=partial(_empty, "wait_thread"))
+
+    def __post_init__(self) -> None:
+        # who makes a run may know nothing of modules, forward calls and devices
+        for name, none in (
+            ("module", 0), ("forward", -1), ("forward_spot", -1), ("opened", 0), ("clock", 0),
+        ):  # fmt: skip
+            if not len(getattr(self, name)):
+                setattr(self, name, np.full(len(self.seq), none, COLUMNS[name][0]))
+        if not len(self.task_forward):
+            self.task_forward = np.full(len(self.task_line), -1, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @property
+    def wall(self) -> int:
+        """Nanoseconds from begun to ended."""
+        return self.ended - self.begun
+
+    def time(self, name: str) -> Array:
+        """One of TIMES for every instruction."""
+        column: Array = self.times[:, TIMES.index(name)]
+        return column
+
+    @property
+    def owner(self) -> Array:
+        """Each operand's instruction."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+    def index(self, seq: int) -> int:
+        """The index of the instruction whose number in the VM is `seq`."""
+        i = int(np.searchsorted(self.seq, seq))
+        if i == len(self) or self.seq[i] != seq:
+            raise ArgumentError(f"#{seq} is not in this run ({self._range()})")
+        return i
+
+    def part(self, first: int, last: int, begun: int, ended: int) -> Run:
+        """The run of instructions [first, last) alone, from `begun` to `ended`.
+
+        Edges to instructions outside are left out.
+        """
+        operands = slice(int(self.offsets[first]), int(self.offsets[last]))
+        edges = (self.source >= first) & (self.target < last)
+        tasks = (self.task_launch >= first) & (self.task_launch < last)
+        shares = (self.share_of >= first) & (self.share_of < last)
+        uses = (self.use_of >= first) & (self.use_of < last)
+        waits = (self.wait_times[:, 1] > begun) & (self.wait_times[:, 0] < ended)
+        rows = {
+            "operands": operands, "edges": edges, "task": tasks, "share": shares, "use": uses,
+            "wait": waits,
+        }  # fmt: skip
+        columns = {}
+        for name in COLUMNS:
+            rows_of = _ROWS.get(name, name.split("_")[0])
+            columns[name] = getattr(self, name)[rows.get(rows_of, slice(first, last))]
+        columns["offsets"] = self.offsets[first : last + 1] - self.offsets[first]
+        for name in ("source", "target", "task_launch", "share_of", "use_of"):
+            columns[name] = columns[name] - first
+        columns["operand"] = columns["operand"] - operands.start
+        columns["wait_times"] = np.clip(columns["wait_times"], begun, ended)
+        marks = [
+            [
+                *m[:4],
+                min(max(m[4] - first, 0), last - first),
+                min(max(m[5] - first, 0), last - first),
+            ]
+            for m in self.marks
+            if m[1] < ended and m[2] > begun
+        ]
+        stacks = [[s[0] - first, *s[1:]] for s in self.stacks if first <= s[0] < last]
+        kept = ("names", "lines", "streams", "modules", "spots", "info")
+        names = {n: getattr(self, n) for n in kept}
+        return Run(begun, ended, **names, stacks=stacks, marks=marks, **columns)
+
+    def _range(self) -> str:
+        return f"#{self.seq[0]} to #{self.seq[-1]}" if len(self) else "which is empty"
+
+    def save(self, path: str | Path) -> None:
+        """Write the run to one file, named *.flowtrace by custom."""
+        header = {"schema": SCHEMA, "version": VERSION}
+        header |= {name: getattr(self, name) for name in _HEADER}
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        with open(path, "wb") as file:
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
+
+    @staticmethod
+    def load(path: str | Path) -> Run:
+        """A run that was saved.  ArgumentError if the file is none, or of another version."""
+        with open(path, "rb") as opened:
+            if not zipfile.is_zipfile(opened):
+                raise ArgumentError(
+                    f"{path} is not a saved run of {SCHEMA}: another kind of file, or one cut short"
+                )
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header = json.loads(str(file["header"]))
+                schema, version = header.pop("schema"), header.pop("version", "")
+                if schema != SCHEMA:
+                    raise ArgumentError(_of_another(path, str(schema), str(version)))
+                columns = {name: file[name] for name in COLUMNS}
+                return Run(**header, **columns)
+        except ArgumentError:
+            raise
+        except (KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            raise ArgumentError(
+                f"{path} is not a saved run of {SCHEMA}, or not whole: {error}"
+            ) from error
+
+
+def _of_another(path: str | Path, schema: str, version: str) -> str:
+    """What to say of a file that another version of flowvm wrote."""
+    by = f"flowvm {version}" if version else "an older flowvm, before files said which"
+    use = f"pip install flowvm=={version}" if version else "that version"
+    return (
+        f"{path} was written by {by} ({schema}), and flowvm {VERSION} reads {SCHEMA}: open it "
+        f"with {use}, from which `flowvm export` makes a page or a trace that lasts, or record "
+        f"it again"
+    )
+
+
+_HEADER = tuple(f.name for f in fields(Run) if f.name not in COLUMNS)

@@ -1,0 +1,62 @@
+"""Where a run's memory is, and when it is taken: each device has its own, and so has the host.
+
+An instruction makes tensors in the memory of its stream, and a ReleaseTensor runs where its tensor
+was made.  The host's instructions take memory when they start, and give it back when they end; a
+device's, both when they are opened, for what comes later on the stream runs later there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler.run.run import Run
+from flowvm.vm.engine.spaces import HOST
+
+__all__ = ["HOST", "inside", "returned", "space_named", "spaces_of", "taken"]
+
+Array = np.ndarray[Any, Any]
+
+
+def inside(run: Run, space: str) -> Array:
+    """Which instructions' memory is there."""
+    names = run.info.get("spaces") or [HOST] * len(run.streams)
+    found: Array = np.array([name == space for name in names], bool)[run.stream]
+    return found
+
+
+def taken(run: Run) -> Array:
+    """When instructions take memory."""
+    return np.where(run.opened > 0, run.opened, run.time("started"))
+
+
+def returned(run: Run) -> Array:
+    """When they give it back: what they had while they ran, and what a ReleaseTensor releases."""
+    return np.where(run.opened > 0, run.opened, run.time("ended"))
+
+
+def spaces_of(run: Run) -> list[str]:
+    """The memories in which there was anything, the host's first."""
+    live = run.info.get("live", {})
+    used = [n for n in dict.fromkeys(run.info.get("spaces", ())) if live.get(n) or _made(run, n)]
+    return list(dict.fromkeys((HOST, *used)))
+
+
+def _made(run: Run, space: str) -> bool:
+    mine = inside(run, space)
+    return bool((run.scratch[mine] > 0).any() or (np.diff(run.offsets)[mine] > 0).any())
+
+
+def space_named(run: Run, device: Any) -> str:
+    """The memory of `device`, a flow.device or its name; None: that of the first device on which
+    the run made something, else the host's.  ArgumentError: nothing of it is in the run.
+    """
+    there = spaces_of(run)
+    if device is None:
+        return next((name for name in there[1:] if _made(run, name)), HOST)
+    wanted = "cuda:0" if str(device) == "cuda" else str(device)
+    if wanted not in there:
+        raise ArgumentError(f"memory(device={wanted!r}): in this run there is {', '.join(there)}")
+    return wanted

@@ -1,0 +1,41 @@
+"""Names for stretches of time: what the user calls a step, an epoch, a phase."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.flight import Mark
+from flowvm.vm.watch.peek import issued
+
+__all__ = ["mark", "span"]
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """`with flow.profiler.span("augment"):` names what is issued inside, and the time it takes.
+
+    Spans may nest.  Those of one name that repeat are steps.  At level 0 nothing is noted.
+    """
+    begun, first = time.monotonic_ns(), issued()
+    here = (name, first)
+    engine.flight.open.append(here)
+    try:
+        yield
+    finally:
+        engine.flight.open.remove(here)
+        _note(Mark(name, begun, time.monotonic_ns(), threading.get_ident(), first, issued()))
+
+
+def mark(name: str) -> None:
+    """Name this moment, such as `mark("epoch 3")`."""
+    now, here = time.monotonic_ns(), issued()
+    _note(Mark(name, now, now, threading.get_ident(), here, here))
+
+
+def _note(made: Mark) -> None:
+    if engine.flight.level:
+        engine.flight.marks.append(made)

@@ -1,0 +1,330 @@
+"""The summary screen: a verdict first, then a table, then what to do next.
+
+`summarize` makes the view, plain values that tests and scripts can read; `Summary.screen` lays it
+out for 80 to 160 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.profiler.analysis.tables import BY, STEP, Row
+from flowvm.profiler.grammar import (
+    CAUSES,
+    Column,
+    Line,
+    Screen,
+    Span,
+    View,
+    advised,
+    bar,
+    counted,
+    ms,
+    percent,
+    rate,
+    table,
+)
+from flowvm.profiler.run.devices import said_of
+from flowvm.profiler.run.roof import Roofline, of_run
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from flowvm.profiler.front.profiling import Profile
+    from flowvm.profiler.run.run import Run
+
+__all__ = ["MOST", "SORTS", "Steps", "Summary", "summarize"]
+
+MOST = 12  # rows shown
+MINE = 0.005  # shares below are not worth a word
+SORTS = (
+    "path", "run", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof", "name",
+    "hottest",
+)  # fmt: skip
+LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
+FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
+# what rows without a name are: flowvm's own, as that of a tensor's release
+NAMELESS = {"line": "(flowvm)", "module": "(no module)"}
+LABELS = {"host": "HOST DISPATCH", "jit": "COMPILING", "sched": "SCHEDULER"}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Spans named "step": how many, and nanoseconds from when all that one issued had run to when
+    all of the next had; of the first, from its begin.
+    """
+
+    count: int
+    median: float
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, repr=False)
+class Summary(View):
+    """What the screen says.  Times are nanoseconds, shares are of the wall time.
+
+    `recording` is what the recorder took at most, none if it is not known (`costs.recording`).
+    `bound` are the causes on the observed path, largest first; `rows` the first of `of` lines of
+    the table `by`, with `code` the text of their hottest lines, and `roof` their shares of the
+    roofline, none if it was never measured; `advice` what to do next, each with something to type.
+    """
+
+    instructions: int
+    overwritten: int
+    lost: int  # ns of the block before the first instruction that is remembered
+    raised: str  # the name of what the block was left by, "" if it came to its end
+    failed: tuple[str, ...]  # instructions that failed, each with its line
+    poisoned: int  # those that could not run for want of what failed
+    wall: int
+    level: int
+    recording: float | None
+    steps: Steps | None
+    bound: tuple[tuple[str, float], ...]
+    floor: int
+    host: int
+    by: str
+    rows: tuple[Row, ...]
+    code: tuple[str, ...]
+    roof: tuple[float, ...]
+    of: int
+    advice: tuple[str, ...]
+    devices: str = ""  # what times of devices are, where there are any
+
+    def screen(self, width: int) -> Screen:
+        """See View."""
+        screen = Screen()
+        if not self.instructions:
+            left = f": {self.raised} left the block" if self.raised else ""
+            screen.add(("flow.profiler", "verdict"), f"  nothing was recorded{left}")
+            return screen
+        screen.lines += self._verdict(width)
+        if self.rows:
+            screen.lines += self._table(width)
+            if self.of > len(self.rows):
+                more = f"p.table({self.by!r}) has all" if self.by != "op" else "p.table() has all"
+                screen.add((f" {self.of - len(self.rows)} more: {more}", "head"))
+        screen.lines += advised(self.advice, width)
+        return screen.fitted(width)
+
+    def _verdict(self, width: int) -> list[Line]:
+        """The lines above the table; what does not fit is left out, the last first."""
+        lost = f" ({self.overwritten:,} before them are forgotten)" if self.overwritten else ""
+        known = [f"{counted(self.instructions, 'instruction')}{lost}", f"wall {ms(self.wall)} ms"]
+        head = _fitting([[*known, *rest] for rest in self._about()], width - 15)
+        causes: list[Span] = []
+        for k, (cause, share) in enumerate(self.bound):
+            name = cause if k else LABELS.get(cause, cause.upper())
+            style = CAUSES[cause][1] if k else "critical"
+            causes.append((f"{name} {percent(share)}   ", style))
+        said = [f"{ms(self.floor)} ms if streams were unlimited"]
+        if self.floor:
+            said[0] += f" ({self.wall / self.floor:.1f}x headroom)"
+        said.append(f"host on the path {ms(self.host)} ms")
+        bound = [("bound by   ", "head"), *causes, ("[observed path, sums to wall]", "head")]
+        return [
+            [("flow.profiler", "verdict"), (f"  {head}", "")],
+            *self.wrong(width),
+            _whole(bound, width),
+            [("floor      ", "head"), (_joined(said, width - 11), "")],
+            *([[("devices    ", "head"), (f"times {self.devices}", "")]] if self.devices else []),
+        ]
+
+    def wrong(self, width: int) -> list[Line]:
+        """What failed, how the block was left, and what of it is not here."""
+        lines: list[Line] = []
+        if self.lost:
+            text = f"of {ms(self.lost + self.wall)} ms the last {ms(self.wall)} ms are remembered"
+            lines.append([("recorder   ", "head"), (text, "")])
+        if self.raised:
+            lines.append([("left by    ", "head"), (self.raised, "bad")])
+        if self.failed:
+            more = [f"{len(self.failed) - 2} more"] if len(self.failed) > 2 else []
+            more += [f"{self.poisoned:,} did not run for want of it"] if self.poisoned else []
+            said = [*self.failed[:2], *more, "flow.errors()"]
+            lines.append([("failed     ", "head"), (_joined(said, width - 11), "bad")])
+        return lines
+
+    def _about(self) -> list[list[str]]:
+        """Steps and recorder in ever fewer words."""
+        steps = [list[str]()]
+        if self.steps is not None and self.steps.count > 1:
+            s = self.steps
+            short = f"{s.count:,} steps of {ms(s.median)} ms"
+            steps = [[f"{short} ({ms(s.least)} to {ms(s.most)})"], [short], []]
+        level = [f"recorder level {self.level}"]
+        if self.recording is None:
+            return [[*some, *level] for some in steps] + [[]]
+        cost = [f"recorder overhead {percent(self.recording)}"]
+        return [
+            [*steps[0], f"{cost[0]} at level {self.level}"],
+            *([*some, *cost] for some in steps),
+        ]
+
+    def _table(self, width: int) -> list[Line]:
+        rows: list[list[str | Span]] = []
+        for k, r in enumerate(self.rows):
+            share = r.path / self.wall if self.wall else 0.0
+            roof = self.roof[k] if self.roof else 0.0
+            rows.append([
+                r.name or NAMELESS.get(self.by, "-"), f"{r.count:,}", ms(r.run), f"{share:.1%}",
+                (bar(share, 5), "run"),
+                "·".join(ms(t) for t in (r.dep, r.queue, r.sched)),
+                rate(r.gigabytes) if r.nbytes else "-", rate(r.gigaflops) if r.flops else "-",
+                percent(roof) if roof else "-", r.hottest or "-", self.code[k],
+            ])  # fmt: skip
+        columns = [
+            Column(self.by, grow=True, least=18), Column("n", right=True),
+            Column("run ms", right=True),
+            Column("on path", right=True), Column(""),
+            Column("dep·queue·sched ms", drop=2), Column("GB/s", right=True, drop=5),
+            Column("GFLOP/s", right=True, drop=4), Column("roof", right=True, drop=3),
+            Column("hottest line", style="line", drop=1, grow=True),
+            Column("code", style="line", grow=True, least=16, spare=self.by != "line"),
+        ]  # fmt: skip
+        said = {"roof": self.roof, "hottest line": self.by != "line", "code": any(self.code)}
+        kept = [k for k, column in enumerate(columns) if said.get(column.title, True)]
+        return table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows], width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See View; rows have their rates, and the share of the roofline where it is known."""
+        found = super().to_dict()
+        for k, (row, r) in enumerate(zip(found["rows"], self.rows, strict=True)):
+            row |= {"gigabytes": r.gigabytes, "gigaflops": r.gigaflops}
+            if self.roof:
+                row["roof"] = self.roof[k]
+        return found
+
+
+def _fitting(lines: list[list[str]], width: int) -> str:
+    """The first of the lines that fits, or what of the last one does."""
+    return next((x for x in map(" · ".join, lines) if len(x) <= width), _joined(lines[-1], width))
+
+
+def _joined(parts: list[str], width: int) -> str:
+    """As many of the parts as fit, at least one."""
+    while len(parts) > 1 and len(" · ".join(parts)) > width:
+        parts = parts[:-1]
+    return " · ".join(parts)
+
+
+def _whole(spans: list[Span], width: int) -> Line:
+    """The spans up to the last that fits whole."""
+    line: Line = []
+    room = width
+    for text, style in spans:
+        if len(text.rstrip()) > room:
+            break
+        line.append((text, style))
+        room -= len(text)
+    return line
+
+
+def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
+    """The summary of a profile; ArgumentError if there is no table `by`."""
+    rows, roof = p.table(by), of_run(p.run)
+    if sort in ("name", "hottest"):
+        rows.sort(key=lambda r: (getattr(r, sort), r.name))
+    elif sort == "roof":
+        rows.sort(key=lambda r: (-_share(roof, r), r.name))
+    elif sort != SORTS[0]:
+        rows.sort(key=lambda r: (-getattr(r, sort), r.name))
+    bound = tuple((c, s) for c, s in p.bound.items() if s >= MINE)
+    shown = tuple(rows[:MOST])
+    sources = p.run.info.get("sources", {})
+    return Summary(
+        instructions=len(p),
+        overwritten=int(p.run.info.get("overwritten", 0)),
+        lost=int(p.run.info.get("lost", 0)),
+        raised=str(p.run.info.get("raised", "")),
+        failed=tuple(_failed(p.run)),
+        poisoned=int((p.run.status == w.NO_STATUS_POISONED).sum()),
+        wall=p.run.wall,
+        level=int(p.run.info.get("level", 0)),
+        recording=p.recording,
+        steps=_steps(p.run),
+        bound=bound,
+        floor=p.floor.length,
+        host=round(p.bound["host"] * p.run.wall),
+        by=by,
+        rows=shown,
+        code=tuple(sources.get(r.hottest, "") for r in shown),
+        roof=() if roof is None else tuple(_share(roof, r) for r in shown),
+        of=len(rows),
+        advice=tuple(_advice(p, by, bound, rows, roof)),
+        devices=said_of(p.run),
+    )
+
+
+def _failed(run: Run) -> Iterator[str]:
+    for i in np.flatnonzero((run.status != 0) & (run.status != w.NO_STATUS_POISONED)).tolist():
+        yield f"#{run.seq[i]} {run.names[run.op[i]]} {run.lines[run.line[i]]}".rstrip()
+
+
+def _share(roof: Roofline | None, row: Row) -> float:
+    known = roof is not None and not row.devices  # it is of the host
+    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
+
+
+def _steps(run: Run) -> Steps | None:
+    """The spans named "step" that began in the run."""
+    spans = sorted(m[1:] for m in run.marks if m[0] == STEP and m[1] >= run.begun)
+    if not spans:
+        return None
+    ended = np.where(run.kind == w.RELEASE, 0, run.time("ended"))  # a release holds nobody up
+    over = [int(ended[first:last].max(initial=0)) or left for _, left, _, first, last in spans]
+    lasted = np.diff(np.maximum.accumulate([spans[0][0], *over]))
+    return Steps(len(spans), float(np.median(lasted)), int(lasted.min()), int(lasted.max()))
+
+
+def _advice(
+    p: Profile, by: str, bound: tuple[tuple[str, float], ...], rows: list[Row],
+    roof: Roofline | None,
+) -> list[str]:  # fmt: skip
+    if not bound:
+        return []
+    cause, share = bound[0]
+    found = []
+    if cause == "host":
+        found.append(
+            f"Python is {percent(share)} of the path: flow.compile or nn.Graph replays without it"
+        )
+    if cause == "sched":
+        found.append(
+            f"the VM waited for a core {percent(share)} of the path: larger ops, or nn.Graph"
+        )
+    if cause == "gil":
+        found.append(
+            f"Python was kept from running {percent(share)} of the path: other Python threads ran, "
+            "or no core was free"
+        )
+    if cause == "jit":
+        found.append("kernels were compiled: run it once before, or `python -m flowvm warmup`")
+    synced = [s for s in p.observed if s.cause in ("sync", "credit") and s.instruction >= 0]
+    if synced:
+        times: dict[str, int] = {}
+        for s in synced:
+            line = p.run.lines[p.run.line[s.instruction]] if s.cause == "sync" else ""
+            times[line] = times.get(line, 0) + 1
+        line, count = max(times.items(), key=lambda item: (item[1], item[0]))
+        if line:
+            found.append(f"{line} waited for a value {count}x on the path: read it less often")
+    heavy = max(rows, key=lambda r: r.path, default=None)
+    if cause == "run" and heavy is not None and heavy.path and heavy.name in p.run.names:
+        own = p.run.names.index(heavy.name) in p.run.op
+        ask = f"p.what_if({heavy.name!r})" if own else "p.plan()"
+        found.append(f"{heavy.name} is {percent(heavy.path / p.run.wall)}: {ask}")
+        reached = _share(roof, heavy)
+        if 0 < reached < LOW:
+            found.append(
+                f"{heavy.name} reaches {percent(reached)} of the roofline: larger or contiguous "
+                f"operands{f', p.why({heavy.name!r})' if own else ''}"
+            )
+    if roof is not None and any(
+        not r.devices and r.flops / max(1, r.run) > FALSE * roof.gigaflops for r in rows
+    ):
+        found.append("more than the roofline was reached: flow.profiler.roofline(again=True)")
+    return [*found, 'p.summary("line")' if by == "op" else "p.timeline()"] if rows else found

@@ -1,0 +1,178 @@
+"""What went wrong in the VM, kept until somebody sees it.
+
+Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into
+`Failure`s while the frame that issued the instruction is still remembered.  A failure is *seen*
+when its exception was raised at a sync point; what nobody saw is reported at exit.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from flowvm.errors import Status, VMError, exception_for
+from flowvm.vm.engine.lines import apart, short_position
+from flowvm.vm.engine.tracebacks import users
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.lang import load_acquire
+from flowvm.vm.watch.notes import caret_lines, note_of
+
+if TYPE_CHECKING:
+    from flowvm.vm.engine.engine import Engine
+
+__all__ = ["Errors", "Failure", "Failures"]
+
+KEEP = 1024  # failures remembered; an older one still raises, with less to say
+
+
+@dataclass(repr=False)
+class Failure:
+    """One failed instruction.  Prints as a line."""
+
+    seq: int
+    name: str
+    exception: BaseException
+    code: CodeType | None
+    last: int
+    seen: bool = False
+    operands: str = ""
+    captured: bool = False  # no failure, as long as nobody wants what it did not make
+    scope: str = ""  # path of the module, of a graph's task
+    info: Any = None  # the entry's
+    note: str = ""  # what was added to the exception
+    traceback: TracebackType | None = None  # of a Python callback that raised: the user's frames
+    forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
+
+    def where(self) -> str:
+        """The user's line that issued the instruction, with a caret line."""
+        return caret_lines(self.code, self.last)
+
+    def __repr__(self) -> str:
+        where = short_position(self.code, self.last)
+        seen = "" if self.seen else "  (seen by nobody so far)"
+        what = f"{type(self.exception).__name__}: {self.exception}"
+        return f"#{self.seq} {self.name}  {where}  {what}{seen}"
+
+
+class Errors(list[Failure]):
+    """Failed instructions, oldest first; prints a line each."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "no errors"
+
+
+class Failures:
+    """The failures of one engine."""
+
+    def __init__(self, vm: Engine) -> None:
+        self.vm = vm
+        self.count = 0
+        self.by_seq: dict[int, Failure] = {}
+        self.raised: dict[int, BaseException] = {}  # what host callbacks raised, by sequence number
+        self.lock = threading.Lock()
+        # what an out-of-memory error says of memory; who knows is above the VM
+        self.about_memory: Callable[[int], str] = lambda stream: ""
+
+    def new(self) -> bool:
+        """Whether the workers have reported anything that `collect` has not read."""
+        return bool(self.vm.words[w.ERROR_COUNT] != self.count)
+
+    def collect(self) -> None:
+        """Read the workers' reports."""
+        if not self.new():
+            return
+        with self.lock:
+            total = load_acquire(self.vm.m, w.ERROR_COUNT)
+            self.count = max(self.count, total - w.ERRORS)  # older ones were overwritten
+            while self.count < total:
+                at = w.ERR + self.count % w.ERRORS * w.ERR_WORDS
+                if load_acquire(self.vm.m, at + w.R_MARK) != self.count + 1:
+                    break  # counted, not yet written
+                self._read(self.vm.m[at : at + w.ERR_WORDS].tolist())
+                self.count += 1
+
+    def _read(self, report: list[int]) -> None:
+        from flowvm.vm.engine.hot import FRAMES, hot
+
+        seq, status = report[w.R_SEQ], report[w.R_STATUS]
+        info = self.vm.entry_info[(report[w.R_ENTRY] - w.ENT) // w.ENTRY_WORDS][0]
+        name = str(getattr(info, "name", info))
+        exception = self.raised.pop(seq, None)
+        traceback = None if exception is None else users(exception.__traceback__)
+        if exception is None:
+            exception = exception_for(status, report[w.R_DETAILS : w.R_DETAILS + w.DETAILS])
+        code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
+        operands, scope, forward = str(getattr(info, "operands", "")), "", (None, 0)
+        if hasattr(info, "locate"):  # a LaunchPlan: the line that was captured says more
+            inner, code, last, operands = info.locate(report[w.R_TASK])
+            name = f"{inner} of {name}"
+            if report[w.R_TASK] >= 0:
+                scope = info.recorded[report[w.R_TASK]][1]
+                forward = info.forward[report[w.R_TASK]]
+        captured = status == Status.CAPTURED
+        failure = Failure(
+            seq, name, exception, code, last, captured, operands, captured, scope, info,
+            traceback=traceback, forward=forward,
+        )  # fmt: skip
+        self.by_seq[seq] = failure
+        while len(self.by_seq) > KEEP:
+            self.by_seq.pop(next(iter(self.by_seq)))
+
+    def exception(self, seq: int) -> BaseException:
+        """The exception of the failed instruction `seq`, with a note of the line that issued it."""
+        failure = self.by_seq.get(seq)
+        if failure is None:
+            return VMError(
+                f"this tensor is poisoned by instruction #{seq}, which failed too long ago to be "
+                f"remembered"
+            )
+        error = failure.exception
+        failure.seen, failure.captured = True, False
+        # anew each time: by now more may be known of what it has poisoned
+        note = note_of(self.vm, failure)
+        notes = getattr(error, "__notes__", [])
+        if failure.note in notes:
+            notes[notes.index(failure.note)] = note
+        else:
+            error.add_note(note)
+        failure.note = note
+        return error.with_traceback(failure.traceback)
+
+    def raise_unseen(self) -> None:
+        """Raise the first failure that nobody has seen, and count the others as seen with it."""
+        unseen = [f for f in self.by_seq.values() if not f.seen]
+        if not unseen:
+            return
+        error = self.exception(unseen[0].seq)
+        for other in unseen[1:]:
+            other.seen = True
+            error.add_note(f"flowvm: and #{other.seq} {other.name}: {other.exception!r}")
+        raise error
+
+    def last(self) -> BaseException | None:
+        """The newest failure's exception, or None."""
+        failures = self.all()
+        return self.exception(failures[-1].seq) if failures else None
+
+    def all(self) -> Errors:
+        """The failures remembered, oldest first."""
+        self.collect()
+        return Errors(f for f in self.by_seq.values() if not f.captured)
+
+    def report_unseen(self) -> None:
+        """At exit: print what nobody has seen."""
+        self.collect()
+        unseen = [f for f in self.by_seq.values() if not f.seen]
+        for failure in unseen[:5]:
+            print(
+                f"flowvm: instruction #{failure.seq} {failure.name} failed and nobody looked at "
+                f"its result: {type(failure.exception).__name__}: {failure.exception}\n"
+                f"{failure.where()}",
+                file=sys.stderr,
+            )
+        if len(unseen) > 5:
+            print(f"flowvm: and {len(unseen) - 5} more failed instructions", file=sys.stderr)

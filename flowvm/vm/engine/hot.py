@@ -1,0 +1,27 @@
+"""What every issuing thread touches: the globals of generated call functions, and the numbers of
+the streams that there always are.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from flowvm.vm.machine import layout as w
+
+__all__ = ["CALL_STREAM", "FIRST_USER_STREAM", "FRAMES", "HOST_STREAM", "hot"]
+
+CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
+FRAMES = w.CAPACITY  # issuing frames remembered: an error is read before its slot comes round
+
+# The globals of generated call functions (see `flowvm.eager.interpreter`), and all that issuing
+# touches. A plain dict, because CPython reads globals fastest from one.
+#
+#   ring            memoryview of RING's bytes; control: memoryview of CTL's words
+#   counter         hands out sequence numbers (`itertools.count`: atomic)
+#   limit           records below it may be issued without looking at anything
+#   free            storage ids ready for use; dead: ids of storages that nothing refers to any more
+#   codes, lasts    code object and instruction offset of the frame that issued, by sequence number
+#   after           called when a record was published and the scheduler sleeps, does not run, or is
+#                   not wanted
+hot: dict[str, Any] = {"__builtins__": builtins}

@@ -1,0 +1,127 @@
+"""Whose line: every instruction is attributed to the user's line that issued it.
+
+A frame is the user's if its file is not flowvm's own.  What issuing remembers of it is the code
+object and the instruction offset, which cost nothing to take; a line number is worked out from them
+when somebody asks.
+
+What backward issues has a `Backward` in the code object's place, and in the offset's the *origin*:
+the number of the forward call whose gradient it is a part of.  `apart` tells them from each other.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = [
+    "INTERNAL",
+    "NO_ORIGIN",
+    "UNKNOWN",
+    "Backward",
+    "apart",
+    "behind",
+    "expression",
+    "is_internal",
+    "position",
+    "short_position",
+    "user_frame",
+]
+
+NO_ORIGIN = -1  # of what is no part of a gradient
+UNKNOWN = -2  # of what is a part of one that is not known; those of `behind` are below
+
+_root = str(Path(__file__).resolve().parents[2])
+_roots = tuple(
+    os.path.join(os.path.dirname(_root), name) + os.sep
+    for name in (os.path.basename(_root), "ops", "autograd", "graph")
+)
+_examples = (
+    os.path.join(_root, "commands", "demo.py"),
+)  # programs that come with flowvm count as users
+
+
+class _Files(dict[str, bool]):
+    def __missing__(self, name: str) -> bool:
+        inside = name.startswith(_roots) or name.startswith("<flowvm")
+        self[name] = inside = inside and name not in _examples
+        return inside
+
+
+INTERNAL: dict[str, bool] = _Files()
+"""Whether a source file is flowvm's own, by its name."""
+
+
+class Backward:
+    """One call of backward: the user's place that called it."""
+
+    __slots__ = ("code", "last")
+
+    def __init__(self, code: CodeType | None, last: int) -> None:
+        self.code, self.last = code, last
+
+
+def apart(code: Any, last: int) -> tuple[CodeType | None, int, int]:
+    """Code object, offset and origin of what issuing remembers.
+
+    An origin below UNKNOWN is `behind(seq)`: of a node whose forward call issued nothing (a view),
+    run after that of forward call `seq`.
+    """
+    if code.__class__ is Backward:
+        return code.code, code.last, last
+    return code, last, NO_ORIGIN
+
+
+def behind(origin: Any) -> Any:
+    """The origin of what comes after `origin` and has none of its own; its own inverse."""
+    return UNKNOWN - 1 - origin
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file is flowvm's own: such frames are no user's line."""
+    return INTERNAL[filename]
+
+
+def user_frame(depth: int) -> tuple[CodeType | None, int]:
+    """Code and instruction offset of the first frame outside flowvm, from `depth` frames up."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and INTERNAL[frame.f_code.co_filename]:
+        frame = frame.f_back
+    return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def position(code: CodeType | None, last: int) -> str:
+    """`path/file.py:12` of an instruction offset, or ""."""
+    if code is None:
+        return ""
+    positions = list(code.co_positions())
+    line = positions[last // 2][0] if last // 2 < len(positions) else code.co_firstlineno
+    return f"{code.co_filename}:{line}"
+
+
+def short_position(code: CodeType | None, last: int) -> str:
+    """`file.py:12` of an instruction offset, or ""."""
+    return position(code, last).rsplit("/", 1)[-1]
+
+
+def expression(code: CodeType | None, last: int) -> tuple[str, int, int]:
+    """The line's text without its indent, and the columns [first, last) in it of the expression at
+    an instruction offset; ("", 0, 0) if the source is not to be had, 0 and 0 for unknown columns.
+    """
+    if code is None:
+        return "", 0, 0
+    positions = list(code.co_positions())
+    nowhere = (None, None, None, None)
+    line, end_line, begin, end = positions[last // 2] if last // 2 < len(positions) else nowhere
+    source = linecache.getline(code.co_filename, line or code.co_firstlineno).rstrip()
+    text = source.lstrip()
+    if begin is None or end is None:
+        return text, 0, 0  # Python was told not to keep columns
+    # columns are UTF-8 bytes; a reader counts characters
+    encoded, indent = source.encode(), len(source) - len(text)
+    first = max(0, len(encoded[:begin].decode(errors="replace")) - indent)
+    over = len(encoded[:end].decode(errors="replace")) - indent
+    return text, first, len(text) if end_line != line else max(first, over)

@@ -1,0 +1,51 @@
+"""Who has which stream of the VM: numbers go from owner to owner.
+
+A worker thread stays for the life of the process, so the number of a stream whose owner was
+collected goes to the next owner; what is still in its queue runs first.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+from flowvm.errors import VMError
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.hot import FIRST_USER_STREAM
+
+__all__ = ["Numbers"]
+
+
+class Numbers:
+    """Numbers of streams of one kind, lent to their owners."""
+
+    def __init__(self) -> None:
+        self._idle: list[int] = []  # any thread; append and pop are atomic
+
+    def take(self, name: str, make: Callable[[], int]) -> int:
+        """A stream that nobody has, called `name`; of `make` if all have owners.
+
+        VMError when as many streams as the VM has are in use.
+        """
+        number = self._reused()
+        if number < 0:
+            try:
+                return make()
+            except VMError:
+                gc.collect()  # owners may lie in cycles that nobody looked at yet
+                number = self._reused()
+                if number < 0:
+                    raise
+        engine.user_streams[number - FIRST_USER_STREAM] = name
+        return number
+
+    def lend(self, number: int, owner: object) -> None:
+        """Keep `number` from others until `owner` is collected."""
+        weakref.finalize(owner, self._idle.append, number).atexit = False
+
+    def _reused(self) -> int:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return -1

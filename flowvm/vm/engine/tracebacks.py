@@ -1,0 +1,135 @@
+"""Tracebacks that show the user's lines: flowvm's own frames are cut out of its own errors.
+
+Only of a `FlowError`, which says what is wrong with the call, and of what a Python callback raised:
+any other exception that leaves flowvm is a bug of flowvm's, and its frames are what a report needs.
+`FLOWVM_TB=full`, or `flow.config.tb`, keeps all.
+
+A traceback grows by an entry a frame while an exception travels up, so it is cut at the borders,
+where flowvm is left: a handler there sets the traceback anew and ends in a bare `raise`, which, of
+all ways to raise, adds no entry of its own.  A `try` costs nothing where nothing is raised.  Such a
+handler is in each generated call, in `Module.__call__` and wherever Python waits for the VM.  A
+function composed of ops has none, because a call more for each would be felt: what leaves one is
+cut when somebody asks for it, for the `__traceback__` of a `FlowError` is a property; by
+`sys.excepthook`, when Python prints it; and hidden by IPython and pytest, which look for a local
+variable `__tracebackhide__`.  Complete it is for who has it of `sys.exc_info()` and never asked the
+error: `logging.exception`, `traceback.print_exc`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from flowvm.config import config
+from flowvm.errors import FlowError, on_made
+from flowvm.vm.engine.lines import INTERNAL
+
+__all__ = ["NOTE", "border", "cut", "install", "shown", "users"]
+
+NOTE = "flowvm: raised by "  # what the note of an asynchronous error begins with
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def users(tb: TracebackType | None) -> TracebackType | None:
+    """The entries of a traceback that are not flowvm's, as a new one."""
+    entries = []
+    while tb is not None:
+        if not INTERNAL[tb.tb_frame.f_code.co_filename]:
+            entries.append(tb)
+        tb = tb.tb_next
+    found: TracebackType | None = None
+    for entry in reversed(entries):
+        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found
+
+
+def cut(error: BaseException) -> None:
+    """Called by a handler that ends in a bare `raise`: leave the user's frames alone."""
+    if config.tb == "user":
+        error.__traceback__ = users(error.__traceback__)
+
+
+def border(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` as users call it: what it raises shows their frames.
+
+    For what waits or is called seldom.  What is called once an op has a handler of its own.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if ours(error):
+                cut(error)
+            raise
+
+    return call
+
+
+def ours(error: BaseException) -> bool:
+    """Whether flowvm raises it on purpose."""
+    if isinstance(error, FlowError):
+        return True
+    return any(str(note).startswith(NOTE) for note in getattr(error, "__notes__", ()))
+
+
+def shown(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
+    """What is to be printed of a traceback."""
+    return users(tb) if ours(error) and config.tb == "user" else tb
+
+
+def hide() -> None:
+    """Called when an error is made: mark flowvm's frames on the stack for IPython and pytest."""
+    if config.tb != "user":
+        return
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        function = code.co_flags & inspect.CO_OPTIMIZED  # a module's locals would keep it
+        if INTERNAL[code.co_filename] and function:
+            frame.f_locals["__tracebackhide__"] = True
+        frame = frame.f_back
+
+
+on_made.append(hide)
+
+_raw: Any = BaseException.__dict__["__traceback__"]
+
+
+def _traceback(error: FlowError) -> TracebackType | None:
+    """What Python code sees as `error.__traceback__`: the user's frames, from the first look on."""
+    whole: TracebackType | None = _raw.__get__(error)
+    tb = whole
+    while tb is not None and not INTERNAL[tb.tb_frame.f_code.co_filename]:
+        tb = tb.tb_next
+    found = users(whole) if tb is not None and config.tb == "user" else None
+    if found is None:
+        return whole
+    _raw.__set__(error, found)
+    return found
+
+
+setattr(FlowError, "__traceback__", property(_traceback, _raw.__set__))  # noqa: B010 - for mypy
+
+
+def install() -> None:
+    """Have Python print flowvm's errors without flowvm's frames, whoever printed errors before.
+
+    Called when the VM starts, once or, in a forked child, twice: importing flowvm changes nothing.
+    """
+    before = sys.excepthook
+    if before.__module__ == __name__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        tb = shown(error, tb)
+        before(kind, error.with_traceback(tb), tb)
+
+    sys.excepthook = hook

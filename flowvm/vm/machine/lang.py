@@ -1,0 +1,241 @@
+"""The few primitives that the engine's logic needs beyond integer arrays, and how it is compiled.
+
+The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
+int64 array.  They run as they are (under pdb, for coverage, in tests that play the workers), and
+compiled by Numba, where nothing takes the GIL. What plain Python has no word for is here twice: as
+a Python function with the same meaning on one thread, and as LLVM code in
+`flowvm.vm.machine.intrinsics`.
+
+Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and
+`compare_exchange` are sequentially consistent, and thereby full fences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+import platform
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.compiler.native import Intrinsic
+from flowvm.vm.machine.layout import CALL_WORDS
+
+__all__ = [
+    "Words",
+    "address_in",
+    "address_of",
+    "advise_huge",
+    "aligned_alloc",
+    "call_address",
+    "call_kernel",
+    "clock",
+    "compare_exchange",
+    "fetch_add",
+    "free",
+    "futex_wait",
+    "futex_wake",
+    "load_acquire",
+    "load_word",
+    "sched_yield",
+    "store_release",
+    "store_word",
+    "ticks",
+    "ticks_after",
+    "ticks_are_tsc",
+    "words_at",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Words(Protocol):
+    """A one-dimensional int64 array: NumPy's, Numba's, or a memoryview."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+    def __setitem__(self, i: int, value: int, /) -> None: ...
+
+
+MADV_HUGEPAGE = 14
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.aligned_alloc.restype = ctypes.c_void_p
+_libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+_KERNEL = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_uint64,
+    ctypes.c_uint64,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_uint64,
+)
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL_WORDS)
+
+
+def _primitive(python: _Function) -> _Function:
+    name = python.__name__  # not `python` itself, of which compiled code has nothing
+
+    def define() -> Any:
+        from flowvm.vm.machine import intrinsics
+
+        return getattr(intrinsics, name)
+
+    return cast(_Function, Intrinsic(python, define))
+
+
+@_primitive
+def load_acquire(m: Words, i: int) -> int:
+    """Word `i` of `m`; what its writer wrote before a `store_release` is visible afterwards."""
+    return int(m[i])
+
+
+@_primitive
+def store_release(m: Words, i: int, value: int) -> None:
+    """Set word `i` of `m`, after everything written before."""
+    m[i] = value
+
+
+@_primitive
+def fetch_add(m: Words, i: int, value: int) -> int:
+    """Add `value` to word `i` of `m`; the word before.  A full fence."""
+    before = int(m[i])
+    m[i] = before + value
+    return before
+
+
+@_primitive
+def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
+    """Set word `i` to `value` if it is `expected`; whether it was.  A full fence."""
+    if int(m[i]) != expected:
+        return False
+    m[i] = value
+    return True
+
+
+@_primitive
+def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: int) -> int:
+    """Call the kernel at `address` on work units [lo, hi); its status.
+
+    A kernel without use for `arena` may be a function of the first four: on x86-64 and aarch64 the
+    fifth goes through a register that it does not look at.
+    """
+    return int(_KERNEL(int(address))(int(args), int(layout), int(lo), int(hi), int(arena)))
+
+
+@_primitive
+def call_address(address: int, arguments: int) -> int:
+    """Call the C function at `address` with the CALL_WORDS int64 at `arguments`; its int32 result.
+
+    One that takes fewer, or int32, looks at what it takes: on x86-64 and on aarch64 under Linux
+    each argument has a register or eight bytes of the stack, and the caller clears the stack.
+    """
+    words = (ctypes.c_int64 * CALL_WORDS).from_address(int(arguments))
+    return int(_FUNCTION(int(address))(*words))
+
+
+@_primitive
+def words_at(address: int, count: int) -> Words:
+    """The `count` int64 words at `address`, as an array."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * int(count)).from_address(int(address)))
+
+
+@_primitive
+def load_word(address: int) -> int:
+    """The int64 word at `address`."""
+    return ctypes.c_int64.from_address(int(address)).value
+
+
+@_primitive
+def store_word(address: int, value: int) -> None:
+    """Set the int64 word at `address`."""
+    ctypes.c_int64.from_address(int(address)).value = int(value)
+
+
+@_primitive
+def address_in(m: Words, i: int) -> int:
+    """The address of word `i` of `m`."""
+    array: Any = m
+    return int(array.ctypes.data) + 8 * int(i)
+
+
+@_primitive
+def aligned_alloc(alignment: int, size: int) -> int:
+    """`size` bytes aligned to `alignment`, of which it is a multiple; 0 if there are none."""
+    return _libc.aligned_alloc(int(alignment), int(size)) or 0
+
+
+@_primitive
+def advise_huge(address: int, size: int) -> int:
+    """Ask for huge pages behind memory that begins at a page; what the system answers."""
+    return int(_libc.madvise(int(address), int(size), MADV_HUGEPAGE))
+
+
+@_primitive
+def free(address: int) -> None:
+    """Give back what `aligned_alloc` gave."""
+    _libc.free(int(address))
+
+
+@_primitive
+def clock() -> int:
+    """Nanoseconds of the monotonic clock: one for all threads, and `time.monotonic_ns`'s."""
+    return time.monotonic_ns()
+
+
+@_primitive
+def ticks() -> int:
+    """The recorder's clock, one for all threads: the processor's counter where the system keeps
+    its own time by it, else `clock()`.  Reading it takes half as long.
+    """
+    return time.monotonic_ns()
+
+
+@_primitive
+def ticks_after() -> int:
+    """`ticks`, read after every load before it: plain `ticks` may be read some 50 ns ahead of a
+    load that is still on its way from another core.
+    """
+    return time.monotonic_ns()
+
+
+@functools.cache
+def ticks_are_tsc() -> bool:
+    """Whether `ticks` reads the counter: it runs evenly and alike on all cores, says Linux."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    source = pathlib.Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    try:
+        return source.read_text().strip() == "tsc"
+    except OSError:
+        return False
+
+
+@_primitive
+def sched_yield() -> int:
+    """Let another runnable thread have this core."""
+    time.sleep(0)
+    return 0
+
+
+@_primitive
+def futex_wait(m: Words, i: int, value: int, microseconds: int) -> int:
+    """Sleep until woken, at most `microseconds`, while the low half of word `i` is `value`."""
+    return 0
+
+
+@_primitive
+def futex_wake(m: Words, i: int, count: int) -> int:
+    """Wake at most `count` of the threads that sleep on word `i` of `m`."""
+    return 0
+
+
+def address_of(function: Callable[..., Any], signature: str) -> int:
+    """The address of the C function made of `function`, compiled or loaded from the cache."""
+    return jit.native(function, signature, facts=("ticks are tsc", ticks_are_tsc()))

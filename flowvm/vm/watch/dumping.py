@@ -1,0 +1,40 @@
+"""What the VM is doing right now, as text: lively instructions and what each waits for."""
+
+from __future__ import annotations
+
+from flowvm.vm.engine.engine import Engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.lively import Lively, pending
+
+__all__ = ["dump_text"]
+
+MOST = 40
+
+
+def dump_text(vm: Engine, found: list[Lively] | None = None) -> str:
+    """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
+    words = vm.words
+    head, received = int(words[w.HEAD]), int(words[w.RECEIVED])
+    lines = [
+        f"{received - head} lively instructions (#{head} to #{received - 1})"
+        if received > head
+        else f"nothing lively; {received} instructions done"
+    ]
+    found = pending(vm) if found is None else found
+    for one in found[:MOST]:
+        reason = one.reason()
+        if one.name == "barrier":
+            reason = "waits for everything before it"
+        lines.append(f"  #{one.seq:<7d} {one.name:20s} {one.state:10s} {reason:40s} {one.line}")
+    if len(found) > MOST:
+        lines.append(f"  ... {len(found) - MOST} more: flow.vm.pending()")
+    mark = words[w.RING + (received & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK]
+    if mark != received + 1:
+        for ahead in range(1, 64):
+            seq = received + ahead
+            if words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] == seq + 1:
+                lines.append(
+                    f"  #{received} was taken by a thread that has not published it; #{seq} was"
+                )
+                break
+    return "\n".join(lines)

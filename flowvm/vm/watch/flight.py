@@ -1,0 +1,440 @@
+"""The flight recorder's Python half: its level, what only Python knows, and looking at the ring.
+
+`flowvm.vm.machine.recorder` keeps what the scheduler and the workers know of the last RECORDS
+instructions. Here is added who issued them (the user's lines, copied every 256 instructions from
+the short list that issuing keeps), and when the issuing threads waited (`sync`, `credit`), compiled
+(`jit`) or were kept from running (`gil`, see `flowvm.vm.watch.offcpu`).
+
+What each level records:
+
+    0   nothing
+    1   each instruction's seven times, operator, operands, stream, status and user line; waits of
+        issuing threads.  The scheduler may give eight instructions one time; a worker that has work
+        waiting starts it when the last ended.  `issued` is when the scheduler saw the record; at
+        every 256th, and wherever an issuing thread waits, the thread's own clock sets it right
+    2   a time of its own for every event, each task of a graph's replay, which modules run
+        (`flowvm.vm.engine.scopes`), the helpers that took part in a kernel, and issuing threads
+        look at their clocks every 32 instructions and around every `sync`: what they lost is `gil`
+    3   and at every instruction, whose Python stack is kept; of a device's, when it began and ended
+        by the device's own clock (`flowvm.vm.workers.device_times`)
+
+`Flight.look` is a snapshot: consistent whatever the threads do meanwhile, in nanoseconds of the
+monotonic clock, with what was overwritten counted.
+
+Long because one object has the recorder's level, lines, waits, marks and snapshots.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flowvm.config import config
+from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.engine.scopes import Scopes
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.recorder import INLINE
+from flowvm.vm.watch.offcpu import LEAST, OffCpu
+
+if TYPE_CHECKING:
+    from flowvm.vm.engine.engine import Engine
+
+__all__ = ["TIMES", "DeviceTimes", "Flight", "HostWait", "Mark", "Snapshot", "every"]
+
+EVERY = 256  # instructions between two copies of their lines
+WAITS = 1 << 14  # waits of issuing threads that are remembered
+TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
+READINGS = 4  # of two clocks, of which the closest is taken
+EXACT_EVERY = 32  # from level 2 on: instructions between two looks at the time they were issued at
+Array = np.ndarray[Any, Any]
+
+
+def every(level: int) -> int:
+    """How many instructions an issuing thread may issue between two of its notes."""
+    return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
+
+
+def _no_devices(seqs: Array) -> DeviceTimes:
+    return DeviceTimes(np.zeros((len(seqs), 2), np.int64), {})
+
+
+class HostWait(NamedTuple):
+    """An issuing thread ran none of the user's Python from `begun` to `ended` (monotonic ns).
+
+    By then it had issued `seq`, and whatever has a lower number was issued too; -1: nothing known.
+    `since` is not 0 where only the length is known: it was at some time from then to `ended`.
+    """
+
+    cause: str  # "sync", "credit", "jit" or "gil"
+    begun: int
+    ended: int
+    thread: int
+    seq: int = -1
+    since: int = 0
+
+
+class Mark(NamedTuple):
+    """A stretch of time that the user named, and the instructions [first, last) issued in it."""
+
+    name: str
+    begun: int
+    ended: int
+    thread: int
+    first: int
+    last: int
+
+
+class DeviceTimes(NamedTuple):
+    """When devices ran instructions, by their own clocks: rows of began, ended (monotonic ns; 0 for
+    what they did not say), and by the device's name how well its clock is known: `within_ns` of the
+    host's, `drift_ppm`, over `apart_ns`.
+    """
+
+    times: Array
+    notes: dict[str, dict[str, Any]]
+
+
+@dataclass
+class Snapshot:
+    """Instructions [first, ...) that the ring holds, in the order issued; one array each.
+
+    `times` has a column for each of TIMES, 0 where it has not come to that (or, for releases of a
+    recorder that was switched on late, was not seen).  Operands are flat: those of instruction i
+    are [offsets[i], offsets[i + 1]); an instruction whose operands were overwritten has none and is
+    in `bare`.  A row of `tasks` is a task of a graph's replay: launch (its sequence number), task,
+    repetition, stream, started, ended; those of one stream in the order that they ran.  A row of
+    `shares` is a helper's part in a kernel: instruction, task or -1, stream, helper, started,
+    ended, chunks.  `codes` to `modules` are the `Places` of `flowvm.vm.engine.scopes`.  Of a
+    device's instructions started and ended are when its worker opened and closed them; `devices`
+    has their own times, from level 3 on.
+    """
+
+    seq: Array
+    entry: Array
+    stream: Array
+    status: Array
+    times: Array
+    offsets: Array
+    storage: Array
+    access: Array
+    bare: Array
+    codes: list[Any]
+    lasts: list[int]
+    forward: dict[int, tuple[Any, int]]
+    module: Array
+    modules: list[str]
+    stacks: dict[int, tuple[tuple[Any, int], ...]]
+    tasks: Array
+    shares: Array
+    overwritten: int
+    waits: list[HostWait]
+    marks: list[Mark]
+    anchors: list[tuple[int, int]]  # (instruction, a moment at which it had been issued)
+    devices: DeviceTimes
+
+
+class Flight:
+    """The recorder of one engine."""
+
+    def __init__(self, vm: Engine) -> None:
+        self.vm = vm
+        self.codes: list[Any] = [None] * w.RECORDS
+        self.lasts: list[int] = [0] * w.RECORDS
+        self.kept = 0  # lines of instructions below are in `codes` and `lasts`
+        self.lock = threading.Lock()
+        self.first = 0  # instructions below are forgotten: their entries are
+        self.waits: collections.deque[HostWait] = collections.deque(maxlen=WAITS)
+        self.marks: collections.deque[Mark] = collections.deque(maxlen=WAITS)
+        self.offcpu = OffCpu(self._lost)
+        self.open: list[tuple[str, int]] = []  # spans not left yet, and their first instructions
+        # an instruction, and a moment at which it had been issued
+        self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
+        self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.scopes = Scopes()
+        self.on_level: list[Callable[[int], None]] = []  # called with a new level
+        # set by who drives devices: what is known of instructions of these numbers
+        self.device_times: Callable[[Array], DeviceTimes] = _no_devices
+        self.zero = self.now = (0, 0)  # ticks and nanoseconds of one moment, and of another
+        vm.words[w.LEVEL] = config.profile
+
+    # --- level --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Called when the VM starts: from now on the clocks are compared."""
+        if self.zero == (0, 0):
+            self.zero = self.clocks()
+
+    def set_level(self, level: int) -> None:
+        """Record from now on what `level` says."""
+        from flowvm.vm.engine.hot import hot
+
+        vm = self.vm
+        if vm.running:
+            vm.wait_idle()  # afterwards no worker has a stamp in hand
+        for stream in range(vm.streams):
+            vm.words[w.STR + stream * w.STR_WORDS + w.T_STAMP] = 0
+        vm.words[w.LEVEL] = level
+        self.offcpu.restart()
+        for listener in self.on_level:
+            listener(level)
+        hot["limit"] = 0  # the next instruction looks whether each one's stack is wanted
+
+    @contextmanager
+    def at_least(self, level: int) -> Iterator[None]:
+        """Record at `level` or above inside."""
+        before = int(self.vm.words[w.LEVEL])
+        self.set_level(max(before, level))
+        try:
+            yield
+        finally:
+            self.set_level(before)
+
+    @property
+    def level(self) -> int:
+        """What is recorded now."""
+        return int(self.vm.words[w.LEVEL])
+
+    @property
+    def every(self) -> int:
+        """How many instructions may be issued between two calls of `note`."""
+        return every(self.vm.words[w.LEVEL])
+
+    def after_fork_in_child(self) -> None:
+        """Whoever held the lock is not here, and this thread has another number."""
+        self.lock, self.offcpu = threading.Lock(), OffCpu(self._lost)
+
+    def forget(self) -> None:
+        """The meaning of entries was forgotten, and with it that of what was recorded."""
+        self.first = int(self.vm.words[w.RECEIVED])
+
+    # --- what only Python knows ---------------------------------------------------------------
+
+    def note(self, seq: int) -> None:
+        """Called by issuing threads now and then: keep the lines of what was issued since."""
+        level = self.vm.words[w.LEVEL]
+        if level == 0:
+            return
+        now = self.offcpu.look() if level >= 2 else time.monotonic_ns()
+        self.anchors.append((seq, now))
+        if level >= 3:
+            self._keep_stack(seq)
+        if seq - self.kept >= EVERY and self.lock.acquire(blocking=False):
+            try:
+                self._keep_lines(seq)
+            finally:
+                self.lock.release()
+
+    def _keep_lines(self, seq: int) -> None:
+        """Copy the lines of everything received, which is published, and so are its lines."""
+        from flowvm.vm.engine.hot import FRAMES, hot
+
+        codes, lasts = hot["codes"], hot["lasts"]
+        last = int(self.vm.words[w.RECEIVED])
+        at = max(self.kept, last - w.RECORDS)
+        oldest = max(seq, last) - FRAMES  # of lines below, others were written over them
+        while at < last:
+            place, slot = at & w.RECORD_MASK, at & (FRAMES - 1)
+            count = min(last - at, FRAMES - slot)  # RECORDS is a multiple of FRAMES
+            if at < oldest:
+                count = min(count, oldest - at)
+                self.codes[place : place + count] = [None] * count
+            else:
+                self.codes[place : place + count] = codes[slot : slot + count]
+                self.lasts[place : place + count] = lasts[slot : slot + count]
+            at += count
+        self.kept = last
+
+    def _keep_stack(self, seq: int) -> None:
+        frames = []
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            if not is_internal(frame.f_code.co_filename):
+                frames.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        self.stacks[seq] = tuple(frames)
+        if len(self.stacks) > w.RECORDS:
+            self.stacks.pop(next(iter(self.stacks)), None)
+
+    def _lost(self, since: int, now: int, lost: int) -> None:
+        """The calling thread was kept from running for `lost` ns at some time since then."""
+        thread = threading.get_ident()
+        self.waits.append(HostWait("gil", now - lost, now, thread, since=since))
+
+    def begin_wait(self) -> int:
+        """An issuing thread begins to wait: when, for `waited`."""
+        return self.offcpu.look() if self.vm.words[w.LEVEL] >= 2 else time.monotonic_ns()
+
+    def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
+        """An issuing thread has waited since `begun`, of `time.monotonic_ns`, until now.
+
+        From level 2 on: if what it waited for was there at `over`, it has waited for the GIL since.
+        """
+        level = self.vm.words[w.LEVEL]
+        if level == 0:
+            return
+        now, thread = time.monotonic_ns(), threading.get_ident()
+        late = level >= 2 and begun <= over <= now - LEAST
+        self.waits.append(HostWait(cause, begun, over if late else now, thread, seq))
+        if late:
+            self.waits.append(HostWait("gil", over, now, thread))
+        if level >= 2:
+            self.offcpu.begin()
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def clocks(self) -> tuple[int, int]:
+        """`ticks` and nanoseconds of the monotonic clock at one moment.
+
+        The closest of a few readings: a thread may lose its core between the two clocks.
+        """
+        return min(self._reading() for _ in range(READINGS))[1:]
+
+    def _reading(self) -> tuple[int, int, int]:
+        """How long it took to read both clocks, and the two."""
+        pair, begun = np.zeros(2, np.int64), time.monotonic_ns()
+        self.vm.call("read_clocks")(pair.ctypes.data)
+        return time.monotonic_ns() - begun, int(pair[0]), int(pair[1])
+
+    def look(self, since: int = 0, until: int | None = None) -> Snapshot:
+        """What the ring holds of instructions `since` and later, at this moment; not of those from
+        `until` on.
+        """
+        vm, m = self.vm, self.vm.m
+        self.start()
+        self.now = self.clocks()
+        received = int(vm.words[w.RECEIVED])
+        oldest = max(self.first, received - w.RECORDS)
+        first = max(since, oldest)
+        with self.lock:
+            self._keep_lines(received)
+        seqs = np.arange(first, received if until is None else min(received, until))
+        ring = m[w.REC : w.REC + w.RECORDS * w.REC_WORDS].reshape(w.RECORDS, w.REC_WORDS)
+        place = seqs & w.RECORD_MASK
+        before = ring[place, w.C_SEQ]
+        released = ring[place, w.C_RELEASED]  # written last: if it is there, so are the others
+        rows = ring[place]
+        rows[:, w.C_RELEASED] = released
+        valid = (before == seqs + 1) & (rows[:, w.C_SEQ] == before)
+        valid &= ring[place, w.C_SEQ] == before
+        seqs, rows, place = seqs[valid], rows[valid], place[valid]
+        times = self._times(seqs, rows)
+        stacks = {s: self.stacks[s] for s in seqs.tolist() if s in self.stacks}
+        offsets, storage, access, bare = self._operands(seqs, rows)
+        return Snapshot(
+            seq=seqs,
+            entry=rows[:, w.C_WHAT] & w.ENTRY_MASK,
+            stream=rows[:, w.C_WHAT] >> w.ENTRY_BITS,
+            status=rows[:, w.C_STATUS],
+            times=times,
+            offsets=offsets,
+            storage=storage,
+            access=access,
+            bare=bare,
+            **self.scopes.places(self.codes, self.lasts, seqs, oldest),
+            stacks=stacks,
+            tasks=self._tasks(int(seqs[0]) if len(seqs) else received),
+            shares=self._shares(int(seqs[0]) if len(seqs) else received),
+            overwritten=first - since if since < first else 0,
+            waits=list(self.waits),
+            marks=list(self.marks),
+            anchors=list(self.anchors),
+            devices=self.device_times(seqs),
+        )
+
+    def _times(self, seqs: Array, rows: Array) -> Array:
+        """The seven times in nanoseconds; of lively instructions, what the VM has by now."""
+        stamps = rows[:, w.C_ISSUED : w.C_RELEASED + 1].copy()
+        lively = np.flatnonzero(stamps[:, -1] == 0)
+        stamps[lively, 2:] = 0
+        ins = self.vm.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(-1, w.INS_WORDS)
+        now = ins[seqs[lively] & w.SLOT_MASK]
+        state = now[:, w.I_STATE]
+        mine = now[:, w.I_SEQ] == seqs[lively]
+        for column, least, word in ((2, w.READY, w.I_T_READY), (3, w.DISPATCHED, w.I_T_DISPATCHED)):
+            stamps[lively, column] = np.where(mine & (state >= least), now[:, word], 0)
+        # stamps of two threads may differ by the 50 ns that a store takes to another core
+        np.maximum.accumulate(stamps[:, 4:], axis=1, out=stamps[:, 4:])
+        return self._nanoseconds(stamps)
+
+    def _nanoseconds(self, stamps: Array) -> Array:
+        (t0, n0), (t1, n1) = self.zero, self.now
+        scale = (n1 - n0) / (t1 - t0) if t1 > t0 else 1.0
+        return np.where(stamps == 0, 0, n1 + np.floor((stamps - t1) * scale).astype(np.int64))
+
+    def _tasks(self, first: int) -> Array:
+        """The tasks of launches `first` and later that are remembered."""
+        found = []
+        for stream in range(self.vm.streams):
+            at = w.TSK + stream * w.TSK_SIZE
+            rows = self._rows(at, at + w.TSK_FIRST, w.TASKS, w.TSK_WORDS, w.Z_MARK)
+            rows = rows[rows[:, w.Z_LAUNCH] >= first]
+            what = rows[:, [w.Z_LAUNCH, w.Z_TASK, w.Z_REPETITION]]
+            times = self._nanoseconds(rows[:, [w.Z_STARTED, w.Z_ENDED]])
+            found.append(np.column_stack((what, np.full(len(rows), stream), times)))
+        return np.concatenate(found)
+
+    def _shares(self, first: int) -> Array:
+        """The shares of helpers in instructions `first` and later that are remembered."""
+        from flowvm.vm.engine.hot import CALL_STREAM  # the only stream with helpers
+
+        found = [np.zeros((0, 7), np.int64)]
+        for helper in range(w.MAX_TEAM):
+            at = w.HLP + helper * w.HLP_SIZE
+            if self.vm.words[at] == 0:
+                continue
+            rows = self._rows(at, at + w.HLP_FIRST, w.SHARES, w.HLP_WORDS, w.Y_MARK)
+            rows = rows[rows[:, w.Y_LAUNCH] >= first]
+            times = self._nanoseconds(rows[:, [w.Y_STARTED, w.Y_ENDED]])
+            who = np.broadcast_to([CALL_STREAM, helper], (len(rows), 2))
+            what, chunks = rows[:, [w.Y_LAUNCH, w.Y_TASK]], rows[:, w.Y_CHUNKS]
+            found.append(np.column_stack((what, who, times, chunks)))
+        return np.concatenate(found)
+
+    def _rows(self, count_at: int, at: int, most: int, words: int, mark: int) -> Array:
+        """The rows of a ring at word `at`, the oldest first, that were whole while they were
+        copied: each is marked with its number + 1; their count is at `count_at`.
+        """
+        count = int(self.vm.words[count_at])
+        number = np.arange(max(0, count - most), count)
+        region = self.vm.m[at : at + most * words].reshape(most, words)
+        before = region[number % most, mark]
+        rows = region[number % most]
+        valid = (before == number + 1) & (rows[:, mark] == before)
+        valid &= region[number % most, mark] == before
+        found: Array = rows[valid]
+        return found
+
+    def _operands(self, seqs: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
+        """Offsets, storages and accesses of all operands, and who has lost them."""
+        m = self.vm.m
+        counts = rows[:, w.C_COUNT].copy()
+        entries = rows[:, w.C_WHAT] & w.ENTRY_MASK
+        table = m[w.ENT : w.ENT + w.ENTRIES * w.ENTRY_WORDS].reshape(-1, w.ENTRY_WORDS)
+        outline = table[entries, w.E_OUTLINE] != 0
+        spilled = (outline | (counts > INLINE)) & (counts > 0)
+        written = int(self.vm.words[w.SPILLED])
+        # an eighth is left for what is written while this looks
+        lost = spilled & (rows[:, w.C_OPERANDS] < written - w.SPILLS * 7 // 8)
+        counts[lost] = 0
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        owner = np.repeat(np.arange(len(rows)), counts)
+        k = np.arange(len(owner)) - offsets[owner]
+        word = rows[owner, w.C_OPERANDS + np.minimum(k, INLINE - 1) // w.PER_WORD]
+        storage = (word >> (k % w.PER_WORD * w.STORAGE_BITS)) & w.STORAGE_MASK
+        access = table[entries[owner], w.E_ACCESS + np.minimum(k, 44) // w.ACCESSES_PER_WORD]
+        access = (access >> (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)) & 15
+        from_ring = spilled[owner]
+        place = rows[owner, w.C_OPERANDS] + k
+        kept = m[w.SPL + (place[from_ring] & w.SPILL_MASK)]
+        outside = outline[owner][from_ring]
+        storage[from_ring] = np.where(outside, kept >> w.ACCESS_BITS, kept)
+        access[from_ring] = np.where(outside, kept & 15, access[from_ring])
+        return offsets, storage, access, lost

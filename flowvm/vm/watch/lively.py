@@ -1,0 +1,225 @@
+"""What is lively right now and what each instruction waits for, as values.
+
+Looks at the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of date;
+on one that hangs, which is what it is for, it is exact.  `chain` follows the waits from what Python
+waits for down to what runs: the one thing that would have to move.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flowvm.vm.engine.lines import apart, is_internal, short_position
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
+
+if TYPE_CHECKING:
+    from flowvm.vm.engine.engine import Engine
+
+__all__ = ["Lively", "Waited", "chain", "chain_text", "fronts", "pending", "running_for"]
+
+MOST_STEPS = 1000  # of a list that the scheduler may be changing
+MOST_LINKS = 32  # of a chain
+HOST_THREAD = "flowvm-host"
+NAMES = {w.TOUCH: "wait", w.BARRIER: "barrier", w.RELEASE: "release", w.CALLBACK: "callback"}
+_ACCESS = {int(a): a.name.lower() for a in w.Access}
+
+
+class Waited(NamedTuple):
+    """A lively instruction that another waits for; `operand` is the number of the waiting one's
+    operand, -1 where it is not about an operand.
+    """
+
+    seq: int
+    operand: int
+    access: str  # how the waiting one accesses it: const, mut, mut2
+    hazard: str  # RAW, WAR, WAW or ""
+
+    def __str__(self) -> str:
+        if self.operand < 0:
+            return f"#{self.seq}"
+        return f"#{self.seq} (operand {self.operand}, {self.access}, {self.hazard})"
+
+
+@dataclass(frozen=True)
+class Lively:
+    """An instruction that was issued and is not released yet.
+
+    `state` is that of `flowvm.vm.machine.layout.State`, in small letters, or "running".  `behind`
+    is what its stream runs while it is in the queue, else -1.  `seconds` is how long it has been
+    running, 0 where it is not.  `python` is the line at which a callback is.
+    """
+
+    seq: int
+    name: str
+    state: str
+    stream: str
+    line: str
+    waits: tuple[Waited, ...] = ()
+    behind: int = -1
+    seconds: float = 0.0
+    python: str = ""
+
+    def reason(self) -> str:
+        """What it waits for, in words."""
+        if self.state == "running":
+            text = f"running on {self.stream}"
+            text += f" for {self.seconds:.1f} s" if self.seconds >= 0.05 else ""
+            return text + (f", in {self.python}" if self.python else "")
+        if self.behind >= 0:
+            return f"in the queue of {self.stream} behind #{self.behind}"
+        if self.waits:
+            return "waits for " + ", ".join(map(str, self.waits[:6]))
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<#{self.seq} {self.name} {self.state}: {self.reason()}  {self.line}>"
+
+
+def pending(vm: Engine) -> list[Lively]:
+    """Every lively instruction that the scheduler has received, oldest first."""
+    words = vm.words
+    head, received = int(words[w.HEAD]), int(words[w.RECEIVED])
+    front = fronts(vm)
+    targets = _targets(vm, head, received)
+    found = []
+    for seq in range(head, received):
+        ins = w.INS + (seq & w.SLOT_MASK) * w.INS_WORDS
+        state = int(words[ins + w.I_STATE])
+        if words[ins + w.I_SEQ] == seq and state not in (w.RELEASED, 0):
+            found.append(_lively(vm, seq, ins, state, targets.get(seq & w.SLOT_MASK, ()), front))
+    return found
+
+
+def fronts(vm: Engine) -> dict[int, int]:
+    """For each stream that has something to do: what it runs, or runs next."""
+    words, found = vm.words, {}
+    for stream in range(vm.streams):
+        at = w.STR + stream * w.STR_WORDS
+        done = int(words[at + w.T_DONE])
+        if words[at + w.T_TAIL] > done:
+            slot = int(words[w.QUE + stream * w.CAPACITY + (done & w.SLOT_MASK)])
+            found[stream] = int(words[w.INS + slot * w.INS_WORDS + w.I_SEQ])
+    return found
+
+
+def _targets(vm: Engine, head: int, received: int) -> dict[int, list[int]]:
+    """For each slot, the sequence numbers that the scheduler lets it wait for."""
+    words = vm.words
+    waits: dict[int, list[int]] = {}
+    for seq in range(head, received):
+        ins = w.INS + (seq & w.SLOT_MASK) * w.INS_WORDS
+        if words[ins + w.I_SEQ] != seq or words[ins + w.I_STATE] == w.RELEASED:
+            continue
+        for at in (w.I_AT_DISPATCH, w.I_AT_DONE):
+            index, steps = int(words[ins + at]), 0
+            while 0 <= index < w.EDGES and steps < MOST_STEPS:
+                edge = w.EDG + index * w.EDG_WORDS
+                waits.setdefault(int(words[edge + w.G_TARGET]), []).append(seq)
+                index, steps = int(words[edge + w.G_NEXT]), steps + 1
+    return waits
+
+
+def _operands(vm: Engine, seq: int) -> list[tuple[int, int]]:
+    """(storage, access) of an instruction's operands; none of one whose operands are elsewhere."""
+    m, slot = vm.words, seq & w.SLOT_MASK
+    entry = entry_of(m, slot)
+    if m[entry + w.E_OUTLINE]:  # the list may be gone by now: it is not looked at
+        return []
+    return [
+        (operand_of(m, slot, entry, k) & w.STORAGE_MASK, access_of(m, slot, entry, k) & 3)
+        for k in range(min(count_of(m, slot, entry), w.MAX_INLINE))
+    ]
+
+
+def _wait(vm: Engine, seq: int, source: int) -> Waited:
+    """Why `seq` waits for `source`: the first operand that they share and one of them writes."""
+    theirs: dict[int, bool] = {}
+    for storage, access in _operands(vm, source):
+        theirs[storage] = theirs.get(storage, False) or access != w.CONST
+    for k, (storage, access) in enumerate(_operands(vm, seq)):
+        writes = access != w.CONST
+        if storage in theirs and (writes or theirs[storage]):
+            hazard = "RAW" if not writes else "WAW" if theirs[storage] else "WAR"
+            return Waited(source, k, _ACCESS[access], hazard)
+    return Waited(source, -1, "", "")
+
+
+def _lively(
+    vm: Engine, seq: int, ins: int, state: int, sources: Any, front: dict[int, int]
+) -> Lively:
+    from flowvm.vm.engine.hot import FRAMES, hot
+
+    words, slot = vm.words, seq & w.SLOT_MASK
+    kind, stream = int(words[ins + w.I_KIND]), int(words[ins + w.I_STREAM])
+    entry = int(words[w.RING + slot * w.RECORD_WORDS + w.ENTRY]) & w.ENTRY_MASK
+    info: Any = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
+    waits = [_wait(vm, seq, source) for source in sources]
+    head = int(words[w.HEAD])
+    if kind == w.BARRIER and head < seq:
+        waits.append(Waited(head, -1, "", ""))
+    here = kind not in (w.TOUCH, w.BARRIER) and state == w.DISPATCHED
+    first = front.get(stream, -1) if here else -1
+    code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
+    return Lively(
+        seq,
+        getattr(info, "name", None) or NAMES.get(kind, w.Kind(kind).name.lower()),
+        "running" if first == seq else w.State(state).name.lower(),
+        vm.stream_name(stream) if stream < vm.streams else str(stream),
+        short_position(code, last),
+        tuple(waits),
+        first if first >= 0 and first != seq else -1,
+        running_for(vm, ins) if first == seq else 0.0,
+        _callback_line(vm) if first == seq and kind == w.CALLBACK else "",
+    )
+
+
+def running_for(vm: Engine, ins: int) -> float:
+    """Seconds since the instruction at `ins`, which its worker has in hand, started; 0: unknown."""
+    started, dispatched = int(vm.words[ins + w.I_T_START]), int(vm.words[ins + w.I_T_DISPATCHED])
+    if not vm.running or vm.words[w.LEVEL] == 0 or started < dispatched:
+        return 0.0  # the stamp is an earlier instruction's
+    (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
+    scale = (n1 - n0) / (t1 - t0) if t1 > t0 else 1.0
+    return max(0.0, (t1 - started) * scale / 1e9)
+
+
+def _callback_line(vm: Engine) -> str:
+    """The line at which the callback that runs is, in its own function."""
+    host = [t.ident for t in vm.threads if t.name == HOST_THREAD]
+    frame = sys._current_frames().get(host[0] or 0) if host else None
+    own = None
+    while frame is not None and not is_internal(frame.f_code.co_filename):
+        own, frame = frame, frame.f_back
+    return f"{short_position(own.f_code, own.f_lasti)} {own.f_code.co_name}()" if own else ""
+
+
+def chain(found: list[Lively]) -> list[Lively]:
+    """Who waits for whom, from what Python waits for, or else the youngest, to what runs."""
+    by_seq = {one.seq: one for one in found}
+    readers = [one for one in found if one.name in ("wait", "barrier")]
+    links: list[Lively] = []
+    at = next(iter(readers or found[-1:]), None)
+    while at is not None and at not in links and len(links) < MOST_LINKS:
+        links.append(at)
+        ahead = [at.behind, *(wait.seq for wait in at.waits)]
+        alive = [by_seq[seq] for seq in ahead if seq in by_seq]
+        # what runs is at the end of every chain: the shortest way there is by the youngest
+        at = max(alive, key=lambda one: one.seq, default=None)
+    return links
+
+
+def chain_text(found: list[Lively]) -> str:
+    """`chain` as lines, "" when nothing is lively."""
+    links = chain(found)
+    if not links:
+        return ""
+    lines = ["  who waits for whom:"]
+    for depth, one in enumerate(links):
+        arrow = "   " if depth == 0 else "<- "
+        lines.append(f"    {arrow}#{one.seq} {one.name}  {one.reason()}  {one.line}".rstrip())
+    if len(links) == MOST_LINKS:
+        lines.append(f"    ... {len(found)} instructions are lively: flow.vm.pending()")
+    return "\n".join(lines)

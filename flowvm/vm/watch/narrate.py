@@ -1,0 +1,154 @@
+"""FLOWVM_DEBUG=2 and up: a line an instruction, printed by the thread that issued it.
+
+    flowvm: #311     cpu   matmul           mut out f32[64,10] · const x f32[64,32] · const ...
+        0.041 ms    1.0 GF/s   11.6 KiB  train.py:12
+
+(one line).  The left part is written when the instruction was issued, the right one when it is
+done, for which the thread waits a moment: so lines come in the order issued, and of a program that
+hangs or crashes the last line is the one to look at.  What takes longer than PATIENCE, or waits for
+something else, is left behind as "not done yet".
+
+Level 3 adds what the instruction waited for, by the rule that the scheduler follows (`[one writer]?
+readers*`), whether or not the ones in front had finished.  Level 4 adds the source and the types of
+each kernel when it is first needed (`kernel_text`), and what LLVM made of those compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from flowvm.config import config
+from flowvm.vm.engine.lines import short_position
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
+from flowvm.vm.watch.work import flops_of
+
+if TYPE_CHECKING:
+    from flowvm.vm.engine.engine import Engine
+
+__all__ = ["Narrator", "kernel_text"]
+
+MOST_WAITS = 6  # instructions named after "waits for"
+PATIENCE = 0.25  # seconds that an instruction is waited for
+NAMES = {w.TOUCH: "wait", w.BARRIER: "barrier", w.RELEASE: "release", w.CALLBACK: "callback"}
+
+
+class Narrator:
+    """Prints what one engine issues."""
+
+    def __init__(self, vm: Engine) -> None:
+        self.vm = vm
+        self.lock = threading.Lock()
+        self.accesses: dict[int, list[tuple[int, bool]]] = {}  # storage -> [(seq, writes)]
+
+    def tell(self, seq: int, code: Any, last: int) -> None:
+        """Print the line of instruction `seq`, which has just been published."""
+        m, slot = self.vm.words, seq & w.SLOT_MASK
+        record = w.RING + slot * w.RECORD_WORDS
+        if m[record + w.MARK] != seq + 1:
+            return  # issued and done so long ago that the slot is another's
+        entry = entry_of(m, slot)
+        info = self.vm.entry_info[m[record + w.ENTRY] & w.ENTRY_MASK][0]
+        kind, count = m[entry + w.E_KIND], count_of(m, slot, entry)
+        operands = [operand_of(m, slot, entry, k) & w.STORAGE_MASK for k in range(count)]
+        writes = [access_of(m, slot, entry, k) & 3 != w.CONST for k in range(count)]
+        text = getattr(info, "operands", "") or " ".join(f"storage {o}" for o in operands)
+        stream = self.vm.stream_name(m[record + w.ENTRY] >> w.ENTRY_BITS)
+        name = getattr(info, "name", "") or NAMES.get(kind, "")
+        line = short_position(code, last)
+        with self.lock:
+            _write(f"flowvm: #{seq:<7d} {stream:5s} {name:16s} {text:60s} ")
+            done = self._done(seq) if kind not in (w.TOUCH, w.BARRIER) else f"{'':33s}"
+            right = f"{done}  {line}"
+            if config.debug >= 3 and (front := self._waits(seq, kind, operands, writes)):
+                named = ", ".join(front[:MOST_WAITS]) + (" ..." if len(front) > MOST_WAITS else "")
+                right = f"{right.rstrip()}  waits for {named}"
+            _write(right.rstrip() + "\n")
+
+    def _done(self, seq: int) -> str:
+        """Time, rate and bytes of an instruction, once it is done: 33 columns."""
+        if threading.current_thread().name == "flowvm-host":
+            return f"{'issued by a callback':>33s}"  # it may wait for that callback
+        vm, at = self.vm, w.REC + (seq & w.RECORD_MASK) * w.REC_WORDS
+        deadline = time.monotonic() + PATIENCE
+        while vm.words[at + w.C_SEQ] != seq + 1 or not vm.words[at + w.C_RELEASED]:
+            if not vm.words[w.LEVEL]:
+                return f"{'not recorded':>33s}"
+            if time.monotonic() > deadline:
+                return f"{'not done yet':>33s}"
+            if vm.running:
+                vm.call("nap")(vm.base, 20)
+        row = vm.words[at : at + w.REC_WORDS].tolist()
+        if row[w.C_STATUS] == w.NO_STATUS_POISONED:
+            return f"{'skipped: an operand failed':>33s}"
+        (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
+        took = max(1, row[w.C_ENDED] - row[w.C_STARTED]) * ((n1 - n0) / (t1 - t0))
+        info: Any = vm.entry_info[row[w.C_WHAT] & w.ENTRY_MASK][0]
+        calls = [(task[0], task[3]) for task in getattr(info, "recorded", ())]  # of a LaunchPlan
+        calls = calls or [(getattr(info, "name", ""), getattr(info, "metas", ()))]
+        nbytes = sum(meta.nbytes for _, metas in calls for meta in metas)
+        flops = sum(flops_of(name, metas) for name, metas in calls)
+        rate = f"{flops / took:.1f} GF/s" if flops else f"{nbytes / took:.1f} GB/s" * bool(nbytes)
+        failed = "failed " if row[w.C_STATUS] else ""
+        return f"{failed}{took / 1e6:.3f} ms".rjust(11) + f"{rate:>11s}{_size(nbytes):>11s}"
+
+    def _waits(self, seq: int, kind: int, operands: list[int], writes: list[bool]) -> list[str]:
+        """The instructions that `seq` waits for; from now on it is one that others wait for."""
+        front: dict[int, str] = {}
+        for storage, write in sorted(zip(operands, writes, strict=True), key=lambda o: not o[1]):
+            before = self.accesses.setdefault(storage, [])
+            for other, wrote in before if write else before[:1]:
+                if other != seq and (write or wrote):
+                    hazard = "RAW" if not write else "WAW" if wrote else "WAR"
+                    front.setdefault(other, f"#{other} {hazard}")
+            if write:
+                self.accesses[storage] = [(seq, True)]
+            elif (seq, True) not in before:
+                before.append((seq, False))
+        if kind == w.RELEASE:  # the id will be another storage's
+            for storage in operands:
+                self.accesses.pop(storage, None)
+        return list(front.values())
+
+
+def kernel_text(
+    name: str, body: Callable[..., Any], operands: Sequence[tuple[str, int, bool]], scalars: str
+) -> str:
+    """Level 4's account of a kernel: what Numba is given.
+
+    `operands` are (dtype, dimensions, dense) of the arrays that `body` takes first, `scalars` the
+    codes of the numbers that change from call to call, "d" or "q" each.
+    """
+    try:
+        source = textwrap.dedent(inspect.getsource(body))
+    except (OSError, TypeError):  # it was made at run time
+        source = f"(generated: {body!r})"
+    types = [f"array({d}, {n}d, {'C' if dense else 'A'})" for d, n, dense in operands]
+    types += ["float64" if code == "d" else "int64" for code in scalars]
+    return f"kernel of {name}: {', '.join(types)}\n{textwrap.indent(source.rstrip(), '    ')}"
+
+
+def _size(nbytes: int) -> str:
+    if not nbytes:
+        return ""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes} B"
+
+
+def _write(text: str) -> None:
+    if not sys.stderr:
+        return
+    if (sys.stderr.encoding or "ascii").lower().replace("-", "") != "utf8":
+        text = text.replace("·", "|")
+    with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
+        sys.stderr.write(text)
+        sys.stderr.flush()

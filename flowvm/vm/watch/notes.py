@@ -1,0 +1,180 @@
+"""What the note of an asynchronous error says: the line, the operands, who made them, what it hit.
+
+    flowvm: raised by #309 gather on cpu (step 37); it was submitted at
+        train.py:41 in step
+            emb = table[idx]
+                  ^^^^^^^^^^
+        operands  const table f32[500,64] ← #12 randn, net.py:8
+                  const idx i64[32] ← #307 copy, data.py:12
+                  mut out f32[32,64]
+        poisoned  14 later instructions (first #310 mean, train.py:42)
+        The VM is usable.  More: flow.last_error()
+
+Worked out when the error is raised: from the flight recorder, which still has the instructions
+around the failed one, and so costs instructions that do not fail nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.errors import OutOfMemoryError
+from flowvm.vm.engine.lines import expression, short_position
+from flowvm.vm.engine.tracebacks import NOTE
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from flowvm.vm.engine.engine import Engine
+    from flowvm.vm.engine.failures import Failure
+    from flowvm.vm.watch.flight import Snapshot
+
+__all__ = ["caret_lines", "note_of", "place"]
+
+REACH = 1 << 13  # instructions before and after the failed one that are looked at
+WIDTH = 100  # columns within which operands share a line
+_KINDS = ("const", "mut", "mut2")
+
+
+def place(code: CodeType | None, last: int) -> str:
+    """`train.py:41 in Net.forward` of an instruction offset; paths from the current folder."""
+    if code is None:
+        return "(flowvm itself)"
+    positions = list(code.co_positions())
+    line = positions[last // 2][0] if last // 2 < len(positions) else None
+    path = code.co_filename
+    try:
+        near = os.path.relpath(path)
+    except (OSError, ValueError):  # no current folder any more, or another drive
+        near = path
+    if not near.startswith(os.pardir) and not path.startswith("<"):
+        path = near
+    inside = "" if code.co_name == "<module>" else f" in {code.co_qualname}"
+    return f"{path}:{line or code.co_firstlineno}{inside}"
+
+
+def caret_lines(code: CodeType | None, last: int) -> str:
+    """The place of an instruction offset; its line, carets under the expression."""
+    text = f"    {place(code, last)}"
+    if code is None:
+        return text
+    source, first, over = expression(code, last)
+    if source:
+        text += f"\n        {source}"
+    if over > first:
+        text += f"\n        {' ' * first}{'^' * (over - first)}"
+    return text
+
+
+def note_of(vm: Engine, failure: Failure) -> str:
+    """The note of a failed instruction."""
+    seq = failure.seq
+    seen = vm.flight.look(max(0, seq - REACH), seq + REACH)
+    at = int(np.searchsorted(seen.seq, seq))
+    known = at < len(seen.seq) and seen.seq[at] == seq
+    where = f" on {vm.stream_name(int(seen.stream[at]))}" if known else ""
+    lines = [f"{NOTE}#{seq} {failure.name}{where}{_span(vm, seq)}; it was submitted at"]
+    lines.append(failure.where())
+    forward = seen.forward.get(at, failure.forward) if known else failure.forward
+    if forward[0] is not None:
+        lines.append(f"    forward   {caret_lines(*forward).lstrip()}")
+    if scope := failure.scope or (seen.modules[seen.module[at]] if known else ""):
+        lines.append(f"    module    {scope}")
+    operands = _operands(vm, seen, at, failure) if known else []
+    operands = operands or [part for part in failure.operands.split(" · ") if part]
+    if sum(map(len, operands)) + 3 * len(operands) < WIDTH - 14:
+        operands = [" · ".join(operands)] if operands else []
+    lines += [
+        f"    {'operands' if k == 0 else '':8s}  {operand}" for k, operand in enumerate(operands)
+    ]
+    poisoned = int(vm.words[w.ERR + seq % w.ERRORS * w.ERR_WORDS + w.R_POISONED])
+    if poisoned:
+        later = f"{poisoned} later instruction{'s' * (poisoned > 1)}"
+        first = _first_poisoned(vm, seen, at) if known else ""
+        lines.append(f"    poisoned  {later}{first}")
+    if isinstance(failure.exception, OutOfMemoryError):
+        lines += _memory(vm, int(seen.stream[at]) if known else 0)
+    lines.append("    The VM is usable.  More: flow.last_error()")
+    return "\n".join(lines)
+
+
+def _memory(vm: Engine, stream: int) -> list[str]:
+    """Who has the memory that a stream allocates: lines of `flow.memory.summary()`."""
+    try:
+        text = vm.failures.about_memory(stream)
+    except Exception as error:  # there may be no memory to look
+        return [f"    memory    could not be looked at: {error!r}"]
+    return text.split("\n") if text else []
+
+
+def _span(vm: Engine, seq: int) -> str:
+    """The innermost span of the user's (`flow.profiler.span`) that the instruction was issued in,
+    and how many of that name were before: " (step 37)".
+    """
+    marks = list(vm.flight.marks)
+    # from the outside in
+    spans = [(first, name, len(marks)) for name, first in list(vm.flight.open) if first <= seq]
+    spans += [(m.first, m.name, k) for k, m in enumerate(marks) if m.first <= seq < m.last][::-1]
+    if not spans:
+        return ""
+    _, (_, name, k) = max(enumerate(spans), key=lambda span: (span[1][0], span[0]))
+    return f" ({name} {sum(m.name == name for m in marks[:k])})"
+
+
+def _storages(seen: Snapshot, i: int) -> np.ndarray[Any, Any]:
+    return seen.storage[int(seen.offsets[i]) : int(seen.offsets[i + 1])]
+
+
+def _operands(vm: Engine, seen: Snapshot, at: int, failure: Failure) -> list[str]:
+    """`const idx i64[32] ← #307 copy, data.py:12` for each operand, those that are read first."""
+    metas, names = getattr(failure.info, "metas", ()), getattr(failure.info, "names", ())
+    first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
+    if len(metas) != end - first or len(names) != len(metas):
+        return []
+    found: list[tuple[int, str]] = []
+    for k in range(end - first):
+        access = int(seen.access[first + k])
+        kind = _KINDS[access & 3]
+        text = f"{kind} {names[k]} {metas[k]!r}"
+        if not access & w.ALLOCATE:
+            text += _maker(vm, seen, int(seen.storage[first + k]), first)
+        found.append((access & 3, text))
+    return [text for _, text in sorted(found, key=lambda pair: pair[0] != w.CONST)]
+
+
+def _maker(vm: Engine, seen: Snapshot, storage: int, before: int) -> str:
+    """The last writer of a storage in front of flat operand number `before`."""
+    writes = (seen.storage[:before] == storage) & (seen.access[:before] & 3 != w.CONST)
+    if not writes.any():
+        return ""
+    i = int(np.searchsorted(seen.offsets, np.flatnonzero(writes)[-1], side="right")) - 1
+    if _kind(vm, seen, i) == w.RELEASE:
+        return ""  # memory of Python's, which no instruction wrote
+    return " ← " + _named(vm, seen, i)
+
+
+def _first_poisoned(vm: Engine, seen: Snapshot, at: int) -> str:
+    """The first instruction that needed something the failed one should have written."""
+    first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
+    written = seen.storage[first:end][seen.access[first:end] & 3 != w.CONST]
+    poisoned = np.flatnonzero(seen.status[at + 1 :] == w.NO_STATUS_POISONED) + at + 1
+    for i in poisoned.tolist():
+        used = _storages(seen, i)
+        if np.isin(used, written).any() and _kind(vm, seen, i) not in (w.TOUCH, w.RELEASE):
+            return f" (first {_named(vm, seen, i)})"
+    return ""
+
+
+def _kind(vm: Engine, seen: Snapshot, i: int) -> int:
+    return int(vm.words[w.ENT + int(seen.entry[i]) * w.ENTRY_WORDS + w.E_KIND])
+
+
+def _named(vm: Engine, seen: Snapshot, i: int) -> str:
+    """`#307 copy, data.py:12`."""
+    info: Any = vm.entry_info[int(seen.entry[i])][0]
+    line = short_position(seen.codes[i], seen.lasts[i])
+    name = getattr(info, "name", info)
+    return f"#{int(seen.seq[i])} {name}" + (f", {line}" if line else "")

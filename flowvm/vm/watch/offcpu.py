@@ -1,0 +1,130 @@
+"""When an issuing thread could have run and did not: the `gil` waits of the recorder.
+
+A thread's processor time falls behind the wall clock while another thread has the GIL, while the
+system runs something else on its core, and while it blocks: in a sleep, a lock, a read.  The first
+two are `gil`; the third is the program's own doing and stays `host`.  They are told apart by what
+happened elsewhere: to wait for the GIL means that another Python thread was on a processor, and
+how long a thread was ready to run without a core is counted by Linux.  So what is `gil` is at most
+the sum of those two; another thread that computes without the GIL while this one sleeps, or waits
+for what that computes, is taken to have had it.
+
+A `look` compares the two clocks of the calling thread since its last one, in which it was in no
+wait of the VM's.  It says how much was lost, not when: `flowvm.profiler.run.collect` puts that
+where nothing was issued.  What is less than LEAST is not looked into, so a look is one system call.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["LEAST", "OffCpu"]
+
+LEAST = 50_000  # ns off the processor in one stretch, below which it stays `host`
+FRESH = 10_000_000  # ns: what happened elsewhere is read as often, or as takes a SHARE of the time
+SHARE = 100
+NATIVE = ("flowvm-sched", "flowvm-w:", "flowvm-h:")  # threads that never hold the GIL
+
+
+def _ready(thread: int) -> int:
+    """Nanoseconds that a thread of this process was ready to run and had no core; 0: not known."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _used(thread: int) -> int:
+    """Processor time of a thread of this process, 0 if it is over."""
+    try:
+        return time.clock_gettime_ns((~thread << 3) | 6)  # Linux: the clock of thread number so
+    except OSError:
+        return 0
+
+
+def _others(own: int) -> dict[int, int]:
+    """How long every other thread that may have the GIL was on a core, or ready to be on one: one
+    that has the GIL and no core keeps others waiting.  By their numbers in the system.  The VM's
+    own are seldom in Python, and have the GIL only there.
+    """
+    # not threading.enumerate(): its lock may be held where a finalizer issues instructions
+    every = list(threading._active.values())  # type: ignore[attr-defined]
+    found = [(t.native_id, t.name) for t in every if not t.name.startswith(NATIVE)]
+    return {
+        n: _used(n) + (0 if name.startswith("flowvm-") else _ready(n))
+        for n, name in found
+        if n is not None and n != own
+    }
+
+
+class _Clocks:
+    """What a thread saw at its last look, and at the moment `read` of what happened elsewhere (it
+    is to be read again when it is `due`); `small` is what it has lost since, below LEAST.
+    """
+
+    __slots__ = ("cpu", "due", "others", "read", "ready", "small", "wall")
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.monotonic_ns(), time.thread_time_ns()
+        self.read, self.ready, self.small = 0, 0, 0
+        self.others: dict[int, int] = {}
+        self.elsewhere(self.wall)
+
+    def elsewhere(self, now: int) -> int:
+        """What can have kept the calling thread from running since this was last asked."""
+        thread = threading.get_native_id()
+        ready, others = _ready(thread), _others(thread)
+        kept = max(0, ready - self.ready - self.small)
+        kept += sum(max(0, t - self.others.get(n, 0)) for n, t in others.items())
+        if self.others.keys() - others.keys():  # one is over: it may have had the GIL all the time
+            kept += now - self.read
+        self.read, self.ready, self.others, self.small = now, ready, others, 0
+        took = time.monotonic_ns() - now
+        self.due = now + max(FRESH, SHARE * took)
+        return kept
+
+
+class OffCpu:
+    """The clocks of all issuing threads.  Each thread sees its own; what it has lost is told to
+    `lost(since, until, nanoseconds)`.
+    """
+
+    def __init__(self, lost: Callable[[int, int, int], None]) -> None:
+        self.lost = lost
+        self.threads = threading.local()
+
+    def restart(self) -> None:
+        """Forget what threads saw; the calling one begins now."""
+        self.threads = threading.local()
+        self.threads.clocks = _Clocks()
+
+    def begin(self) -> None:
+        """The calling thread has waited until now: what it lost meanwhile does not count."""
+        try:
+            own: _Clocks = self.threads.clocks
+        except AttributeError:
+            self.threads.clocks = _Clocks()
+            return
+        own.wall, own.cpu = time.monotonic_ns(), time.thread_time_ns()
+        if own.wall > own.due:
+            own.elsewhere(own.wall)
+
+    def look(self) -> int:
+        """Find what the calling thread has lost since it looked last; the time."""
+        try:
+            own: _Clocks = self.threads.clocks
+        except AttributeError:
+            own = self.threads.clocks = _Clocks()
+        now, used = time.monotonic_ns(), time.thread_time_ns()
+        since = own.wall
+        lost = now - since - used + own.cpu
+        own.wall, own.cpu = now, used
+        if lost < LEAST:
+            own.small += lost
+            if now > own.due:
+                own.elsewhere(now)
+        elif (lost := min(lost, own.elsewhere(now))) >= LEAST:
+            self.lost(since, now, lost)
+        return now

@@ -1,0 +1,287 @@
+"""A recorded run: the instruction DAG of what was issued while it lasted.
+
+What the flight recorder has of the instructions (`flowvm.vm.watch.flight`), as objects to read.
+The edges are computed from the operands by the rule itself (`flowvm.vm.machine.edges`), not copied
+from the engine: so they are complete, also where the producer had finished long before, and
+`verify` can hold the engine to them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import short_position
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
+from flowvm.vm.watch.device_placing import place_on_devices
+from flowvm.vm.watch.flight import TIMES, Snapshot
+from flowvm.vm.watch.lanes import Line, draw_lanes, printable
+from flowvm.vm.watch.uses import uses_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Edge", "Trace", "Traced", "TracedOperand", "record", "trace"]
+
+MOST_WAITS = 4  # instructions named in a row's "waits for"
+_NAMES = {w.Kind.RELEASE_TENSOR: "release", w.Kind.TOUCH_TENSORS: "wait"}
+
+
+@dataclass(frozen=True)
+class TracedOperand:
+    """One access: `tensor` numbers the storages of the trace in order of appearance."""
+
+    tensor: int
+    access: w.Access
+    name: str  # the operator's name for it
+    what: str  # dtype and shape
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Instruction `target`, an index into the trace, must wait for `source` because of `tensor`."""
+
+    source: int
+    target: int
+    hazard: str  # RAW, WAR or WAW
+    tensor: int
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One instruction.  `started` and `ended` are nanoseconds of the monotonic clock."""
+
+    seq: int
+    name: str
+    kind: w.Kind
+    stream: int
+    operands: tuple[TracedOperand, ...]
+    started: int
+    ended: int
+    status: int
+    where: str  # "file.py:12" of the user's line, or ""
+
+    @property
+    def microseconds(self) -> float:
+        """How long it ran."""
+        return (self.ended - self.started) / 1e3
+
+
+@dataclass
+class Trace:
+    """The instructions of a recorded run in program order, and the edges between them."""
+
+    instructions: list[Traced] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    result: Any = None
+    dropped: int = 0
+    # (instruction, tensor) -> when a launch that may run beside others used it: see `uses`
+    uses: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+    def predecessors(self, index: int) -> list[Edge]:
+        """What instruction `index` waits for."""
+        return [e for e in self.edges if e.target == index]
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def __iter__(self) -> Iterator[Traced]:
+        return iter(self.instructions)
+
+    def __repr__(self) -> str:
+        lost = f", {self.dropped} more not recorded" if self.dropped else ""
+        return f"<Trace: {len(self.instructions)} instructions, {len(self.edges)} edges{lost}>"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row an instruction, under the titles of `heads`.
+
+        A tensor's dtype and shape stand where it is written (or first read); `waits for` names the
+        instructions in front.
+        """
+        waits: dict[int, list[str]] = {}
+        for e in self.edges:
+            waits.setdefault(e.target, []).append(f"#{self.instructions[e.source].seq} {e.hazard}")
+        lanes = len({ins.stream for ins in self.instructions}) > 1
+        known: set[int] = set()
+        rows = []
+        for i, ins in enumerate(self.instructions):
+            reads = [_operand(o, known) for o in ins.operands if o.access == w.Access.CONST]
+            writes = [_operand(o, known) for o in ins.operands if o.access != w.Access.CONST]
+            if ins.kind == w.Kind.RELEASE_TENSOR:
+                writes = ["free", *(f"t{o.tensor}" for o in ins.operands)]
+            front = waits.get(i, [])
+            if len(front) > MOST_WAITS:
+                front = [*front[: MOST_WAITS - 1], f"{len(front) - MOST_WAITS + 1} more"]
+            row = [f"#{ins.seq}", ins.name, " ".join(reads), " ".join(writes), ", ".join(front)]
+            row += [engine.stream_name(ins.stream)] if lanes else []
+            rows.append((*row, f"{ins.microseconds:.1f}", ins.where))
+        return rows
+
+    def heads(self) -> tuple[str, ...]:
+        """Titles of the columns of `rows`; the stream only where there are several."""
+        lanes = len({ins.stream for ins in self.instructions}) > 1
+        stream = ("stream",) if lanes else ()
+        return ("id", "op", "reads", "writes", "waits for", *stream, "us", "line")
+
+    def longest(self) -> list[int]:
+        """The instructions on the longest path of dependences, each as long as it ran; a release is
+        on none.
+        """
+        best: list[tuple[int, int]] = []  # when each could have ended, and after whom
+        front: dict[int, list[int]] = {}
+        for e in self.edges:
+            front.setdefault(e.target, []).append(e.source)
+        for k, ins in enumerate(self.instructions):
+            begun, after = max(((best[j][0], j) for j in front.get(k, ())), default=(0, -1))
+            best.append((begun + max(0, ins.ended - ins.started), after))
+        real = [k for k, i in enumerate(self.instructions) if i.kind != w.Kind.RELEASE_TENSOR]
+        at, found = max(real, key=lambda k: best[k][0], default=-1), []
+        while at >= 0:
+            found.append(at)
+            at = best[at][1]
+        return found[::-1]
+
+    def lanes(self) -> list[Line]:
+        """A drawing for each row: a lane for each stream, and what comes in from other lanes; the
+        longest path is marked.
+        """
+        streams = sorted({ins.stream for ins in self.instructions})
+        lane = [streams.index(ins.stream) for ins in self.instructions]
+        come: list[list[int]] = [[] for _ in lane]
+        access = [0] * len(lane)
+        for e in self.edges:
+            if lane[e.source] != lane[e.target]:
+                come[e.target].append(lane[e.source])
+                operands = self.instructions[e.target].operands
+                kinds = [int(o.access) for o in operands if o.tensor == e.tensor]
+                access[e.target] = max(access[e.target], *kinds, 0)
+        path = set(self.longest())
+        return draw_lanes(lane, come, [k in path for k in range(len(lane))], access)
+
+    def __str__(self) -> str:
+        art = ["".join(text for text, _ in line) for line in self.lanes()]
+        rows = [("", *self.heads())]
+        rows += [(a, *row) for a, row in zip(art, self.rows(), strict=True)]
+        widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
+        padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
+        return printable("\n".join("  ".join(r).rstrip() for r in padded))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        grammar: Any = importlib.import_module("flowvm.profiler.grammar")  # above this layer
+
+        columns = {
+            "id": grammar.Column("id", style="id"),
+            "op": grammar.Column("op"),
+            "reads": grammar.Column(printable("reads (const)"), style="const", drop=2, grow=True),
+            "writes": grammar.Column(
+                printable("writes (━ mut ═ mut2)"), style="mut", drop=1, grow=True
+            ),
+            "waits for": grammar.Column("waits for", style="head", grow=True),
+            "stream": grammar.Column("stream", drop=4),
+            "us": grammar.Column("us", right=True, drop=3),
+            "line": grammar.Column("line", style="line"),
+        }
+        lanes = self.lanes()
+        drawn = max((sum(len(text) for text, _ in line) for line in lanes), default=0)
+        rows = [list(map(printable, row)) for row in self.rows()]
+        shown = grammar.table(
+            [columns[head] for head in self.heads()], rows, options.max_width - drawn - 2, indent=0
+        )
+        screen = grammar.Screen([[(" " * (drawn + 2), ""), *shown[0]]])
+        for line, cells in zip(lanes, shown[1:], strict=True):
+            art: Line = [(printable(text), style) for text, style in line]
+            pad = " " * (drawn + 2 - sum(len(text) for text, _ in line))
+            screen.lines.append([*art, (pad, ""), *cells])
+        yield screen
+
+
+def _operand(o: TracedOperand, known: set[int]) -> str:
+    mark = {w.Access.CONST: "", w.Access.MUT: "━", w.Access.MUT2: "═"}[o.access]
+    what = "" if o.tensor in known or not o.what else f":{o.what.replace(' ', '')}"
+    known.add(o.tensor)
+    return f"{mark}t{o.tensor}{what}"
+
+
+@contextmanager
+def record() -> Iterator[Trace]:
+    """Record every instruction issued inside; the trace is complete when the block is left.
+
+    The flight recorder remembers the last 65,536 instructions; earlier ones are `dropped`.
+    """
+    found = Trace()
+    with engine.flight.at_least(2):
+        issued = int(engine.words[w.RECEIVED])
+        try:
+            yield found
+        finally:
+            engine.release_dead()
+            engine.wait_idle()
+            _fill(found, engine.flight.look(issued))
+
+
+def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`."""
+    with record() as found:
+        found.result = function(*args, **kwargs)
+    return found
+
+
+def _fill(found: Trace, seen: Snapshot) -> None:
+    found.dropped = seen.overwritten
+    kinds = engine.m[w.ENT + seen.entry * w.ENTRY_WORDS + w.E_KIND]
+    counts = np.diff(seen.offsets)
+    owner = np.repeat(np.arange(len(seen.seq)), counts)
+    tensor = tensors_of(owner, seen.storage, kinds == w.RELEASE)
+    edges = connect(owner, tensor, seen.access & 3 != w.CONST)
+    shown = (kinds != w.BARRIER) & ((kinds != w.TOUCH) | (counts > 0))
+    place = np.cumsum(shown) - 1
+    devices = int(engine.words[w.DEVICES])
+    times, _, _ = place_on_devices(
+        seen.times, seen.stream, kinds, edges, devices, seen.devices.times
+    )
+    found.instructions += [
+        _traced(seen, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
+    ]
+    infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in seen.entry]
+    for i, k, _, started, ended in uses_of(seen, infos).tolist():
+        key = int(place[i]), int(tensor[k])
+        begun, over = found.uses.get(key, (started, ended))
+        found.uses[key] = min(begun, started), max(over, ended)
+    for source, target, hazard, k in zip(
+        edges.source, edges.target, edges.hazard, edges.operand, strict=True
+    ):
+        ends = int(place[source]), int(place[target])
+        found.edges.append(Edge(*ends, HAZARDS[hazard], int(tensor[k])))
+
+
+def _traced(
+    seen: Snapshot, times: np.ndarray[Any, Any], i: int, number: int, tensor: np.ndarray[Any, Any]
+) -> Traced:
+    entry, kind = int(seen.entry[i]), w.Kind(number)
+    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+    metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
+    operands = []
+    for k, flat in enumerate(range(int(seen.offsets[i]), int(seen.offsets[i + 1]))):
+        what = repr(metas[k]) if k < len(metas) else ""
+        name = names[k] if k < len(names) else ""
+        access = w.Access(int(seen.access[flat]) & 3)
+        operands.append(TracedOperand(int(tensor[flat]), access, name, what))
+    name = getattr(info, "name", None) or _NAMES.get(kind, kind.name.lower())
+    return Traced(
+        int(seen.seq[i]),
+        name,
+        kind,
+        int(seen.stream[i]),
+        tuple(operands),
+        int(times[i, TIMES.index("started")]),
+        int(times[i, TIMES.index("ended")]),
+        int(seen.status[i]),
+        short_position(seen.codes[i], seen.lasts[i]),
+    )

@@ -1,0 +1,68 @@
+"""The schedule verifier: did a recorded run keep every order that its operands demand?
+
+Independent of the engine's edges: for every tensor, every two accesses in program order of which
+one at least writes must not have overlapped, the earlier one ending before the later one started.
+Launches of a Plan on several streams may be in flight together: between those, the times count at
+which their tasks used the tensor.  Starts and ends are readings of one clock, each taken where the
+memory order that the engine relies on has an instruction begin after what it waited for has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowvm.errors import ScheduleError
+from flowvm.vm.machine.layout import Access
+from flowvm.vm.watch.trace import Trace
+
+__all__ = ["Verified", "verify"]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was checked: `pairs` of conflicting accesses, in `instructions` instructions."""
+
+    instructions: int
+    pairs: int
+
+
+def verify(trace: Trace) -> Verified:
+    """Check a recorded run; ScheduleError names the first pairs that broke the order."""
+    accesses: dict[int, list[tuple[int, bool]]] = {}
+    for index, ins in enumerate(trace.instructions):
+        touched: dict[int, bool] = {}
+        for o in ins.operands:
+            touched[o.tensor] = touched.get(o.tensor, False) or o.access != Access.CONST
+        for tensor, writes in touched.items():
+            accesses.setdefault(tensor, []).append((index, writes))
+    pairs, broken = 0, []
+    for tensor, uses in accesses.items():
+        since_write: list[tuple[int, bool]] = []
+        for index, writes in uses:
+            # earlier conflicting accesses; those before the last write are ordered through it
+            for earlier, earlier_writes in since_write:
+                if writes or earlier_writes:
+                    pairs += 1
+                    over, begun = _used(trace, earlier, index, tensor)
+                    if over > begun:
+                        a, b = trace.instructions[earlier], trace.instructions[index]
+                        broken.append((a, b, tensor))
+            since_write = [(index, True)] if writes else [*since_write, (index, False)]
+    if broken:
+        lines = [
+            f"#{a.seq} {a.name} and #{b.seq} {b.name} overlap on tensor t{tensor}"
+            for a, b, tensor in broken[:10]
+        ]
+        raise ScheduleError(
+            f"{len(broken)} of {pairs} conflicting pairs ran in the wrong order:\n  "
+            + "\n  ".join(lines)
+        )
+    return Verified(len(trace.instructions), pairs)
+
+
+def _used(trace: Trace, earlier: int, later: int, tensor: int) -> tuple[int, int]:
+    """When the one had ended its use of a tensor, and when the other began its own."""
+    before, after = trace.uses.get((earlier, tensor)), trace.uses.get((later, tensor))
+    if before is not None and after is not None:
+        return before[1], after[0]
+    return trace.instructions[earlier].ended, trace.instructions[later].started

@@ -1,0 +1,116 @@
+"""The thread that looks at the VM while nobody else can: watchdog, and window for other processes.
+
+`flowvm-watch` starts with the VM and sleeps.  Once a second it looks whether anything was done; if
+instructions are pending and nothing was for `config.watchdog` seconds, it prints who waits for whom
+down to what runs, once, whatever the other threads are stuck in.  And whoever asks by its socket
+(`flowvm top PID`) is answered by it, see `flowvm.vm.watch.window`.
+
+`kill -USR1 PID` prints the same, on the main thread, unless the program has a handler of its own.
+Nothing here ever ends or interrupts anything.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from flowvm.config import config, say
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    import socket
+
+    from flowvm.vm.engine.engine import Engine
+
+__all__ = ["Watch"]
+
+LOOK_S = 1.0  # seconds between two looks, or a quarter of what the watchdog waits for
+
+
+class Watch:
+    """The thread and what it knows, of one engine."""
+
+    def __init__(self, vm: Engine) -> None:
+        self.vm = vm
+        self.begun = 0  # monotonic ns at which the VM first started
+        self.thread: threading.Thread | None = None
+        self.listener: socket.socket | None = None
+        self.seen: tuple[int, ...] = ()
+        self.since = self.looked = time.monotonic()
+        self.told = False
+
+    def start(self) -> None:
+        """Called when the VM starts, every time; from the second time on it does nothing."""
+        if self.thread is not None:
+            return
+        from flowvm.vm.watch import window
+
+        self.begun = time.monotonic_ns()
+        if config.window:
+            try:
+                self.listener = window.listen()
+            except OSError as error:  # a sandbox without sockets, or the name is taken
+                say(1, f"`flowvm top` cannot look at this process: {error}")
+        self._take_signal()
+        self.thread = threading.Thread(target=self._run, name="flowvm-watch", daemon=True)
+        self.thread.start()
+        say(1, "started thread flowvm-watch")
+
+    def after_fork_in_child(self) -> None:
+        """The thread is not here, and the socket is the parent's."""
+        if self.listener is not None:
+            self.listener.close()
+        self.__init__(self.vm)  # type: ignore[misc]
+
+    def _take_signal(self) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, self._asked)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        self._print(f"signal {number}")
+
+    def _run(self) -> None:
+        from flowvm.vm.watch import window
+
+        while not self.vm.stopped:
+            seconds = min(LOOK_S, config.watchdog / 4 if config.watchdog else LOOK_S)
+            if self.listener is None:
+                time.sleep(seconds)
+            else:
+                self.listener.settimeout(seconds)
+                with suppress(TimeoutError):
+                    window.serve(self.vm, self.listener)
+            if config.watchdog:
+                self.look(seconds)
+
+    def look(self, seconds: float) -> None:
+        """Note whether something was done; it is `seconds` since the last look, or a little more.
+
+        Long after that this process was stopped, or the machine slept: the time does not count.
+        """
+        words, now = self.vm.words, time.monotonic()
+        streams = range(self.vm.streams)
+        tasks = (words[w.STR + s * w.STR_WORDS + w.T_TASK] for s in streams)  # within replays
+        seen = (words[w.N_DONE], *tasks)
+        idle = words[w.HEAD] == words[w.RECEIVED]
+        if seen != self.seen or idle or now - self.looked > 3 * seconds + 1:
+            self.seen, self.since, self.told = seen, now, False
+        elif not self.told and now - self.since > config.watchdog:
+            self.told = True
+            self._print(f"no progress for {config.watchdog:g} s")
+        self.looked = now
+
+    def _print(self, why: str) -> None:
+        from flowvm.vm.watch.dumping import dump_text
+        from flowvm.vm.watch.lively import chain_text, pending
+
+        found = pending(self.vm)
+        text = f"flowvm: {why}\n{chain_text(found)}\n{dump_text(self.vm, found)}"
+        with suppress(OSError, ValueError):  # stderr may be closed
+            print(text.replace("\n\n", "\n"), file=sys.stderr, flush=True)

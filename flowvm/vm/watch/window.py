@@ -1,0 +1,280 @@
+"""A window into a running VM, for `flowvm top` in another process.
+
+The process listens on a Unix socket of the abstract namespace, named by its user and number, so
+there is no file to clean up, and one that is gone cannot be found.  It answers nobody but its own
+user and root: the kernel says who asks.  An answer is words of the VM as they are (`socket.send`
+copies them without the GIL), the names that only Python knows, and nothing of any tensor's values;
+whoever asked does all counting and formatting.
+
+Reading from outside was weighed against this: a shared mapping would be shared with children that
+were forked, too, and the VM's words must not be; reading another process's memory needs a
+permission that Ubuntu gives to parents only.
+
+A connection is one question, a line of JSON, and one answer: eight bytes with the length of a JSON
+header, the header, and the raw words of header["parts"], a list of (first word, count).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowvm.compiler import jit
+from flowvm.errors import VMError
+from flowvm.vm.engine.lines import apart, short_position
+from flowvm.vm.engine.spaces import space_of, spaces
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from flowvm.vm.engine.engine import Engine
+
+__all__ = ["SAMPLE", "answer", "ask", "listen", "serve", "shown"]
+
+SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
+# waits, marks of the user and new entries that an answer has at most
+WAITS, MARKS, FRESH = 512, 64, 2048
+PATIENCE_S = 2  # for whoever asks to take the answer
+_CREDENTIALS = struct.Struct("3i")
+_LENGTH = struct.Struct("<q")
+_TIMEVAL = struct.Struct("@ll")
+_WORD_BYTES = 8
+# (id of a code object, offset) -> its line; the object is kept, so its id is not another's
+_known: dict[tuple[int, int], tuple[CodeType | None, str]] = {}
+
+
+def _name(pid: int) -> str:
+    return f"\0flowvm-window-{os.getuid()}-{pid}"
+
+
+def listen() -> socket.socket:
+    """The socket of this process.  OSError where there can be none."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(_name(os.getpid()))
+        listener.listen(4)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Number and user of the process at the other end."""
+    size = _CREDENTIALS.size
+    pid, uid, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return pid, uid
+
+
+def serve(vm: Engine, listener: socket.socket) -> None:
+    """Answer one question, or time out as the listener does."""
+    connection, _ = listener.accept()
+    with connection:
+        try:
+            # the kernel's timeouts: Python's would let go of the GIL once more at every call, and
+            # to take it back is what disturbs the threads that are watched
+            connection.setblocking(True)
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(PATIENCE_S, 0))
+            if _peer(connection)[1] not in (0, os.getuid()):
+                return
+            asked = b""
+            while not asked.endswith(b"\n") and len(asked) < 4096:
+                asked += (more := connection.recv(4096))
+                if not more:
+                    break
+            header, parts = answer(vm, json.loads(asked))
+            text = json.dumps(header).encode()
+            left = [memoryview(_LENGTH.pack(len(text)) + text)]
+            left += [vm.words[first : first + count].cast("B") for first, count in parts]
+            while left:  # all at once, unless the socket has no room
+                sent = connection.sendmsg(left)
+                while left and sent >= len(left[0]):
+                    sent -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][sent:]
+        except Exception:  # whoever asked has gone, or asks nonsense: the next one is answered
+            return
+
+
+def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+    """The answer of process `pid`: its header, and (first word, bytes) of each part.
+
+    VMError, with the reason, where there is none.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        raise VMError(f"there is no process {pid}") from None
+    except (PermissionError, OverflowError):
+        pass
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(3 * PATIENCE_S)
+        try:
+            connection.connect(_name(pid))
+        except OSError:
+            raise VMError(
+                f"process {pid} shows no VM: it has run no flowvm operation yet, is another user's "
+                "or another container's, or has FLOWVM_WINDOW=0 or FLOWVM_ENGINE=sequential"
+            ) from None
+        if _peer(connection)[1] not in (0, os.getuid()):
+            raise VMError(f"the window of process {pid} is another user's")
+        try:
+            connection.sendall(json.dumps(question).encode() + b"\n")
+            with connection.makefile("rb") as reply:
+                (length,) = _LENGTH.unpack(reply.read(_LENGTH.size))
+                header = json.loads(reply.read(length))
+                parts = [
+                    (first, reply.read(_WORD_BYTES * count)) for first, count in header["parts"]
+                ]
+        except TimeoutError:
+            raise VMError(
+                f"process {pid} does not answer: it is stopped, or its Python is in a long C call"
+            ) from None
+        except (OSError, ValueError, struct.error):
+            raise VMError(f"process {pid} went away while it answered") from None
+    return header, parts
+
+
+def shown() -> list[int]:
+    """The processes of this user that show a VM."""
+    prefix = "@" + _name(0)[1:].removesuffix("0")
+    with open("/proc/net/unix") as sockets:
+        names = {line.split()[-1] for line in sockets if prefix in line}
+    return sorted(int(n.removeprefix(prefix)) for n in names if n.startswith(prefix))
+
+
+def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple[int, int]]:
+    """The parts of a ring's region that have rows [first, last), at most once around."""
+    first = max(first, last - mask - 1)
+    found = []
+    while first < last:
+        at = first & mask
+        count = min(last - first, mask + 1 - at)
+        found.append((base + at * words, count * words))
+        first += count
+    return found
+
+
+def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """What `vm` shows: names and numbers, and the parts of its words that belong to them.
+
+    Of the question: `since` (instructions below were seen), `most` (instructions wanted), `entries`
+    (of which the asker knows the names), `waits` (the asker has those that ended by then),
+    `dump` (the text of `flow.vm.dump()` is wanted).
+    """
+    from flowvm.vm.watch.lively import fronts
+
+    words, flight = vm.words, vm.flight
+    received, head = int(words[w.RECEIVED]), int(words[w.HEAD])
+    most = min(int(question.get("most", SAMPLE)), w.RECORDS)
+    first = max(int(question.get("since", 0)), received - most, flight.first)
+    streams = vm.streams
+    known = min(int(question.get("entries", 0)), len(vm.entry_info))
+    fresh = vm.entry_info[known : known + FRESH]
+    lively = max(head, received - most)
+    parts = [(w.CTL, w.CTL_WORDS), (w.STR, streams * w.STR_WORDS)]
+    parts += _ring(w.INS, w.INS_WORDS, w.SLOT_MASK, lively, received)
+    parts += _ring(w.REC, w.REC_WORDS, w.RECORD_MASK, first, received)
+    if fresh:
+        parts.append((w.ENT + known * w.ENTRY_WORDS, len(fresh) * w.ENTRY_WORDS))
+    ended = int(question.get("waits", 0))
+    waits = [x for x in list(flight.waits)[-WAITS:] if x.ended > ended]
+    flight.start()
+    lines, line_of = _lines(vm, first, received)
+    header = {
+        "parts": parts,
+        "pid": os.getpid(),
+        "program": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python",
+        "begun": vm.watch.begun,
+        "now": time.monotonic_ns(),
+        "zero": flight.zero,
+        "clocks": flight.clocks(),
+        "first": first,
+        "received": received,
+        "head": head,
+        "scheduled": _scheduled(vm),
+        "lively": lively,
+        "room": int(words[w.RUN_AHEAD]),
+        "streams": [vm.stream_name(s) for s in range(streams)],
+        "spaces": [space_of(vm, s) for s in range(streams)],
+        "memory": spaces(vm),
+        "entries": known,
+        "of": len(vm.entry_info),
+        "names": [getattr(info, "name", None) or "" for info, _ in fresh],
+        "bytes": [sum(m.nbytes for m in getattr(info, "metas", ())) for info, _ in fresh],
+        "fronts": fronts(vm),
+        "lines": lines,
+        "line_of": line_of,
+        "waits": [(x.cause, x.begun, x.ended, x.thread, x.seq) for x in waits],
+        "marks": list(flight.marks)[-MARKS:],
+        "compiling": _compiling(),
+        "again": len(getattr(sys.modules.get("flowvm.nn.graph.explain"), "again", ())),
+        "errors": sum(not f.seen and not f.captured for f in list(vm.failures.by_seq.values())),
+    }
+    if question.get("dump"):
+        from flowvm.vm.watch.dumping import dump_text
+
+        header["dump"] = dump_text(vm)
+    return header, parts
+
+
+def _scheduled(vm: Engine) -> int:
+    """Processor time of the scheduler so far, in ns; 0 where no thread runs it."""
+    thread = next((t.native_id for t in vm.threads if t.name == "flowvm-sched"), None)
+    try:
+        spent = Path(f"/proc/self/task/{thread}/schedstat").read_text("ascii")
+    except OSError:
+        return 0
+    return int(spent.split()[0])
+
+
+def _compiling() -> list[str]:
+    """What threads wait for to be compiled or loaded: each that is in `jit.load` says so, so it
+    costs nobody anything who does not look.
+    """
+    found = []
+    for frame in list(sys._current_frames().values()):
+        at: Any = frame
+        while at is not None and at.f_code is not jit.load.__code__:
+            at = at.f_back
+        if at is not None:
+            found.append(str(at.f_locals.get("name", "?")))
+    return found
+
+
+def _lines(vm: Engine, first: int, last: int) -> tuple[list[str], list[int]]:
+    """The user's lines of instructions [first, last): a table, and for each its number there."""
+    from flowvm.vm.engine.hot import FRAMES, hot
+
+    table: dict[str, int] = {}
+    numbers: dict[tuple[int, int], int] = {}
+    found = []
+    old = max(first, last - FRAMES)
+    flight = vm.flight
+    places = itertools.chain(
+        ((flight.codes, flight.lasts, seq & w.RECORD_MASK) for seq in range(first, old)),
+        ((hot["codes"], hot["lasts"], seq & (FRAMES - 1)) for seq in range(old, last)),
+    )
+    for codes, lasts, place in places:
+        code, at, _ = apart(codes[place], lasts[place])
+        key = (id(code), at)
+        number = numbers.get(key)
+        if number is None:
+            if key not in _known:
+                if len(_known) > 1 << 14:
+                    _known.clear()
+                _known[key] = (code, short_position(code, at))
+            number = numbers[key] = table.setdefault(_known[key][1], len(table))
+        found.append(number)
+    return list(table), found

@@ -1,0 +1,122 @@
+"""A Plan's tasks on a device, one by one, and what goes before them and behind.
+
+Numbers that change (a learning rate, a step count, a seed) are no parameters of the tasks' kernels:
+those read them from the chunk, to which each launch writes them first, graph or not, by a kernel
+whose parameters they are (`flowvm.ops.declare.cuda.placing`).  Each task that may find bad data has
+a line of its own there, too.  Behind the tasks a kernel looks through the lines; the first that has
+a status goes to the instruction's line with its number, so an error is that task's.  What a failed
+task made nobody stops others to read: what they wrote of it is poisoned when the launch is closed.
+"""
+
+from __future__ import annotations
+
+from flowvm.vm.machine.lang import Words, address_in, load_word, words_at
+from flowvm.vm.machine.layout import (
+    ARG,
+    ARG_HEADER,
+    ARG_WORDS,
+    B_STREAM,
+    BF_CLEAR,
+    E_LAYOUT,
+    G_COLLECT,
+    G_LINES,
+    G_LINES_AT,
+    G_NUMBERS_AT,
+    G_PUT,
+    G_REPORTERS_AT,
+    G_SCALARS,
+    LINE_WORDS,
+    P_FIRST,
+    P_GRAPH,
+    P_TASKS,
+    REPORTER_COUNT,
+    REPORTER_FIRST,
+    REPORTER_TASK,
+    REPORTER_WORDS,
+    S_POISON,
+    STO,
+    STO_WORDS,
+    STORAGE_MASK,
+)
+from flowvm.vm.machine.machine import operand_of
+from flowvm.vm.workers.launch import run_tasks
+from flowvm.vm.workers.steps import DEVICE_FAILED, call_driver, take_steps
+
+LINE_BYTES = 8 * LINE_WORDS
+
+
+def graph_of(plan: int) -> Words:
+    """The words of a Plan's graph."""
+    return words_at(load_word(plan + 8 * P_GRAPH), 1 << 20)
+
+
+def run_all(
+    m: Words, stream: int, block: Words, g: Words, plan: int, table: int, scalars: int
+) -> int:
+    """All tasks, one by one, with what comes before and behind."""
+    chunk = load_word(table)
+    code = clear_lines(block, g, chunk)
+    if code != 0:
+        return failed(m, stream, code)
+    status = put_numbers(m, stream, g, chunk, scalars)
+    first = plan + 8 * load_word(plan + 8 * P_FIRST)
+    if status == 0:
+        tasks = load_word(plan + 8 * P_TASKS)
+        status = run_tasks(m, stream, first, 0, tasks, table, scalars)
+    if status == 0:
+        status = collect_lines(m, stream, g, chunk)
+    return status
+
+
+def failed(m: Words, stream: int, code: int) -> int:
+    """A call of the driver's has failed with this code: the instruction's status."""
+    m[ARG + stream * ARG_WORDS], m[ARG + stream * ARG_WORDS + 1] = code, -1
+    return DEVICE_FAILED
+
+
+def clear_lines(block: Words, g: Words, chunk: int) -> int:
+    """Let no line have a status: the driver's answer."""
+    if g[G_LINES] == 0:
+        return 0
+    size = LINE_BYTES * g[G_LINES]
+    return call_driver(block, BF_CLEAR, chunk + g[G_LINES_AT], 0, size, block[B_STREAM])
+
+
+def put_numbers(m: Words, stream: int, g: Words, chunk: int, scalars: int) -> int:
+    """Write the launch's numbers to where its tasks read them."""
+    if g[G_SCALARS] == 0:
+        return 0
+    args = ARG + stream * ARG_WORDS
+    m[args + ARG_HEADER] = chunk + g[G_NUMBERS_AT]
+    for k in range(g[G_SCALARS]):
+        m[args + ARG_HEADER + 1 + k] = load_word(scalars + 8 * k)
+    return take_steps(address_in(m, args), g[G_PUT], 0, 1, 0)
+
+
+def collect_lines(m: Words, stream: int, g: Words, chunk: int) -> int:
+    """Let the instruction's line have what a task has reported."""
+    if g[G_LINES] == 0:
+        return 0
+    args = ARG + stream * ARG_WORDS
+    m[args + ARG_HEADER] = chunk + g[G_LINES_AT]
+    return take_steps(address_in(m, args), g[G_COLLECT], 0, 1, 0)
+
+
+def reporter(m: Words, entry: int, line: Words) -> int:
+    """Where in the graph's words the task is described that the line of a launch speaks of."""
+    g = graph_of(m[entry + E_LAYOUT])
+    return g[G_REPORTERS_AT] + REPORTER_WORDS * line[LINE_WORDS - 1]
+
+
+def failed_task(m: Words, entry: int, line: Words) -> int:
+    """The number of the task that the line of a launch speaks of."""
+    return graph_of(m[entry + E_LAYOUT])[reporter(m, entry, line) + REPORTER_TASK]
+
+
+def poison_behind(m: Words, slot: int, entry: int, line: Words, cause: int) -> None:
+    """Poison the variables that were computed of what that task made: nobody had stopped."""
+    g, at = graph_of(m[entry + E_LAYOUT]), reporter(m, entry, line)
+    first = g[at + REPORTER_FIRST]
+    for k in range(first, first + g[at + REPORTER_COUNT]):
+        storage = operand_of(m, slot, entry, g[k]) & STORAGE_MASK
+        m[STO + storage * STO_WORDS + S_POISON] = cause

@@ -1,0 +1,88 @@
+"""When a device ran its instructions, by its own clock: from level 3 of the recorder on.
+
+An instruction that does anything there has an event in front of it and one behind it, which is the
+one that its worker asks for anyhow; so it costs one event more.  Both have happened when the worker
+closes the instruction, and only then are they looked at: nobody waits for a device.
+
+What the driver tells is a time between two events, in ms as a float, whose grain is finer the
+shorter it is.  Times count from the stream's base, an event: it is replaced by the last one where
+that is FRESH ns later, and B_BASE_NS goes on by as much.  What they are on the host's clock is
+worked out by whoever reads (`flowvm.cuda.driver.clocks`), which also makes the events and the ring.
+"""
+
+from __future__ import annotations
+
+from flowvm.vm.machine.lang import Words, load_word, store_release, words_at
+from flowvm.vm.machine.layout import (
+    B_BASE,
+    B_BASE_NS,
+    B_EVENTS,
+    B_RECORDED,
+    B_STREAM,
+    B_TIMES,
+    BF_ELAPSED,
+    BF_RECORD,
+    DEVICE_EVENTS,
+    EVENT_WORDS,
+    LEVEL,
+    RECORD_MASK,
+    RECORDS,
+    RELEASE,
+    V_BEGIN,
+    V_END,
+    V_TIMED,
+    X_BEGAN,
+    X_ENDED,
+    X_MARK,
+    X_WORDS,
+)
+from flowvm.vm.workers.steps import call_driver, result_of
+
+FRESH = 2_000_000_000  # ns from which on another event is the base
+
+
+def events_of(block: Words, number: int) -> Words:
+    """The `number`-th of the stream's places for events."""
+    return words_at(block[B_EVENTS] + 8 * EVENT_WORDS * (number % DEVICE_EVENTS), EVENT_WORDS)
+
+
+def begin_time(m: Words, block: Words, kind: int) -> int:
+    """An instruction is about to be launched, with events of its own: the driver's answer."""
+    events = events_of(block, block[B_RECORDED])
+    timed = m[LEVEL] > 2 and block[B_TIMES] != 0 and kind != RELEASE
+    events[V_TIMED] = 1 if timed else 0
+    return call_driver(block, BF_RECORD, events[V_BEGIN], block[B_STREAM], 0, 0) if timed else 0
+
+
+def note_time(block: Words, events: Words, seq: int) -> None:
+    """The device has passed both events: keep when that was."""
+    began = elapsed(block, block[B_BASE], events[V_BEGIN])
+    length = elapsed(block, events[V_BEGIN], events[V_END])
+    if began < 0 or length < 0:
+        return  # the driver did not say: the instruction has its worker's times alone
+    row = words_at(block[B_TIMES], RECORDS * X_WORDS)
+    at = (seq & RECORD_MASK) * X_WORDS
+    store_release(row, at + X_MARK, 0)
+    row[at + X_BEGAN] = block[B_BASE_NS] + began
+    row[at + X_ENDED] = block[B_BASE_NS] + began + length
+    store_release(row, at + X_MARK, seq + 1)
+    if began + length > FRESH:
+        block[B_BASE], events[V_END] = events[V_END], block[B_BASE]
+        block[B_BASE_NS] += began + length
+
+
+def elapsed(block: Words, first: int, last: int) -> int:
+    """Nanoseconds between two events; -1 where the driver does not say, or says less than 0."""
+    result = result_of(block)
+    if call_driver(block, BF_ELAPSED, result, first, last, 0) != 0:
+        return -1
+    bits = load_word(result) & 0xFFFFFFFF
+    # a float, in integers alone: (2^23 + fraction) * 2^(exponent - 150) ms
+    exponent, fraction = (bits >> 23) - 150, (bits & 0x7FFFFF | 0x800000) * 1_000_000
+    if exponent < -44:  # and 0, whose exponent is 0
+        return 0
+    if exponent > 18:  # years, or less than 0: the sign is above the exponent
+        return -1
+    if exponent >= 0:
+        return fraction << exponent
+    return (fraction + (1 << (-exponent - 1))) >> -exponent

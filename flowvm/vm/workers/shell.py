@@ -1,0 +1,619 @@
+"""The thin shell around the machine: the loops that threads enter, and how they sleep and wake.
+
+Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing
+to do polls SPINS times, yielding its core each time, and then sleeps on a futex word; with more
+threads than cores, yielding is what makes a round trip take 3 us where sleeping takes 45 (measured
+on two cores).
+
+Going to sleep is: set the word, fence, look again, wait.  Waking is: publish, fence, look at the
+word, clear it, wake.  Python issues records without that fence, so a wake-up can be missed there;
+the scheduler therefore sleeps at most SLICE at a time, and everything that *waits* goes through
+`wait_cell`, which fences.
+
+Long because the names of the words it works on are imported one by one: sixty lines.
+"""
+
+from __future__ import annotations
+
+from flowvm.vm.machine.lang import (
+    Words,
+    clock,
+    compare_exchange,
+    fetch_add,
+    futex_wait,
+    futex_wake,
+    load_acquire,
+    sched_yield,
+    store_release,
+    ticks,
+    words_at,
+)
+from flowvm.vm.machine.layout import (
+    ASLEEP,
+    B_PASSED,
+    B_RECORDED,
+    B_SINCE,
+    BARRIER,
+    CALLBACK,
+    CAPACITY,
+    DEVICES,
+    E_COUNT,
+    E_KIND,
+    ENTRY,
+    ENTRY_BITS,
+    HEAD,
+    I_COUNT,
+    I_KIND,
+    I_SEQ,
+    I_STATE,
+    I_STATUS,
+    I_STREAM,
+    I_T_DISPATCHED,
+    I_T_END,
+    I_T_READY,
+    I_T_START,
+    INS,
+    INS_WORDS,
+    LEVEL,
+    LIMIT,
+    MARK,
+    N_DISPATCHED,
+    N_DONE,
+    NOW,
+    OPERANDS,
+    QUE,
+    RECEIVED,
+    RECORD_WORDS,
+    RELEASE,
+    RELEASED,
+    RING,
+    ROOM_SLEEPS,
+    RT_CLOSED,
+    SCHEDULER_SLEEPS,
+    SLOT_MASK,
+    SPINS,
+    STOP,
+    STR,
+    STR_WORDS,
+    T_COLLECTED,
+    T_DONE,
+    T_LAUNCHED,
+    T_NEWS,
+    T_SLEEPS,
+    T_STAMP,
+    T_TAIL,
+    T_TEAM,
+    T_TEAM_SLEEPS,
+    T_TRIMMED,
+    TOUCH,
+    TRIM,
+    USED_STREAMS,
+    WORDS,
+)
+from flowvm.vm.machine.machine import (
+    complete,
+    count_of,
+    dispatch,
+    entry_of,
+    next_ready,
+    ready_barrier,
+    receive,
+    recycle_storages,
+    set_limit,
+)
+from flowvm.vm.machine.recorder import begin, end
+from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
+from flowvm.vm.workers.actors import (
+    MOST,
+    close_launch,
+    has_mail,
+    may_close,
+    may_open,
+    open_launch,
+    runtime_of,
+    serve,
+    tell_sources,
+)
+from flowvm.vm.workers.allocator import trim
+from flowvm.vm.workers.device import (
+    close_passed,
+    enter,
+    ignore_captures,
+    open_next,
+    record,
+    run_to_end,
+)
+from flowvm.vm.workers.execute import execute, fail, poison_of
+from flowvm.vm.workers.ranges import help_with
+
+WINDOW = 64  # records taken before the workers' news are looked at again
+STAMPED = 8  # records received that have one time of `recorder`'s level 1
+SLICE = 2000  # microseconds the scheduler sleeps at most
+EVERYBODY = 1 << 30
+NAP = 50_000  # microseconds other threads sleep at most
+GLANCE = 50  # microseconds between two looks at what a device is busy with
+
+
+def wake(m: Words, word: int) -> None:
+    """Wake whoever sleeps on `word`, after something was published."""
+    if fetch_add(m, word, 0) != 0:
+        store_release(m, word, 0)
+        futex_wake(m, word, EVERYBODY)
+
+
+def rouse(m: Words) -> None:
+    """Wake the scheduler if it is ASLEEP; ABSENT, for which issuing threads call `after`, stays."""
+    if fetch_add(m, SCHEDULER_SLEEPS, 0) == ASLEEP and compare_exchange(
+        m, SCHEDULER_SLEEPS, ASLEEP, 0
+    ):
+        futex_wake(m, SCHEDULER_SLEEPS, EVERYBODY)
+
+
+def outcome_of(m: Words, slot: int) -> int:
+    """What a waiter's cell is to hold: 1, or -cause; the waiter's instruction is over now."""
+    entry, ins = entry_of(m, slot), INS + slot * INS_WORDS
+    m[ins + I_T_START] = m[ins + I_T_END] = m[NOW]
+    cause = poison_of(m, slot, entry) if m[ins + I_COUNT] > 0 else 0
+    return 1 if cause == 0 else -cause
+
+
+def cell_of(m: Words, slot: int) -> int:
+    """The address of a waiter's cell; 0 where nobody waits."""
+    return m[RING + slot * RECORD_WORDS + OPERANDS - m[entry_of(m, slot) + E_COUNT]]
+
+
+def notify(cell: int, outcome: int) -> None:
+    """Leave the outcome in a waiter's cell, and wake it."""
+    if cell != 0:
+        word = words_at(cell, 2)
+        store_release(word, 0, outcome)
+        wake(word, 1)
+
+
+def finish_wait(m: Words, slot: int) -> None:
+    """Scheduler: a waiter's instruction is done.  The waiter hears of it when it is completed, so
+    what it waited for is recorded and released by then, as is its own instruction.
+    """
+    cell, outcome = cell_of(m, slot), outcome_of(m, slot)
+    complete(m, slot)  # the slot may be another instruction's from here on
+    notify(cell, outcome)
+
+
+def step(m: Words) -> int:
+    """One pass of the scheduler over everything there is to do; how much it did."""
+    did = 0
+    level = m[LEVEL]
+    for stream in range(m[USED_STREAMS]):
+        at = STR + stream * STR_WORDS
+        if m[at + T_COLLECTED] != m[at + T_TAIL]:
+            done = load_acquire(m, at + T_DONE)
+            if level != 0 and m[at + T_COLLECTED] < done:
+                m[NOW] = ticks()
+            while m[at + T_COLLECTED] < done:
+                collected = m[at + T_COLLECTED]
+                m[at + T_COLLECTED] = collected + 1
+                complete(m, m[QUE + stream * CAPACITY + (collected & SLOT_MASK)])
+                did += 1
+    if level != 0:
+        see(m)
+    for k in range(WINDOW):
+        if level > 1 or (level != 0 and k % STAMPED == STAMPED - 1):
+            m[NOW] = ticks()
+        if not receive(m):
+            break
+        did += 1
+    slot = next_ready(m)
+    while slot >= 0:
+        if level > 1:
+            m[NOW] = ticks()
+        dispatch(m, slot)
+        if m[INS + slot * INS_WORDS + I_KIND] == TOUCH:
+            m[INS + slot * INS_WORDS + I_STATUS] = 0
+            finish_wait(m, slot)
+        did += 1
+        slot = next_ready(m)
+    slot = ready_barrier(m)
+    while slot >= 0:
+        finish_wait(m, slot)
+        did += 1
+        slot = ready_barrier(m)
+    return did
+
+
+def scheduler_loop(base: int) -> int:
+    """The scheduler thread: until STOP."""
+    m = words_at(base, WORDS)
+    idle = 0
+    while True:
+        did = step(m)
+        if did > 0:
+            idle = 0
+            for stream in range(m[USED_STREAMS]):
+                at = STR + stream * STR_WORDS
+                if m[at + T_SLEEPS] != 0 and m[at + T_TAIL] != load_acquire(m, at + T_DONE):
+                    wake(m, at + T_SLEEPS)
+            if m[ROOM_SLEEPS] != 0:
+                wake(m, ROOM_SLEEPS)
+            continue
+        if load_acquire(m, STOP) != 0:
+            return 0
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        compare_exchange(m, SCHEDULER_SLEEPS, 0, ASLEEP)
+        for stream in range(m[USED_STREAMS]):  # a worker may have gone to sleep since we published
+            at = STR + stream * STR_WORDS
+            if m[at + T_TAIL] != load_acquire(m, at + T_DONE):
+                wake(m, at + T_SLEEPS)
+        if not has_news(m):
+            futex_wait(m, SCHEDULER_SLEEPS, ASLEEP, SLICE)
+        compare_exchange(m, SCHEDULER_SLEEPS, ASLEEP, 0)
+        if m[ROOM_SLEEPS] != 0:
+            wake(m, ROOM_SLEEPS)
+        idle = m[SPINS] // 2
+
+
+def has_news(m: Words) -> bool:
+    """Whether a record is marked or a worker has finished something."""
+    seq = m[RECEIVED]
+    if load_acquire(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK) == seq + 1:
+        return True
+    for stream in range(m[USED_STREAMS]):
+        at = STR + stream * STR_WORDS
+        if m[at + T_COLLECTED] != load_acquire(m, at + T_DONE):
+            return True
+    return load_acquire(m, STOP) != 0
+
+
+def next_of(m: Words, stream: int, wait: int) -> int:
+    """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1."""
+    at = STR + stream * STR_WORDS
+    done = m[at + T_DONE]
+    idle = 0
+    while load_acquire(m, at + T_TAIL) == done:
+        if load_acquire(m, STOP) != 0 or wait == 0 or has_mail(m, stream):
+            return -1
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        fetch_add(m, at + T_SLEEPS, 1)
+        rouse(m)
+        if load_acquire(m, at + T_TAIL) == done and not has_mail(m, stream):
+            futex_wait(m, at + T_SLEEPS, 1, wait)
+        store_release(m, at + T_SLEEPS, 0)
+        if load_acquire(m, at + T_TAIL) == done:
+            return -1
+    return m[QUE + stream * CAPACITY + (done & SLOT_MASK)]
+
+
+def finish(m: Words, stream: int) -> None:
+    """Count the stream's current instruction done, and tell the scheduler."""
+    at = STR + stream * STR_WORDS
+    store_release(m, at + T_DONE, m[at + T_DONE] + 1)
+    if m[SCHEDULER_SLEEPS] == ASLEEP:
+        rouse(m)
+
+
+def worker_loop(base: int, stream: int) -> int:
+    """A stream's worker thread: until STOP."""
+    m = words_at(base, WORDS)
+    answered = STR + stream * STR_WORDS + T_TRIMMED
+    while load_acquire(m, STOP) == 0:
+        slot = next_of(m, stream, NAP)
+        if slot >= 0:
+            entry = entry_of(m, slot)
+            runtime = runtime_of(m, entry)
+            if runtime != 0 and poison_of(m, slot, entry) == 0:
+                run_window(m, stream, runtime)
+            else:
+                execute(m, stream, slot)
+                finish(m, stream)
+        while serve(m, stream):
+            m[STR + stream * STR_WORDS + T_STAMP] = 0  # the next instruction starts later
+        wanted = load_acquire(m, TRIM)
+        if m[answered] != wanted:
+            trim(m, stream)
+            store_release(m, answered, wanted)
+    return 0
+
+
+def run_window(m: Words, stream: int, runtime: int) -> None:
+    """Launches of a Plan on several streams, from the head of the queue on: open as many as may be
+    in flight, act, and close them in order; until none is left.
+
+    What Python drops between two launches makes a ReleaseTensor: it waits for its turn without
+    keeping the launch behind it, for what it releases no later instruction names.
+    """
+    plan = words_at(runtime, MOST)
+    at = STR + stream * STR_WORDS
+    opened = m[at + T_DONE]
+    idle = 0
+    while load_acquire(m, STOP) == 0:
+        tail = load_acquire(m, at + T_TAIL)
+        if opened < tail:
+            slot = m[QUE + stream * CAPACITY + (opened & SLOT_MASK)]
+            entry = entry_of(m, slot)
+            if m[entry + E_KIND] == RELEASE:
+                opened += 1
+                continue
+            if runtime_of(m, entry) == runtime and may_open(m, slot, entry, plan):
+                if m[LEVEL] != 0:
+                    stamp_open(m, stream, slot)
+                open_launch(m, stream, slot, entry, plan)
+                opened += 1
+                idle = 0
+                continue
+        done = m[at + T_DONE]
+        if done == opened:
+            return
+        slot = m[QUE + stream * CAPACITY + (done & SLOT_MASK)]
+        entry = entry_of(m, slot)
+        if m[entry + E_KIND] == RELEASE:
+            execute(m, stream, slot)
+            finish(m, stream)
+        elif may_close(plan):
+            close_launch(m, stream, slot, entry, plan)
+            if m[LEVEL] != 0:
+                stamp_end(m, stream, slot)
+            finish(m, stream)
+        elif serve(m, stream):
+            idle = 0
+        elif idle < m[SPINS]:
+            idle += 1
+            sched_yield()
+        else:
+            fetch_add(m, at + T_SLEEPS, 1)
+            if not (has_mail(m, stream) or may_close(plan) or load_acquire(m, at + T_TAIL) != tail):
+                futex_wait(m, at + T_SLEEPS, 1, NAP)
+            store_release(m, at + T_SLEEPS, 0)
+
+
+def device_loop(base: int, stream: int) -> int:
+    """The worker thread of a device's stream: until STOP."""
+    m = words_at(base, WORDS)
+    at = STR + stream * STR_WORDS
+    block = enter(m, stream)
+    ignore_captures(block)
+    idle = 0
+    while load_acquire(m, STOP) == 0:
+        opened = open_next(m, stream, block)
+        if not opened and block[B_SINCE] > 0:
+            record(block, m[at + T_LAUNCHED])
+        if close_passed(m, stream, block):
+            idle = 0
+            if m[SCHEDULER_SLEEPS] == ASLEEP:
+                rouse(m)
+        if opened:
+            idle = 0
+            continue
+        wanted = load_acquire(m, TRIM)
+        if m[at + T_TRIMMED] != wanted:
+            trim(m, stream)
+            store_release(m, at + T_TRIMMED, wanted)
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        busy = block[B_PASSED] < block[B_RECORDED] or m[at + T_LAUNCHED] < m[at + T_TAIL]
+        fetch_add(m, at + T_SLEEPS, 1)
+        if not busy:
+            rouse(m)
+        if busy or load_acquire(m, at + T_TAIL) == m[at + T_LAUNCHED]:
+            futex_wait(m, at + T_SLEEPS, 1, GLANCE if busy else NAP)
+        store_release(m, at + T_SLEEPS, 0)
+    return 0
+
+
+def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
+    """Helper `number` of a stream's worker: takes chunks of large kernels, until STOP or until the
+    team is smaller.
+    """
+    m = words_at(base, WORDS)
+    at = STR + stream * STR_WORDS
+    idle = 0
+    while load_acquire(m, STOP) == 0 and number < load_acquire(m, at + T_TEAM):
+        news = load_acquire(m, at + T_NEWS)
+        if help_with(m, stream, number, arena):
+            idle = 0
+            continue
+        idle += 1
+        if idle < m[SPINS] // 4:
+            sched_yield()
+            continue
+        fetch_add(m, at + T_TEAM_SLEEPS, 1)  # before the look at T_NEWS that futex_wait takes
+        futex_wait(m, at + T_NEWS, news, NAP)
+        fetch_add(m, at + T_TEAM_SLEEPS, -1)
+        idle = 0
+    return 0
+
+
+def close_plan(base: int, runtime: int) -> int:
+    """No launch of a Plan will follow: Eord starts at the sources."""
+    m = words_at(base, WORDS)
+    plan = words_at(runtime, MOST)
+    store_release(plan, RT_CLOSED, 1)
+    tell_sources(m, plan)
+    return 0
+
+
+def wake_team(base: int, stream: int) -> int:
+    """Let every helper of a stream look whether it is still wanted."""
+    m = words_at(base, WORDS)
+    at = STR + stream * STR_WORDS
+    fetch_add(m, at + T_NEWS, 1)
+    futex_wake(m, at + T_NEWS, EVERYBODY)
+    return 0
+
+
+def wake_scheduler(base: int) -> int:
+    """Called by an issuing thread that saw the scheduler asleep."""
+    m = words_at(base, WORDS)
+    rouse(m)
+    return 0
+
+
+def wait_cell(base: int, cell: int, microseconds: int) -> int:
+    """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0.
+
+    The cell's third word is when the wait was over: Python may get the GIL later (from level 2 on).
+    """
+    m = words_at(base, WORDS)
+    word = words_at(cell, 3)
+    if load_acquire(word, 0) == 0:  # else: the sequential engine must go on looking asleep
+        rouse(m)
+    idle = 0
+    while load_acquire(word, 0) == 0:
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        # read before the second look, or a wake between is missed
+        asleep = fetch_add(word, 1, 1) + 1
+        if load_acquire(word, 0) == 0:
+            futex_wait(word, 1, asleep, microseconds)
+        break
+    if m[LEVEL] > 1:
+        word[2] = clock()
+    return load_acquire(word, 0)
+
+
+def wait_room(base: int, seq: int, microseconds: int) -> int:
+    """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
+    m = words_at(base, WORDS)
+    rouse(m)
+    idle = 0
+    while load_acquire(m, LIMIT) <= seq:
+        idle += 1
+        if idle < m[SPINS]:
+            sched_yield()
+            continue
+        asleep = fetch_add(m, ROOM_SLEEPS, 1) + 1  # read before the second look, as in `wait_cell`
+        if load_acquire(m, LIMIT) <= seq:
+            futex_wait(m, ROOM_SLEEPS, asleep, microseconds)
+        break
+    return load_acquire(m, LIMIT)
+
+
+def nap(base: int, microseconds: int) -> int:
+    """Sleep for a moment, without the GIL."""
+    m = words_at(base, WORDS)
+    futex_wait(m, ROOM_SLEEPS, m[ROOM_SLEEPS], microseconds)
+    return 0
+
+
+def publish_mark(base: int, seq: int) -> int:
+    """Publish a record that was written with an empty MARK."""
+    m = words_at(base, WORDS)
+    store_release(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK, seq + 1)
+    return 0
+
+
+def host_next(base: int, stream: int, microseconds: int) -> int:
+    """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
+    m = words_at(base, WORDS)
+    return next_of(m, stream, microseconds)
+
+
+def host_begin(base: int, stream: int, slot: int) -> int:
+    """Run the native part of a host instruction, whose kernel is a no-op: its status."""
+    m = words_at(base, WORDS)
+    return execute(m, stream, slot)
+
+
+def host_fail(base: int, stream: int, slot: int, status: int) -> int:
+    """The Python part of a host instruction raised: poison what it writes and report it."""
+    m = words_at(base, WORDS)
+    fail(m, stream, slot, entry_of(m, slot), status)
+    m[INS + slot * INS_WORDS + I_STATUS] = status
+    return 0
+
+
+def host_end(base: int, slot: int) -> int:
+    """The Python part of a host instruction is over: it is recorded as ended only now."""
+    m = words_at(base, WORDS)
+    ins = INS + slot * INS_WORDS
+    if m[LEVEL] != 0:
+        m[ins + I_T_END] = ticks()
+        m[STR + m[ins + I_STREAM] * STR_WORDS + T_STAMP] = 0  # the next one starts later
+    return 0
+
+
+def read_clocks(pair: int) -> int:
+    """Leave `ticks()` and the `clock()` of the same moment in the two words at `pair`."""
+    words = words_at(pair, 2)
+    words[0] = ticks()
+    words[1] = clock()
+    return 0
+
+
+def stamp_some(base: int, count: int) -> int:
+    """Stamp `count` tasks: for measuring what that takes."""
+    m = words_at(base, WORDS)
+    for k in range(count):
+        stamp_task(m, 0, k)
+    return 0
+
+
+def host_finish(base: int, stream: int) -> int:
+    """Count a host stream's current instruction done."""
+    m = words_at(base, WORDS)
+    finish(m, stream)
+    return 0
+
+
+def drain(base: int) -> int:
+    """The sequential engine: run every marked record on this thread, in the order issued.
+
+    The oracle: it builds no edges.
+    Stops at a failed instruction and answers -2, and at a host instruction, whose slot it answers
+    for the caller to run and then `settle`; otherwise -1.  The scheduler thread must not be
+    running.
+    """
+    m = words_at(base, WORDS)
+    while True:
+        seq = m[RECEIVED]
+        slot = seq & SLOT_MASK
+        if load_acquire(m, RING + slot * RECORD_WORDS + MARK) != seq + 1:
+            return -1
+        entry = entry_of(m, slot)
+        kind = m[entry + E_KIND]
+        ins = INS + slot * INS_WORDS
+        m[ins + I_SEQ] = seq
+        m[ins + I_STREAM] = m[RING + slot * RECORD_WORDS + ENTRY] >> ENTRY_BITS
+        m[ins + I_KIND] = kind
+        m[ins + I_COUNT] = count_of(m, slot, entry)
+        m[ins + I_STATUS] = 0
+        if m[LEVEL] != 0:
+            m[NOW] = m[ins + I_T_READY] = m[ins + I_T_DISPATCHED] = ticks()
+            begin(m, slot, seq, entry, m[ins + I_COUNT])
+        if kind == CALLBACK:
+            return slot
+        if kind in (TOUCH, BARRIER):
+            notify(cell_of(m, slot), outcome_of(m, slot))
+        elif (m[DEVICES] >> m[ins + I_STREAM]) & 1 != 0:
+            run_to_end(m, m[ins + I_STREAM], slot)
+        else:
+            execute(m, m[ins + I_STREAM], slot)
+        settle(base, slot)
+        if m[ins + I_STATUS] != 0:
+            return -2
+
+
+def settle(base: int, slot: int) -> int:
+    """The sequential engine has run the instruction in `slot`: on to the next."""
+    m = words_at(base, WORDS)
+    ins = INS + slot * INS_WORDS
+    entry = entry_of(m, slot)
+    if m[LEVEL] != 0:
+        m[NOW] = max(m[NOW], m[ins + I_T_END])
+        end(m, slot)
+    if m[ins + I_KIND] == RELEASE:
+        recycle_storages(m, slot, entry)
+    m[ins + I_STATE] = RELEASED
+    m[N_DISPATCHED] += 1
+    m[N_DONE] += 1
+    m[RECEIVED] = m[HEAD] = m[ins + I_SEQ] + 1
+    set_limit(m)
+    return 0

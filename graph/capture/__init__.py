@@ -1,0 +1,1 @@
+"""Capture: code run once under a lazy interpreter, and the instructions kept."""

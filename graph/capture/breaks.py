@@ -1,0 +1,248 @@
+"""Breaks: where a capture ends a segment, because code needs a value to go on.
+
+What is captured so far is compiled and really run, the outcome is waited for, and capture goes on
+knowing it, with a graph whose inputs are those of the call and what crosses.  A capture of code
+whose first segments have run (`path`) passes these: it compares, and runs nothing.
+
+Invariants:
+- a segment that is captured again is the one that ran, node by node, or a CaptureError says where
+  it is not;
+- a capture that fails leaves variables and generators as they were, whatever of it had run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flowvm.dtype import uint8
+from flowvm.eager.interpreter import recording_to
+from flowvm.eager.live import Decisions, Live
+from flowvm.eager.reading import memory_of
+from flowvm.eager.tensor import new_tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.plan.plan import Plan, compile_plan
+from flowvm.meta import TensorMeta
+
+if TYPE_CHECKING:
+    from flowvm.graph.capture.capture import Capture
+
+__all__ = ["Breaks"]
+
+
+class Breaks:
+    """What a capture needs to end segments: a call's inputs, passes, and what ran already.
+
+    `path` has the segments that ran, each with its outcome; those that the capture adds follow,
+    and `last`.  `seen` has what must stay as it is besides decisions by numbers: each has a
+    `holds()`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        optimize: Callable[[LogicalGraph], LogicalGraph],
+        path: Sequence[tuple[Segment, Outcome]] = (),
+    ) -> None:
+        self.run, self.optimize = run, optimize
+        self.path = list(path)
+        self.last: Segment | None = None
+        self.seen: Sequence[Any] = ()
+        self.passed = 0  # of the path, by this capture
+        self._taken = {"guards": 0, "draws": 0, "seen": 0}
+        self._echoes: list[tuple[list[Any], list[Any]]] = []
+        self._undo: list[Callable[[], Any]] = []
+
+    def end(self, capture: Capture, asked: Operand | None, why: str) -> tuple[Segment, Outcome]:
+        """End a segment: run what was captured since the last one, unless it ran.
+
+        `asked` is a number that is to be known.
+        """
+        segment = self._close(capture, asked, why)
+        if self.passed < len(self.path):
+            known, outcome = self.path[self.passed]
+            _compare(known, segment)
+            for (_, drawn), (_, echo) in zip(known.draws, segment.draws, strict=True):
+                self._echoes.append((drawn, echo))
+            segment = known
+        else:
+            with recording_to(None):
+                segment.plan = self._compiled(segment) if segment.captured.nodes else None
+                self._remember(segment)
+                outcome = self.run.through(segment)
+            if self.path:
+                self.path[-1][0].lead_to(self.path[-1][1], segment)
+            self.path.append((segment, outcome))
+        self.passed += 1
+        return segment, outcome
+
+    def finish(self, capture: Capture) -> tuple[Segment, Plan]:
+        """The last segment, compiled; its outputs are the user's.  What runs it is to be added.
+
+        `guards`, `draws` and what was seen are those since the segment before, for the capture too.
+        """
+        segment = Segment(capture.graph.name, capture.graph, _used_inputs(capture))
+        self._note(segment, capture)
+        capture.guards, capture.draws = Decisions(segment.guards), segment.draws
+        plan = segment.plan = self._compiled(segment)
+        before, outcome = self.path[-1]
+        before.lead_to(outcome, segment)
+        self.last = segment
+        return segment, plan
+
+    def __enter__(self) -> Breaks:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            self.undo()
+
+    def undo(self) -> None:
+        """Put back what the segments that this capture ran have changed."""
+        for put_back in reversed(self._undo):
+            put_back()
+        self._undo.clear()
+
+    # --- one segment --------------------------------------------------------------------------
+
+    def _note(self, segment: Segment, capture: Capture) -> None:
+        segment.guards = self._new("guards", capture.guards)
+        segment.draws = self._new("draws", capture.draws)
+        segment.echoes = list(self._echoes)
+        segment.watched = self._new("seen", self.seen)
+
+    def _new(self, what: str, of: Sequence[Any]) -> list[Any]:
+        """What was added to a list since the last segment."""
+        before, self._taken[what] = self._taken[what], len(of)
+        return list(of[before:])
+
+    def _close(self, capture: Capture, asked: Operand | None, why: str) -> Segment:
+        graph = capture.graph
+        border = [node for node in graph.nodes if node.operator.unsized]
+        nodes = [node for node in graph.nodes if not node.operator.unsized]
+        graph.nodes = [replace(node, number=i) for i, node in enumerate(nodes)]
+        alive = capture.reachable()
+        unsized = [o.buffer for access, o in _accesses(border) if access == "mut2"]
+        needed = {o.buffer for access, o in _accesses(border) if access == "const"}
+        asks: list[Ask] = [("rows", b.number) for b in unsized if b in alive]
+        if asked is not None:
+            needed.add(asked.buffer)
+            asks.append(("value", asked))
+        made = {o.buffer for node in nodes if not node.into for o in node.outputs}
+        crossing = [b for b in capture.whole if b in made and (b in alive or b in needed)]
+        graph.outputs = [Operand(b, 0, capture.whole[b]) for b in crossing]
+        segment = Segment(graph.name, graph, _used_inputs(capture, border, asked), why=why)
+        segment.results = [b.number for b in crossing]
+        segment.border, segment.asks = border, asks
+        segment.alive = {b.number for b in alive}
+        self._note(segment, capture)
+        return segment
+
+    def _compiled(self, segment: Segment) -> Plan:
+        """The Plan of a segment.
+
+        To passes, a value from an earlier segment that is written here is a variable: its memory
+        is there before and after.
+        """
+        graph = segment.captured
+        written = {o.buffer for node in graph.nodes for o in node.written()}
+        changed = [o.buffer for o in graph.inputs if o.buffer in written]
+        for buffer in changed:
+            buffer.kind = BufferKind.VARIABLE
+        try:
+            optimized = self.optimize(graph)
+        finally:
+            for buffer in changed:
+                buffer.kind = BufferKind.INPUT
+        return compile_plan(optimized)
+
+    def _remember(self, segment: Segment) -> None:
+        """How to put back what running the segment changes."""
+        for buffer in segment.captured.mutated():
+            meta = TensorMeta.of((buffer.nbytes,), uint8)
+            memory = new_tensor(buffer.held.id, meta, buffer.held)
+            self._undo.append(functools.partial(memory.copy_, memory.clone()))
+        for generator in dict.fromkeys(generator for generator, _ in segment.draws):
+            self._undo.append(functools.partial(generator.set_state, generator.get_state()))
+
+
+def _accesses(nodes: Sequence[OpNode]) -> list[tuple[str, Operand]]:
+    return [pair for node in nodes for pair in node.accesses()]
+
+
+def _used_inputs(
+    capture: Capture, border: Sequence[OpNode] = (), asked: Operand | None = None
+) -> list[Source]:
+    """Leave inputs that nobody reads out of the capture's graph; where the others come from."""
+    graph = capture.graph
+    used = {operand.buffer for _, operand in _accesses([*graph.nodes, *border])}
+    used |= {operand.buffer for operand in graph.outputs}
+    if asked is not None:
+        used.add(asked.buffer)
+    graph.inputs = [operand for operand in graph.inputs if operand.buffer in used]
+    return [capture.sources[operand.buffer] for operand in graph.inputs]
+
+
+def _compare(known: Segment, again: Segment) -> None:
+    """CaptureError unless a segment was captured again as it ran."""
+    old, new = known.captured, again.captured
+    for one, other in zip((*old.nodes, *known.border), (*new.nodes, *again.border), strict=False):
+        if _form(one) != _form(other) or not _same_variables(one, other):
+            raise CaptureError(
+                f"{known.name}: the graph runs in segments, and to capture what follows the first "
+                f"ones its code ran again; it issued {other.operator.name} {other.line} where "
+                f"{one.operator.name} {one.line} had run.  What comes before {known.why} must "
+                f"not depend on anything that changes between calls"
+            )
+    same = (
+        len(old.nodes) == len(new.nodes)
+        and len(known.border) == len(again.border)
+        and [g for g, _ in known.draws] == [g for g, _ in again.draws]
+        and [a[0] for a in known.asks] == [a[0] for a in again.asks]
+    )
+    if not same:
+        raise CaptureError(
+            f"{known.name}: the graph runs in segments, and to capture what follows the first ones "
+            f"its code ran again; it issued {len(new.nodes)} operations before {again.why}, and "
+            f"{len(old.nodes)} had run.  They must not depend on anything that changes between "
+            f"calls"
+        )
+
+
+def _form(node: OpNode) -> tuple[Any, ...]:
+    """What two captures of one operation have in common."""
+
+    def place(operand: Operand) -> tuple[Any, ...]:
+        return operand.buffer.number, operand.buffer.kind, operand.offset, operand.meta
+
+    return (
+        node.operator,
+        *map(place, (*node.inputs, *node.outputs)),
+        node.attrs,
+        tuple("live" if isinstance(s, Live) else (type(s), repr(s)) for s in node.scalars),
+        node.into,
+        node.phase,
+    )
+
+
+def _same_variables(one: OpNode, other: OpNode) -> bool:
+    """Whether two nodes of one form reach the same variables, or constants that the code made anew
+    with the same contents.
+    """
+    for (access, a), (_, b) in zip(one.accesses(), other.accesses(), strict=True):
+        old, new = a.buffer, b.buffer
+        if old.kind is not BufferKind.VARIABLE or old.held.id == new.held.id:
+            continue
+        if access != "const" or _contents(old) != _contents(new):
+            return False
+    return True
+
+
+def _contents(variable: Buffer) -> bytes:
+    meta = TensorMeta.of((variable.nbytes,), uint8)
+    with recording_to(None):
+        return memory_of(new_tensor(variable.held.id, meta, variable.held)).tobytes()

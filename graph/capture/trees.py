@@ -1,0 +1,92 @@
+"""Trees of arguments: nested tuples, lists and dicts of tensors, and their form as a key.
+
+("tensor",)                          the next tensor
+("tuple", items...), ("list", items...)
+("sequence", class, items...)        of a subclass of those, such as a namedtuple
+("dict", (key, item)...)             in the dict's order
+("constant", class, value)           anything else that is hashable; a float as its hex text, so
+                                     that 0.0 is not -0.0, and NaN is itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CaptureError
+
+__all__ = ["flatten", "tree_text", "unflatten"]
+
+
+def flatten(value: Any, leaves: list[Tensor]) -> Any:
+    """The structure of nested tuples, lists and dicts, hashable; tensors go to `leaves`."""
+    if isinstance(value, Tensor):
+        leaves.append(value)
+        return _LEAF
+    if isinstance(value, (tuple, list)):
+        kind = _PLAIN.get(type(value)) or ("sequence", type(value))
+        return (*kind, *[flatten(v, leaves) for v in value])
+    if isinstance(value, dict):
+        return ("dict", *[(k, flatten(v, leaves)) for k, v in value.items()])
+    if type(value) is float:
+        return ("constant", float, value.hex())
+    try:
+        hash(value)
+    except TypeError:
+        raise CaptureError(
+            f"a graph takes and returns tensors, None, numbers and strings in tuples, lists and "
+            f"dicts, not {type(value).__name__} ({value!r})"
+        ) from None
+    return ("constant", type(value), value)
+
+
+_LEAF = ("tensor",)
+_PLAIN: dict[Any, tuple[str, ...]] = {tuple: ("tuple",), list: ("list",)}
+
+
+def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
+    """The tree of a structure, with these tensors for its leaves."""
+    kind = structure[0]
+    if kind == "tensor":
+        return next(leaves)
+    if kind == "tuple":
+        return tuple([unflatten(s, leaves) for s in structure[1:]])
+    if kind == "list":
+        return [unflatten(s, leaves) for s in structure[1:]]
+    if kind == "sequence":
+        return _sequence(structure[1], [unflatten(s, leaves) for s in structure[2:]])
+    if kind == "dict":
+        return {k: unflatten(s, leaves) for k, s in structure[1:]}
+    return _constant(structure)
+
+
+def _sequence(kind: Any, items: list[Any]) -> Any:
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def _constant(structure: Any) -> Any:
+    return float.fromhex(structure[2]) if structure[1] is float else structure[2]
+
+
+def tree_text(structure: Any, leaves: Iterator[str], own: dict[str, Any]) -> str:
+    """Python source of the tree; `own` gets what it names."""
+    kind = structure[0]
+    if kind == "tensor":
+        return next(leaves)
+    if kind == "dict":
+        items = []
+        for key, inner in structure[1:]:
+            own[f"k{len(own)}"] = key
+            items.append(f"k{len(own) - 1}: {tree_text(inner, leaves, own)}")
+        return f"{{{', '.join(items)}}}"
+    if kind == "constant":
+        own[f"k{len(own)}"] = _constant(structure)
+        return f"k{len(own) - 1}"
+    items = structure[2:] if kind == "sequence" else structure[1:]
+    inside = "".join(f"{tree_text(s, leaves, own)}, " for s in items)
+    if kind != "sequence":
+        return f"({inside})" if kind == "tuple" else f"[{inside}]"
+    own[f"k{len(own)}"] = structure[1]
+    named = hasattr(structure[1], "_fields")
+    return f"k{len(own) - 1}({inside})" if named else f"k{len(own) - 1}([{inside}])"

@@ -1,0 +1,1 @@
+"""LogicalGraph: what a capture yields; its printer, interpreter and plain form."""

@@ -1,0 +1,116 @@
+"""Running a LogicalGraph node by node on the VM: the baseline of compiled forms, and their oracle.
+
+Repetitions (`OpNode.repeat`) are run one after the other, all with the same drawn numbers.
+
+Slow and plain: each node is issued as the eager call it came from, on tensors that stand for its
+operands.  A temporary is released when the last node that names it has been issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.eager.autocasting import switch_autocast
+from flowvm.eager.interpreter import call_into, set_grad_enabled
+from flowvm.eager.live import now
+from flowvm.eager.tensor import Storage, Tensor, new_tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.vm.machine import layout as w
+
+__all__ = ["interpret", "run_nodes"]
+
+
+def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs for these inputs; variables are changed as the graph says.
+
+    CaptureError unless the inputs have the metas that the graph was captured with.
+    """
+    if [t._meta for t in inputs] != [o.meta for o in graph.inputs]:
+        raise CaptureError(
+            f"{graph.name}: captured for {[o.meta for o in graph.inputs]}, called with "
+            f"{[t._meta for t in inputs]}"
+        )
+    storages: dict[Buffer, Any] = {}
+    for operand, tensor in zip(graph.inputs, inputs, strict=True):
+        storages[operand.buffer] = (
+            tensor.storage(),
+            tensor._ref - (operand.offset << w.STORAGE_BITS),
+        )
+    last_use = _last_uses(graph)
+    before, amp = set_grad_enabled(False), switch_autocast(None)
+    try:
+        for places in _sections(graph.nodes):
+            for time in range(graph.nodes[places[0]].repeat):
+                for place in places:
+                    _run(graph.nodes[place], storages, time)
+            for place in places:
+                for buffer in last_use.get(place, ()):
+                    storages.pop(buffer, None)
+        return [_tensor(operand, storages) for operand in graph.outputs]
+    finally:
+        set_grad_enabled(before)
+        switch_autocast(amp)
+
+
+def _sections(nodes: Sequence[OpNode]) -> list[list[int]]:
+    """Places of nodes that are repeated together; each other one alone."""
+    found: list[list[int]] = []
+    for place, node in enumerate(nodes):
+        if node.repeat > 1 and place and nodes[place - 1].repeat == node.repeat:
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
+
+
+def _last_uses(graph: LogicalGraph) -> dict[int, list[Buffer]]:
+    kept = {operand.buffer for operand in graph.outputs}
+    last: dict[Buffer, int] = {}
+    for place, node in enumerate(graph.nodes):
+        for _, operand in node.accesses():
+            if operand.buffer.kind is BufferKind.TEMPORARY and operand.buffer not in kept:
+                last[operand.buffer] = place
+    ends: dict[int, list[Buffer]] = {}
+    for buffer, place in last.items():
+        ends.setdefault(place, []).append(buffer)
+    return ends
+
+
+def _tensor(operand: Operand, storages: dict[Buffer, Any], time: int = 0) -> Tensor:
+    buffer = operand.buffer
+    if buffer.kind is BufferKind.VARIABLE and buffer not in storages:
+        storages[buffer] = (buffer.held, buffer.held.id)
+    storage, ref = storages[buffer]
+    offset = operand.offset + time * operand.step
+    return new_tensor(ref + (offset << w.STORAGE_BITS), operand.meta, storage)
+
+
+def _run(node: OpNode, storages: dict[Buffer, Any], time: int = 0) -> None:
+    tensors = tuple(_tensor(operand, storages, time) for operand in node.inputs)
+    scalars = tuple(now(s) for s in node.scalars)
+    if node.into:
+        outs = tuple(_tensor(operand, storages, time) for operand in node.outputs)
+        call_into(node.operator, outs, tensors, node.attrs, scalars)
+        for out in outs:
+            out.bump()
+        return
+    result = node.operator.call(*tensors, *node.attrs, *scalars)
+    made = result if isinstance(result, tuple) else (result,)
+    for operand, tensor in zip(node.outputs, made, strict=False):
+        storage: Storage = tensor.storage()
+        storages[operand.buffer] = (storage, tensor._ref)
+
+
+def run_nodes(nodes: Sequence[OpNode], wanted: set[Buffer]) -> dict[Buffer, Storage]:
+    """Run nodes that need no input, and give the storages of the buffers that are `wanted`."""
+    storages: dict[Buffer, Any] = {}
+    before, amp = set_grad_enabled(False), switch_autocast(None)
+    try:
+        for node in nodes:
+            _run(node, storages)
+    finally:
+        set_grad_enabled(before)
+        switch_autocast(amp)
+    return {buffer: storages[buffer][0] for buffer in wanted}

@@ -1,0 +1,92 @@
+"""What passes ask of a graph, and how they make another one of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+
+__all__ = ["Accesses", "is_pure", "rebuilt", "together", "writers_of"]
+
+
+def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
+    """How many nodes write each buffer."""
+    found: dict[Buffer, int] = {}
+    for node in graph.nodes:
+        for buffer in {operand.buffer for operand in node.written()}:
+            found[buffer] = found.get(buffer, 0) + 1
+    return found
+
+
+def is_pure(node: OpNode) -> bool:
+    """Whether a node only makes new values: it changes nothing that was there before."""
+    return not node.into and not node.operator.writes and not node.operator.unsized
+
+
+class Accesses:
+    """Who reads and writes which buffer, by places in the graph, and who sees it from outside."""
+
+    def __init__(self, graph: LogicalGraph) -> None:
+        self.nodes = graph.nodes
+        self.shown = {operand.buffer for operand in graph.outputs}
+        self.reads: dict[Buffer, list[int]] = {}
+        self.writes: dict[Buffer, list[int]] = {}
+        for place, node in enumerate(graph.nodes):
+            for operand in node.inputs:
+                self.reads.setdefault(operand.buffer, []).append(place)
+            for operand in node.written():
+                self.writes.setdefault(operand.buffer, []).append(place)
+
+    def hidden(self, buffer: Buffer) -> bool:
+        """Whether nobody sees it but nodes of the graph."""
+        return buffer.kind is BufferKind.TEMPORARY and buffer not in self.shown
+
+    def only_readers(self, buffer: Buffer, *places: int) -> bool:
+        """Whether it is hidden, and these nodes and no others read it."""
+        return self.hidden(buffer) and set(self.reads.get(buffer, ())) == set(places)
+
+    def maker(self, buffer: Buffer) -> int:
+        """The place of the node that makes it, if that alone writes it; else -1."""
+        writes = self.writes.get(buffer, [])
+        alone = buffer.kind is BufferKind.TEMPORARY and len(writes) == 1
+        return writes[0] if alone and is_pure(self.nodes[writes[0]]) else -1
+
+    def unchanged(self, buffer: Buffer, first: int, end: int) -> bool:
+        """Whether no node from place `first` on, up to but not `end`, writes it."""
+        return not any(first <= place < end for place in self.writes.get(buffer, ()))
+
+
+def together(one: OpNode, other: OpNode) -> bool:
+    """Whether two nodes may be merged, or stand at one place: same stream, same repetitions.
+
+    What is computed again in backward is not merged into the forward part, where it came from.
+    """
+    if one.again != other.again and one.phase != other.phase:
+        return False
+    return one.stream == other.stream and one.repeat == other.repeat
+
+
+def rebuilt(
+    graph: LogicalGraph,
+    nodes: Sequence[OpNode],
+    moved: dict[Buffer, Operand] | None = None,
+) -> LogicalGraph:
+    """A graph of these nodes, numbered anew; operands in a buffer of `moved` go to that place."""
+    places = moved or {}
+
+    def put(operand: Operand) -> Operand:
+        while operand.buffer in places:
+            operand = operand.moved(places[operand.buffer])
+        return operand
+
+    made = [
+        replace(
+            node,
+            number=number,
+            inputs=tuple(map(put, node.inputs)),
+            outputs=tuple(map(put, node.outputs)),
+        )
+        for number, node in enumerate(nodes)
+    ]
+    return replace(graph, nodes=made, outputs=[put(o) for o in graph.outputs])

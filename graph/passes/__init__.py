@@ -1,0 +1,1 @@
+"""Passes: functions from LogicalGraph to LogicalGraph. `passes` has their table."""

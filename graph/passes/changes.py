@@ -1,0 +1,136 @@
+"""What passes did to a graph: node by node, which were merged into which, removed, or added.
+
+A graph that `optimize` gave keeps what it was made from (`LogicalGraph.captured`), and passes are
+functions: so what each did is found by running them again, when somebody asks.  Nodes have no
+identity that passes keep; those before and after are matched by what they write.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowvm.graph.logical.logical import Buffer, LogicalGraph, OpNode
+from flowvm.graph.passes.passes import optimize
+
+__all__ = ["Changes", "PassChange", "changes", "matched"]
+
+
+@dataclass(frozen=True)
+class PassChange:
+    """One pass.  `made`: nodes behind it that are new, each with those that went into it."""
+
+    name: str
+    before: int
+    after: int
+    made: tuple[tuple[OpNode, tuple[OpNode, ...]], ...]
+    removed: tuple[OpNode, ...]
+    moved: bool  # nodes stand in another order
+
+    @property
+    def changed(self) -> bool:
+        """Whether it did anything that can be seen in the list of nodes."""
+        return bool(self.made or self.removed or self.moved)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All passes of one graph.
+
+    left_out  names of passes that were switched off
+    became   for each captured node the node of the optimized graph that does its work, or the name
+             of the pass that removed it
+    """
+
+    before: LogicalGraph
+    after: LogicalGraph
+    left_out: tuple[str, ...]
+    passes: tuple[PassChange, ...]
+    became: tuple[OpNode | str, ...]
+
+
+def changes(graph: LogicalGraph) -> Changes:
+    """What the passes did to an optimized graph, or to none if it was not optimized here."""
+    if graph.captured is None:
+        return Changes(graph, graph, (), (), tuple(graph.nodes))
+    captured, without = graph.captured
+    found: list[PassChange] = []
+    became: list[OpNode | str] = list(captured.nodes)
+
+    def told(name: str, before: LogicalGraph, after: LogicalGraph) -> None:
+        into = matched(before.nodes, after.nodes)
+        found.append(_change(name, before.nodes, after.nodes, into))
+        for k, node in enumerate(became):
+            if not isinstance(node, str):
+                became[k] = into.get(id(node), name)
+
+    made = optimize(captured, without, told)
+    return Changes(captured, made, without, tuple(found), tuple(became))
+
+
+def _change(
+    name: str, before: Sequence[OpNode], after: Sequence[OpNode], into: dict[int, OpNode]
+) -> PassChange:
+    parts: dict[int, list[OpNode]] = defaultdict(list)
+    for node in before:
+        if id(node) in into:
+            parts[id(into[id(node)])].append(node)
+    made = [
+        (node, tuple(parts[id(node)]))
+        for node in after
+        if len(parts[id(node)]) != 1 or parts[id(node)][0].operator is not node.operator
+    ]
+    places = {id(node): k for k, node in enumerate(after)}
+    order = [places[id(into[id(node)])] for node in before if id(node) in into]
+    # what is merged stands where its last part stood; only the order of the others tells
+    kept = [k for k in order if len(parts[id(after[k])]) == 1]
+    return PassChange(
+        name,
+        len(before),
+        len(after),
+        tuple(made),
+        tuple(node for node in before if id(node) not in into),
+        kept != sorted(kept),
+    )
+
+
+def matched(before: Sequence[OpNode], after: Sequence[OpNode]) -> dict[int, OpNode]:
+    """For each node before, by id, the one after that does its work; those not there have none."""
+    into: dict[int, OpNode] = {}
+    free = list(after)
+    for key in (_same, _alike):  # the same node; one whose results lie elsewhere
+        slots: dict[Any, list[OpNode]] = defaultdict(list)
+        for node in free:
+            slots[key(node)].append(node)
+        for node in before:
+            if id(node) not in into and slots[key(node)]:
+                into[id(node)] = slots[key(node)].pop(0)
+        taken = {id(node) for node in into.values()}
+        free = [node for node in free if id(node) not in taken]
+    writers: dict[Buffer, OpNode] = {}
+    for node in free:
+        writers.update(dict.fromkeys((o.buffer for o in node.written()), node))
+    merging = {id(node) for node in free}
+    readers: dict[Buffer, list[OpNode]] = defaultdict(list)
+    for node in reversed(before):  # readers come first, so whatever feeds a merged one is known
+        if id(node) not in into:
+            written = [o.buffer for o in node.written()]
+            found = [writers[b] for b in written if b in writers]
+            of = [into[id(r)] for b in written for r in readers[b] if id(r) in into]
+            found += [node for node in of if id(node) in merging]
+            if found:
+                into[id(node)] = found[0]
+        for operand in node.inputs:
+            readers[operand.buffer].append(node)
+    return into
+
+
+def _same(node: OpNode) -> Any:
+    places = tuple((id(o.buffer), o.offset) for o in node.written())
+    return node.operator.name, places, node.code, node.last, node.again
+
+
+def _alike(node: OpNode) -> Any:
+    return node.operator.name, node.scope, node.phase, node.code, node.last, node.again

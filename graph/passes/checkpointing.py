@@ -1,0 +1,224 @@
+"""Less memory for more arithmetic: values of forward are forgotten and computed again in backward.
+
+*Checkpointing* (Chen et al. 2016, "Training deep nets with sublinear memory cost"): of a call that
+is marked (`OpNode.region`), only what goes in is kept.  What backward reads of the rest is made by
+clones of its nodes, each in front of the first node that needs it.
+
+*Recomputation* does the same, without being told, for values that cost little more than their
+memory traffic: an activation, a normalized row, the scores of attention.  Either those alone whose
+arguments are there in backward anyway, or all that can be made of such by a few cheap nodes;
+whichever has the smaller peak.  It runs where memory matters more than time (`LogicalGraph.order`
+is "memory").
+
+Clones compute what the first time computed, bit for bit: they have the same operands and the same
+live numbers, so dropout draws the mask that it drew.  What changes memory (statistics of a batch
+norm) runs once; and what reads memory that was changed since is not cloned but kept.
+
+Invariant: a clone's `again` is that of its region (or its node) and its phase "backward", so no
+other pass takes it for what was computed before, or moves it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from flowvm.errors import ArgumentError
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.rewriting import is_pure, rebuilt
+from flowvm.graph.passes.order import order_for_memory, peak_of
+
+__all__ = ["check_marks", "checkpoint_regions", "recompute"]
+
+SMALL = 1 << 12  # bytes: what is smaller is rather kept
+CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise operators
+SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes
+
+
+def check_marks(name: str, marks: Iterable[Any], called: set[Any], paths: Iterable[str]) -> None:
+    """ArgumentError for modules, or paths, that are to be checkpointed and were not called."""
+    for mark in marks:
+        if mark not in called:
+            what = repr(mark) if isinstance(mark, str) else f"this {type(mark).__name__}"
+            near = [p for p in paths if isinstance(mark, str) and p.startswith(mark)]
+            raise ArgumentError(
+                f"{name}: config.checkpoint was given {what}, and build called no such module.  A "
+                f"container that is only iterated over is not called: name what is in it"
+                + (f" ({', '.join(near[1:4])})" if near[1:] else "")
+            )
+
+
+def checkpoint_regions(graph: LogicalGraph) -> LogicalGraph:
+    """Let backward compute again what it needs of marked calls."""
+    if not any(node.region for node in graph.nodes):
+        return graph
+    facts = _Facts(graph)
+    clones = _Clones(facts)
+    for place, node in enumerate(graph.nodes):
+        if not node.region or node.phase != "forward" or not facts.repeatable(place):
+            continue
+        for operand in node.outputs:
+            readers = facts.readers.get(operand.buffer, ())
+            inside = all(
+                graph.nodes[r].region == node.region
+                for r in readers
+                if graph.nodes[r].phase == "forward"
+            )
+            if inside and operand.buffer not in facts.shown:
+                clones.wanted[operand.buffer] = place
+    return clones.made(lambda node: node.region)
+
+
+def recompute(graph: LogicalGraph) -> LogicalGraph:
+    """Forget cheap values until backward, the largest first, if that lowers the peak."""
+    if graph.order != "memory":
+        return graph
+    facts = _Facts(graph)
+    found = [graph]
+    for deep in (False, True):
+        clones = _Clones(facts)
+        derivable: set[Buffer] = set()
+        for place, node in enumerate(graph.nodes):
+            if not (facts.cheap(place) and facts.repeatable(place)):
+                continue
+            needed = facts.last_needed(node)
+            if all(facts.at_hand(o.buffer, needed, derivable) for o in node.inputs):
+                clones.wanted.update({o.buffer: place for o in node.outputs})
+                if deep:
+                    derivable.update(o.buffer for o in node.outputs)
+        found.append(clones.made(lambda node: node.number + 1))
+    return min(found, key=lambda g: peak_of(order_for_memory(g)))
+
+
+class _Facts:
+    """Who reads and writes what, by places in the graph."""
+
+    def __init__(self, graph: LogicalGraph) -> None:
+        self.graph = graph
+        self.readers: dict[Buffer, list[int]] = {}
+        self.writers: dict[Buffer, list[int]] = {}
+        for place, node in enumerate(graph.nodes):
+            for operand in node.inputs:
+                self.readers.setdefault(operand.buffer, []).append(place)
+            for operand in node.written():
+                self.writers.setdefault(operand.buffer, []).append(place)
+        self.shown = {operand.buffer for operand in graph.outputs}
+
+    def repeatable(self, place: int) -> bool:
+        """Whether a node only makes temporaries that nothing else writes."""
+        node = self.graph.nodes[place]
+        return is_pure(node) and all(
+            o.buffer.kind is BufferKind.TEMPORARY and len(self.writers[o.buffer]) == 1
+            for o in node.outputs
+        )
+
+    def unchanged(self, operand: Operand, since: int, until: int) -> bool:
+        """Whether nobody writes there between two places."""
+        return not any(since < p < until for p in self.writers.get(operand.buffer, ()))
+
+    def last_in_backward(self, buffer: Buffer) -> int:
+        """The place of the last node behind forward that reads a buffer, -1 if there is none."""
+        places = self.readers.get(buffer, ())
+        return max((p for p in places if self.graph.nodes[p].phase != "forward"), default=-1)
+
+    def last_needed(self, node: OpNode) -> int:
+        """The same for what a node makes."""
+        return max(self.last_in_backward(o.buffer) for o in node.outputs)
+
+    def cheap(self, place: int) -> bool:
+        """Whether a forward node costs little more than its memory traffic."""
+        node = self.graph.nodes[place]
+        name = node.operator.name.partition("[")[
+            0
+        ]  # of those that passes made: what they begin with
+        simple = node.operator.aliases or name in CHEAP
+        if name == "matmul":
+            simple = node.inputs[0].meta.shape[-1] <= SHORT
+        large = any(o.buffer.nbytes >= SMALL for o in node.outputs)
+        seen = any(o.buffer in self.shown for o in node.outputs)
+        return node.phase == "forward" and not node.again and large and simple and not seen
+
+    def at_hand(self, buffer: Buffer, until: int, derivable: set[Buffer]) -> bool:
+        """Whether a buffer is there in backward up to some place anyway, or can be made again."""
+        return (
+            buffer.kind is not BufferKind.TEMPORARY
+            or buffer in self.shown
+            or buffer in derivable
+            or self.last_in_backward(buffer) >= max(until, 0)
+        )
+
+
+class _Clones:
+    """Which values are to be computed again, and the graph in which they are.
+
+    wanted   the values, each with the place of the node that makes it
+    copies   what backward reads instead; refused: values that must be kept after all
+    """
+
+    def __init__(self, facts: _Facts) -> None:
+        self.facts = facts
+        self.wanted: dict[Buffer, int] = {}
+        self.copies: dict[Buffer, Buffer] = {}
+        self.refused: set[Buffer] = set()
+        self.free = max((b.number for b in facts.graph.buffers()), default=-1) + 1
+
+    def made(self, number: Callable[[OpNode], int]) -> LogicalGraph:
+        """The graph whose backward reads clones of what is wanted; `number` gives their `again`."""
+        result: list[OpNode] = []
+        for place, node in enumerate(self.facts.graph.nodes):
+            if node.phase != "forward":
+                for operand in node.inputs:
+                    for source in self._sources(operand.buffer, place):
+                        result.append(self._clone(source, number(source)))
+                node = replace(node, inputs=_moved(node.inputs, self.copies))
+            result.append(node)
+        return rebuilt(self.facts.graph, result)
+
+    def _sources(self, buffer: Buffer, until: int) -> Iterator[OpNode]:
+        """The nodes that are to run again for the sake of a buffer, in front of `until`.
+
+        What is yielded is cloned before the next is asked for.
+        """
+        waiting = [buffer]
+        while waiting:
+            top = waiting[-1]
+            if top not in self.wanted or top in self.copies or top in self.refused:
+                waiting.pop()
+                continue
+            node = self.facts.graph.nodes[self.wanted[top]]
+            if not self._may_run(self.wanted[top], until):
+                self.refused.update(o.buffer for o in node.outputs)
+                continue
+            inner = [
+                o.buffer
+                for o in node.inputs
+                if o.buffer in self.wanted
+                and o.buffer not in self.copies
+                and o.buffer not in self.refused
+            ]
+            waiting += inner
+            if not inner:
+                yield node
+
+    def _may_run(self, place: int, until: int) -> bool:
+        """Whether a node would compute in front of `until` what it did, and as often."""
+        nodes = self.facts.graph.nodes
+        return nodes[place].repeat == nodes[until].repeat and all(
+            self.facts.unchanged(o, place, until) for o in nodes[place].inputs
+        )
+
+    def _clone(self, node: OpNode, again: int) -> OpNode:
+        made = {
+            o.buffer: replace(o.buffer, number=self.free + k) for k, o in enumerate(node.outputs)
+        }
+        self.free += len(made)
+        inputs, outputs = _moved(node.inputs, self.copies), _moved(node.outputs, made)
+        self.copies.update({old: new for old, new in made.items() if old in self.wanted})
+        return replace(
+            node, inputs=inputs, outputs=outputs, phase="backward", region=0, again=again
+        )
+
+
+def _moved(operands: Iterable[Operand], copies: dict[Buffer, Buffer]) -> tuple[Operand, ...]:
+    return tuple(replace(o, buffer=copies[o.buffer]) if o.buffer in copies else o for o in operands)

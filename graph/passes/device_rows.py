@@ -1,0 +1,276 @@
+"""Rows on a device: a kernel that holds rows in registers reads and writes through programs.
+
+A softmax or a norm whose rows threads hold (`ops/rows/cuda/held.py`) says in lines of text what it
+does with an element.  Where an elementwise program makes what it reads, the program is called
+instead of reading; where one takes its result, it is called before that is stored.  So scale, mask
+and softmax, or a residual and the norm behind it, are one kernel, and what only they need is never
+stored.  What rows a kernel does not hold (longer ones, sums, losses) stay kernels of their own.
+
+Results may differ in the last place: within one kernel a product and a sum may become a fused
+multiply-add.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.errors import DeviceError
+from flowvm.graph.passes.epilogues import REAL
+from flowvm.graph.passes.fusion_program import is_program, operator_by
+from flowvm.graph.passes.row_layout import Part, Ref, RowProgram, merged_dims
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.scalar_launch import ScalarLaunch, broadcast_stride
+
+__all__ = ["held_launch", "held_operator", "holds"]
+
+Lines = tuple[str, ...]
+
+
+def holds(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> bool:
+    """Whether a kernel of this call holds rows, and does nothing else."""
+    return _held(operator, metas, attrs) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> Any:
+    """The launch of such a call, else None."""
+    from flowvm.ops.declare.cuda.lowering import launch_of
+
+    if operator.scalars or metas[0].dtype.name not in REAL:
+        return None
+    launch = launch_of(operator, metas, attrs)
+    if len(launch.steps) != 1:
+        return None
+    maker, _ = getattr(getattr(launch.steps[0], "kernel", None), "recipe", ("", ()))
+    return launch if maker.endswith(":held_kernel") else None
+
+
+@functools.lru_cache(maxsize=1024)
+def held_launch(program: RowProgram) -> Any:
+    """The CudaLaunch of a program of one call that `holds` rows, at most one program in front of it
+    and at most one behind; None if it is no such thing.
+    """
+    own = [k for k, part in enumerate(program.parts) if not is_program(part.operator)]
+    if len(own) != 1 or own[0] > 1 or len(program.parts) > own[0] + 2:
+        return None
+    row = program.parts[own[0]]
+    launch = _held(row.operator, tuple(m for _, m in row.ins), row.attrs)
+    if launch is None:
+        return None
+    made = _Kernel(row, launch.steps[0])
+    before = own[0] == 0 or made.reads_through(program.parts[0])
+    behind = own[0] + 1 == len(program.parts) or made.writes_through(program.parts[-1])
+    return made.launch(program.outputs) if before and behind else None
+
+
+@functools.cache
+def held_operator(
+    name: str, parts: tuple[Any, ...], outputs: int, inputs: int, scalars: int
+) -> Operator:
+    """The operator of a program on rows that are held: its parts' (operator, attributes,
+    references, numbers).
+    """
+    program = RowProgram(tuple(Part(*part) for part in parts), outputs)
+
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        raise DeviceError(f"{name} was made for a device, and its tensors are on the CPU")
+
+    return operator_by(
+        ("flowvm.graph.passes.device_rows:held_operator", (name, parts, outputs, inputs, scalars)),
+        (inputs, outputs, scalars),
+        lower,
+        attrs=("metas", "blocks"),
+        scalar_kinds="d" * scalars,
+        infer=lambda metas, attrs: None,
+        cuda=lambda launch, metas, attrs: held_launch(program),
+    )
+
+
+class _Kernel:
+    """The kernel of a row's call, as it is changed: names of its arrays, what they are, its lines.
+
+    Operands are those of the whole; own ones have numbers below 0.
+    """
+
+    def __init__(self, row: Part, step: Any) -> None:
+        self.row, self.step = row, step
+        self.plan, self.dtype, self.lanes, self.each = step.kernel.recipe[1]
+        names = (*self.plan.outputs, *self.plan.inputs, *self.plan.numbers)
+        *given, rows, n = step.params
+        self.rows, self.n = rows.value, n.value
+        self.numbers = dict(zip(names, given, strict=True))
+        self.arrays: dict[str, Any] = {}
+        self.place_of: dict[str, int] = {}
+        for name in (*self.plan.outputs, *self.plan.inputs):
+            array = self.numbers.pop(name)
+            place = row.refs[array.k][0]
+            self.arrays[name], self.place_of[name] = replace(array, k=place), place
+        self.load: Lines = self.plan.load
+        self.stores: Lines = (f"result# = {self.plan.result}",)
+        if row.refs[0][0] >= 0:
+            self.stores += (f"{self.plan.outputs[0]}[at + @] = result#",)
+        self.programs: list[tuple[str, str, Lines, Lines]] = []
+        self.made: list[tuple[str, int, TensorMeta]] = []  # outputs of programs that are stored
+        self.read = ""  # the array that is made by a program, and the call that makes it
+        self.call = ""
+
+    def reads_through(self, part: Part) -> bool:
+        """Call `part` where the row is read that it makes; whether that can be."""
+        places = [place for place, _ in part.outs]
+        fed = [k for k, (place, _) in enumerate(self.row.ins) if place in places]
+        if len(fed) != 1:
+            return False
+        place, meta = self.row.ins[fed[0]]
+        which = places.index(place)
+        names = [n for n in self.plan.inputs if self.place_of[n] == place]
+        if not self._whole(meta) or part.outs[which][1] != meta or not names:
+            return False
+        call = self._called("before", part, ())
+        if call is None or not all(self._whole(m) for _, m in part.outs):
+            return False
+        self.call = call + (f"[{which}]" if len(part.outs) > 1 else "")
+        self.read = names[0]
+        for name in names:
+            del self.arrays[name]
+        for k, (to, out) in enumerate(part.outs):
+            if to >= 0:
+                self.made.append((f"kept_{k}", to, out))
+                one = call + (f"[{k}]" if len(part.outs) > 1 else "")
+                line = f"    kept_{k}[at + @] = {one.replace('INDEX', '(at + @)')}"
+                self.load += ("if in# and inside:", line)
+        return True
+
+    def writes_through(self, part: Part) -> bool:
+        """Call `part` with what the row becomes; whether that can be."""
+        place, meta = self.row.outs[0]
+        inside = {p for p, _ in self.row.outs} | {p for _, p, _ in self.made}
+        others = {p for p, _ in part.ins} - {place}
+        if others & inside or min(others, default=0) < 0 or (place, meta) not in part.ins:
+            return False
+        if not self._whole(meta) or not all(self._whole(m) for _, m in part.outs):
+            return False
+        call = self._called("behind", part, (place, meta))
+        if call is None:
+            return False
+        self.stores += (f"last# = {call.replace('INDEX', '(at + @)')}",)
+        for k, (to, out) in enumerate(part.outs):
+            if to >= 0:
+                self.made.append((f"made_{k}", to, out))
+                one = f"last#[{k}]" if len(part.outs) > 1 else "last#"
+                self.stores += (f"made_{k}[at + @] = {one}",)
+        return True
+
+    def _whole(self, meta: TensorMeta) -> bool:
+        return (
+            meta.contiguous and meta.numel == self.rows * self.n and meta.dtype.name == self.dtype
+        )
+
+    def _called(self, name: str, part: Part, result: Ref | tuple[()]) -> str | None:
+        """A call of the part's program for the element at INDEX; `result` is what the row gives."""
+        assert part.operator.infer is not None
+        metas = tuple(meta for _, meta in part.ins)
+        launch: ScalarLaunch = part.operator.infer(metas, part.attrs)
+        shape, given = launch.outputs[0].shape, []
+        inputs, scalars = iter(part.ins), iter(part.scalars)
+        for argument, kind in zip(launch.args, launch.compute, strict=True):
+            called = f"{name}_{argument}"
+            if kind not in (self.dtype, "bool"):
+                return None
+            if argument in launch.numbers:
+                self.numbers[called] = self._scalar(next(scalars))
+                given.append(f"kind({called})")
+                continue
+            ref = next(inputs)
+            if ref == result:
+                given.append("result#")
+                continue
+            index = None if ref[0] < 0 else self._index(ref[1], shape)
+            if index is None:
+                return None
+            self.arrays[called] = self._array(ref)
+            given.append(f"{called}[{index}]")
+        self.programs.append((name, launch.expr, launch.args, launch.compute))
+        return f"{name}({', '.join(given)})"
+
+    def _scalar(self, place: int) -> Any:
+        from flowvm.cuda.launch import Scalar
+
+        return Scalar(place, "f")
+
+    def _array(self, ref: Ref) -> Any:
+        """An operand as one dimension of all that it spans."""
+        from flowvm.cuda.launch import Operand
+        from flowvm.launch import View
+
+        place, meta = ref
+        return Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))
+
+    def _index(self, meta: TensorMeta, shape: Sequence[int]) -> str | None:
+        """Where an input has the element that is at INDEX in the rows; `m` is the row."""
+        strides = broadcast_stride(meta, shape)
+        across, split = 1, len(shape)
+        while split and across < self.n:
+            split -= 1
+            across *= shape[split]
+        columns = merged_dims(shape[split:], strides[split:])
+        lead = merged_dims(shape[:split], strides[:split])
+        if across != self.n or len(columns) > 1:
+            return None
+        step = columns[0][1] if columns else 0
+        if step == 1 and (not lead or lead == [(self.rows, self.n)]):
+            return "INDEX" if lead or self.rows == 1 else None
+        terms, inner = [], 1
+        for size, stride in reversed(lead):
+            row = "m" if inner == 1 else f"(m // {inner})"
+            if stride:
+                outermost = inner * size == self.rows
+                terms.append(f"{row if outermost else f'({row} % {size})'} * {stride}")
+            inner *= size
+        if step:
+            terms.append("(INDEX - first)" + f" * {step}" * (step != 1))
+        return " + ".join(terms) or "0"
+
+    def launch(self, outputs: int) -> Any:
+        """The launch, whose first `outputs` operands are outputs."""
+        from flowvm.cuda.launch import CudaLaunch
+        from flowvm.ops.rows.cuda.held import held_kernel
+
+        stored = {name: self._array((to, meta)) for name, to, meta in self.made}
+        kept = {n: a for n, a in self.arrays.items() if a.k >= 0}
+        outs = {n: a for n, a in kept.items() if n in self.plan.outputs} | stored
+        ins = {n: a for n, a in kept.items() if n not in outs}
+        changed = self.plan._replace(
+            outputs=tuple(outs),
+            inputs=tuple(ins),
+            numbers=tuple(self.numbers),
+            begin=self._through(self.plan.begin),
+            load=self._through(self.load),
+            rounds=tuple(
+                (found._replace(line=self._through((found.line,))[0]), self._through(after))
+                for found, after in self.plan.rounds
+            ),
+            stores=self._through(self.stores),
+            programs=tuple(self.programs),
+        )
+        metas = dict(self.row.outs) | {to: meta for _, to, meta in self.made}
+        step = replace(
+            self.step,
+            kernel=held_kernel(changed, self.dtype, self.lanes, self.each),
+            params=(*outs.values(), *ins.values(), *self.numbers.values(), *self.step.params[-2:]),
+        )
+        return CudaLaunch(tuple(metas[k] for k in range(outputs)), (step,))
+
+    def _through(self, lines: Lines) -> Lines:
+        """Lines that call the program where they read the row."""
+        if not self.read:
+            return lines
+        pattern = re.compile(rf"\b{self.read}\[([^\]]*)\]")
+        return tuple(
+            pattern.sub(lambda found: self.call.replace("INDEX", f"({found[1]})"), line)
+            for line in lines
+        )

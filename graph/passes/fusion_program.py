@@ -1,0 +1,246 @@
+"""What a group of elementwise nodes computes, as one program, and the operator that runs it.
+
+Every elementwise op is declared by a scalar expression, so a group is a list of assignments; names
+go by position and sizes are not in it, so what repeats from layer to layer is compiled once.
+
+float16 and bfloat16 are what a value is stored as: it is computed in float32, and each result that
+eager code would have stored so is rounded, so fusing changes no such value.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowvm.dtype import ALL_DTYPES
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.live import Live
+from flowvm.graph.logical.logical import Operand, OpNode
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.scalar_launch import ScalarLaunch
+
+__all__ = [
+    "Program",
+    "fused_operator",
+    "is_program",
+    "operator_by",
+    "program_kernel",
+    "program_of",
+    "program_text",
+    "real_of",
+    "title",
+]
+
+COMPUTED = {d.name: d.compute.name for d in ALL_DTYPES if d.is_floating_point}
+ROUNDED = {"float16": "half", "bfloat16": "bfloat"}  # the functions that round to them
+MOST_NAMES = 6  # of ops in the name of a fused one
+RECIPE = "flowvm.graph.passes.fusion_program:fused_operator"
+
+
+class _Form(NamedTuple):
+    """An expression, its arguments, and which of them are tensors ("t") and numbers ("s")."""
+
+    args: tuple[str, ...]
+    expr: str
+    pattern: str
+
+
+def _form_of(node: OpNode) -> _Form | None:
+    if node.operator.name == "cast":
+        from_bool = node.inputs[0].meta.dtype.is_bool
+        return _Form(("x",), "1.0 if x else 0.0" if from_bool else "x", "t")
+    if node.operator.form is None:
+        return None
+    made, pattern = node.operator.form
+    return _Form(tuple(made.args), made.expr, pattern)
+
+
+@functools.lru_cache(maxsize=4096)
+def _types(form: Any, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]) -> Any:
+    made, pattern = form
+    return made.types_of(pattern, metas, kinds)
+
+
+def real_of(node: OpNode) -> str | None:
+    """The dtype of all of a node's arithmetic, "" if it is of bools, None if it is no member of a
+    program.
+    """
+    if any(not isinstance(s, Live) and not math.isfinite(s) for s in node.scalars):
+        return None  # no literal of Python says it
+    metas = tuple(operand.meta for operand in node.inputs)
+    (out,) = node.outputs
+    if node.operator.name == "cast":
+        names = {out.meta.dtype.name, *({m.dtype.name for m in metas} - {"bool"})}
+        return _common(names)
+    compute, result = _types(node.operator.form, metas, node.attrs)
+    if out.meta.dtype is not result:
+        return None
+    tensors = iter(metas)
+    for p, c in zip(node.operator.form[1], compute, strict=True):
+        if p == "s":
+            continue
+        given = next(tensors).dtype
+        if given is not c and COMPUTED.get(given.name) != COMPUTED.get(c.name, ""):
+            return None
+    return _common({c.name for c in (*compute, result)} - {"bool"})
+
+
+def _common(names: set[str]) -> str | None:
+    if not names:
+        return ""
+    reals = {COMPUTED.get(name) for name in names}
+    return reals.pop() if len(reals) == 1 else None
+
+
+class _Renamed(ast.NodeTransformer):
+    """An expression with its arguments' names replaced."""
+
+    def __init__(self, names: dict[str, ast.expr]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.names.get(node.id, node)
+
+
+class Program(NamedTuple):
+    """A group as one node: its operator and the numbers that change from replay to replay."""
+
+    operator: Operator
+    lives: tuple[Live, ...]
+
+
+def program_text(
+    members: Sequence[OpNode], inputs: Sequence[Operand], outputs: Sequence[Operand]
+) -> tuple[str, tuple[Live, ...]]:
+    """What these nodes compute of these inputs, x0 and so on, and of numbers that change, n0 and so
+    on, which come along: assignments, then the results.
+    """
+    names: dict[Any, str] = {operand: f"x{k}" for k, operand in enumerate(inputs)}
+    lives: list[Live] = []
+    lines: list[str] = []
+    for member in members:
+        form = _form_of(member)
+        assert form is not None
+        tensors, numbers = iter(member.inputs), iter(member.scalars)
+        places: dict[str, ast.expr] = {}
+        for argument, p in zip(form.args, form.pattern, strict=True):
+            if p == "t":
+                places[argument] = ast.Name(names[next(tensors)], ast.Load())
+            else:
+                places[argument] = _number(next(numbers), lives)
+        (out,) = member.outputs
+        names[out] = f"t{len(lines)}"
+        tree = _Renamed(places).visit(ast.parse(form.expr, mode="eval"))
+        text = ast.unparse(ast.fix_missing_locations(tree))
+        if out.meta.dtype.reduced:
+            text = f"{ROUNDED[out.meta.dtype.name]}({text})"
+        lines.append(f"{names[out]} = {text}")
+    results = ", ".join(names[o] for o in outputs)
+    lines.append(f"({results})" if len(outputs) > 1 else results)
+    return "\n".join(lines), tuple(lives)
+
+
+def program_of(
+    members: Sequence[OpNode], inputs: Sequence[Operand], outputs: Sequence[Operand]
+) -> Program:
+    """The program of these nodes, which reads and gives these operands."""
+    text, lives = program_text(members, inputs, outputs)
+    operator = fused_operator(
+        title([m.operator.name for m in members]),
+        text,
+        tuple(o.meta.dtype.name for o in inputs),
+        len(outputs),
+        len(lives),
+        max(map(str, map(real_of, members))) or "float64",
+    )
+    return Program(operator, lives)
+
+
+def _number(value: Any, lives: list[Live]) -> ast.expr:
+    if not isinstance(value, Live):
+        return ast.Constant(float(value))
+    if not any(value is v for v in lives):
+        lives.append(value)
+    return ast.Name(f"n{next(i for i, v in enumerate(lives) if v is value)}", ast.Load())
+
+
+def title(names: Sequence[str]) -> str:
+    """What a node made of nodes of these names is called: `fused[mul,add,tanh]`."""
+    more = f",{len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"fused[{','.join(names[:MOST_NAMES])}{more}]"
+
+
+def operator_by(
+    recipe: tuple[str, tuple[Any, ...]], counts: tuple[int, int, int], lower: Any, **rules: Any
+) -> Operator:
+    """The operator of a program, whose `counts` inputs, outputs and numbers go by their places.
+
+    `recipe` makes it again where a graph is loaded: "module:function", and its arguments, of which
+    the first is the operator's name.
+    """
+    inputs, outputs, scalars = counts
+    made = Operator(
+        recipe[1][0],
+        tuple(f"x{k}" for k in range(inputs)),
+        tuple(f"out{k}" for k in range(outputs)),
+        lower,
+        scalars=tuple(f"n{k}" for k in range(scalars)),
+        **rules,
+    )
+    made.recipe = recipe
+    return made
+
+
+@functools.cache
+def fused_operator(
+    name: str, program: str, dtypes: tuple[str, ...], outputs: int, lives: int, real: str
+) -> Operator:
+    """The operator of a program: inputs of `dtypes`, `lives` numbers, computed in `real`."""
+
+    def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+        return _launch(made, attrs[0], metas[-len(dtypes) :] if dtypes else ())
+
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        return infer(metas, attrs).on_cpu()
+
+    made = operator_by(
+        (RECIPE, (name, program, dtypes, outputs, lives, real)),
+        (len(dtypes), outputs, lives),
+        lower,
+        attrs=("metas",),
+        aliases=True,
+        infer=infer,
+    )
+    return made
+
+
+def is_program(operator: Operator) -> bool:
+    """Whether `fused_operator` made it."""
+    return operator.recipe is not None and operator.recipe[0] == RECIPE
+
+
+def program_kernel(operator: Operator, outs: Sequence[TensorMeta], pattern: int) -> int:
+    """The kernel of a program, for plans of one pattern."""
+    return _launch(operator, outs, ()).kernel(pattern)
+
+
+def _launch(
+    operator: Operator, outs: Sequence[TensorMeta], metas: tuple[TensorMeta, ...]
+) -> ScalarLaunch:
+    assert operator.recipe is not None
+    _, program, dtypes, _, lives, real = operator.recipe[1]
+    numbers = tuple(f"n{k}" for k in range(lives))
+    return ScalarLaunch(
+        tuple(outs),
+        metas,
+        program,
+        (*operator.inputs, *numbers),
+        (*dtypes, *["float64"] * lives),
+        (*(COMPUTED.get(dtype, dtype) for dtype in dtypes), *[real] * lives),
+        numbers,
+        "d" * lives,
+        repeats=True,
+    )

@@ -1,0 +1,132 @@
+"""The kernels of merged updates: those of the members, called for their pieces; on a device, one
+launch for all of them (`flowvm.ops.updates.cuda.merging`).
+
+Invariant: the layout of a merged kernel holds the layouts of its members, and nothing else is
+pointed to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.eager.interpreter import Invocation
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.cpu.walk import OPERANDS_AT, stack_memory
+from flowvm.vm.machine.lang import call_kernel, load_word, store_word
+from flowvm.vm.machine.layout import ARG_HEADER, DETAILS
+
+if TYPE_CHECKING:
+    from flowvm.graph.passes.updates import Merged
+
+__all__ = ["launch_each", "lower_each"]
+
+
+def lower_each(
+    made: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> Invocation:
+    """The members' kernels in one.
+
+    A unit is one chunk of a large member, or several small members whole.  Layout words: for each
+    unit where its pieces begin, and behind the last; the pieces (member, lo, hi); the members
+    (kernel, operands and scalars in number and where each is among the arguments, layout).
+    """
+    all_attrs, numbers_of = attrs
+    if (known := made.lowered.get((metas, attrs))) is not None:
+        return known
+    outs = len(made.outputs) // made.count
+    lowered = [
+        made.base.lower(tuple(own), own_attrs)
+        for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
+    ]
+    units = _units([(own.units, max(1, own.grain)) for own in lowered])
+    pieces = [piece for unit in units for piece in unit]
+    begins = np.cumsum([0, *map(len, units)])
+    first_piece = len(begins)
+    first_member = first_piece + 3 * len(pieces)
+    words: list[int] = []
+    place: list[int] = []
+    for k, (own, places) in enumerate(zip(lowered, numbers_of, strict=True)):
+        place.append(first_member + len(words))
+        args = made.operands_of(k)
+        args += (len(made.outputs) + len(made.inputs) + i for i in places)
+        words += [own.kernel, len(args), *args, *own.layout.tolist()]
+    head = [first_piece + 3 * int(b) for b in begins]
+    table = [word for m, lo, hi in pieces for word in (place[m], lo, hi)]
+    layout = np.array([*head, *table, *words], np.int64)
+    metas_out = tuple(meta for own in lowered for meta in own.outputs) if outs else ()
+    result = Invocation(metas_out, _kernel(), layout, len(units), 1, scalar_pack=kinds[::-1])
+    made.lowered[metas, attrs] = result
+    return result
+
+
+def launch_each(made: Merged, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
+    """The members' launches on CUDA in one."""
+    from flowvm.ops.declare.cuda.lowering import launch_of
+    from flowvm.ops.updates.cuda.merging import merged
+
+    all_attrs, numbers_of = attrs
+    members = [
+        launch_of(made.base, tuple(own), own_attrs)
+        for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
+    ]
+    return merged(members, [made.operands_of(k) for k in range(made.count)], numbers_of)
+
+
+Piece = tuple[int, int, int]  # a member, and from where to where in its units
+
+
+def _units(sizes: Sequence[tuple[int, int]]) -> list[list[Piece]]:
+    """Units of about equal work: each (units, grain) cut into chunks, small ones together."""
+    units: list[list[Piece]] = []
+    room = 0.0
+    for member, (count, grain) in enumerate(sizes):
+        for lo in range(0, count, grain):
+            hi = min(lo + grain, count)
+            part = (hi - lo) / grain
+            if part > room:
+                units.append([])
+                room = 1.0
+            units[-1].append((member, lo, hi))
+            room -= part
+    return units
+
+
+def run_pieces(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
+    """The kernel: the pieces of the units [lo, hi), each with arguments as its own kernel has them.
+
+    A member's arguments are laid out on the stack: its details, no scratch, the stream, then its
+    operands and scalars.
+    """
+    own = stack_memory()
+    for k in range(DETAILS):
+        store_word(own + 8 * k, 0)
+    store_word(own + 8 * (ARG_HEADER - 2), 0)
+    store_word(own + 8 * (ARG_HEADER - 1), load_word(args + 8 * (ARG_HEADER - 1)))
+    piece = layout + 8 * load_word(layout + 8 * lo)
+    end = layout + 8 * load_word(layout + 8 * hi)
+    while piece < end:
+        member = layout + 8 * load_word(piece)
+        count = load_word(member + 8)
+        for k in range(count):
+            given = load_word(member + 16 + 8 * k)
+            store_word(own + 8 * (OPERANDS_AT + k), load_word(args + 8 * (OPERANDS_AT + given)))
+        status = call_kernel(
+            load_word(member), own, member + 16 + 8 * count,
+            load_word(piece + 8), load_word(piece + 16), arena,
+        )  # fmt: skip
+        if status != 0:
+            for k in range(DETAILS):
+                store_word(args + 8 * k, load_word(own + 8 * k))
+            return status
+        piece += 24
+    return 0
+
+
+@functools.cache
+def _kernel() -> int:
+    return jit.native(run_pieces, "int32(int64, int64, int64, int64, int64)")

@@ -1,0 +1,266 @@
+"""Updates: nodes of one operator that change different tensors in place become one node.
+
+An optimizer issues one update for each parameter.  Here they become one task (OneFlow's
+multi-tensor update), whose kernel goes through all of them, so that workers share a model's many
+small tensors as they share a large one.  Nothing is known of any operator: what was declared for
+one tensor is run for each, so an optimizer that a user wrote profits as ours do, with what it
+computes on the way, and so do gradients that are scaled in place.  Every bit is as it was.
+
+A node joins the nodes that stand furthest in front, as long as nothing between changes what it
+reads or reads what it changes.
+
+Invariants:
+- the members of a node share no memory that one of them writes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flowvm.device import Device, cpu
+from flowvm.eager.interpreter import Invocation, Operator, call_into, device_of
+from flowvm.eager.live import Live
+from flowvm.graph.logical.logical import Buffer, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.plain import operator_mark, plain, read_operator
+from flowvm.graph.logical.rewriting import is_pure, rebuilt
+from flowvm.graph.passes.update_kernels import launch_each, lower_each
+from flowvm.meta import TensorMeta
+
+__all__ = ["Merged", "merge_updates", "merged_again", "merged_operator"]
+
+MOST_BYTES = 1 << 20  # of an operand: a larger one keeps workers busy alone, and its gradient
+MOST_WORDS = 1 << 10  # would have to wait for the others; operands and scalars of a node
+
+
+def merge_updates(graph: LogicalGraph) -> LogicalGraph:
+    """Make one node of those that run one operator in place on tensors apart from each other."""
+    slots: list[_Slot] = []
+    for node in graph.nodes:
+        key = _key(node)
+        if key is not None:
+            found = next((s for s in _reachable(slots, node) if s.takes(key, node)), None)
+            if found is not None:
+                found.add(node)
+                continue
+        slots.append(_Slot(key, node))
+    return rebuilt(graph, [slot.node() for slot in slots])
+
+
+def _key(node: OpNode) -> Any:
+    """What nodes that may be merged have in common; None if this one may not."""
+    if node.operator.unsized or isinstance(node.operator, Merged):
+        return None
+    if is_pure(node) and node.phase != "optimizer":  # its result would have to wait for others
+        return None
+    if not (_merges_on_cpu if _device_of(node) is cpu else _merges_on_device)(node):
+        return None
+    run = (node.stream, node.repeat, node.region, node.again)
+    return node.operator, node.into, node.phase, *run
+
+
+def _device_of(node: OpNode) -> Device:
+    return device_of(_metas(node), node.attrs)
+
+
+def _merges_on_cpu(node: OpNode) -> bool:
+    if any(operand.meta.nbytes > MOST_BYTES for _, operand in node.accesses()):
+        return False
+    made = _lowered(node)
+    return bool(made.units) and not made.scratch and not made.phases
+
+
+def _merges_on_device(node: OpNode) -> bool:
+    """Of any size: there, a launch is what costs."""
+    from flowvm.ops.declare.cuda.lowering import launch_of
+    from flowvm.ops.updates.cuda.merging import merges
+
+    return merges(launch_of(node.operator, _metas(node), node.attrs))
+
+
+def _metas(node: OpNode) -> tuple[TensorMeta, ...]:
+    into = tuple(o.meta for o in node.outputs) if node.into else ()
+    return (*into, *(o.meta for o in node.inputs))
+
+
+def _lowered(node: OpNode) -> Invocation:
+    return node.operator.lower(_metas(node), node.attrs)
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A place in the new order: a node, or several that become one."""
+
+    key: Any
+    first: OpNode
+    members: list[OpNode] = field(default_factory=list)
+    reads: set[Buffer] = field(default_factory=set)
+    writes: set[Buffer] = field(default_factory=set)
+    words: int = 0
+
+    def __post_init__(self) -> None:
+        self.add(self.first)
+
+    def add(self, node: OpNode) -> None:
+        self.members.append(node)
+        self.reads |= {operand.buffer for operand in node.inputs}
+        self.writes |= {operand.buffer for operand in node.written()}
+        self.words += _words(node)
+
+    def conflicts(self, reads: set[Buffer], writes: set[Buffer]) -> bool:
+        """Whether these accesses must stay behind those of the slot."""
+        return not (
+            self.writes.isdisjoint(reads)
+            and self.writes.isdisjoint(writes)
+            and self.reads.isdisjoint(writes)
+        )
+
+    def takes(self, key: Any, node: OpNode) -> bool:
+        return bool(self.key == key) and self.words + _words(node) <= MOST_WORDS
+
+    def node(self) -> OpNode:
+        return self.first if len(self.members) == 1 else _merged(self.members)
+
+
+def _words(node: OpNode) -> int:
+    return len(node.outputs) + len(node.inputs) + len(node.scalars)
+
+
+def _reachable(slots: Sequence[_Slot], node: OpNode) -> list[_Slot]:
+    """The slots in whose place `node` may run, first to last."""
+    reads = {operand.buffer for operand in node.inputs}
+    writes = {operand.buffer for operand in node.written()}
+    first = len(slots)
+    while first and slots[first - 1].first.repeat == node.repeat:
+        if slots[first - 1].conflicts(reads, writes):
+            break
+        first -= 1
+    return list(slots[first:])
+
+
+# --- the merged node ----------------------------------------------------------------------------
+
+
+def _merged(members: Sequence[OpNode]) -> OpNode:
+    """One node for all of these; an output that was given is an operand that it changes."""
+    first = members[0]
+    kinds = [_scalar_kinds(node) for node in members]
+    scalars: list[Any] = []
+    places: dict[Any, int] = {}
+    numbers = []
+    for node, kind in zip(members, kinds, strict=True):
+        own = []
+        for k, value in zip(kind, node.scalars, strict=True):
+            what = id(value) if isinstance(value, Live) else repr(value)
+            if (k, what) not in places:
+                places[k, what] = len(scalars)
+                scalars.append((k, value))
+            own.append(places[k, what])
+        numbers.append(tuple(own))
+    operator = merged_operator(
+        first.operator, first.into, len(members), "".join(k for k, _ in scalars)
+    )
+    operands: list[Operand] = []
+    for node in members:
+        operands += [*(node.outputs if node.into else ()), *node.inputs]
+    return replace(
+        first,
+        operator=operator,
+        inputs=tuple(operands),
+        outputs=() if first.into else tuple(o for node in members for o in node.outputs),
+        attrs=(tuple(n.attrs for n in members), tuple(numbers)),
+        scalars=tuple(value for _, value in scalars),
+        into=False,
+        scope=first.scope if len({n.scope for n in members}) == 1 else "",
+    )
+
+
+def _scalar_kinds(node: OpNode) -> str:
+    if _device_of(node) is not cpu:  # where those that depend on the call do not merge
+        return node.operator.scalar_kinds
+    return _lowered(node).scalar_pack[::-1] or node.operator.scalar_kinds
+
+
+class Merged(Operator):
+    """`base`, issued for several tensors at once; made by `merged_operator`."""
+
+    base: Operator
+    count: int
+    ahead: int  # outputs of `base` that are given, in front of each member's inputs
+
+    def __post_init__(self) -> None:
+        self.lowered: dict[Any, Invocation] = {}
+        self.call = self._call_each
+
+    def per_member(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        """`values`, one for each operand, member by member."""
+        each = self.ahead + len(self.base.inputs)
+        return (values[k * each : (k + 1) * each] for k in range(self.count))
+
+    def operands_of(self, k: int) -> list[int]:
+        """Where member k's operands are among those of the whole, as `base` has them."""
+        each, outs = self.ahead + len(self.base.inputs), len(self.outputs) // self.count
+        first = len(self.outputs) + k * each
+        return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]
+
+    def _call_each(self, *args: Any) -> tuple[Any, ...]:
+        """Issue the members one by one: what a merged node means."""
+        tensors, (all_attrs, numbers_of, *scalars) = (
+            args[: len(self.inputs)],
+            args[len(self.inputs) :],
+        )
+        made: list[Any] = []
+        for own, attrs, places in zip(self.per_member(tensors), all_attrs, numbers_of, strict=True):
+            numbers = tuple(scalars[i] for i in places)
+            outs, ins = own[: self.ahead], own[self.ahead :]
+            if not outs:
+                result = self.base.call(*ins, *attrs, *numbers)
+                made += result if isinstance(result, tuple) else [result]
+                continue
+            call_into(self.base, tuple(outs), tuple(ins), attrs, numbers)
+            for out in outs:
+                out.bump()
+        return tuple(made)
+
+
+@functools.cache
+def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Operator:
+    """The operator of `count` nodes of `base` (its outputs given, if `into`) as one; `kinds` are
+    those of its scalars.
+    """
+    outs = base.outputs if into else ()
+    own = (*outs, *base.inputs)
+    changed = {*outs, *base.writes}
+    fresh = () if into else base.outputs
+    made: Merged = Merged(
+        name=f"{base.name.rstrip('_')}_each",
+        inputs=tuple(f"{name}{k}" for k in range(count) for name in own),
+        outputs=tuple(f"{name}{k}" for k in range(count) for name in fresh),
+        lower=lambda metas, attrs: lower_each(made, kinds, metas, attrs),
+        infer=lambda metas, attrs: None,
+        cuda=lambda launch, metas, attrs: launch_each(made, metas, attrs),
+        attrs=("attrs", "numbers"),
+        scalars=tuple(f"number{k}" for k in range(len(kinds))),
+        scalar_kinds=kinds,
+        writes=frozenset(f"{name}{k}" for k in range(count) for name in own if name in changed),
+    )
+    made.base, made.count, made.ahead = base, count, len(outs)
+    made.recipe = (f"{__name__}:merged_again", (_reference(base), into, count, kinds))
+    return made
+
+
+def merged_again(base: tuple[Any, ...], into: bool, count: int, kinds: str) -> Operator:
+    """`merged_operator` of the operator that `base` refers to: for graphs that were saved."""
+    return merged_operator(
+        read_operator([plain(v, "an operator") for v in base]), into, count, kinds
+    )
+
+
+def _reference(operator: Operator) -> tuple[Any, ...]:
+    """The recipe of an operator, or what tells it from others that are declared."""
+    if operator.recipe is not None:
+        return ("recipe", *operator.recipe)
+    pattern = operator.form[1] if operator.form is not None else ""
+    return ("declared", operator.name, pattern, operator_mark(operator))

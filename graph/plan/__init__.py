@@ -1,0 +1,1 @@
+"""Plans: a LogicalGraph compiled for replay: words, actors, launches, tables."""

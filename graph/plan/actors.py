@@ -1,0 +1,147 @@
+"""Actors of a Plan on several streams: which tasks make a chain, and who waits for whom.
+
+A stream runs in order, so its tasks are cut only where it talks to another one: a chain begins
+with a task that waits for something more of another stream than the one in front of it did, and
+ends with one that another stream waits for.
+Between actors there are
+
+- registers (an actor reads, or overwrites, what another one has used): the consumer waits for the
+  producer, and the producer, `regst_num` launches later, for the consumer: its credit;
+- loop-carried ones: what an actor leaves in a variable, and one in front of it uses in the next
+  launch: a credit of one.
+
+The edges are those of the VM's own rule, `[one writer]? readers*`, on buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, OpNode
+
+__all__ = ["ActorDesc", "actors_of", "by_actor"]
+
+
+@dataclass(eq=False)
+class ActorDesc:
+    """A chain of tasks on one stream: numbers `first` to `first + count - 1` of the Plan.
+
+    inputs   numbers of the actors that it waits for
+    credits  (actor, n): acts for a launch when that actor has acted for the one n before it
+    """
+
+    number: int
+    stream: int
+    first: int
+    count: int
+    inputs: list[int] = field(default_factory=list)
+    credits: list[tuple[int, int]] = field(default_factory=list)
+
+    def tells(self, others: Sequence[ActorDesc]) -> list[int]:
+        """Whom its acting may let act: those that wait for it or for its credit."""
+        return [
+            other.number
+            for other in others
+            if self.number in other.inputs or any(n == self.number for n, _ in other.credits)
+        ]
+
+
+def by_actor(graph: LogicalGraph) -> LogicalGraph:
+    """The graph with its nodes in an order in which each actor's are side by side.
+
+    CaptureError is never needed: chains talk at their ends only, so no two wait for each other.
+    """
+    chains, waits = _chains(graph.nodes)
+    order: list[int] = []
+    placed: set[int] = set()
+    left = list(range(len(chains)))
+    while left:
+        ready = next(c for c in left if waits[c] <= placed)
+        order += chains[ready]
+        placed.add(ready)
+        left.remove(ready)
+    nodes = [replace(graph.nodes[p], number=n) for n, p in enumerate(order)]
+    return replace(graph, nodes=nodes)
+
+
+def actors_of(graph: LogicalGraph, regst_num: int) -> list[ActorDesc]:
+    """The actors of a graph whose nodes stand as `by_actor` leaves them."""
+    chains, waits = _chains(graph.nodes)
+    actors = [
+        ActorDesc(k, graph.nodes[chain[0]].stream, chain[0], len(chain), sorted(waits[k]))
+        for k, chain in enumerate(chains)
+    ]
+    for actor in actors:
+        for producer in actor.inputs:
+            actors[producer].credits.append((actor.number, regst_num))
+    for before, after in _carried(graph, actors):
+        known = actors[after].credits
+        known[:] = [c for c in known if c[0] != before] + [(before, 1)]
+    return actors
+
+
+def conflicts(nodes: Sequence[OpNode]) -> list[tuple[int, int]]:
+    """(earlier, later) places of nodes that must keep their order; not those that follow from
+    others on the same buffer.
+    """
+    found: dict[tuple[int, int], None] = {}
+    writer: dict[Buffer, int] = {}
+    readers: dict[Buffer, list[int]] = {}
+    for place, node in enumerate(nodes):
+        written = {o.buffer: None for o in node.written()}
+        for buffer in dict.fromkeys(o.buffer for _, o in node.accesses()):
+            before = readers.get(buffer, []) if buffer in written else []
+            if buffer in writer:
+                before = [writer[buffer], *before]
+            found.update(((p, place), None) for p in before if p != place)
+        for buffer in dict.fromkeys(o.buffer for _, o in node.accesses()):
+            if buffer in written:
+                writer[buffer], readers[buffer] = place, []
+            else:
+                readers.setdefault(buffer, []).append(place)
+    return list(found)
+
+
+def _chains(nodes: Sequence[OpNode]) -> tuple[list[list[int]], list[set[int]]]:
+    """Places of each chain's nodes, in the order of their first ones; the chains each waits for."""
+    across: dict[int, list[int]] = {}
+    ends: set[int] = set()
+    for a, b in conflicts(nodes):
+        if nodes[a].stream != nodes[b].stream:
+            across.setdefault(b, []).append(a)
+            ends.add(a)
+    chains: list[list[int]] = []
+    chain_of: list[int] = []
+    latest: dict[int, int] = {}
+    waits: list[set[int]] = []
+    behind: list[set[int]] = []  # chains that are over when one begins
+    for place, node in enumerate(nodes):
+        needed = {chain_of[a] for a in across.get(place, ())}
+        last = latest.get(node.stream, -1)
+        if last < 0 or chains[last][-1] in ends or not needed <= behind[last]:
+            latest[node.stream] = len(chains)
+            chains.append([])
+            waits.append(needed | ({last} if last >= 0 else set()))  # a stream runs in order
+            behind.append(waits[-1].union(*(behind[c] for c in waits[-1])))
+        chains[latest[node.stream]].append(place)
+        chain_of.append(latest[node.stream])
+    return chains, waits
+
+
+def _carried(graph: LogicalGraph, actors: Sequence[ActorDesc]) -> set[tuple[int, int]]:
+    """(before, after): actor `after` must not act for the next launch until `before`, which comes
+    behind it, has acted for this one: they share a variable that one of them writes.
+    """
+    found = set()
+    uses: dict[Buffer, dict[int, bool]] = {}
+    for actor in actors:
+        for node in graph.nodes[actor.first : actor.first + actor.count]:
+            for access, operand in node.accesses():
+                if operand.buffer.kind is BufferKind.VARIABLE:
+                    users = uses.setdefault(operand.buffer, {})
+                    users[actor.number] = users.get(actor.number, False) or access != "const"
+    for users in uses.values():
+        for a, writes in users.items():
+            found |= {(b, a) for b, w in users.items() if b > a and (w or writes)}
+    return found

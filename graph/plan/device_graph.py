@@ -1,0 +1,243 @@
+"""The Python side of a Plan's CUDA graph: its memory, its words, and what became of it.
+
+`flowvm.vm.workers.device_graph` captures and launches it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.dtype import int64, uint8
+from flowvm.graph.logical.logical import Buffer, BufferKind, OpNode
+from flowvm.launch import View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import empty_of
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.peek import issued
+from flowvm.vm.workers.device_graph import NEVER_ALIKE, TOO_LARGE
+
+if TYPE_CHECKING:
+    from flowvm.graph.plan.plan import Plan, RegstDesc
+
+__all__ = ["ChunkEnd", "DeviceGraph"]
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+LINE_BYTES = 8 * w.LINE_WORDS
+MOST_COPIED = 64 << 20  # bytes of inputs and outputs: as much as is copied in some 50 us
+_WHY = {
+    NEVER_ALIKE: "its variables' addresses differ at each launch",
+    TOO_LARGE: f"its inputs and outputs are more than {MOST_COPIED >> 20} MiB, which each launch "
+    "would copy",
+}
+# what a CPU's passes would join
+_APART = (
+    "kernels of their own: products and convolutions (cuBLAS's); losses, sums and rows too long "
+    "for registers; updates of optimizers that have no CUDA kernel",
+)
+
+
+class ChunkEnd:
+    """What a chunk on a device has behind its temporaries: a line for each task that may report,
+    then the numbers that a launch brings.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.begin = plan.memory.nbytes
+        self.lines_at = _rounded(self.begin)
+        self.reporters = [task.number for task in plan.tasks if task.reports]
+        self.numbers_at = self.lines_at + LINE_BYTES * len(self.reporters)
+
+    def line_of(self, task: int) -> int:
+        """The offset of a task's line; of one that has none, nothing is asked."""
+        place = self.reporters.index(task) if task in self.reporters else 0
+        return self.lines_at + LINE_BYTES * place
+
+    def number_at(self, place: int) -> int:
+        """The offset of a launch's number."""
+        return self.numbers_at + 8 * place
+
+    def nbytes(self, numbers: int) -> int:
+        """Bytes that the chunk is longer by."""
+        from flowvm.ops.declare.cuda.placing import put_capacity
+
+        return self.number_at(put_capacity(numbers)) - self.begin
+
+
+class DeviceGraph:
+    """Of one Plan: `words` (G_...) are its worker's, `memory` is the graph's own; `kept` is what
+    the words point to, and they themselves.
+    """
+
+    def __init__(
+        self, plan: Plan, operands: Sequence[RegstDesc], end: ChunkEnd, numbers: int
+    ) -> None:
+        made, inputs = len(plan.made), len(plan.graph.inputs)
+        sizes = [r.buffer.nbytes for r in operands[: made + inputs]]
+        head = [0] * w.G_LISTS
+        head[w.G_OPERANDS], head[w.G_MADE], head[w.G_INPUTS] = len(operands), made, inputs
+        head[w.G_SCALARS], head[w.G_STREAM] = numbers, plan.stream
+        lists, at = [], 0
+        for size in sizes:
+            lists += [at, size]
+            at += _rounded(size)
+        head[w.G_CHUNK] = at
+        lists += [-1, 0] * (len(operands) - len(sizes))
+        words = [*head, *lists, *[0] * (1 + len(operands))]
+        self.device = next(iter(plan.graph.devices()))
+        self.branches = len(plan.branches)
+        self.kept: list[Any] = []
+        self._numbers(words, end, numbers)
+        self._reporters(words, plan, end)
+        self._starts = self._branches(words, plan)
+        self.words: Words = np.array(words, np.int64)
+        self.kept.append(self.words)
+        self.memory: Any = None
+        if sum(sizes) <= MOST_COPIED:
+            chunk = _rounded(plan.memory.nbytes + end.nbytes(numbers))
+            self.memory = empty_of(TensorMeta.of((at + chunk + 64,), uint8, self.device))
+            self.words[w.G_STORAGE] = self.memory._ref
+            driver = _driver(self.device.index or 0)
+            _destroy_unused()
+            weakref.finalize(self, _drop, self.words, self.memory, driver).atexit = False
+
+    def place(self, tasks: Sequence[int]) -> None:
+        """Where the words of the tasks are."""
+        for at, task in self._starts:
+            self.words[at] = tasks[task]
+
+    @property
+    def text(self) -> str:
+        """How launches are made, and why."""
+        mode, launches = int(self.words[w.G_MODE]), int(self.words[w.G_LAUNCHES])
+        if mode == w.G_READY:
+            beside = f" of {self.branches} branches" if self.words[w.G_LANES] else ""
+            return f"a CUDA graph{beside}, launched {launches - 1} times"
+        if mode == w.G_SETTLING and launches > 1:
+            return "task by task: a CUDA graph goes by the order of the device's default stream"
+        if mode == w.G_SETTLING:
+            return "a CUDA graph is captured by the second launch"
+        code = int(self.words[w.G_CODE])
+        why = _WHY.get(code) or f"capturing it failed with error {code}"
+        return f"task by task, no CUDA graph: {why}"
+
+    @property
+    def lines(self) -> list[str]:
+        """What `explain` says: how launches are made, and what has kernels of its own in them."""
+        return [self.text, *_APART]
+
+    # --- words ------------------------------------------------------------------------------------
+
+    def _numbers(self, words: list[int], end: ChunkEnd, numbers: int) -> None:
+        """What goes before the tasks and behind them."""
+        from flowvm.cuda.launch import Operand, Scalar
+        from flowvm.ops.declare.cuda.lowering import layout_of
+        from flowvm.ops.declare.cuda.placing import collect_step, put_steps
+
+        lines = len(end.reporters)
+        words[w.G_LINES], words[w.G_LINES_AT], words[w.G_NUMBERS_AT] = (
+            lines, end.lines_at, end.numbers_at,
+        )  # fmt: skip
+        given = [Scalar(k, "i") for k in range(numbers)]  # the bits of a number, whatever it is
+        for place, steps in (
+            (w.G_PUT, put_steps(Operand(0, View(int64, (0,))), given)),
+            (w.G_COLLECT, (collect_step(0, lines),) if lines else ()),
+        ):
+            if steps:
+                layout = layout_of(steps, 1, self.device, "a graph's launch")
+                self.kept.append(layout)
+                words[place] = int(layout.ctypes.data)
+
+    def _reporters(self, words: list[int], plan: Plan, end: ChunkEnd) -> None:
+        """Of each line: its task, and the operands of a launch that depend on what that makes."""
+        words[w.G_REPORTERS_AT] = len(words)
+        found = [_dependents(plan, task) for task in end.reporters]
+        at = len(words) + w.REPORTER_WORDS * len(found)
+        for task, operands in zip(end.reporters, found, strict=True):
+            words += [task, at, len(operands)]
+            at += len(operands)
+        words += [operand for operands in found for operand in operands]
+
+    def _branches(self, words: list[int], plan: Plan) -> list[tuple[int, int]]:
+        """The branches, on the twin of the Plan's stream and the device's lanes: where the address
+        of which task is to be written.
+        """
+        from flowvm.cuda.driver.streams import block_of, lane_events, lanes
+
+        index, of = self.device.index or 0, plan.branches
+        numbers = dict.fromkeys(branch.stream for branch in of)  # the first one's is the twin
+        twin = int(block_of(plan.stream)[w.B_TWIN])
+        others = lanes(index, len(numbers) - 1)
+        blocks = dict(zip(numbers, [twin, *others], strict=True))
+        waits = [[k for k in b.inputs if of[k].stream != b.stream] for b in of]
+        waited = sorted({k for each in waits for k in each})
+        events = dict(zip(waited, lane_events(index, len(waited)), strict=True))
+        words[w.G_LANES_AT], words[w.G_LANES] = len(words), len(others)
+        words += others
+        words[w.G_BRANCHES_AT], words[w.G_BRANCHES] = len(words), len(of)
+        at, starts = len(words) + len(of), []
+        rows: list[int] = []
+        for branch, before in zip(of, waits, strict=True):
+            row = [0] * w.BRANCH_HEAD
+            row[w.BRANCH_BLOCK] = blocks[branch.stream]
+            row[w.BRANCH_FIRST], row[w.BRANCH_COUNT] = branch.first, branch.count
+            row[w.BRANCH_EVENT] = events.get(branch.number, 0)
+            row[w.BRANCH_WAITS] = len(before)
+            words.append(at + len(rows))
+            starts.append((at + len(rows) + w.BRANCH_WORDS_AT, branch.first))
+            rows += [*row, *(events[k] for k in before)]
+        words += rows
+        return starts
+
+
+def _dependents(plan: Plan, task: int) -> list[int]:
+    """The operands of a launch, but for its outputs, that hold what a task made or what was
+    computed of it, when the launch is over.
+    """
+    nodes, tainted = plan.graph.nodes, set[Buffer]()
+    section = [n.number for n in nodes if n.repeat > 1]  # these come round again
+    rounds = [nodes[task:], nodes[section[0] :]] if task in section else [nodes[task:]]
+    for node in [n for each in rounds for n in each]:
+        if node is nodes[task] or any(o.buffer in tainted for o in _touched(node)):
+            tainted |= {o.buffer for o in node.written()}
+    registers = [r for b, r in plan.registers.items() if b in tainted]
+    held = [r.operand for r in registers if r.buffer.kind is BufferKind.VARIABLE]
+    return sorted(operand for operand in held if operand >= 0)
+
+
+def _touched(node: OpNode) -> list[Any]:
+    return [operand for _, operand in node.accesses()]
+
+
+def _rounded(size: int) -> int:
+    return (size + 255) // 256 * 256
+
+
+def _driver(index: int) -> Any:
+    from flowvm.cuda.driver.runtime import runtime
+
+    return runtime(index)
+
+
+# of Plans that are gone: (number that later instructions have, words, memory, device); launches of
+# theirs that are still queued use them, and no operand of a launch says so
+_dropped: list[tuple[int, Words, Any, Any]] = []
+
+
+def _drop(words: Words, memory: Any, device: Any) -> None:
+    """The Plan is gone."""
+    _dropped.append((issued(), words, memory, device))
+    _destroy_unused()
+
+
+def _destroy_unused() -> None:
+    """Let go of what no launch in flight can use any more."""
+    while _dropped and _dropped[0][0] <= engine.control[w.HEAD]:
+        _, words, _, device = _dropped.pop(0)
+        if words[w.G_EXEC]:
+            device.enter()
+            device.driver.functions["cuGraphExecDestroy"](int(words[w.G_EXEC]))

@@ -1,0 +1,303 @@
+"""Issuing a LaunchPlan: the lines of Python that do it, written for one Plan.
+
+What all launches of a Plan have in common (its variables, how operands are accessed) stands in a
+block of words; a launch packs outputs, inputs and live numbers into it and publishes a record that
+has its address.  The lines are written out, as the interpreter does for an operator, because they
+are what a call of a compiled graph costs.
+
+Invariants:
+- a block is not written while a launch that has it may be read: it is busy until its instruction is
+  released, and there is a ring of blocks that grows when all are busy;
+- a block is marked busy before its instruction has a number, and the interrupt handler puts off a
+  Ctrl-C in between.  Between two bytecodes that are neither calls nor jumps back, CPython does not
+  change threads: taking a block relies on it.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowvm.eager.interpreter import LARGE, current_recorder, generated, placed, publishing
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.logical.logical import Buffer, BufferKind, Operand
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.interrupt import PROTECTED
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from flowvm.graph.plan.plan import Plan
+
+__all__ = ["Launching"]
+
+PROTECTED.update(("launch_plan", "replay_plan", "run_plan"))
+NEVER = 1 << 62  # the number of an instruction that has none yet
+MOST_BLOCKS = 128  # in a ring; further launches in flight bring blocks of their own
+
+
+class Launching:
+    """How a Plan is launched; `function` does it.
+
+    `lines` are the same for who writes a larger function, with `own` for what they name.
+    """
+
+    def __init__(self, plan: Plan, info: Any) -> None:
+        graph, made, kinds = plan.graph, plan.made, plan.live_kinds
+        operands = [r.buffer for r in plan.registers.values() if r.operand >= 0]
+        if len(operands) > w.MAX_OPERANDS:
+            raise CaptureError(
+                f"{plan.name}: a graph has at most {w.MAX_OPERANDS} inputs, variables and outputs, "
+                f"not {len(operands)}"
+            )
+        written = {o.buffer for node in graph.nodes for o in node.written()}
+        access = [w.MUT if b in written else w.CONST for b in operands]
+        access[: len(made)] = [w.MUT | w.ALLOCATE] * len(made)
+        given = len(made) + len(graph.inputs)
+        held = [b.held.id for b in operands[given:]]
+        blocks = _Blocks(array("q", [*[0] * given, *held, *access, *[0] * len(kinds)]))
+        entry = _Entry(plan, info)
+        mutated = [b.held for b in graph.mutated()]
+        seen = [*made, *(o.buffer for o in graph.inputs)]
+        large = plan.chunk_bytes + sum(b.nbytes for b in seen) >= LARGE
+        source = _Source(plan, given, len(operands), len(mutated), large)
+        self._source = source
+        self.own: dict[str, Any] = {
+            "entry": entry.number,
+            "make_entry": entry.make,
+            "blocks": blocks.ring,
+            "spare": blocks.spare,
+            "put": struct.Struct("q" * given).pack_into,
+            "put_numbers": struct.Struct("".join(kinds)).pack_into,
+            "_write": struct.Struct("qqqq").pack_into,
+            "departing": _departing(plan.name, engine.launch_stream() if plan.actors else -1),
+            **{f"held{k}": storage for k, storage in enumerate(mutated)},
+            **source.own,
+        }
+        tensors = [f"x{k}" for k in range(len(graph.inputs))]
+        numbers = [f"n{k}" for k in range(len(kinds))]
+        lines = [
+            f"def launch_plan({', '.join([*tensors, *numbers])}):",
+            *self.lines(numbers, 1),
+            f"    return ({''.join(f'o{k}, ' for k in range(len(graph.outputs)))})",
+        ]
+        self.function: Callable[..., tuple[Tensor, ...]] = generated(
+            "\n".join(lines) + "\n", f"<flowvm launch {plan.name}>", self.own
+        )
+
+    def lines(self, numbers: Sequence[str], depth: int) -> list[str]:
+        """Lines that launch with the inputs x0, x1, ... and the numbers of `plan.live` under these
+        names, and leave the outputs in o0, o1, ...
+
+        The user's frame is looked for from `depth` frames up.
+        """
+        return self._source.lines(numbers, depth)
+
+
+class _Blocks:
+    """Blocks of words for launches: [number of the instruction, words, address, next, previous].
+
+    `ring[0]` is the one that was used longest ago.
+    """
+
+    def __init__(self, words: array[int]) -> None:
+        self.first = words
+        block = self._new()
+        block[3] = block[4] = block
+        self.ring = [block]
+        self.count = 1
+        self._lock = threading.Lock()
+
+    def _new(self) -> list[Any]:
+        words = self.first[:]
+        return [-1, words, words.buffer_info()[0], None, None]
+
+    def spare(self) -> list[Any]:
+        """A busy block more: the ring grows, up to a bound."""
+        block = self._new()
+        block[0] = NEVER
+        with self._lock:
+            if self.count < MOST_BLOCKS:
+                self.count += 1
+                after = self.ring[0]
+                before = after[4]
+                block[3], block[4] = after, before
+                before[3] = after[4] = block
+                return block
+        engine.outline.append(block)
+        _forget_released()
+        return block
+
+    def __del__(self) -> None:  # the engine keeps what launches in flight still need
+        block = self.ring[0]
+        for _ in range(self.count):
+            if block[0] >= engine.control[w.HEAD]:
+                engine.outline.append(block)
+            following = block[3]
+            block[3] = block[4] = None
+            block = following
+        _forget_released()
+
+
+def _forget_released() -> None:
+    """Let go of blocks that the engine kept and whose instructions are released."""
+    outline = engine.outline
+    try:
+        first = outline.popleft()
+        while first[0] < engine.control[w.HEAD]:
+            first = outline.popleft()
+        outline.appendleft(first)
+    except IndexError:
+        pass
+
+
+class _Entry:
+    """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 while there is none."""
+
+    def __init__(self, plan: Plan, info: Any) -> None:
+        self.number = [-1]
+        self.words, self.info = plan.words, info
+        self.sizes = [max(1, b.nbytes) for b in plan.made]
+        self.chunk_bytes, self.stream = plan.chunk_bytes, plan.stream
+        _entries.add(self)
+
+    def make(self) -> int:
+        self.number[0] = engine.new_entry(
+            w.LAUNCH,
+            [],
+            layout=self.words,
+            sizes=self.sizes,
+            scratch=self.chunk_bytes,
+            outline=True,
+            info=self.info,
+        ) | (self.stream << w.ENTRY_BITS)
+        return self.number[0]
+
+
+_entries: weakref.WeakSet[_Entry] = weakref.WeakSet()
+
+
+def _forget_entries() -> None:
+    for entry in _entries:
+        entry.number[0] = -1
+
+
+engine.on_entries_full.append(_forget_entries)
+
+
+def _departing(name: str, home: int) -> Callable[..., int]:
+    """What is done while some thread captures or issues to another stream; and always for a Plan
+    on several streams, whose launches have `home` for theirs.
+    """
+
+    def departing(word: int, storages: tuple[int, ...]) -> int:
+        if current_recorder() is not None:
+            raise CaptureError(f"{name}: a compiled graph cannot be called inside a capture")
+        word = placed(word) if home < 0 else word | home << w.ENTRY_BITS
+        stream = word >> w.ENTRY_BITS
+        if stream:
+            for storage in storages:
+                engine.stream_of[storage] = stream
+        return word
+
+    return departing
+
+
+class _Source:
+    """The source of a Plan's launches, and the objects that it names.
+
+    `given` of its `count` operands are packed, `mutated` storages are counted as changed; `large`:
+    dead tensors are released first, for memory is what matters then.
+    """
+
+    def __init__(self, plan: Plan, given: int, count: int, mutated: int, large: bool) -> None:
+        self.plan, self.given, self.count = plan, given, count
+        self.mutated, self.large = mutated, large
+        self.own: dict[str, Any] = {}
+        self.inputs = plan.graph.inputs
+        self.shifts = [o.offset << w.STORAGE_BITS for o in self.inputs]
+        self._made = self._outputs()
+
+    def lines(self, numbers: Sequence[str], depth: int) -> list[str]:
+        refs = [f"s{k}" for k in range(len(self.plan.made))]
+        storages = "".join(f"{s}, " for s in refs)
+        refs += [f"x{k}._ref" + (f" - {s}" if s else "") for k, s in enumerate(self.shifts)]
+        kinds = self.plan.live_kinds
+        values = [f"int({n})" if k == "q" else n for n, k in zip(numbers, kinds, strict=True)]
+        away = "True" if self.plan.actors else "departed"
+        lines: list[str] = []
+        for k in range(len(self.plan.made)):
+            lines += [f"    try: s{k} = pop()", f"    except IndexError: s{k} = refill()"]
+        lines += [
+            *self._made,
+            "    word = entry[0]",
+            "    if word < 0: word = make_entry()",
+            f"    if {away}: word = departing(word, ({storages}))",
+            *(["    if dead: release_dead()"] if self.large else []),
+            f"    _f = getframe({depth}); _c = _f.f_code",
+            "    if _c.co_filename in user_files: _last = _f.f_lasti",
+            "    else: _c, _last = find_user(_f)",
+            "    block = blocks[0]",
+            f"    if block[0] >= control[{w.HEAD}]: block = spare()",
+            f"    else: block[0] = {NEVER}; blocks[0] = block[3]",
+        ]
+        if self.given:
+            lines.append(f"    put(block[1], 0, {', '.join(refs)})")
+        if numbers:
+            lines.append(f"    put_numbers(block[1], {16 * self.count}, {', '.join(values)})")
+        return [
+            *lines,
+            *publishing([f"{self.count}", "block[2]", "word"], "block[0] = _seq"),
+            *[f"    held{k}.version += 1" for k in range(self.mutated)],
+        ]
+
+    def _outputs(self) -> list[str]:
+        """Lines that make the outputs: tensors of their own where nothing else has their memory."""
+        outputs = self.plan.graph.outputs
+        lines: list[str] = []
+        storage_of: dict[Buffer, str] = {}
+        for k, operand in enumerate(outputs):
+            buffer = operand.buffer
+            self.own[f"om{k}"] = operand.meta
+            if buffer not in storage_of:
+                alone = operand.offset == 0 and [o.buffer for o in outputs].count(buffer) == 1
+                name, line = self._storage(buffer, k, alone)
+                storage_of[buffer] = name
+                lines += [line] if line else []
+            lines += [
+                f"    o{k} = new(Tensor); o{k}._storage = {storage_of[buffer]}",
+                f"    o{k}._ref = {self._ref(operand, k)}; o{k}._meta = om{k}; o{k}._node = None",
+            ]
+        return lines
+
+    def _storage(self, buffer: Buffer, k: int, alone: bool) -> tuple[str, str]:
+        """What an output's storage is called, and the line that makes it."""
+        if buffer.kind is BufferKind.VARIABLE:
+            self.own[f"ot{k}"] = buffer.held
+            return f"ot{k}", ""
+        if buffer.kind is BufferKind.INPUT:
+            return f"ot{k}", f"    ot{k} = x{self._place(buffer)}.storage()"
+        if alone:
+            return "None", ""
+        return f"ot{k}", f"    ot{k} = Storage(s{self.plan.made.index(buffer)}, 0)"
+
+    def _ref(self, operand: Operand, k: int) -> str:
+        buffer = operand.buffer
+        if buffer.kind is BufferKind.INPUT:
+            place = self._place(buffer)
+            base, shift = f"x{place}._ref", operand.offset << w.STORAGE_BITS
+            shift -= self.shifts[place]
+        elif buffer.kind is BufferKind.VARIABLE:
+            self.own[f"or{k}"] = buffer.held.id + (operand.offset << w.STORAGE_BITS)
+            return f"or{k}"
+        else:
+            base = f"s{self.plan.made.index(buffer)}"
+            shift = operand.offset << w.STORAGE_BITS
+        return f"{base} + {shift}" if shift else base
+
+    def _place(self, buffer: Buffer) -> int:
+        return next(i for i, o in enumerate(self.inputs) if o.buffer is buffer)

@@ -1,0 +1,313 @@
+"""Plan: a LogicalGraph compiled for replay, and the LaunchPlan instruction that replays it.
+
+Each node becomes a task: kernel, layout, and its operands as registers.  A register is a place in
+the launch's chunk (temporaries, by the memory plan) or an operand of the launch (inputs, variables,
+and the outputs, which get memory of their own).  The tasks are a chain on one stream, so one native
+loop runs them without asking anybody; the launch as a whole is one instruction, ordered among eager
+ones by its operands.
+
+Invariants:
+- a launch holds no state: chunk and outputs are its own, so launches of one Plan may overlap;
+- everything that a task's words point to lives as long as the Plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowvm.device import cpu
+from flowvm.eager.interpreter import Invocation, device_of, lowered
+from flowvm.eager.live import Live
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.printing import operand_text, size_text
+from flowvm.graph.memory.inplace import shared
+from flowvm.graph.memory.memory import Block, MemoryPlan, MemoryReport, joined, plan_memory
+from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor
+from flowvm.graph.plan.launching import Launching
+from flowvm.graph.plan.plan_info import PlanInfo
+from flowvm.graph.plan.words import ActorWords, PlanWords
+from flowvm.meta import TensorMeta
+from flowvm.vm.engine.engine import engine
+
+if TYPE_CHECKING:
+    from flowvm.profiler.front.showing import live
+    from flowvm.profiler.views.passes import PassesView
+    from flowvm.profiler.views.plan import PlanView
+
+__all__ = ["Plan", "RegstDesc", "TaskDesc", "compile_plan"]
+
+
+@dataclass(eq=False)
+class RegstDesc:
+    """Where a buffer is during a launch: `operand` of the launch, or `block` in its chunk."""
+
+    buffer: Buffer
+    operand: int = -1
+    block: Block | None = None
+
+    @property
+    def text(self) -> str:
+        """Such as chunk+128, or operand 3."""
+        return f"operand {self.operand}" if self.block is None else f"chunk+{self.block.offset}"
+
+
+@dataclass(eq=False)
+class TaskDesc:
+    """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
+    bad data.
+    """
+
+    number: int
+    node: OpNode
+    invocation: Invocation
+    registers: list[tuple[str, Operand, RegstDesc]]
+    scratch: Block | None
+    reports: bool = False
+
+
+class Plan:
+    """A compiled graph: `launch(inputs)` gives the outputs."""
+
+    def __init__(self, graph: LogicalGraph) -> None:
+        unsized = next((node for node in graph.nodes if node.operator.unsized), None)
+        if unsized is not None:
+            raise CaptureError(
+                f"{graph.name}: {unsized.operator.name} gives a tensor whose shape is known only "
+                f"after it ran, so what follows cannot be compiled  {unsized.line}"
+            )
+        if len(graph.devices()) > 1:
+            places = ", ".join(sorted(map(str, graph.devices())))
+            raise CaptureError(
+                f"{graph.name}: a graph computes on one device, and this one has tensors on "
+                f"{places}; copy between them outside of it"
+            )
+        several = len({node.stream for node in graph.nodes}) > 1
+        if several:
+            graph = by_actor(graph)
+        self.graph, self.name, regst_num = graph, graph.name, graph.regst_num
+        chains = actors_of(graph, regst_num) if several else []
+        on_cpu = graph.devices() <= {cpu}
+        self.actors = chains if on_cpu else []
+        # on a device: of one graph
+        self.branches = [] if on_cpu else chains or [ActorDesc(0, 0, 0, len(graph.nodes))]
+        self.variables = graph.variables()
+        self.made = _made(graph)
+        self.registers = self._registers()
+        self.tasks = [self._task(i, node) for i, node in enumerate(graph.nodes)]
+        # of the VM; the CPU's is wherever the caller issues to
+        self.stream = max((task.invocation.stream for task in self.tasks), default=0)
+        self.memory = self._memory()
+        actors = None
+        if self.actors:
+            actors = ActorWords(self.actors, regst_num, engine.launch_stream())
+        made = PlanWords(self, actors)
+        self.words, self.kept, self.device_graph = made.words, made.kept, made.graph
+        self.live, self.live_kinds, self.turns = made.live, made.live_kinds, made.turns
+        if actors is not None:
+            weakref.finalize(self, _close, actors).atexit = False
+        operands = sum(r.operand >= 0 for r in self.registers.values())
+        head = (8 * operands + 8 + 63) // 64 * 64  # the addresses that operands start from
+        self.chunk_bytes = head + self.memory.nbytes + made.extra
+        self.launching = Launching(self, PlanInfo(self))
+
+    @property
+    def passes(self) -> PassesView:
+        """What the passes made of the captured graph, side by side; see
+        `flowvm.graph.passes.changes`.
+        """
+        from flowvm.graph.passes.changes import changes
+        from flowvm.profiler.views.passes import passes_view
+
+        return passes_view(changes(self.graph))
+
+    @functools.cached_property
+    def changed(self) -> frozenset[int]:
+        """Storages of variables that it changes."""
+        return self.graph.changed_storages()
+
+    # --- compiling ----------------------------------------------------------------------------
+
+    def _registers(self) -> dict[Buffer, RegstDesc]:
+        """Launch operands: outputs first, then inputs, then variables; the rest is in the chunk."""
+        found: dict[Buffer, RegstDesc] = {}
+        inputs = [operand.buffer for operand in self.graph.inputs]
+        for buffer in (*self.made, *inputs, *self.variables):
+            found[buffer] = RegstDesc(buffer, len(found))
+        lives: dict[Buffer, Block] = {}
+        same = shared(self.graph)
+        first = last = -1
+        for step, node in enumerate(self.graph.nodes):
+            if step > last:
+                first, last = self._section(step)
+            for _, operand in node.accesses():
+                buffer = operand.buffer
+                if buffer in found:
+                    continue
+                begun = lives.get(same.get(buffer, buffer))
+                begun = begun or Block(buffer.nbytes, step, step, repr(buffer))
+                block = lives.setdefault(buffer, begun)
+                # what was there before repetitions began is needed until the last of them
+                block.last = step if block.first >= first else last
+        found.update({buffer: RegstDesc(buffer, -1, block) for buffer, block in lives.items()})
+        return found
+
+    def _section(self, step: int) -> tuple[int, int]:
+        """The first and last step of those that are repeated together with `step`."""
+        repeat, last = self.graph.nodes[step].repeat, step
+        while last + 1 < len(self.graph.nodes) and self.graph.nodes[last + 1].repeat == repeat > 1:
+            last += 1
+        return step, last
+
+    def _memory(self) -> MemoryPlan:
+        """Offsets for all blocks.  Those of different streams have none in common, since nothing
+        says in which order they live; what several streams use shares with nobody.
+        """
+        streams: dict[Any, set[int]] = {}
+        for task in self.tasks:
+            for _, _, register in task.registers:
+                if register.block is not None:
+                    streams.setdefault(register.block, set()).add(task.node.stream)
+            if task.scratch is not None:
+                streams[task.scratch] = {task.node.stream}
+        groups: dict[int, list[Block]] = {}
+        for block, numbers in streams.items():
+            if len(numbers) > 1:
+                block.first, block.last = 0, len(self.tasks)
+            groups.setdefault(min(numbers) if len(numbers) == 1 else -1, []).append(block)
+        return joined([plan_memory(blocks) for blocks in groups.values()])
+
+    def _task(self, number: int, node: OpNode) -> TaskDesc:
+        metas = tuple(operand.meta for operand in node.inputs)
+        into = tuple(operand.meta for operand in node.outputs) if node.into else ()
+        invocation, reports = _lowered(node, (*into, *metas))
+        registers = [(a, o, self.registers[o.buffer]) for a, o in node.accesses()]
+        scratch = None
+        if invocation.scratch:
+            scratch = Block(invocation.scratch, number, number, f"scratch of {number}")
+        return TaskDesc(number, node, invocation, registers, scratch, reports)
+
+    # --- replay -------------------------------------------------------------------------------
+
+    def launch(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Replay once, on this thread's stream: the outputs.
+
+        The inputs must have the metas that the graph was captured with: the caller has looked.
+        """
+        return self.launching.function(*inputs, *[value.find() for value in self.live])
+
+    # --- what it looks like -------------------------------------------------------------------
+
+    def dump(self) -> str:
+        """The Plan as text: registers, memory and tasks."""
+        memory = self.memory
+        others = ", ".join(f"{name} {size_text(n)}" for name, n in memory.candidates.items())
+        total = sum(b.size for b in memory.blocks)
+        lines = [
+            f"Plan {self.name}: {len(self.tasks)} tasks on {self._actors_text()}",
+            f"  chunk {size_text(memory.nbytes)} by {memory.algorithm!r} ({others}; at least "
+            f"{size_text(memory.lower_bound)}; without sharing {size_text(total)})",
+        ]
+        if self.graph.eager:
+            lines.append(f"  {self.memory_report()!r}")
+        for register in self.registers.values():
+            buffer, block = register.buffer, register.block
+            life = "" if block is None else f"  tasks {block.first} to {block.last}"
+            lines.append(
+                f"  regst {buffer!r} {buffer.kind.value} {buffer.name}".rstrip()
+                + f"  {size_text(buffer.nbytes)}  {register.text}{life}"
+            )
+        starts = {actor.first: actor for actor in self.actors}
+        for task in self.tasks:
+            if task.number in starts:
+                lines.append(f"  {self._actor_text(starts[task.number])}")
+            shown = ", ".join(_operand_text(access, o) for access, o, _ in task.registers)
+            times = f" x{task.node.repeat}" if task.node.repeat > 1 else ""
+            lines.append(f"  task {task.number} {task.node.operator.name}{times}: {shown}")
+        return "\n".join(lines)
+
+    def table(self) -> PlanView:
+        """The Plan as a screen: actors with registers and credits as they stand, or tasks."""
+        from flowvm.graph.plan.tables import plan_table
+
+        return plan_table(self)
+
+    def watch(self, hz: float = 2.0) -> live:
+        """`with plan.watch():` shows `table()` while the block runs, as `flow.profiler.live`."""
+        from flowvm.profiler.front.showing import live
+
+        return live(hz, self.table)
+
+    def memory_report(self) -> MemoryReport:
+        """What a launch allocates, and what eager code would."""
+        return MemoryReport(
+            self.chunk_bytes,
+            sum(buffer.nbytes for buffer in self.made),
+            sum(buffer.nbytes for buffer in self.variables),
+            self.graph.eager,
+        )
+
+    def _actors_text(self) -> str:
+        if len(self.branches) > 1:
+            return f"one stream, {len(self.branches)} branches of a CUDA graph"
+        if not self.actors:
+            return "one stream, one actor"
+        streams = len({actor.stream for actor in self.actors})
+        return f"{streams} streams, {len(self.actors)} actors, regst_num {self.graph.regst_num}"
+
+    def _actor_text(self, actor: ActorDesc) -> str:
+        waits = ", ".join(map(str, actor.inputs)) or "the launch"
+        credits = ", ".join(f"{n} by {k}" for k, n in actor.credits) or "none"
+        return (
+            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}: waits for "
+            f"{waits}; credits {credits}"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Plan {self.name}: {len(self.tasks)} tasks, {len(self.registers)} registers, "
+            f"chunk {size_text(self.memory.nbytes)}>"
+        )
+
+
+def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool]:
+    """What runs a node, and whether it reports."""
+    operator, attrs = node.operator, node.attrs
+    if operator.everywhere or device_of(metas, attrs) is cpu:
+        return lowered(operator, metas, attrs), False
+    from flowvm.ops.declare.cuda.lowering import lower_task
+
+    return lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
+
+
+def _made(graph: LogicalGraph) -> list[Buffer]:
+    """Temporaries that an output names: they get memory of their own."""
+    buffers = [o.buffer for o in graph.outputs]
+    return list(dict.fromkeys(b for b in buffers if b.kind is BufferKind.TEMPORARY))
+
+
+def _operand_text(access: str, operand: Operand) -> str:
+    """Such as const %3 fc.weight; an operand that moves with each repetition says so."""
+    step = f" (+{operand.step} each)" if operand.step else ""
+    return f"{access} {operand_text(operand)}{step}"
+
+
+_closing: list[ActorWords] = []  # Eord is on its way through these: workers look at them
+
+
+def _close(actors: ActorWords) -> None:
+    """The Plan is gone: no launch will follow."""
+    _closing[:] = [words for words in _closing if not all(words.ended)]
+    _closing.append(actors)
+    engine.call("close_plan")(engine.base, actors.address)
+
+
+def compile_plan(graph: LogicalGraph) -> Plan:
+    """Check the graph and compile it."""
+    graph.check()
+    return Plan(graph)

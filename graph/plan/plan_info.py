@@ -1,0 +1,65 @@
+"""What is known of a Plan when it is gone: for messages, traces and the profiler."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from flowvm.graph.logical.logical import OpNode
+
+if TYPE_CHECKING:
+    from flowvm.graph.plan.plan import Plan, TaskDesc
+
+__all__ = ["PlanInfo"]
+
+
+class PlanInfo:
+    """What messages and traces say of a Plan's entry, and what its words point to.
+
+    `writers`: which task writes an operand of the launch last.
+
+    An entry lives as long as the VM, so this holds no tensor and no Plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.name = plan.name
+        self.operands = f"{len(plan.tasks)} tasks"
+        self.nodes = [_described(task.node) for task in plan.tasks]
+        self.forward = [task.node.forward for task in plan.tasks]
+        self.recorded = [_recorded(task.node) for task in plan.tasks]
+        self.sizes = [buffer.nbytes for buffer in plan.made]
+        self.writers = {
+            r.operand: task.number
+            for task in plan.tasks
+            for access, _, r in task.registers
+            if r.operand >= 0 and access != "const"
+        }
+        self.accesses = [_shared(task) for task in plan.tasks] if plan.actors else []
+        self.kept = plan.kept
+        self.described = {
+            "registers": len(plan.registers),
+            "chunk": plan.chunk_bytes,
+            "regst_num": plan.graph.regst_num,
+            "actors": [[a.stream, a.first, a.count, a.inputs, a.credits] for a in plan.actors],
+            "tasks": [[node.repeat, node.stream] for node in plan.graph.nodes],
+        }
+
+    def locate(self, task: int) -> tuple[str, CodeType | None, int, str]:
+        """(name, code, offset, operands) of the node that a task came from; -1: no task ran."""
+        return self.nodes[task] if task >= 0 else ("memory", None, 0, self.operands)
+
+
+def _described(node: OpNode) -> tuple[str, CodeType | None, int, str]:
+    operands = " · ".join(f"{access} {o.meta!r}" for access, o in node.accesses())
+    return f"{node.operator.name} (node {node.number})", node.code, node.last, operands
+
+
+def _shared(task: TaskDesc) -> tuple[tuple[int, bool], ...]:
+    """Operands of the launch that a task touches, and whether it writes them."""
+    return tuple((r.operand, a != "const") for a, _, r in task.registers if r.operand >= 0)
+
+
+def _recorded(node: OpNode) -> tuple[str, str, str, tuple[Any, ...]]:
+    """What the profiler says of a task: operator, module, phase, metas (outputs first)."""
+    metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
+    return node.operator.name, node.scope, node.phase, metas

@@ -1,0 +1,110 @@
+"""A Plan as the profiler's screen: what it is made of, and what its actors do at this moment.
+
+The actors' words are read while workers write them; each is one word and only grows, so what is
+shown was true at some moment, though not all of it at the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowvm.graph.logical.printing import size_text
+from flowvm.graph.plan.words import ActorWords
+from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import short_position
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from flowvm.graph.logical.logical import Operand
+    from flowvm.graph.plan.actors import ActorDesc
+    from flowvm.graph.plan.plan import Plan, RegstDesc, TaskDesc
+
+__all__ = ["plan_table"]
+
+
+def plan_table(plan: Plan) -> PlanView:
+    """The view of a Plan as it stands."""
+    words = next((k for k in plan.kept if isinstance(k, ActorWords)), None)
+    streams = dict.fromkeys(engine.stream_name(a.stream) for a in plan.actors)
+    report = plan.memory_report()
+    notes = [f"a launch takes {size_text(report.chunk + report.outputs)}; plan.dump() has it all"]
+    return PlanView(
+        name=plan.name,
+        streams=tuple(streams),
+        regst_num=plan.graph.regst_num,
+        registers=len(plan.registers),
+        chunk=plan.chunk_bytes,
+        launches=0,
+        each=0.0,
+        between=0.0,
+        actors=() if words is None else _actors(plan, words),
+        tasks=tuple(_task(task) for task in plan.tasks),
+        notes=tuple(notes),
+    )
+
+
+def _task(task: TaskDesc) -> TaskRow:
+    node = task.node
+    return TaskRow(
+        number=task.number,
+        op=node.operator.name,
+        repeat=node.repeat,
+        stream=engine.stream_name(node.stream),
+        reads=_places(task, lambda access: access == "const"),
+        writes=_places(task, lambda access: access != "const"),
+        module=node.scope,
+        line=short_position(node.code, node.last) if node.code is not None else "",
+    )
+
+
+def _places(task: TaskDesc, wanted: Callable[[str], bool]) -> str:
+    return ", ".join(_place(o, r) for access, o, r in task.registers if wanted(access))
+
+
+def _place(operand: Operand, register: RegstDesc) -> str:
+    """A variable's name, or where the register is."""
+    return operand.buffer.name or register.text
+
+
+def _actors(plan: Plan, words: ActorWords) -> tuple[ActorRow, ...]:
+    first = int(words.words[w.RT_FIRST])
+    opened = int(words.words[w.RT_STARTED])
+    acted = [int(words.words[first + k * w.AC_WORDS + w.AC_ACTED]) for k in range(len(plan.actors))]
+    names = [task.node.operator.name for task in plan.tasks]
+    rows = []
+    for actor in plan.actors:
+        k = actor.number
+        readers = [acted[j] for j, n in actor.credits if n == words.regst_num]
+        taken = max([acted[k] - a for a in readers], default=0)
+        rows.append(
+            ActorRow(
+                number=k,
+                label=label(names[actor.first : actor.first + actor.count]),
+                stream=engine.stream_name(actor.stream),
+                tasks=actor.count,
+                inputs=tuple(actor.inputs),
+                credits=tuple(actor.credits),
+                free=min(words.regst_num, max(0, words.regst_num - taken)),
+                acts=acted[k],
+                busy=0.0,
+                each=0.0,
+                state=_state(actor, acted, opened),
+            )
+        )
+    return tuple(rows)
+
+
+def _state(actor: ActorDesc, acted: list[int], opened: int) -> str:
+    """What an actor does, from how many launches each has acted for."""
+    mine = acted[actor.number]
+    if mine >= opened:
+        return "IDLE"
+    late = [j for j in actor.inputs if acted[j] <= mine]
+    if late:
+        return "WAIT ← " + " ".join(f"a{j:02}" for j in late)
+    owed = [j for j, n in actor.credits if acted[j] < mine + 1 - n]
+    if owed:
+        return "CREDIT ← " + " ".join(f"a{j:02}" for j in owed)
+    return f"ACT {mine + 1}"

@@ -1,0 +1,191 @@
+"""The words of a Plan: what `flowvm.vm.workers.launch` and `flowvm.vm.workers.actors` read.
+
+A Plan's words are a head, the sizes of its outputs and its tasks, one behind the other; the actors
+of a Plan on several streams have an array of their own, which their workers write.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.eager.live import Live
+from flowvm.errors import CaptureError
+from flowvm.graph.plan.actors import ActorDesc
+from flowvm.graph.plan.device_graph import ChunkEnd, DeviceGraph
+from flowvm.vm.machine import layout as w
+
+if TYPE_CHECKING:
+    from flowvm.graph.plan.plan import Plan, TaskDesc
+
+__all__ = ["ActorWords", "PlanWords", "bits"]
+
+Words = np.ndarray[Any, Any]
+
+
+def bits(kind: str, value: Any) -> int:
+    """A scalar as the word that a kernel gets; kind is d (a float) or q."""
+    if kind == "d":
+        return int(struct.unpack("q", struct.pack("d", value))[0])
+    return int(value)
+
+
+class PlanWords:
+    """The words of `plan`, and what they need.
+
+    words       the array that an entry of the VM names
+    live        numbers that each launch brings, in its order, with their kinds; one that is drawn
+                for each repetition of its task is there as often, and `turns` says for which
+    starts      for each task: where its words begin
+    kept        what the words point to
+    extra       bytes of a chunk behind its temporaries
+    """
+
+    def __init__(self, plan: Plan, actors: ActorWords | None) -> None:
+        self.live: list[Live] = []
+        self.live_kinds: list[str] = []
+        self.turns: list[int] = []
+        self._places: dict[Any, int] = {}  # of live numbers
+        self.kept: list[Any] = [actors]
+        self.graph: DeviceGraph | None = None
+        self.starts: list[int] = []
+        self.extra = 0
+        operands = [r for r in plan.registers.values() if r.operand >= 0]
+        sizes = [max(1, r.buffer.nbytes) if r.buffer in plan.made else 0 for r in operands]
+        head = [0] * w.P_HEAD
+        head[w.P_TASKS], head[w.P_OPERANDS] = len(plan.tasks), len(operands)
+        head[w.P_SIZES], head[w.P_FIRST] = w.P_HEAD, w.P_HEAD + len(sizes)
+        head[w.P_MADE], head[w.P_INPUTS] = len(plan.made), len(plan.graph.inputs)
+        head[w.P_ACTORS] = 0 if actors is None else actors.address
+        words = [*head, *sizes]
+        sections = section_lengths([task.node.repeat for task in plan.tasks])
+        self._end = ChunkEnd(plan) if plan.stream else None
+        for task, section in zip(plan.tasks, sections, strict=True):
+            self.starts.append(len(words))
+            words += self._task(task, section)
+        if self._end is not None:
+            self.graph = DeviceGraph(plan, operands, self._end, len(self.live))
+            self.extra = self._end.nbytes(len(self.live))
+            words[w.P_GRAPH] = int(self.graph.words.ctypes.data)
+            self.kept += self.graph.kept  # and not its memory, which goes with the Plan
+        self.words: Words = np.array(words, np.int64)
+        starts = [int(self.words.ctypes.data) + 8 * at for at in self.starts]
+        if self.graph is not None:
+            self.graph.place(starts)
+        if actors is not None:
+            actors.place(starts)
+
+    def _array(self, values: Sequence[Any]) -> int:
+        """The address of an array that is kept."""
+        made = np.array(values, np.int64)
+        self.kept.append(made)
+        return int(made.ctypes.data)
+
+    def _place_of(self, value: Live, kind: str, times: int) -> tuple[int, int]:
+        """The number of a live scalar among those of a launch, and how far that moves from one
+        repetition to the next.
+        """
+        place = self._places.setdefault((id(value), kind, times), len(self.live))
+        if place == len(self.live):
+            self.live += [value] * times
+            self.live_kinds += [kind] * times
+            self.turns += range(times)
+        return place, int(times > 1)
+
+    def _task(self, task: TaskDesc, section: int) -> list[int]:
+        made, repeat = task.invocation, task.node.repeat
+        self.kept.append(made)
+        operands, steps = [], []
+        for access, operand, register in task.registers:
+            source, offset = register.operand + 1, operand.offset
+            if register.block is not None:
+                source, offset = 0, register.block.offset + operand.offset
+            written = int(access != "const")
+            operands.append(source | written << w.SOURCE_BITS | offset << (w.SOURCE_BITS + 1))
+            steps.append(operand.step)
+        kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
+        scalars: list[int] = []
+        for kind, value in zip(kinds, task.node.scalars, strict=True):
+            if not isinstance(value, Live):
+                scalars += [-1, bits(kind, value)]
+                continue
+            place, moves = self._place_of(value, kind, repeat if value.drawn else 1)
+            if self._end is None:
+                scalars += [place, moves]
+            else:  # of the address of a number, as of any operand
+                operands.append(self._end.number_at(place) << (w.SOURCE_BITS + 1))
+                steps.append(8 * moves)
+        if self._end is not None:
+            operands.append(self._end.line_of(task.number) << (w.SOURCE_BITS + 1))
+            steps.append(0)
+        head = [0] * w.K_OPERANDS
+        head[w.K_KERNEL], head[w.K_LAYOUT] = made.kernel, int(made.layout.ctypes.data)
+        head[w.K_UNITS], head[w.K_GRAIN] = made.units, max(1, made.grain)
+        head[w.K_PHASES], head[w.K_MORE] = self._array(made.phases), len(made.phases)
+        head[w.K_SCRATCH] = -1 if task.scratch is None else task.scratch.offset
+        head[w.K_COUNT], head[w.K_SCALARS] = len(operands), len(scalars) // 2
+        head[w.K_REPEAT], head[w.K_SECTION] = repeat, section
+        head[w.K_STEPS] = self._array(steps) if any(steps) else 0
+        words = [*head, *operands, *scalars]
+        words[w.K_LENGTH] = len(words)
+        return words
+
+
+def section_lengths(repeats: Sequence[int]) -> list[int]:
+    """For each task, how many from it on run together as often as it does."""
+    lengths: list[int] = []
+    for k in range(len(repeats) - 1, -1, -1):
+        joined = lengths and repeats[k] == repeats[k + 1]
+        lengths.append(lengths[-1] + 1 if joined else 1)
+    return lengths[::-1]
+
+
+class ActorWords:
+    """The words of a Plan's actors: `regst_num` launches may be in flight at one time."""
+
+    def __init__(self, actors: Sequence[ActorDesc], regst_num: int, home: int) -> None:
+        if len(actors) > w.MAILBOX:
+            raise CaptureError(
+                f"a graph has at most {w.MAILBOX} actors, not {len(actors)}: its nodes change "
+                f"streams too often; put more of them beside each other on one stream"
+            )
+        self.actors, self.regst_num = actors, regst_num
+        first = w.RT_HEAD + regst_num * w.L_WORDS
+        lists_at = first + len(actors) * w.AC_WORDS
+        rows: list[int] = []
+        lists: list[int] = []
+        for actor in actors:
+            row = [0] * w.AC_WORDS
+            row[w.AC_STREAM], row[w.AC_TASK], row[w.AC_TASKS] = (
+                actor.stream, actor.first, actor.count,
+            )  # fmt: skip
+            for at, length, values in (
+                (w.AC_IN, w.AC_INS, actor.inputs),
+                (w.AC_CREDIT, w.AC_CREDITS, [x for credit in actor.credits for x in credit]),
+                (w.AC_TELL, w.AC_TELLS, actor.tells(actors)),
+            ):
+                row[at] = lists_at + len(lists)
+                row[length] = len(values) // (2 if at == w.AC_CREDIT else 1)
+                lists += values
+            rows += row
+        self.words: Words = np.array([*[0] * first, *rows, *lists], np.int64)
+        self.words[w.RT_DEPTH], self.words[w.RT_ACTORS] = regst_num, len(actors)
+        self.words[w.RT_FIRST], self.words[w.RT_HOME] = first, home
+        self.address = int(self.words.ctypes.data)
+
+    def place(self, tasks: Sequence[int]) -> None:
+        """Where the tasks' words are; the actors' own point to them from now on."""
+        for k, actor in enumerate(self.actors):
+            at = int(self.words[w.RT_FIRST]) + k * w.AC_WORDS
+            self.words[at + w.AC_PLAN] = self.address
+            self.words[at + w.AC_WORDS_AT] = tasks[actor.first]
+
+    @property
+    def ended(self) -> list[bool]:
+        """For each actor, whether Eord has passed it."""
+        first = int(self.words[w.RT_FIRST])
+        rows = range(first, first + len(self.actors) * w.AC_WORDS, w.AC_WORDS)
+        return [bool(self.words[at + w.AC_ENDED]) for at in rows]

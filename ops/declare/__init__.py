@@ -1,0 +1,7 @@
+"""What an op is: how it is declared, recorded and lowered for each device.
+
+Here: the registry (`op`), elementwise declarations, assemblies of pieces, views and changes in
+place, and the few ops that all others are written with (`core`).
+`cpu` and `cuda` make a device's kernels of what an op answers.
+Not here: a family of ops. Those have rooms beside this one, and import it.
+"""

@@ -1,0 +1,201 @@
+"""The ops that the others are written with.
+
+Copying, converting, and summing a gradient back to a broadcast operand's shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.device import Device, as_device
+from flowvm.dtype import DType, as_dtype
+from flowvm.eager.interpreter import Invocation, Node, Operator, call_into, grad_enabled
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentTypeError, ShapeError, Status
+from flowvm.meta import Size, TensorMeta
+from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.elementwise import _apart, record_in_place
+from flowvm.ops.declare.rebase import remember_view
+from flowvm.ops.declare.registry import broadcast_shapes
+from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.ops.declare.transfers import moved
+
+__all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
+
+
+def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
+    kind, expr, raises = out.dtype, "x", codegen.DIVISION_BY_ZERO
+    if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
+        kind = x.dtype.compute
+        expr, raises = "finite(x)", int(Status.NAN_TO_INTEGER)
+    return ScalarLaunch(
+        (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=raises,
+        copy=out.dtype is x.dtype,
+    )  # fmt: skip
+
+
+def _infer_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    (x,) = metas
+    (dtype,) = attrs
+    return _moved(x.dense(dtype), x)
+
+
+def _infer_copy(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    return _moved(metas[0], metas[1])
+
+
+def _lower_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    return _infer_cast(metas, attrs).on_cpu()
+
+
+_cast = Operator(
+    "cast",
+    ("x",),
+    ("out",),
+    _lower_cast,
+    attrs=("dtype",),
+    grad=lambda c, g: (cast(g, c.metas[0].dtype),),
+    infer=_infer_cast,
+)
+_cast_away = Operator("cast", ("x",), ("out",), _lower_cast, attrs=("dtype",), infer=_infer_cast)
+_copy = Operator(
+    "copy",
+    ("x",),
+    ("out",),
+    lambda metas, attrs: _infer_copy(metas, attrs).on_cpu(),
+    grad=lambda c, g: (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),),
+    infer=_infer_copy,
+)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """A dense copy of `x` in `dtype`: floats to integers truncate, anything but zero is True.
+
+    NaN or an infinity that meets an integer dtype is an error where the result is read.
+    """
+    op = _cast if dtype.is_floating_point else _cast_away
+    out: Tensor = op.call(x, dtype)
+    return out
+
+
+@method()
+def clone(x: Tensor) -> Tensor:
+    """A copy of `x`, dense, that gradients flow through."""
+    return cast(x, x._meta.dtype)
+
+
+@method()
+def contiguous(x: Tensor) -> Tensor:
+    """`x` itself if its elements lie in C order, else a copy in which they do."""
+    return x if x._meta.contiguous else cast(x, x._meta.dtype)
+
+
+@method()
+def detach(x: Tensor) -> Tensor:
+    """`x` outside the autograd graph: the same memory, no gradient."""
+    return alias(x, x._meta)
+
+
+@method()
+def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`.
+
+    Neither copies on a device nor between devices block, whatever is asked for.
+    """
+    if not isinstance(source, Tensor):
+        raise ArgumentTypeError(f"copy_: source must be a Tensor, got {type(source).__name__}")
+    if broadcast_shapes(x._meta.shape, source._meta.shape) != tuple(x._meta.shape):
+        raise ShapeError(
+            f"copy_: source of shape {tuple(source.shape)} does not broadcast to {tuple(x.shape)}"
+        )
+    source = _apart(x, moved(source, x._meta.device))
+    pending = record_in_place("copy_", _copy, x, (source,), ())
+    seq = call_into(_copy, (x,), (source,))
+    x.bump()
+    if pending is not None:
+        pending.node.seq = seq
+        pending.finish(x)
+    return x
+
+
+@method()
+def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`x` in another dtype, on another device, or both.
+
+    `x.to(flow.float64)`, `x.to("cpu")`, `x.to(other)`.
+
+    `x` itself if nothing changes and `copy` is not True.
+    """
+    dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+    copy = kwargs.pop("copy", False)
+    kwargs.pop("non_blocking", None)
+    if kwargs:
+        raise ArgumentTypeError(f"to() got an unknown argument {next(iter(kwargs))!r}")
+    for arg in args:
+        if isinstance(arg, Tensor):
+            dtype, device = arg._meta.dtype, arg._meta.device
+        elif isinstance(arg, (str, Device, int)) and not isinstance(arg, bool):
+            device = arg
+        elif arg is not None:
+            dtype = arg
+    wanted = x._meta.dtype if dtype is None else as_dtype(dtype)
+    there = x if device is None else moved(x, as_device(device))
+    return there if wanted is x._meta.dtype and not (copy and there is x) else cast(there, wanted)
+
+
+class _ViewOperator:
+    """Stands for the operator of a view in autograd nodes; no instruction belongs to it."""
+
+    def __init__(self, name: str, grad: Any) -> None:
+        self.name = name
+        self.grad = grad
+
+
+_views: dict[str, _ViewOperator] = {}
+
+
+def view_of(
+    x: Tensor,
+    name: str,
+    meta: TensorMeta,
+    offset: int,
+    grad: Any,
+    attrs: tuple[Any, ...] = (),
+) -> Tensor:
+    """A view of `x`: `meta` on the same memory, `offset` elements further on.
+
+    `grad(c, g)` gives the gradient of `x`, with `c.metas` (x's meta) and `c.attrs`; always the same
+    function for a `name`.
+    """
+    out = alias(x, meta, offset * meta.dtype.itemsize)
+    base = x
+    if x._storage is not None:
+        try:
+            base = x._extra.get("base", x)
+        except AttributeError:
+            base = x
+    out._extra = {"base": base}
+    if grad_enabled():
+        if x._node is not None:
+            op = _views.get(name)
+            if op is None:
+                op = _views[name] = _ViewOperator(name, grad)
+            out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (meta,))
+        if base._node is None or not base._node.is_leaf:
+            remember_view(base, out)
+    return out
+
+
+def sum_to(g: Tensor, shape: Size) -> Tensor:
+    """`g` summed over the dimensions in which an operand of `shape` was broadcast.
+
+    `g` itself if there are none.
+    """
+    if g._meta.shape == shape:
+        return g
+    lead = g._meta.ndim - len(shape)
+    dims = [*range(lead)]
+    dims += [i for i, d in enumerate(shape, lead) if d == 1 and g._meta.shape[i] != 1]
+    summed = g.sum(dims, keepdim=True) if dims else g
+    out: Tensor = summed.reshape(shape)
+    return out

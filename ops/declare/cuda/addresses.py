@@ -1,0 +1,62 @@
+"""Arrays that a kernel makes of addresses that it has read from memory.
+
+`array_at[dtype](address, first, count)` is elements `first` to `first + count - 1` of the
+one-dimensional array of `dtype` that begins at `address`, in global memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic
+
+__all__ = ["array_at"]
+
+KINDS = ("float32", "float64", "int64")
+
+
+def _python(kind: str) -> Any:
+    size = np.dtype(kind).itemsize
+
+    def array(address: int, first: int, count: int) -> Any:
+        raw: Any = (ctypes.c_char * (size * int(count))).from_address(int(address + size * first))
+        return np.frombuffer(raw, kind)
+
+    return array
+
+
+def _define(kind: str) -> Any:
+    def define() -> Any:
+        from llvmlite import ir
+        from numba.cuda import cgutils, types
+
+        element: Any = getattr(types, kind)
+        result = types.Array(element, 1, "C")
+        word = ir.IntType(64)
+
+        def array(typingctx: Any, address: Any, first: Any, count: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                stored = context.get_data_type(element)
+                size = word(context.get_abi_sizeof(stored))
+                begin = builder.add(values[0], builder.mul(values[1], size))
+                place = builder.inttoptr(begin, ir.PointerType(stored, 1))  # global memory
+                made = context.make_array(result)(context, builder)
+                made.data = builder.addrspacecast(place, ir.PointerType(stored))
+                made.nitems, made.itemsize = values[2], size
+                made.shape = cgutils.pack_array(builder, [values[2]])
+                made.strides = cgutils.pack_array(builder, [size])
+                made.meminfo = cgutils.get_null_value(made.meminfo.type)
+                made.parent = cgutils.get_null_value(made.parent.type)
+                return made._getvalue()
+
+            return result(types.int64, types.int64, types.int64), codegen
+
+        return array
+
+    return define
+
+
+array_at = {kind: Intrinsic(_python(kind), _define(kind)) for kind in KINDS}

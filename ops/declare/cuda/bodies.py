@@ -1,0 +1,157 @@
+"""CPU bodies as CUDA kernels, for ops without a rule of their own.
+
+A body works on any range of its units, so a thread takes one unit after another, and neighbouring
+threads take neighbouring units.  Each phase is a step.  A body that counts (of a mut2 op) counts in
+one thread.  A thread that is to have an arena gets its part of scratch memory; that bounds how many
+there are.
+
+What a body finds wrong is a status: it is reported with the details that the thread has left.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numba import types
+
+from flowvm.cuda.compiler.compiling import simulated, status_of, threads
+from flowvm.cuda.launch import (
+    STATUS_AT,
+    Const,
+    CudaLaunch,
+    Details,
+    KernelStep,
+    Operand,
+    Param,
+    Scalar,
+    Scratch,
+    blocks_for,
+)
+from flowvm.eager.interpreter import Operator
+from flowvm.errors import Status
+from flowvm.launch import PHASE_BITS, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.cuda.steps import written
+
+__all__ = ["adapted", "body_kernel", "is_body"]
+
+BLOCK = 128
+MOST_BLOCKS = 1 << 12
+MOST_ARENA = 256 << 20  # bytes of all threads together
+ALIGNED = 256
+DETAILS = 6
+
+Kernel = Callable[..., Any]
+
+
+def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> CudaLaunch:
+    """The body of `launch` as a CUDA launch."""
+    views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
+    names = list(inspect.signature(launch.body).parameters)
+    kernel = body_kernel(
+        launch.body,
+        len(views),
+        "".join("b" if isinstance(c, bool) else "n" for c in launch.consts),
+        op.scalar_kinds,
+        launch.scratch > 0,
+        launch.arena,
+        names[-1] == "details",
+    )
+    before: list[Param] = [Operand(k, view) for k, view in enumerate(views)]
+    before += [Const(c if isinstance(c, float) else int(c)) for c in launch.consts]
+    before += [Scalar(i, "f" if k == "d" else "i") for i, k in enumerate(op.scalar_kinds)]
+    bytes_ = launch.scratch
+    if launch.scratch:
+        before.append(Scratch(0, "uint8", (launch.scratch,)))
+    least = _threads_at_once(launch)
+    if launch.arena:
+        start = -(-bytes_ // ALIGNED) * ALIGNED
+        before.append(Scratch(start, "uint8", (least * launch.arena,)))
+        bytes_ = start + least * launch.arena
+    steps: list[KernelStep] = []
+    if op.unsized:
+        once = (1, 1, 1)
+        params = (*before, Const(-1), Const(0), Details())
+        steps.append(KernelStep(kernel, params, once, once, counts=True))
+    phases = [(launch.units, launch.grain), *launch.phases]
+    for number, (units, _) in enumerate(phases):
+        if units:
+            params = (*before, Const(number << PHASE_BITS), Const(units), Details())
+            block, grid = _grid(units, least)
+            steps.append(KernelStep(kernel, params, grid, block))
+    return CudaLaunch(launch.outputs, tuple(steps), bytes_)
+
+
+def is_body(kernel: Kernel) -> bool:
+    """Whether it is one of ours."""
+    return kernel.__module__ == __name__
+
+
+def _threads_at_once(launch: Launch) -> int:
+    """The most threads that may run, which have a part of the arena each."""
+    most = 2 * threads(BLOCK) if simulated() else BLOCK * MOST_BLOCKS
+    return max(1, min(most, MOST_ARENA // launch.arena)) if launch.arena else most
+
+
+def _grid(units: int, most: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    block = min(threads(BLOCK), most)
+    return (block, 1, 1), blocks_for(min(units, most), block, max(1, most // block))
+
+
+@functools.cache
+def body_kernel(
+    body: Callable[..., Any], arrays: int, consts: str, scalars: str, scratch: bool, arena: int,
+    details: bool,
+) -> Kernel:  # fmt: skip
+    """kernel(arrays..., consts..., scalars..., [scratch], [arena], first, units, details): the body
+    for each of the units from `first` on; where `first` is -1 it counts.
+    """
+    names = [f"a{k}" for k in range(arrays)]
+    given = list(names)
+    for k, kind in enumerate(consts):
+        names.append(f"c{k}")
+        given.append(f"c{k} != 0" if kind == "b" else f"c{k}")
+    names += [f"s{k}" for k in range(len(scalars))]
+    given += [f"s{k}" for k in range(len(scalars))]
+    names += ["scratch"] * scratch + ["arena"] * bool(arena)
+    given += ["scratch"] * scratch + ["mine"] * bool(arena)
+    mine = [f"mine = arena[thread * {arena} : (thread + 1) * {arena}]"] if arena else []
+    local = [f"local = cuda.local.array({DETAILS}, int64)", "local[:] = 0"] if details else []
+    unit = ", ".join([*given, "u", "u + 1", *(["local"] * details)])
+    both = ", ".join([*given, "-1", "-1", *(["details[:6]"] * details)])
+    lines = [
+        f"def on_units({', '.join(names)}, first, units, details):",
+        "    thread, step = cuda.grid(1), cuda.gridsize(1)",
+        *(f"    {line}" for line in (*mine, *local)),
+        *(_counting(both) if details else []),
+        "    for u in range(first + thread, first + units, step):",
+        f"        status = status_of(body, ({unit},), RAISED)",
+        "        if status != 0:",
+        *([f"            for k in range({DETAILS}):", "                details[k] = local[k]"]
+          if details else []),
+        "            cuda.threadfence_system()",
+        f"            details[{STATUS_AT}] = status",
+        "            return",
+    ]  # fmt: skip
+    text = "\n".join(lines)
+    space = {
+        "body": body, "status_of": status_of, "int64": types.int64,
+        "RAISED": int(Status.INVALID_VALUE),
+    }  # fmt: skip
+    arguments = (body, arrays, consts, scalars, scratch, arena, details)
+    made = written(text, "on_units", space, f"{__name__}:body_kernel", *arguments)
+    made.__name__ = made.__qualname__ = body.__name__
+    return made
+
+
+def _counting(passed: str) -> Sequence[str]:
+    return [
+        "    if first < 0:",
+        f"        status = status_of(body, ({passed},), RAISED)",
+        "        if status != 0:",
+        f"            details[{STATUS_AT}] = status",
+        "        return",
+    ]

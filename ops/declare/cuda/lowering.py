@@ -1,0 +1,274 @@
+"""From an op and its metas to the VM's Invocation on a CUDA device.
+
+`launch_of` finds the op's CudaLaunch: by its rule (`cuda=` in its declaration), or from what its
+`infer` answers, for scalars, assemblies and bodies.  `lower` compiles and loads the kernels and
+writes the steps as layout words, which `flowvm.vm.workers.steps` takes at every call:
+
+    word 0, the number of steps; the steps, each STEP_FIRST words, its template, its patches; then
+    numbers that are passed by address
+
+An array is passed as Numba lays it out: meminfo and parent (0), elements, bytes of one, address,
+shape, strides in bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.cuda.compiler.compiling import signature_of
+from flowvm.cuda.driver import driver as drivers
+from flowvm.cuda.driver.runtime import Runtime
+from flowvm.cuda.driver.streams import need_cublas, streams
+from flowvm.cuda.launch import (
+    Address,
+    Const,
+    CudaLaunch,
+    Details,
+    KernelStep,
+    LibraryStep,
+    Operand,
+    Scalar,
+    Scratch,
+    StreamWord,
+    itemsize_of,
+)
+from flowvm.device import Device
+from flowvm.eager.interpreter import Invocation, Operator, device_of
+from flowvm.errors import CompileError, DeviceError
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.assembly import Assembly
+from flowvm.ops.declare.cuda.bodies import adapted, is_body
+from flowvm.ops.declare.cuda.copies import assembly
+from flowvm.ops.declare.cuda.elementwise import scalars
+from flowvm.ops.declare.cuda.placing import placed, reports
+from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.vm.machine import layout as w
+from flowvm.vm.workers.steps import take_steps
+
+__all__ = ["launch_of", "layout_of", "lower", "lower_task"]
+
+STREAM_WORDS = {"stream": w.B_STREAM, "cublas": w.B_CUBLAS}
+Layout = np.ndarray[Any, np.dtype[np.int64]]
+Patch = tuple[int, int, int]  # of a template: which word, its source, what is added
+
+
+def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    """What a call of `op` comes down to on the device of its tensors."""
+    launch, pack = _launched(op, metas, attrs)
+    return _invocation(op, device_of(metas, attrs), launch, pack)
+
+
+def lower_task(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], live: Sequence[bool]
+) -> tuple[Invocation, bool]:
+    """What it comes down to as a task of a graph, with these of its scalars live, and whether it
+    reports to a line; its arguments are those of `flowvm.ops.declare.cuda.placing`.
+    """
+    launch, pack = _launched(op, metas, attrs)
+    task = placed(launch, len(op.outputs) + len(op.inputs), live)
+    return _invocation(op, device_of(metas, attrs), task, pack), reports(launch)
+
+
+def layout_of(steps: Sequence[KernelStep], operands: int, device: Device, name: str) -> Layout:
+    """The layout words of steps that are no op's."""
+    return _Words(streams(device.index or 0).runtime, operands, name).of(steps)
+
+
+def _invocation(op: Operator, device: Device, launch: CudaLaunch, pack: str) -> Invocation:
+    operands = len(op.outputs) + len(op.inputs)
+    of = streams(device.index or 0)
+    if any(isinstance(s, LibraryStep) and s.name.startswith("cublas") for s in launch.steps):
+        need_cublas(of.compute)  # which also fills in the addresses
+    words = _Words(of.runtime, operands, op.name).of(launch.steps)
+    return Invocation(
+        launch.outputs, _kernel(), words, 1, 1, launch.scratch, pack[::-1], stream=of.compute
+    )
+
+
+def launch_of(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+    """The steps that `op` takes on CUDA; DeviceError where it has no kernel there."""
+    return _launched(op, metas, attrs)[0]
+
+
+def _launched(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> tuple[CudaLaunch, str]:
+    """The launch, and the struct codes of the call's numbers where they depend on the call."""
+    if op.infer is None:
+        raise _missing(op.name, "it is made for the CPU")
+    inferred = op.infer(metas, attrs)
+    if op.cuda:
+        rule = op.cuda if callable(op.cuda) else _rule(op.cuda)
+        return rule(inferred, metas, attrs), ""
+    match inferred:
+        case ScalarLaunch():
+            return scalars(inferred), inferred.pack
+        case Assembly():
+            return assembly(inferred), ""
+        case Launch():
+            return adapted(op, inferred, metas), ""
+    raise _missing(op.name, f"it answers a {type(inferred).__name__}")
+
+
+def _missing(name: str, why: str) -> DeviceError:
+    return DeviceError(f"{name} has no CUDA kernel yet ({why}); compute it on the CPU: x.cpu()")
+
+
+@functools.cache
+def _rule(path: str) -> Callable[[Any, Any, Any], CudaLaunch]:
+    module, _, name = path.partition(":")
+    found: Callable[[Any, Any, Any], CudaLaunch] = getattr(importlib.import_module(module), name)
+    return found
+
+
+@functools.cache
+def _kernel() -> int:
+    return jit.native(take_steps, "int32(int64, int64, int64, int64, int64)")
+
+
+class _Words:
+    """Layout words of the steps of an op with so many operands."""
+
+    def __init__(self, device: Runtime, operands: int, name: str) -> None:
+        self.device = device
+        self.operands = operands
+        self.name = name
+        self.template: list[int] = []
+        self.patches: list[Patch] = []
+
+    def of(self, steps: Sequence[KernelStep | LibraryStep]) -> Layout:
+        made = [self._step(step) for step in steps]
+        constants: list[int] = []  # numbers passed by address, behind the steps
+        start = 1 + sum(len(words) for words, _ in made)
+        for words, numbers in made:
+            for at in numbers:  # the patch's source has the number's bits until it has a place
+                place = start + len(constants)
+                constants.append(words[at])
+                words[at] = w.SOURCE_HERE | place << w.SOURCE_SHIFT
+        flat = [word for words, _ in made for word in words]
+        return np.array([len(made), *flat, *constants], np.int64)
+
+    def _step(self, step: KernelStep | LibraryStep) -> tuple[list[int], list[int]]:
+        """A step's words, and where among them are bits of numbers that are passed by address."""
+        self.template, self.patches = [], []
+        numbers: list[int] = []
+        if isinstance(step, KernelStep):
+            for param in step.params:
+                self._parameter(param)
+            head = self._kernel_head(step)
+            most, what = w.PARAM_WORDS, getattr(step.kernel, "__name__", "a kernel")
+        else:
+            for argument in step.params:
+                self._argument(argument, numbers)
+            head = self._library_head(step)
+            most, what = w.CALL_WORDS, step.name
+        if len(self.template) > most:
+            raise DeviceError(f"{self.name}: {what} takes {most} words, not {len(self.template)}")
+        first = w.STEP_FIRST + len(self.template)
+        words = [*head, *self.template, *(word for patch in self.patches for word in patch)]
+        words[w.STEP_LENGTH] = len(words)
+        return words, [first + 3 * number + 1 for number in numbers]
+
+    def _head(self, step: KernelStep | LibraryStep, kind: int, function: int) -> list[int]:
+        head = [0] * w.STEP_FIRST
+        head[w.STEP_KIND], head[w.STEP_COUNTS] = kind, int(step.counts)
+        head[w.STEP_FUNCTION] = function
+        head[w.STEP_WORDS], head[w.STEP_PATCHES] = len(self.template), len(self.patches)
+        return head
+
+    def _kernel_head(self, step: KernelStep) -> list[int]:
+        try:
+            handle = self.device.function(step.kernel, signature_of(step), step.shared)
+        except CompileError as error:
+            if not is_body(step.kernel):
+                raise
+            raise _missing(self.name, "its CPU body cannot be compiled for CUDA") from error
+        head = self._head(step, w.STEP_KERNEL, handle)
+        head[w.STEP_GRID : w.STEP_GRID + 3] = step.grid
+        head[w.STEP_BLOCK : w.STEP_BLOCK + 3] = step.block
+        head[w.STEP_SHARED] = step.shared
+        return head
+
+    def _library_head(self, step: LibraryStep) -> list[int]:
+        address = int(drivers.table()[drivers.INDEX[step.name]])
+        return self._head(step, w.STEP_CALL, address)
+
+    # --- parameters ---------------------------------------------------------------------------
+
+    def _parameter(self, param: Any) -> None:
+        match param:
+            case Operand(k, view, offset):
+                self._array(view.dtype.itemsize, view.shape, view.strides, _argument(k), offset)
+            case Scratch(offset, dtype, shape):
+                self._array(itemsize_of(dtype), shape, None, w.SOURCE_SCRATCH, offset)
+            case Details():
+                self._array(8, (w.LINE_WORDS,), None, w.SOURCE_LINE, 0)
+            case _:
+                self._word(param)
+
+    def _array(
+        self,
+        itemsize: int,
+        shape: Sequence[int],
+        strides: Sequence[int] | None,
+        source: int,
+        offset: int,
+    ) -> None:
+        if strides is None:
+            strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        self.template += [0, 0, math.prod(shape), itemsize]
+        self._patched(source, offset)
+        self.template += [*shape, *(s * itemsize for s in strides)]
+
+    def _word(self, param: Any) -> None:
+        match param:
+            case Const(value):
+                self.template.append(_bits(value))
+            case Scalar(i, _):
+                self._patched(_argument(self.operands + i), 0)
+            case Address(k, offset):
+                self._patched(_argument(k), offset)
+            case _:
+                raise TypeError(f"{self.name}: {param!r} is no parameter of a kernel")
+
+    def _argument(self, param: Any, numbers: list[int]) -> None:
+        """An argument of a library function."""
+        match param:
+            case Operand(k, _, offset):
+                self._patched(_argument(k), offset)
+            case Scratch(offset, _, _):
+                self._patched(w.SOURCE_SCRATCH, offset)
+            case StreamWord(name):
+                self._patched(w.SOURCE_BLOCK | STREAM_WORDS[name] << w.SOURCE_SHIFT, 0)
+            case ("&f64" | "&f32" as kind, value):
+                numbers.append(len(self.patches))
+                self._patched(_bits(value) if kind == "&f64" else _bits_of_single(value), 0)
+            case _:
+                self._word(param)
+
+    def _patched(self, source: int, added: int) -> None:
+        self.patches.append((len(self.template), source, added))
+        self.template.append(0)
+
+
+def _argument(k: int) -> int:
+    return w.SOURCE_ARG | k << w.SOURCE_SHIFT
+
+
+def _bits(value: int | float) -> int:
+    if isinstance(value, float):
+        return int(struct.unpack("<q", struct.pack("<d", value))[0])
+    return int(value)
+
+
+def _bits_of_single(value: float) -> int:
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])

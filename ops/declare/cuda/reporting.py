@@ -1,0 +1,23 @@
+"""How a kernel says that data cannot be used: details first, then the status.
+
+Several threads may; any of them is right, and the instruction fails with what is there in the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda
+
+from flowvm.cuda.launch import STATUS_AT
+
+__all__ = ["OUTSIDE", "report"]
+
+OUTSIDE = 1  # flowvm.errors.Status.INDEX_OUT_OF_RANGE: index, size, dimension
+
+
+def report(details: Any, status: int, a: int, b: int, c: int) -> None:
+    """Fail the instruction with `status` and these details."""
+    details[0], details[1], details[2] = a, b, c
+    cuda.threadfence_system()
+    details[STATUS_AT] = status

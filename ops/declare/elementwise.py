@@ -1,0 +1,475 @@
+"""Elementwise ops: the scalar expression is written once, everything else is made here.
+
+    add = elementwise("add", "x + y", types="promote", grad=lambda c, g: (sum_to(g, ...), ...))
+
+gives a function on tensors and Python numbers with broadcasting and type promotion, its `out=`
+form, the in-place form `add.into`, the kernel for every mixture of dtypes and strides, and the
+gradient's node.  A Python number is a dynamic scalar: another value is not another kernel.
+
+`types` says in what the expression computes and what it gives:
+
+    promote   the result type of the arguments, for both
+    number    the same, but a bool tensor among the arguments is an error
+    float     the same, but integers and bools compute as the default dtype
+    bool      computes in the result type, gives bool
+    logical   like bool, but every argument is first taken as true or false
+    int       the result type, which must not be a floating point one
+
+Long because one object is all forms of an op: tensors, numbers, `out=`, in place, gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.config import config, say
+from flowvm.dtype import (
+    DType,
+    bool_,
+    can_cast,
+    get_default_dtype,
+    int64,
+    result_type_of,
+)
+from flowvm.eager.interpreter import Node, Operator, call_into, grad_enabled
+from flowvm.eager.live import Live, freeze, plain_type
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    AutogradError,
+    DTypeError,
+    FlowError,
+    ShapeError,
+)
+from flowvm.meta import Size, TensorMeta
+from flowvm.ops.declare.rebase import check_base, rebase
+from flowvm.ops.declare.registry import _operators, broadcast_shapes
+from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.ops.declare.transfers import together
+from flowvm.vm.engine.tracebacks import cut
+
+__all__ = ["Elementwise", "elementwise", "record_in_place"]
+
+NUMBERS = (bool, int, float, np.generic)
+TYPES = ("promote", "number", "float", "bool", "logical", "int")
+
+
+class Elementwise:
+    """An elementwise op; calling it is the op.
+
+    Attributes: `name`, `call` (fast, tensors only), `into`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        expr: str,
+        args: dict[str, str],
+        types: str,
+        saves: tuple[str, ...],
+        grad: Callable[..., Any] | None,
+    ) -> None:
+        self.__name__ = self.name = name
+        self.expr, self.args, self.types = expr, args, types
+        pairs = [s.partition(" for ") for s in saves]
+        self.saves, self.grad = tuple(s for s, _, _ in pairs), grad
+        self.saved_for = {s: whom for s, _, whom in pairs if whom}
+        self.variants: dict[str, Operator] = {}
+        self.operator = self._variant("t" * len(args))
+        self.call = self.operator.call
+        _operators[self.call] = self.operator
+
+    # --- calling ------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
+        """The op on tensors and Python numbers; `out` is an existing tensor for the result."""
+        if out is None:
+            try:
+                return self.call(*args)
+            except FlowError as error:
+                cut(error)
+                raise
+        if len(args) != len(self.args):
+            raise self._wrong_count(args)
+        if any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out)) and grad_enabled():
+            raise AutogradError(
+                f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use "
+                f"flow.no_grad()"
+            )
+        return self.into(out, *args)
+
+    def into(self, out: Tensor, *args: Any) -> Tensor:
+        """Write the result into `out`, which may be one of the arguments: the in-place form.
+
+        ShapeError unless `out` has the result's shape, DTypeError if the result's category does not
+        fit it.
+        """
+        if not isinstance(out, Tensor):
+            raise ArgumentTypeError(f"{self.name}: out must be a Tensor, got {type(out).__name__}")
+        pattern, tensors, numbers, kinds = self._sorted(args)
+        if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
+            tensors = self._fitting(pattern, tensors, numbers, kinds)
+        variant = self._variant(pattern)
+        tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
+        node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
+        seq = call_into(variant, (out,), tensors, kinds, numbers)
+        out.bump()
+        if node is not None:
+            node.node.seq = seq
+            node.finish(out)
+        return out
+
+    def _wrong_count(self, args: Sequence[Any]) -> ArgumentTypeError:
+        return ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
+
+    def _sorted(self, args: Sequence[Any]) -> tuple[str, tuple[Tensor, ...], Any, tuple[type, ...]]:
+        pattern = "".join("t" if isinstance(a, Tensor) else "s" for a in args)
+        if len(args) != len(self.args):
+            raise self._wrong_count(args)
+        if "t" not in pattern:
+            raise ArgumentTypeError(
+                f"{self.name} needs a Tensor among its arguments, got "
+                + ", ".join(type(a).__name__ for a in args)
+            )
+        numbers = []
+        for name, a in zip(self.args, args, strict=True):
+            if isinstance(a, Tensor):
+                continue
+            if isinstance(a, Live):
+                a = freeze(a)
+            if not isinstance(a, NUMBERS):
+                hint = "; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else ""
+                raise ArgumentTypeError(
+                    f"{self.name}: argument {name!r} must be a Tensor or a number, "
+                    f"got {type(a).__name__}{hint}"
+                )
+            numbers.append(a.item() if isinstance(a, np.generic) else a)
+        kinds = tuple(plain_type(n) for n in numbers)
+        return pattern, tuple(a for a in args if isinstance(a, Tensor)), tuple(numbers), kinds
+
+    def _with_numbers(self, *args: Any) -> Any:
+        """A call's fallback: None if all are tensors of one device, else the call with numbers as
+        scalars, and with 0-d tensors of the CPU where the others are.
+        """
+        kind = type(args[-1])  # first what is most common, x + 1.5: it is on the path of every call
+        simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
+        if simple and len(args) == 2 and isinstance(args[0], Tensor):
+            return self._variant("ts").call(args[0], kind, args[1])
+        if all(isinstance(a, Tensor) for a in args):
+            moved = together(args)
+            return None if moved is args else self.call(*moved)
+        pattern, tensors, numbers, kinds = self._sorted(args)
+        tensors = together(tensors)
+        if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
+            tensors = self._fitting(pattern, tensors, numbers, kinds)
+        return self._variant(pattern).call(*tensors, *kinds, *numbers)
+
+    def _fitting(
+        self,
+        pattern: str,
+        tensors: tuple[Tensor, ...],
+        numbers: Sequence[Any],
+        kinds: tuple[type, ...],
+    ) -> tuple[Tensor, ...]:
+        """The tensors in a dtype that holds the numbers.
+
+        Comparisons widen to int64, other ops raise ArgumentError.
+        """
+        compute, _ = self.types_of(pattern, [t._meta for t in tensors], kinds)
+        compares = self.types == "bool"
+        number = iter(numbers)
+        for name, p, dtype in zip(self.args, pattern, compute, strict=True):
+            value = next(number) if p == "s" else 0
+            if dtype.category != 1 or isinstance(value, float):
+                continue
+            bound = 1 << 8 * dtype.itemsize - dtype.is_signed
+            lowest = 0 if compares and not dtype.is_signed else -bound
+            if lowest <= value < bound:
+                continue
+            if not compares or not -(1 << 63) <= value < 1 << 63:
+                raise ArgumentError(
+                    f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that "
+                    f"these arguments compute in; convert a tensor to a wider one"
+                )
+            tensors = tuple(t.to(int64) for t in tensors)
+        return tensors
+
+    # --- variants: which arguments are tensors, which are numbers -------------------------------
+
+    def _variant(self, pattern: str) -> Operator:
+        found = self.variants.get(pattern)
+        if found is None:
+            found = self.variants[pattern] = self._make(pattern)
+        return found
+
+    def _make(self, pattern: str) -> Operator:
+        tensors = [n for n, p in zip(self.args, pattern, strict=True) if p == "t"]
+        numbers = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
+        grad = self.grad
+        if grad is not None and numbers:
+            grad = self._partial_grad(pattern, grad)
+        made = Operator(
+            name=self.name,
+            inputs=tuple(tensors),
+            outputs=("out",),
+            lower=lambda metas, attrs: self._infer(pattern, metas, attrs).on_cpu(),
+            infer=lambda metas, attrs: self._infer(pattern, metas, attrs),
+            attrs=tuple(f"{n}_type" for n in numbers),
+            scalars=tuple(numbers),
+            saves=self._kept(tensors),
+            grad=grad,
+            form=(self, pattern),
+            aliases=True,
+        )
+        if not numbers:
+            made.fallback = self._with_numbers
+        return made
+
+    def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:
+        """What is saved when only `tensors` are tensors: nothing for the gradient of a number."""
+        return tuple(
+            s
+            for s in self.saves
+            if (s == "out" or s in tensors) and self.saved_for.get(s, tensors[0]) in tensors
+        )
+
+    def _partial_grad(self, pattern: str, grad: Callable[..., Any]) -> Callable[..., Any]:
+        """The gradient when some arguments are numbers: they stand where tensors would."""
+
+        def partial(c: Any, *gradients: Any) -> tuple[Any, ...]:
+            results = grad(_Numbered(self, pattern, c), *gradients)
+            return tuple(r for r, p in zip(results, pattern, strict=True) if p == "t")
+
+        return partial
+
+    # --- inference ----------------------------------------------------------------------------
+
+    def types_of(
+        self, pattern: str, metas: Sequence[TensorMeta], kinds: Sequence[type]
+    ) -> tuple[list[DType], DType]:
+        """The dtype each argument is computed in, and the result's."""
+        tensor, number = iter(metas), iter(kinds)
+        facts: list[tuple[DType, bool] | type] = []
+        voters = []
+        for (_, rule), p in zip(self.args.items(), pattern, strict=True):
+            meta = next(tensor) if p == "t" else None
+            fact = (meta.dtype, meta.ndim == 0) if meta is not None else next(number)
+            facts.append(fact)
+            if rule == "":
+                voters.append(fact)
+        common = result_type_of(*voters)
+        if self.types == "float" and not common.is_floating_point:
+            common = get_default_dtype()
+        if self.types == "number" and any(m.dtype is bool_ for m in metas):
+            raise DTypeError(
+                f"{self.name} of a bool tensor is not defined; logical_not, logical_xor or "
+                f".to(flow.int64) may be meant"
+            )
+        if self.types == "int" and common.is_floating_point:
+            raise DTypeError(f"{self.name} is for integers and bools, got {common.name}")
+        computing = bool_ if self.types == "logical" else common
+        compute = [bool_ if rule == "bool" else computing for rule in self.args.values()]
+        return compute, bool_ if self.types in ("bool", "logical") else common
+
+    def _infer(
+        self, pattern: str, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]
+    ) -> ScalarLaunch:
+        count = pattern.count("t")
+        into = metas[0] if len(metas) > count else None
+        inputs = metas[-count:]
+        compute, result = self.types_of(pattern, inputs, kinds)
+        shape = Size(broadcast_shapes(*(m.shape for m in inputs)))
+        if into is None:
+            out = TensorMeta.of(shape, result, inputs[0].device, _kept_stride(shape, inputs))
+        else:
+            out = into
+            self._fits(out, shape, result)
+        tensor, number, inner, pack = iter(inputs), iter(kinds), [], ""
+        for p, c in zip(pattern, compute, strict=True):
+            if p == "t":
+                inner.append(next(tensor).dtype.name)
+            else:
+                real = c.is_floating_point or issubclass(next(number), float)
+                inner.append("float64" if real else "int64")
+                pack += "d" if real else "q"
+        scalars = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
+        if config.debug >= 4:
+            types = ", ".join(
+                f"{n} {given} as {c.name}"
+                for n, given, c in zip(self.args, inner, compute, strict=True)
+            )
+            say(4, f"kernel of {self.name}: out {out.dtype.name} = {self.expr}  of {types}")
+        return ScalarLaunch(
+            (out,), inputs, self.expr, tuple(self.args), tuple(inner),
+            tuple(c.compute.name for c in compute),
+            tuple(scalars), pack,
+        )  # fmt: skip
+
+    def _fits(self, out: TensorMeta, shape: Size, result: DType) -> None:
+        if out.shape != shape:
+            raise ShapeError(
+                f"{self.name}: the result has shape {tuple(shape)}, and is to go into a tensor of "
+                f"shape {tuple(out.shape)}"
+            )
+        if not can_cast(result, out.dtype):
+            raise DTypeError(
+                f"{self.name}: the result is {result.name} and cannot go into a {out.dtype.name} "
+                f"tensor"
+            )
+
+
+class _Numbered:
+    """`c` for a gradient function when some arguments were numbers."""
+
+    def __init__(self, op: Elementwise, pattern: str, c: Any) -> None:
+        count = pattern.count("s")
+        numbers = dict(
+            zip(
+                [n for n, p in zip(op.args, pattern, strict=True) if p == "s"],
+                c.attrs[count:],
+                strict=True,
+            )
+        )
+        tensor_names = [n for n, p in zip(op.args, pattern, strict=True) if p == "t"]
+        kept = dict(zip(op._kept(tensor_names), c.saved, strict=True))
+        metas, needs = iter(c.metas), iter(c.needs)
+        self.saved = tuple(kept[s] if s in kept else numbers.get(s) for s in op.saves)
+        self.metas = tuple(next(metas) if p == "t" else None for p in pattern)
+        self.needs = tuple(next(needs) if p == "t" else False for p in pattern)
+        self.attrs = c.attrs
+        self.out_metas = c.out_metas
+
+
+def _kept_stride(shape: Size, inputs: Sequence[TensorMeta]) -> tuple[int, ...] | None:
+    """PyTorch's memory format of a result: the inputs', if they have no gaps and agree."""
+    full = [m for m in inputs if m.shape == shape]
+    if not full or full[0].contiguous or any(m.stride != full[0].stride for m in full):
+        return None
+    step = 1
+    for s, d in sorted(zip(full[0].stride, shape, strict=True)):
+        if d != 1 and s != step:
+            return None
+        step *= d
+    return full[0].stride
+
+
+def _apart(out: Tensor, t: Tensor) -> Tensor:
+    """`t`, or a copy of it if it shares memory with `out` in some other arrangement."""
+    if t._storage is None or t._storage is not out._storage or t is out:
+        return t
+    same = t._meta.stride == out._meta.stride and t._meta.shape == out._meta.shape
+    if t._ref == out._ref and same:
+        return t
+    copy: Tensor = t.clone()
+    return copy
+
+
+class _InPlace:
+    """An in-place call that is to be recorded: `finish` gives the tensor its new node."""
+
+    def __init__(self, node: Node, saves_out: int | None) -> None:
+        self.node = node
+        self.saves_out = saves_out
+
+    def finish(self, out: Tensor) -> None:
+        if self.saves_out is not None:
+            saved = list(self.node._saved or ())
+            saved.insert(self.saves_out, alias(out, out._meta))
+            versions = list(self.node.versions)
+            versions.insert(self.saves_out, out.version)
+            self.node._saved, self.node.versions = tuple(saved), tuple(versions)
+        rebase(out, self.node)
+
+
+def record_in_place(
+    name: str, op: Operator, out: Tensor, tensors: tuple[Tensor, ...], attrs: tuple[Any, ...]
+) -> _InPlace | None:
+    """Before an in-place change of `out`: the node it will have, or None when nothing is recorded.
+
+    AutogradError for a leaf that requires grad and for views of one, and where views could not
+    learn of the change.
+    """
+    if not grad_enabled():
+        return None
+    if out._node is None and all(t._node is None for t in tensors):
+        if out._storage is not None:
+            check_base(name, out)
+        return None
+    if out._node is not None and out._node.is_leaf:
+        raise AutogradError(
+            f"{name}: a leaf tensor that requires grad cannot be changed in place; do it under "
+            f"flow.no_grad(), or on a clone()"
+        )
+    if not out._meta.dtype.is_floating_point:
+        return None
+    check_base(name, out)
+    if op.grad is None:
+        raise AutogradError(
+            f"{name} has no gradient, so it cannot change a tensor that requires grad"
+        )
+    saved, versions, saves_out = [], [], None
+    by_name = dict(zip(op.inputs, tensors, strict=True))
+    for i, s in enumerate(op.saves):
+        if s == "out":
+            saves_out = i
+            continue
+        t = by_name[s]
+        if t is out or (t._storage is not None and t._storage is out._storage):
+            old = t
+            t = old.detach().clone()
+            t._node = old._node  # what it was is what the gradient's gradient goes to
+        saved.append(t)
+        versions.append(t.version)
+    node = Node(
+        op,
+        tuple(t._node for t in tensors),
+        tuple(saved),
+        tuple(versions),
+        tuple(t._meta for t in tensors),
+        attrs,
+        (out._meta,),
+    )
+    return _InPlace(node, saves_out)
+
+
+def elementwise(
+    name: str,
+    expr: str,
+    *,
+    args: str = "",
+    types: str = "promote",
+    saves: str = "",
+    grad: Callable[..., Any] | None = None,
+    doc: str = "",
+) -> Elementwise:
+    """Declare an elementwise op.
+
+    name    its name in messages and traces
+    expr    Python expression over the arguments and the functions of `flowvm.ops.scalar.functions`
+    args    "x, y" (default: as many of x, y, z as `expr` mentions); "mask: bool" is taken as true
+            or false and has no say in the result type
+    types   see the module
+    saves   names among the arguments and "out" that `grad` gets as `c.saved` (a number stands where
+            one was given); "x for y": x is needed for y's gradient alone, and not saved (None)
+            where y is a number
+    grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast
+            arguments: pass the gradient through `sum_to`.
+    """
+    if types not in TYPES:
+        raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
+    if not args:
+        used = compile(expr, name, "eval").co_names
+        args = ", ".join(n for n in ("x", "y", "z") if n in used)
+    rules = {}
+    for part in args.split(","):
+        arg, _, rule = part.partition(":")
+        rules[arg.strip()] = rule.strip()
+    made = Elementwise(
+        name, expr, rules, types, tuple(s.strip() for s in saves.split(",") if s.strip()), grad
+    )
+    made.__doc__ = doc
+    return made

@@ -1,0 +1,142 @@
+"""Changes in place and views: after one, every tensor on the memory leads to it in the graph.
+
+A view and its base are one memory and two places in the graph. A change through a view becomes a
+change of the base, `copy_slices`, of which the view is then a view again; and after any change, the
+other views that are still alive are made views of the base as it is now. Each is described by what
+it shows of the base's memory, `as_strided`, however it came about.
+
+A base knows its views by weak references, in its `extra()["views"]`. Views of a leaf that requires
+grad are left out: it cannot be changed in place while gradients are recorded.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.interpreter import Node
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import AutogradError
+from flowvm.meta import TensorMeta
+from flowvm.vm.machine import layout as w
+
+__all__ = ["check_base", "rebase", "remember_view"]
+
+
+def remember_view(base: Tensor, view: Tensor) -> None:
+    """Let `base` know of a view of it."""
+    views = base.extra().setdefault("views", [])
+    count = len(views)
+    if count >= 16 and not count & (count - 1):  # at 16, 32, 64, ... those that are gone go
+        views[:] = [r for r in views if r() is not None]
+    views.append(weakref.ref(view))
+
+
+def check_base(name: str, out: Tensor) -> None:
+    """AutogradError unless a change of `out` in place can be recorded for all on its memory."""
+    base: Tensor = out.extra().get("base", out)
+    if base is not out:
+        if base._node is not None and base._node.is_leaf:
+            raise AutogradError(
+                f"{name}: a view of a leaf tensor that requires grad cannot be changed in place; "
+                f"do "
+                f"it under flow.no_grad(), or on a clone()"
+            )
+        if out._node is None and base._node is not None:
+            raise AutogradError(
+                f"{name}: this view was made under no_grad, its base requires grad, and it is to "
+                f"be "
+                f"changed in place outside; make the view where gradients are recorded, or detach()"
+            )
+    if (
+        not base._meta.contiguous
+        and base._node is not None
+        and (base is not out or _living(base, out))
+    ):
+        raise AutogradError(
+            f"{name}: a change in place of memory that views share is recorded for contiguous "
+            f"tensors only, and the base has strides {base._meta.stride}; work on a clone()"
+        )
+
+
+def rebase(out: Tensor, node: Any) -> None:
+    """Give `out`, which was changed in place, its new node, and all on its memory theirs."""
+    base: Tensor = out.extra().get("base", out)
+    if base is out:
+        out._node = node
+    else:
+        attrs = _shown(out, base)
+        base._node = Node(
+            _copy_slices, (base._node, node), (), (), (base._meta, out._meta), attrs, (base._meta,)
+        )
+        _show(out, base)
+    for view in _living(base, out):
+        _show(view, base)
+
+
+def _living(base: Tensor, out: Tensor) -> list[Tensor]:
+    found = [r() for r in base.extra().get("views", ())]
+    return [v for v in found if v is not None and v is not out]
+
+
+def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:
+    """What a view shows of its base: sizes, strides, and the elements before the first."""
+    offset = ((view._ref - base._ref) >> w.STORAGE_BITS) // base._meta.dtype.itemsize
+    return tuple(view._meta.shape), view._meta.stride, offset
+
+
+def _show(view: Tensor, base: Tensor) -> None:
+    attrs = _shown(view, base)
+    view._node = Node(_as_strided, (base._node,), (), (), (base._meta,), attrs, (view._meta,))
+
+
+def _positions(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
+    size, stride, offset = attrs
+    whole = np.arange(meta.numel)[offset:]
+    return np.lib.stride_tricks.as_strided(whole, size, [8 * s for s in stride]).reshape(-1)
+
+
+def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """The gradient of the base: the view's, at its elements."""
+    from flowvm.eager.reading import adopt_array
+    from flowvm.ops.declare.recording import filled_of
+    from flowvm.ops.places.scatter import index_add
+
+    (meta,) = c.metas
+    zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
+    at = adopt_array(np.array(_positions(meta, c.attrs))).to(device=meta.device)
+    return (index_add(zeros, 0, at, g.reshape(-1)).reshape(meta.shape),)
+
+
+def _copy_slices_grad(c: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The base keeps its gradient outside the view, and the view gets its part."""
+    from flowvm.eager.reading import adopt_array
+
+    meta, part = c.metas
+    at = _positions(meta, c.attrs)
+    kept = taken = None
+    if c.needs[0]:
+        mask = np.zeros(meta.numel, np.bool_)
+        mask[at] = True
+        outside = adopt_array(mask.reshape(meta.shape)).to(device=meta.device)
+        kept = g.masked_fill(outside, 0)
+    if c.needs[1]:
+        places = adopt_array(np.array(at)).to(device=meta.device)
+        taken = g.reshape(-1).index_select(0, places)
+        taken = taken.reshape(part.shape)
+    return kept, taken
+
+
+class _Slices:
+    """Stands for an operator in nodes; no instruction belongs to it."""
+
+    outputs = saves = ()
+
+    def __init__(self, name: str, grad: Any) -> None:
+        self.name, self.grad = name, grad
+
+
+_as_strided = _Slices("as_strided", _as_strided_grad)
+_copy_slices = _Slices("copy_slices", _copy_slices_grad)

@@ -1,0 +1,155 @@
+"""What ops made of several instructions, or of none, are written with.
+
+A view issues nothing and `cat` issues one copy a tensor: no `Operator` stands for them, but
+backward wants one node.  A `Recorded` is that node's operator; `record` gives a finished tensor its
+node.  Here too are the tensors that such ops start from, empty or filled, and the one rule for
+dimensions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.dtype import DType
+from flowvm.eager.interpreter import Invocation, Node, Operator, grad_enabled
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError, OutOfRangeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.assembly import Assembly
+from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.vm.engine.engine import no_op
+from flowvm.vm.watch.peek import issued
+
+__all__ = ["Recorded", "empty_of", "filled_of", "need_tensor", "record", "wrap_dim", "wrap_dims"]
+
+
+class Recorded:
+    """Stands for the operator in autograd nodes of ops that are no single instruction.
+
+    `inputs` and `saves` are names, as an Operator has them; `grad(c, *gradients)` likewise.
+    """
+
+    def __init__(
+        self, name: str, grad: Callable[..., Any], inputs: Sequence[str] = (), saves: str = ""
+    ) -> None:
+        self.name = name
+        self.grad = grad
+        self.inputs = tuple(inputs)
+        self.saves = tuple(s.strip() for s in saves.split(",") if s.strip())
+
+
+def record(
+    op: Recorded,
+    inputs: Sequence[Tensor],
+    out: Tensor,
+    attrs: tuple[Any, ...] = (),
+    saved: Sequence[Tensor] = (),
+) -> Tensor:
+    """Give `out` the node of `op` on `inputs`, if one of them requires grad; `out`."""
+    wanted = any(t._node is not None for t in inputs) and grad_enabled()
+    if wanted and out._meta.dtype.is_floating_point:
+        out._node = Node(
+            op,
+            tuple(t._node for t in inputs),
+            tuple(saved),
+            tuple(t.version for t in saved),
+            tuple(t._meta for t in inputs),
+            attrs,
+            (out._meta,),
+            issued() - 1,
+        )
+    return out
+
+
+# --- where they start from ----------------------------------------------------------------------
+
+
+@functools.cache
+def _no_op() -> int:
+    return jit.native(no_op, "int32(int64, int64, int64, int64)")
+
+
+def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    return Invocation((attrs[0],), _no_op(), np.zeros(1, np.int64))
+
+
+def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
+    return Assembly(attrs[0], ())
+
+
+def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    (out,) = attrs
+    kind = "float64" if out.dtype.is_floating_point else "int64"
+    pack = "d" if kind == "float64" else "q"
+    return ScalarLaunch((out,), (), "x", ("x",), (kind,), (out.dtype.compute.name,), ("x",), pack)
+
+
+def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    return _infer_fill(metas, attrs).on_cpu()
+
+
+_empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty)
+_fill = Operator(
+    "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill
+)
+
+
+def empty_of(meta: TensorMeta) -> Tensor:
+    """A new tensor like `meta` with any contents."""
+    out: Tensor = _empty.call(meta)
+    return out
+
+
+def filled_of(meta: TensorMeta, value: float = 0, dtype: DType | None = None) -> Tensor:
+    """A new dense tensor of `meta`'s shape, every element `value`."""
+    out: Tensor = _fill.call(meta.dense(dtype), value)
+    return out
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def wrap_dim(name: str, dim: Any, ndim: int) -> int:
+    """`dim` counted from the front; OutOfRangeError unless in [-ndim, ndim) (0-d: -1 and 0 will
+    do).
+    """
+    if type(dim) is not int:
+        try:
+            dim = dim.__index__()
+        except AttributeError:
+            raise ArgumentTypeError(
+                f"{name}: a dimension is an int, got {type(dim).__name__} ({dim!r})"
+            ) from None
+    most = max(ndim, 1)
+    if not -most <= dim < most:
+        raise OutOfRangeError(
+            f"{name}: dim {dim} is out of range for a {ndim}-d tensor; expected {-most} to "
+            f"{most - 1}"
+        )
+    return int(dim + most if dim < 0 else dim)
+
+
+def wrap_dims(name: str, dims: Any, ndim: int) -> tuple[int, ...]:
+    """Each of `dims` (one, or several in a tuple or list) as `wrap_dim` has it; an error for a
+    repeated one.
+    """
+    given = dims if isinstance(dims, (tuple, list)) else (dims,)
+    wrapped = tuple(wrap_dim(name, d, ndim) for d in given)
+    if len(set(wrapped)) != len(wrapped):
+        raise OutOfRangeError(f"{name}: a dimension appears more than once in {tuple(given)}")
+    return wrapped
+
+
+def need_tensor(name: str, argument: str, value: Any) -> Tensor:
+    """`value`, or an ArgumentTypeError that says how to make a Tensor of it."""
+    if not isinstance(value, Tensor):
+        raise ArgumentTypeError(
+            f"{name}: argument {argument!r} must be a Tensor, got {type(value).__name__}; "
+            f"make one with flow.tensor(...)"
+        )
+    return value

@@ -1,0 +1,286 @@
+"""How an op is declared: once, in one place, with everything that is made from it.
+
+    @op("x -> out", saves="out", grad=...)    an op with a kernel body; the decorated function is
+                                              its infer
+    elementwise("exp", "exp(x)", ...)         an op of scalars; the expression is its kernel
+    samples(function, generate, reference)    what the generated tests call it with, and what must
+                                              come out
+
+From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node,
+in-place and `out=` forms (elementwise), reduced floats (float16, bfloat16) through float32, and the
+tests in `tests/ops`.
+
+Long because the keywords of a declaration are explained here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flowvm.config import config, say
+from flowvm.device import cpu
+from flowvm.dtype import DType
+from flowvm.eager.autocasting import switch_autocast
+from flowvm.eager.interpreter import Invocation, Operator, lowerings
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
+from flowvm.launch import ARENA_BYTES, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.cpu import codegen
+from flowvm.vm.watch.narrate import kernel_text
+
+__all__ = [
+    "SAMPLES",
+    "OpSamples",
+    "Sample",
+    "broadcast_shapes",
+    "op",
+    "operator_of",
+    "power_below",
+    "samples",
+]
+
+
+def _kind(value: float) -> str:
+    return "b" if isinstance(value, (bool, np.bool_)) else "f" if isinstance(value, float) else "i"
+
+
+def _lower(
+    infer: Callable[..., Launch], scalar_kinds: str, counts: bool
+) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
+    def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        launch = infer(*metas, *attrs)
+        if launch.arena > ARENA_BYTES:
+            raise ValueError(
+                f"{infer.__name__}: an arena has {ARENA_BYTES} bytes, got {launch.arena}"
+            )
+        views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
+        operands = [(v.dtype.name, len(v.shape), v.dense) for v in views]
+        if config.debug >= 4:
+            say(4, kernel_text(infer.__name__, launch.body, operands, scalar_kinds))
+        kernel = codegen.body_kernel(
+            launch.body,
+            operands,
+            "".join(_kind(c) for c in launch.consts),
+            scalar_kinds.replace("d", "f").replace("q", "i"),
+            launch.scratch > 0,
+            launch.arena > 0,
+            reassociate=launch.reassociate,
+            counts=counts,
+        )
+        layout = codegen.body_layout(
+            [(v.shape, v.strides) for v in views], launch.consts, launch.scratch
+        )
+        return Invocation(
+            launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
+            phases=tuple((units, max(1, grain)) for units, grain in launch.phases),
+            blocks=launch.blocks, arena=launch.arena,
+        )  # fmt: skip
+
+    return lower
+
+
+def _lower_for_cuda(
+    made: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> Invocation:
+    from flowvm.ops.declare.cuda.lowering import lower  # and with it, what needs CUDA
+
+    return lower(made, metas, attrs)
+
+
+lowerings["cuda"] = _lower_for_cuda
+
+_operators: dict[Callable[..., Any], Operator] = {}
+
+
+def operator_of(function: Callable[..., Any]) -> Operator:
+    """The Operator behind a function that `op` or `elementwise` made."""
+    return _operators[function]
+
+
+def op(
+    signature: str,
+    *,
+    name: str | None = None,
+    saves: str = "",
+    constants: str = "",
+    grad: Callable[..., Any] | None = None,
+    scalars: str = "",
+    dense: bool = True,
+    half: str = "upcast",
+    cuda: str | Callable[..., Any] = "",
+) -> Callable[[Callable[..., Launch]], Callable[..., Any]]:
+    """Declare an op whose infer function is decorated; the result is the function that calls it.
+
+    signature   "x, y! -> out, rows?": inputs left, those written in place with !; fresh outputs
+                right, mut2 ones with ?
+    saves       names of the operands that `grad` gets as `c.saved`
+    constants   names of outputs, the last ones, that have no gradient (an op's own notes)
+    grad        `grad(c, *gradients of the other outputs)` -> one gradient or None for each input;
+                written in flowvm ops
+    scalars     "lr: float, step: int": numbers that change from call to call and are no part of the
+                cache key
+    dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any
+                strides
+    half        "upcast": reduced floats go through float32; "native": infer takes them (as
+                `bits`); "cuda": it does for CUDA, whose rule takes them, and not for the CPU
+    cuda        the rule that makes the op's CUDA launch of its Launch (`flowvm/cuda/launch.py`), a
+                function, or "module:function" where the module is one of the `cuda` folder beside
+                the declaration, or a whole dotted name; without one, the body itself is compiled
+                for CUDA
+
+    The infer function takes the inputs' metas and the attributes (hashable), checks them, and
+    returns a Launch.
+    """
+    left, right = signature.split("->")
+    inputs = [n.strip() for n in left.split(",") if n.strip()]
+    outputs = [n.strip() for n in right.split(",") if n.strip()]
+    writes = frozenset(n[:-1] for n in inputs if n.endswith("!"))
+    unsized = frozenset(n[:-1] for n in outputs if n.endswith("?"))
+    inputs = [n.rstrip("!") for n in inputs]
+    outputs = [n.rstrip("?") for n in outputs]
+    pairs = [s.split(":") for s in scalars.split(",") if s.strip()]
+    kinds = "".join({"float": "d", "int": "q"}[kind.strip()] for _, kind in pairs)
+
+    def declare(infer: Callable[..., Launch]) -> Callable[..., Any]:
+        attrs = tuple(inspect.signature(infer).parameters)[len(inputs) :]
+        made = Operator(
+            name=name or infer.__name__,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            lower=_lower(infer, kinds, bool(unsized)),
+            attrs=attrs,
+            scalars=tuple(n.strip() for n, _ in pairs),
+            scalar_kinds=kinds,
+            writes=writes,
+            unsized=unsized,
+            saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
+            constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
+            grad=grad,
+            infer=lambda metas, attrs: infer(*metas, *attrs),
+            cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
+        )
+        made.fallback = _prepared(made, dense, half)
+        made.call.__doc__ = infer.__doc__
+        made.call.__module__ = infer.__module__
+        _operators[made.call] = made
+        return made.call
+
+    return declare
+
+
+def _in_room(rule: str, declared_in: str) -> str:
+    """The rule's module by its whole name: one without a dot lies in the room of the declaration,
+    `flowvm.ops.<room>.cuda`.
+    """
+    room = ".".join(declared_in.split(".")[:3])
+    return f"{room}.cuda.{rule}" if rule and "." not in rule else rule
+
+
+def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
+    """The fallback of a body op: upcast reduced floats, copy strided ones, then call again."""
+
+    def fallback(*args: Any) -> Any:
+        tensors = args[: len(made.inputs)]
+        if not all(isinstance(t, Tensor) for t in tensors):
+            return None  # the miss says which one is not
+        upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
+        low = {t._meta.dtype for t in tensors if t._meta.dtype.reduced} if upcast else set()
+        if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
+            return None
+        ready = [t.to(t._meta.dtype.compute) if t._meta.dtype in low else t for t in tensors]
+        if dense:
+            ready = [t.contiguous() for t in ready]
+        region = switch_autocast(None)  # it has said what it wants: these are its inputs
+        try:
+            result = made.call(*ready, *args[len(tensors) :])
+        finally:
+            switch_autocast(region)
+        for n, before, after in zip(made.inputs, tensors, ready, strict=True):
+            if n in made.writes and before is not after:
+                before.copy_(after)
+                result = before if result is after else result
+        if len(low) != 1:  # none, or float16 and bfloat16, which are float32 together
+            return result
+        (dtype,) = low
+        if isinstance(result, tuple):
+            return tuple(_narrowed(r, dtype) for r in result)
+        return _narrowed(result, dtype)
+
+    return fallback
+
+
+def _narrowed(t: Tensor, dtype: DType) -> Tensor:
+    return t.to(dtype) if t._meta.dtype is dtype.compute else t
+
+
+def power_below(number: int) -> int:
+    """The largest power of two that is not larger, 1 at least."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that tensors of these shapes have together, by NumPy's rules; else ShapeError."""
+    rank = max(map(len, shapes), default=0)
+    out = [1] * rank
+    for shape in shapes:
+        for i, d in enumerate(reversed(shape), 1):
+            if d != 1 and out[-i] not in (1, d):
+                listed = " and ".join(str(tuple(s)) for s in shapes)
+                raise ShapeError(
+                    f"shapes {listed} do not broadcast: dimension {rank - i} is {out[-i]} and {d}"
+                )
+            if d != 1:
+                out[-i] = d
+    return tuple(out)
+
+
+# --- samples for the generated tests ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: NumPy arrays stand for tensors.
+
+    Float ones are also tried in other dtypes and strides.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OpSamples:
+    """What the generated tests know of a public function."""
+
+    name: str
+    function: Callable[..., Any]
+    generate: Callable[[np.random.Generator], Iterable[Sample]]
+    reference: Callable[..., Any]  # on NumPy arrays (float64): arrays or numbers
+    grad: bool = True  # gradcheck and gradgradcheck the float arguments
+    grad2: bool = True
+    # dtypes that float arrays are tried in
+    floats: tuple[str, ...] = ("float64", "float32", "float16")
+    rtol: float = 0.0  # 0: by dtype
+    atol: float = 0.0
+    # (call on flow, what it must raise)
+    errors: tuple[tuple[Callable[..., Any], type[Exception]], ...] = ()
+
+
+SAMPLES: list[OpSamples] = []
+
+
+def samples(
+    function: Callable[..., Any],
+    generate: Callable[[np.random.Generator], Iterable[Sample]],
+    reference: Callable[..., Any],
+    **options: Any,
+) -> None:
+    """Register a public function for the generated tests; see `OpSamples`."""
+    name = options.pop("name", None) or getattr(function, "__name__", repr(function))
+    SAMPLES.append(OpSamples(name, function, generate, reference, **options))

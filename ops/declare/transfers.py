@@ -1,0 +1,82 @@
+"""Copies between devices: instructions of the streams that do nothing else.
+
+A copy to a device runs beside the kernels there, one to the host beside the CPU's; whoever needs
+the result waits for it by its operands, as for any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import Device, cpu
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.tensor import Tensor
+from flowvm.meta import TensorMeta
+from flowvm.vm.machine.lang import address_of
+
+__all__ = ["moved", "together"]
+
+_KERNEL = "int32(int64, int64, int64, int64, int64)"
+
+
+@functools.cache
+def _kernel(name: str) -> int:
+    from flowvm.vm.workers import transfers
+
+    return address_of(getattr(transfers, name), _KERNEL)
+
+
+def _lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    from flowvm.cuda.driver.streams import streams
+
+    (x,), (device,) = metas, attrs
+    out = TensorMeta.of(x.shape, x.dtype, device)
+    words = [out.nbytes]
+    if device is cpu:
+        name, stream = "copy_out", streams(x.device.index or 0).d2h
+    else:
+        ours = streams(device.index)
+        name, stream = "copy_in", ours.h2d
+        if x.device is not cpu:
+            name = "copy_across"
+            words += [ours.runtime.context, streams(x.device.index or 0).runtime.context]
+    return Invocation((out,), _kernel(name), np.array(words, np.int64), stream=stream)
+
+
+_move = Operator(
+    "copy_to",
+    ("x",),
+    ("out",),
+    _lower,
+    attrs=("device",),
+    grad=lambda c, g: (moved(g, c.metas[0].device),),
+    everywhere=True,
+)
+
+
+def moved(x: Tensor, device: Device) -> Tensor:
+    """A dense copy of `x` on `device`, which gradients flow through; `x` itself if it is there."""
+    if x._meta.device is device:
+        return x
+    from flowvm.ops.declare.core import contiguous
+
+    out: Tensor = _move.call(contiguous(x), device)
+    return out
+
+
+def together(tensors: tuple[Tensor, ...], place: Device | None = None) -> tuple[Tensor, ...]:
+    """The tensors with 0-d ones of the CPU moved to the others' device, or to `place`: beside
+    tensors of a device they count as numbers.  `tensors` itself where nothing is to be moved.
+    """
+    places = {t._meta.device for t in tensors} if place is None else {place}
+    device = next((d for d in places if d is not cpu), cpu)
+    if device is cpu or not any(_is_number(t) for t in tensors):
+        return tensors
+    return tuple(moved(t, device) if _is_number(t) else t for t in tensors)
+
+
+def _is_number(t: Tensor) -> bool:
+    return t._meta.device is cpu and t._meta.ndim == 0

@@ -1,0 +1,423 @@
+"""Kernels that put rows in order: the part [first, first + count) of each sorted row, with the
+positions that its elements had.  `flowvm.ops.places.sort` makes the public functions of them.
+
+An element becomes an integer key that has its order: the bits of a float, those of a negative one
+flipped, so that NaN, whatever its sign, comes last, and -0 where 0 is.  Descending order takes the
+complements of keys, which keeps equal elements in their order, as ascending does.  Keys are counted
+from the smallest of the row, so that small numbers have few bits, and packed into one word with
+their positions where both fit.
+
+    up to RANKED elements   an element's place is how many packed keys are smaller: counted all
+                            against all, which takes no branches and whole vectors
+    longer                  radix sort, from the lowest digit up; only as many digits as the row's
+                            keys have
+    longer than ROW         the same by blocks, in phases, so that several threads sort one row:
+                            blocks count a digit, then write to where the counts say
+
+All of them are stable, and none depends on the number of threads.
+
+Long because the three share keys, digits and decoding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import bool_, dtype_named, int64, uint8
+from flowvm.launch import PHASE_BITS, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import op
+
+__all__ = [
+    "BLOCK",
+    "BLOCKS",
+    "RANKED",
+    "ROW",
+    "key_consts",
+    "key_of",
+    "key_view",
+    "limits_of",
+    "minus",
+    "ordered_rows",
+    "width_of",
+]
+
+Array = Any
+Word = Any  # an integer of 64 bits, Python's or NumPy's
+RANKED = 96  # elements that are ranked by counting
+ROW = 1 << 15  # elements of a row that one thread sorts in its arena
+BLOCK = 1 << 16  # elements of a block of a longer row, at least
+BLOCKS = 64  # at most
+DIGIT = 8  # bits: where the elements of each digit go fits the first-level cache
+INLINE_ALWAYS = True
+
+
+# --- keys -------------------------------------------------------------------------------------
+
+
+def key_view(meta: TensorMeta, shape: tuple[int, ...]) -> View:
+    """The elements as the integers that keys are made of."""
+    if meta.dtype.is_floating_point:
+        return View(dtype_named(f"int{8 * meta.dtype.itemsize}"), shape)
+    return View(uint8 if meta.dtype is bool_ else meta.dtype, shape)
+
+
+def key_consts(meta: TensorMeta) -> tuple[int, int]:
+    """`flip` and `infinity` of `key_of`."""
+    if not meta.dtype.is_floating_point:
+        return 0, 0
+    infinity = int(meta.dtype.stored(np.array(math.inf)).view(f"i{meta.dtype.itemsize}"))
+    return (1 << (8 * meta.dtype.itemsize - 1)) - 1, infinity
+
+
+def key_of(bits: Word, flip: int, infinity: int, down: int) -> Word:
+    """An integer that has the order of the element with these bits.
+
+    flip       the bits below the sign, of floats; 0 of integers
+    infinity   the bits of infinity; 0 of integers
+    down       -1 for descending order, else 0
+    """
+    b: Word = np.int64(bits)
+    key = b ^ ((b >> 63) & flip)
+    key = 0 if (key == -1 and flip != 0) else key  # -0
+    key = flip if (b & flip) > infinity else key  # NaN
+    return key ^ down
+
+
+def _bits_of(key: Word, flip: int, down: int) -> Word:
+    """The bits that have this key; those of 0 and of NaN may have been others."""
+    k = key ^ down
+    return k ^ ((k >> 63) & flip)
+
+
+def minus(a: Word, b: Word) -> Word:
+    """a - b, wrapping around: LLVM may take it that a signed difference never does."""
+    return np.int64(np.uint64(a) - np.uint64(b))
+
+
+def width_of(span: Word) -> int:
+    """How many bits an unsigned number has."""
+    width = 0
+    if span < 0:
+        return 64
+    while span > 0:
+        width, span = width + 1, span >> 1
+    return width
+
+
+def limits_of(x: Array, flip: int, infinity: int, down: int) -> tuple[Word, Word]:
+    low: Word
+    high: Word
+    low, high = np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x7FFFFFFFFFFFFFFF - 1)
+    for i in range(len(x)):
+        key = key_of(x[i], flip, infinity, down)
+        low, high = min(low, key), max(high, key)
+    return low, high
+
+
+def _write(
+    values: Array,
+    indices: Array,
+    x: Array,
+    keys: Array,
+    places: Array,
+    packed: int,
+    low: int,
+    flip: int,
+    down: int,
+) -> None:
+    """Values and positions of sorted keys; `packed` bits of a key are its position (0: not)."""
+    count = len(values)
+    if packed > 0:
+        mask = (1 << packed) - 1
+        for i in range(count):
+            word = keys[i]
+            key = np.int64((np.uint64(word) >> np.uint64(packed)) + np.uint64(low))
+            values[i] = values.dtype.type(_bits_of(key, flip, down))
+            indices[i] = word & mask
+    else:
+        for i in range(count):
+            values[i] = values.dtype.type(
+                _bits_of(np.int64(np.uint64(keys[i]) + np.uint64(low)), flip, down)
+            )
+            indices[i] = places[i]
+    if flip != 0:  # 0 may have been -0, and NaN is not one value
+        _copy_equal(values, indices, x, 0)
+        _copy_equal(values, indices, x, flip)
+
+
+def _copy_equal(values: Array, indices: Array, x: Array, bits: int) -> None:
+    """Take the elements with these bits, which are neighbours, from where they came."""
+    at = 0
+    for i in range(len(values)):
+        at += values[i] == bits
+    if at == 0:
+        return
+    for i in range(len(values)):
+        if values[i] == bits:
+            values[i] = x[indices[i]]
+
+
+# --- rows in an arena ---------------------------------------------------------------------------
+
+
+def _ranked(values: Array, indices: Array, x: Array, words: Array, n: int, first: int) -> None:
+    """`words` are n packed keys, filled up with larger ones to a multiple of 8; then free room."""
+    whole = (n + 7) // 8 * 8
+    keys, ranks = words[:whole], words[whole : 2 * whole]
+    for i in range(whole):
+        ranks[i] = -first
+    for j in range(0, whole, 4):
+        a, b, c, d = keys[j], keys[j + 1], keys[j + 2], keys[j + 3]
+        for i in range(whole):
+            k = keys[i]
+            ranks[i] += np.int64(a < k) + np.int64(b < k) + np.int64(c < k) + np.int64(d < k)
+    count = len(values)
+    for i in range(n):
+        rank = ranks[i]
+        if 0 <= rank < count:
+            values[rank] = x[i]
+            indices[rank] = i
+
+
+def _encode(
+    keys: Array,
+    places: Array,
+    x: Array,
+    begin: int,
+    end: int,
+    packed: int,
+    low: int,
+    flip: int,
+    infinity: int,
+    down: int,
+) -> None:
+    """The keys of elements [begin, end), with their places in `packed` bits, or beside them."""
+    for k in range(end - begin):
+        i = begin + k
+        key = minus(key_of(x[i], flip, infinity, down), low) << packed
+        keys[i] = key | i if packed > 0 else key
+    if packed == 0:
+        for i in range(begin, end):
+            places[i] = i
+
+
+def _spread(
+    others: Array,
+    other_places: Array,
+    keys: Array,
+    places: Array,
+    starts: Array,
+    shift: int,
+    mask: int,
+    packed: bool,
+) -> None:
+    """Write keys where their digit's next one goes."""
+    if packed:
+        for i in range(len(keys)):
+            key = keys[i]
+            digit = np.uint64((key >> shift) & mask)
+            at = starts[digit]
+            others[np.uint64(at)] = key
+            starts[digit] = at + 1
+    else:
+        for i in range(len(keys)):
+            key = keys[i]
+            digit = np.uint64((key >> shift) & mask)
+            at = starts[digit]
+            others[np.uint64(at)] = key
+            other_places[np.uint64(at)] = places[i]
+            starts[digit] = at + 1
+
+
+def _counted(counts: Array, keys: Array, shift: int) -> bool:
+    """Where the elements of each digit begin; whether one digit is not that of all."""
+    mask = len(counts) - 1
+    counts[:] = 0
+    for i in range(len(keys)):
+        counts[np.uint64((keys[i] >> shift) & mask)] += 1
+    start = 0
+    for d in range(len(counts)):
+        size = counts[d]
+        if size == len(keys):
+            return False
+        counts[d] = start
+        start += size
+    return True
+
+
+def _rows_body(
+    values: Array,
+    indices: Array,
+    x: Array,
+    first: int,
+    flip: int,
+    infinity: int,
+    down: int,
+    arena: Array,
+    lo: int,
+    hi: int,
+) -> None:
+    n, count = x.shape[1], values.shape[1]
+    words = arena.view(np.int64)
+    counts = words[: 1 << DIGIT]
+    room = words[1 << DIGIT :]
+    place_bits = max(width_of(n - 1), 1)
+    for r in range(lo, hi):
+        row = x[r]
+        low, high = limits_of(row, flip, infinity, down)
+        width = width_of(minus(high, low))
+        packed = place_bits if width + place_bits < 64 else 0
+        keys, others = room[:n], room[n : 2 * n]
+        places, other_places = room[2 * n : 3 * n], room[3 * n : 4 * n]
+        _encode(keys, places, row, 0, n, packed, low, flip, infinity, down)
+        if packed > 0 and n <= RANKED:
+            for i in range(n, (n + 7) // 8 * 8):
+                room[i] = np.int64(0x7FFFFFFFFFFFFFFF)
+            _ranked(values[r], indices[r], row, room, n, first)
+            continue
+        for shift in range(packed, packed + width, DIGIT):
+            if _counted(counts, keys, shift):
+                _spread(
+                    others, other_places, keys, places, counts,
+                    shift, (1 << DIGIT) - 1, packed > 0,
+                )  # fmt: skip
+                keys, others = others, keys
+                places, other_places = other_places, places
+        end = first + count
+        _write(
+            values[r], indices[r], row, keys[first:end], places[first:end], packed, low, flip, down
+        )
+
+
+# --- rows in blocks -----------------------------------------------------------------------------
+
+
+def _starts(starts: Array, counts: Array, block: int) -> None:
+    """Where this block's elements of each digit go; `counts` are those of the row's blocks."""
+    size = len(starts)
+    blocks = len(counts) // size
+    for d in range(size):
+        starts[d] = 0
+    for b in range(block):
+        for d in range(size):
+            starts[d] += counts[b * size + d]
+    before = 0
+    for d in range(size):
+        total = starts[d]
+        for b in range(block, blocks):
+            total += counts[b * size + d]
+        starts[d] += before
+        before += total
+
+
+def _blocks_body(
+    values: Array,
+    indices: Array,
+    x: Array,
+    first: int,
+    flip: int,
+    infinity: int,
+    down: int,
+    block: int,
+    steps: int,
+    scratch: Array,
+    arena: Array,
+    lo: int,
+    hi: int,
+) -> None:
+    """Phase 0 finds the limits of blocks.  Phase 1 + 2s counts digit s, phase 2 + 2s writes in its
+    order; phases of digits that the keys do not have do nothing.  The last phase decodes.
+    """
+    rows, n = x.shape
+    size, count = rows * n, values.shape[1]
+    blocks = (n + block - 1) // block
+    phase, mask = lo >> PHASE_BITS, (1 << PHASE_BITS) - 1
+    words = scratch.view(np.int64)
+    limits, at = words[: 2 * rows * blocks], 2 * rows * blocks
+    counts, at = words[at : at + (rows * blocks << DIGIT)], at + (rows * blocks << DIGIT)
+    place_bits = max(width_of(n - 1), 1)
+    for unit in range(lo & mask, (lo & mask) + hi - lo):
+        r, b = unit // blocks, unit % blocks
+        begin, end = b * block, min(n, (b + 1) * block)
+        row = x[r]
+        if phase == 0:
+            low, high = limits_of(row[begin:end], flip, infinity, down)
+            limits[2 * unit], limits[2 * unit + 1] = low, high
+            continue
+        low, high = limits[2 * r * blocks], limits[2 * r * blocks + 1]
+        for other in range(r * blocks, (r + 1) * blocks):
+            low, high = min(low, limits[2 * other]), max(high, limits[2 * other + 1])
+        width = width_of(minus(high, low))
+        packed = place_bits if width + place_bits <= 64 else 0
+        passes = max(1, (width + DIGIT - 1) // DIGIT)
+        step = (phase - 1) // 2
+        even = step % 2 == 0 if step < steps else passes % 2 == 0  # whose turn it is
+        near, far = at + r * n, at + size + r * n  # keys that are read, and those that are written
+        if not even:
+            near, far = far, near
+        keys, others = words[near : near + n], words[far : far + n]
+        near, far = (near + 2 * size, far + 2 * size) if packed == 0 else (near, far)
+        places, other_places = words[near : near + n], words[far : far + n]
+        if step == steps:
+            start, stop = max(begin, first), min(end, first + count)
+            if start < stop:
+                _write(
+                    values[r, start - first : stop - first],
+                    indices[r, start - first : stop - first],
+                    row, keys[start:stop], places[start:stop], packed, low, flip, down,
+                )  # fmt: skip
+            continue
+        if step >= passes:
+            continue
+        own = counts[unit << DIGIT : unit + 1 << DIGIT]
+        shift = packed + step * DIGIT
+        if phase % 2 == 1:
+            if step == 0:
+                _encode(keys, places, row, begin, end, packed, low, flip, infinity, down)
+            own[:] = 0
+            for i in range(begin, end):
+                own[np.uint64((keys[i] >> shift) & ((1 << DIGIT) - 1))] += 1
+        else:
+            starts = arena.view(np.int64)[: 1 << DIGIT]
+            _starts(starts, counts[r * blocks << DIGIT : (r + 1) * blocks << DIGIT], b)
+            _spread(
+                others, other_places, keys[begin:end], places[begin:end], starts,
+                shift, (1 << DIGIT) - 1, packed > 0,
+            )  # fmt: skip
+
+
+# --- the op -------------------------------------------------------------------------------------
+
+
+@op("x -> values, indices", name="sort", cuda="order:sort")
+def ordered_rows(x: TensorMeta, first: int, count: int, descending: bool) -> Launch:
+    """Elements first to first + count of the sorted last dimension: values and positions."""
+    n = x.shape[-1] if x.ndim else 1
+    rows = x.numel // n if n else math.prod(x.shape[:-1])
+    shape = (*x.shape[:-1], count) if x.ndim else ()
+    outputs = x.with_shape(shape), x.with_shape(shape, int64)
+    taken = key_view(x, (rows, count))
+    views = taken, View(int64, (rows, count)), key_view(x, (rows, n))
+    consts = (first, *key_consts(x), -1 if descending else 0)
+    if n <= ROW:
+        arena = 8 * ((1 << DIGIT) + 4 * (n + 8))
+        grain = max(1, 4096 // max(n, 1))
+        return Launch(outputs, _rows_body, views, consts, rows, grain, arena=arena)
+    wide = x.dtype.itemsize == 8
+    steps = -(-8 * x.dtype.itemsize // DIGIT)
+    block = max(BLOCK, -(-n // BLOCKS))
+    units = rows * -(-n // block)
+    return Launch(
+        outputs,
+        _blocks_body,
+        views,
+        (*consts, block, steps),
+        units,
+        scratch=8 * (2 * units + (units << DIGIT) + x.numel * (4 if wide else 2)),
+        arena=8 << DIGIT,
+        phases=((units, 1),) * (2 * steps + 1),
+    )

@@ -1,0 +1,167 @@
+"""Rows of a table by their number: `embedding`, and `one_hot`, the table of unit vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import int64
+from flowvm.eager.interpreter import set_grad_enabled
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.places.cpu.index_kernels import NONE
+from flowvm.ops.places.gather import positions_of, spread, take_slices
+from flowvm.ops.places.scatter import index_copy_
+from flowvm.ops.places.unique import unique
+from flowvm.ops.shapes.views import unsqueeze
+
+__all__ = ["embedding", "one_hot"]
+
+Array = Any
+
+
+def _one_hot_body(out: Array, index: Array, lo: int, hi: int, details: Array) -> int:
+    n = out.shape[1]
+    for i in range(lo, hi):
+        j = index[i]
+        if j < 0 or j >= n:
+            details[0], details[1], details[2] = j, n, -1
+            return 1  # Status.INDEX_OUT_OF_RANGE
+        for k in range(n):
+            out[i, k] = 0
+        out[i, j] = 1
+    return 0
+
+
+@op("index -> out", name="one_hot", cuda="flowvm.ops.shapes.cuda.matrices:one_hot")
+def _one_hot(index: TensorMeta, classes: int) -> Launch:
+    m = index.numel
+    out = index.with_shape((*index.shape, classes))
+    views = (View(int64, (m, classes)), View(int64, (m,)))
+    return Launch((out,), _one_hot_body, views, (), m, max(1, GRAIN // max(classes, 1)))
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """A new last dimension of size `num_classes` with 1 at the index and 0 elsewhere; int64.
+
+    -1 takes the largest index plus one, which waits for the tensor.
+    """
+    meta = need_tensor("one_hot", "tensor", tensor)._meta
+    if meta.dtype is not int64:
+        raise DTypeError(f"one_hot: tensor must hold int64 indices, got {meta.dtype.name}")
+    if num_classes == -1:
+        if meta.numel == 0:
+            raise ArgumentError(
+                "one_hot: num_classes cannot be worked out from a tensor without elements"
+            )
+        num_classes = int(np.max(tensor.numpy())) + 1
+        if num_classes < 1:
+            raise ArgumentError("one_hot: class indices cannot be negative")
+    if num_classes < 1:
+        raise ArgumentError(f"one_hot: num_classes must be positive, got {num_classes}")
+    out: Tensor = _one_hot(tensor, int(num_classes))
+    return out
+
+
+def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (index,) = c.saved
+    (rows,) = c.attrs
+    ones = filled_of(index._meta, 1, g._meta.dtype)
+    often = spread(ones, index, (rows,), 0, 0, 0)
+    return (g / unsqueeze(take_slices(often, index, 0, 0, 0, NONE, NONE), -1),)
+
+
+_scaled_op = Recorded("embedding_scale", _scaled_grad, ("x",))
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """The rows of `weight` (2-d) that the integers in `input` name: shape (*input.shape,
+    weight.shape[1]).
+
+    padding_idx          this row gets no gradient
+    max_norm             rows that are looked up and have a larger `norm_type` norm are scaled down
+                         to it, in place
+    scale_grad_by_freq   divide a row's gradient by how often it was looked up
+    sparse               accepted; gradients are always dense
+
+    OutOfRangeError when the result is read, for an index outside.
+    """
+    index = positions_of("embedding", "input", input)
+    meta = need_tensor("embedding", "weight", weight)._meta
+    if meta.ndim != 2:
+        raise ShapeError(f"embedding: weight must be 2-d, got shape {tuple(meta.shape)}")
+    rows = meta.shape[0]
+    skip = NONE
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise ArgumentError(
+                f"embedding: padding_idx {padding_idx} is outside the {rows} rows of weight"
+            )
+        skip = padding_idx % rows
+    if max_norm is not None:
+        renormalize(weight, index, max_norm, norm_type)
+    out: Tensor = take_slices(weight, index, 0, 0, 0, NONE, skip)
+    if scale_grad_by_freq:
+        return record(_scaled_op, (out,), alias(out, out._meta), (rows,), (index,))
+    return out
+
+
+def renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> None:
+    """Scale rows of `weight` that `index` names down to the norm `most`, in place."""
+    before = set_grad_enabled(False)
+    try:
+        used = unique(index)
+        picked = take_slices(weight.detach(), used, 0, 0, 0, NONE, NONE)
+        norms = (picked.abs() ** order).sum(-1, keepdim=True) ** (1.0 / order)
+        scale = (most / (norms + 1e-7)).masked_fill(norms <= most, 1.0)
+        index_copy_(weight, 0, used, picked * scale)
+    finally:
+        set_grad_enabled(before)
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+samples(
+    one_hot,
+    lambda rng: [
+        Sample((rng.integers(0, 4, (2, 3)), 4)),
+        Sample((np.array([0, 2]),)),
+        Sample((np.array(1), 3)),
+    ],
+    lambda x, n=-1: np.eye(n if n > 0 else x.max() + 1, dtype=np.int64)[x],
+    grad=False,
+    errors=(
+        (lambda flow: flow.one_hot(flow.tensor([3]), 2).numpy(), IndexError),
+        (lambda flow: flow.one_hot(flow.ones(2)), RuntimeError),
+        (lambda flow: flow.one_hot(flow.tensor([0]), 0), ValueError),
+    ),
+)
+samples(
+    embedding,
+    lambda rng: [
+        Sample((rng.integers(0, 4, (2, 3)), rng.standard_normal((4, 2)))),
+        Sample((np.array(1), rng.standard_normal((2, 3)))),
+        Sample((np.zeros((0,), np.int64), rng.standard_normal((2, 3)))),
+    ],
+    lambda index, weight: weight[index],
+    errors=(
+        (lambda flow: flow.embedding(flow.tensor([2]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: flow.embedding(flow.tensor([-1]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: flow.embedding(flow.ones(2), flow.ones(2, 2)), RuntimeError),
+        (lambda flow: flow.embedding(flow.tensor([0]), flow.ones(2)), RuntimeError),
+        (lambda flow: flow.embedding(flow.tensor([0]), flow.ones(2, 2), 5), ValueError),
+    ),
+)

@@ -1,0 +1,5 @@
+"""Ops on images and other planes: convolution, pooling, resizing, patches.
+
+Public ops are the files of this folder. `parts` has the ops they are made of; `cpu` and `cuda` have
+the kernels.
+"""

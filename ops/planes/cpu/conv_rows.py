@@ -1,0 +1,224 @@
+"""Rows of memory that kernels of convolution and pooling copy, add a number to, and sum.
+
+Such rows are often shorter than two vectors, where a loop that LLVM vectorizes by itself does most
+of its work one element at a time; so their end goes under a mask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.ops.planes.cpu.conv_code import Emitter, address_of, emitter, same_reals
+
+__all__ = ["add_row", "sum_row", "take_row"]
+
+Array = Any
+
+
+def _add_python(to: Array, to_at: int, x: Array, x_at: int, count: int, plus: Any) -> None:
+    to[to_at : to_at + count] = x[x_at : x_at + count] + plus
+
+
+def _sum_python(x: Array, x_at: int, count: int) -> Any:
+    return x[x_at : x_at + count].sum()
+
+
+def _take_python(to: Array, to_at: int, x: Array, x_at: int, count: int, step: int) -> None:
+    to[to_at : to_at + count] = x[x_at::step][:count]
+
+
+class _Rows(Emitter):
+    """The functions of all three."""
+
+    def row(self, b: Any, to: Any, count: Any, read: Callable[[Any, Any], Any]) -> None:
+        """to[:count] = read(k, lanes or None for all) for every vector k, the last under a mask."""
+
+        def turn(k: Any, state: list[Any]) -> list[Any]:
+            self.store(b, read(k, None), to, k)
+            return state
+
+        did, _ = self.counted(b, count, self.lanes, [], turn)
+        rest = b.sub(count, did)
+        with b.if_then(b.icmp_signed(">", rest, self.i64(0))):
+            self.store_some(b, read(did, rest), to, did, self.mask(b, rest))
+
+    def read_plus(self, b: Any, x: Any, plus: Any) -> Callable[[Any, Any], Any]:
+        more = self.splat(b, plus)
+
+        def read(k: Any, rest: Any) -> Any:
+            if rest is None:
+                return b.fadd(self.load(b, x, k), more)
+            return b.fadd(self.load_some(b, x, k, self.mask(b, rest)), more)
+
+        return read
+
+    def read_every(self, b: Any, x: Any) -> Callable[[Any, Any], Any]:
+        def read(k: Any, rest: Any) -> Any:
+            if rest is None:
+                return self.load(b, x, k)
+            return self.load_some(b, x, k, self.mask(b, rest))
+
+        return read
+
+    def read_second(self, b: Any, x: Any) -> Callable[[Any, Any], Any]:
+        """Every second element, and nothing behind the last: the upper half ends with it."""
+        n, lanes = self.i64, self.lanes
+        kind = self.ir.VectorType(self.i32, lanes)
+        picked = [2 * k if 2 * k < lanes else 2 * k + 1 for k in range(lanes)]
+        pick = self.ir.Constant(kind, [self.i32(k) for k in picked])
+
+        def read(k: Any, rest: Any) -> Any:
+            low = b.mul(k, n(2))
+            high = b.add(low, n(lanes - 1))
+            if rest is None:
+                return b.shuffle_vector(self.load(b, x, low), self.load(b, x, high), pick)
+            twice = b.mul(rest, n(2))
+            first = self.mask(b, b.sub(twice, n(1)))
+            second = self.mask(b, b.sub(twice, n(lanes)))
+            lower = self.load_some(b, x, low, first)
+            return b.shuffle_vector(lower, self.load_some(b, x, high, second), pick)
+
+        return read
+
+    def add_row(self) -> Any:
+        """(to, x, count, plus)"""
+        pointer, n = self.real.as_pointer(), self.i64
+
+        def emit(b: Any, made: Any) -> None:
+            to, x, count, plus = made.args
+            self.row(b, to, count, self.read_plus(b, x, plus))
+            b.ret_void()
+
+        return self.function("add_row", [pointer, pointer, n, self.real], emit)
+
+    def sum_row(self) -> Any:
+        """(x, count, to): four vectors of sums, then the last elements one vector at a time."""
+        pointer, n = self.real.as_pointer(), self.i64
+
+        def emit(b: Any, made: Any) -> None:
+            x, count, to = made.args
+
+            def four(k: Any, sums: list[Any]) -> list[Any]:
+                places = [b.add(k, n(j * self.lanes)) for j in range(4)]
+                return [
+                    b.fadd(total, self.load(b, x, place))
+                    for total, place in zip(sums, places, strict=True)
+                ]
+
+            did, sums = self.counted(b, count, 4 * self.lanes, [self.zero] * 4, four)
+            total = b.fadd(b.fadd(sums[0], sums[1]), b.fadd(sums[2], sums[3]))
+
+            def one(k: Any, sums: list[Any]) -> list[Any]:
+                return [b.fadd(sums[0], self.load(b, x, b.add(k, did)))]
+
+            more, (total,) = self.counted(b, b.sub(count, did), self.lanes, [total], one)
+            did = b.add(did, more)
+            rest = self.load_some(b, x, did, self.mask(b, b.sub(count, did)))
+            total = self.added(b, [b.fadd(total, rest)] + [self.zero] * (self.lanes - 1))
+            b.store(b.extract_element(total, self.i32(0)), to)
+            b.ret_void()
+
+        return self.function("sum_row", [pointer, n, pointer], emit)
+
+    def take_row(self) -> Any:
+        """(to, x, count, step)"""
+        pointer, n = self.real.as_pointer(), self.i64
+
+        def emit(b: Any, made: Any) -> None:
+            to, x, count, step = made.args
+            with b.if_then(b.icmp_signed("==", step, n(1))):
+                self.row(b, to, count, self.read_every(b, x))
+                b.ret_void()
+            with b.if_then(b.icmp_signed("==", step, n(2))):
+                self.row(b, to, count, self.read_second(b, x))
+                b.ret_void()
+
+            def turn(k: Any, state: list[Any]) -> list[Any]:
+                b.store(b.load(b.gep(x, [b.mul(k, step)])), b.gep(to, [k]))
+                return state
+
+            self.counted(b, count, 1, [], turn)
+            b.ret_void()
+
+        return self.function("take_row", [pointer, pointer, n, n], emit)
+
+
+def _add_define() -> Any:
+    from numba import types
+
+    def typing(
+        typingctx: Any, to: Any, to_at: Any, x: Any, x_at: Any, count: Any, plus: Any
+    ) -> Any:
+        n = types.int64
+        if not same_reals(to, x):
+            return None
+
+        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+            e = emitter(_Rows, builder.module, str(to.dtype))
+            spots = [address_of(context, builder, sig, v, k) for k in (0, 2)]
+            builder.call(e.add_row(), [*spots, v[4], v[5]])
+            return context.get_dummy_value()
+
+        return types.void(to, n, x, n, n, to.dtype), codegen
+
+    return typing
+
+
+def _take_define() -> Any:
+    from numba import types
+
+    def typing(
+        typingctx: Any, to: Any, to_at: Any, x: Any, x_at: Any, count: Any, step: Any
+    ) -> Any:
+        n = types.int64
+        if to.dtype != x.dtype:
+            return None
+
+        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+            e = emitter(
+                _Rows, builder.module, "bool" if to.dtype == types.boolean else str(to.dtype)
+            )
+            spots = [address_of(context, builder, sig, v, k) for k in (0, 2)]
+            builder.call(e.take_row(), [*spots, v[4], v[5]])
+            return context.get_dummy_value()
+
+        return types.void(to, n, x, n, n, n), codegen
+
+    return typing
+
+
+def _sum_define() -> Any:
+    from numba import types
+
+    def typing(typingctx: Any, x: Any, x_at: Any, count: Any) -> Any:
+        n = types.int64
+        if not same_reals(x):
+            return None
+
+        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
+            from numba.core import cgutils
+
+            e = emitter(_Rows, builder.module, str(x.dtype))
+            spot = cgutils.alloca_once(builder, e.real)
+            builder.call(e.sum_row(), [address_of(context, builder, sig, v, 0), v[2], spot])
+            return builder.load(spot)
+
+        return x.dtype(x, n, n), codegen
+
+    return typing
+
+
+add_row = Intrinsic(_add_python, _add_define)
+add_row.__doc__ = """to[to_at:][:count] = x[x_at:][:count] + plus, inside a body.
+
+add_row(to, to_at, x, x_at, count, plus): made for short rows, whose end goes under a mask.
+"""
+sum_row = Intrinsic(_sum_python, _sum_define)
+sum_row.__doc__ = """The sum of x[x_at:][:count], inside a body: sum_row(x, x_at, count)."""
+take_row = Intrinsic(_take_python, _take_define)
+take_row.__doc__ = """to[to_at:][:count] = x[x_at::step][:count], inside a body, for any dtype.
+
+take_row(to, to_at, x, x_at, count, step): made for short rows and steps 1 and 2.
+"""

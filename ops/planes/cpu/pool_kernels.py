@@ -1,0 +1,375 @@
+"""The kernels of pooling.
+
+Windows of fixed size lie as a convolution's taps do (`conv_plan`): planes are laid out so that each
+tap is the same line shifted, and the maximum or sum of all windows is one loop over the line for
+each tap.  A plane is done in blocks of positions that stay in the nearest cache; what depends on
+the position alone is made once for all planes of a chunk.
+
+Adaptive windows differ in size, and large ones are few: `any_...` go from window to window, where
+averages add up the rows first, then the columns.
+
+Long because there are both kinds of kernel for maxima, averages and their gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
+from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
+from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
+
+__all__ = [
+    "Windows",
+    "any_average_back_body",
+    "any_average_body",
+    "any_max_body",
+    "average_back_body",
+    "average_body",
+    "gather_body",
+    "max_body",
+    "scatter_body",
+]
+
+Array = Any
+
+
+class Windows(NamedTuple):
+    """Sizes of input, output, kernel, stride, padding and dilation; a kernel of 0 means adaptive
+    windows.
+    """
+
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+
+
+# --- maxima -------------------------------------------------------------------------------------
+
+
+def _first_taps(first: Array, t: Windows, wide: int, q0: int) -> None:
+    """For each position the first tap in the plane: its distance from where the window begins."""
+    y, x = q0 // wide, q0 % wide
+    for q in range(len(first)):
+        top, left = t.ph - y * t.sh, t.pw - x * t.sw
+        b = (top + t.dh - 1) // t.dh if top > 0 else 0
+        e = (left + t.dw - 1) // t.dw if left > 0 else 0
+        first[q] = b * t.dh * t.w + e * t.dw
+        x += 1
+        if x == wide:
+            x, y = 0, y + 1
+
+
+def _larger(best: Array, where: Array, line: Array, place: int) -> None:
+    """Where line is larger than best, or NaN: it is best, and its place is `place`."""
+    here = np.int32(place)
+    for q in range(len(best)):
+        v, old, was = line[q], best[q], where[q]
+        wins = (v > old) | (v != v)
+        best[q] = v if wins else old
+        where[q] = here if wins else was
+
+
+def max_body(
+    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
+    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int, sources_h: int, sources_w: int,
+    wide: int, span: int, blocks: int, pitch: int, lowest: Any, arena: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    t = Windows(h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw)
+    low = x.dtype.type(lowest)
+    first = arena[: 4 * span].view(np.int32)
+    where = arena[4 * span : 8 * span].view(np.int32)
+    own = arena[8 * span :].view(x.dtype)
+    best, lines = own[:span], own[span:]
+    for block in range(blocks):
+        q0 = block * span
+        count = min(span, (oh - 1) * wide + ow - q0)
+        _first_taps(first[:count], t, wide, q0)
+        for plane in range(lo, hi):
+            for phase in range(sources_h * sources_w):
+                lay_out(
+                    lines, phase * pitch, x, plane * h * w, h, w, wide, q0, pitch,
+                    phase // sources_w - ph, sh, phase % sources_w - pw, sw, low,
+                )  # fmt: skip
+            take_row(where, 0, first, 0, count, 1)
+            fill_with(best[:count], low)
+            for b in range(kh):
+                for e in range(kw):
+                    at = (b * dh % sh * sources_w + e * dw % sw) * pitch
+                    at += b * dh // sh * wide + e * dw // sw
+                    line = lines[at : at + count]
+                    _larger(best[:count], where[:count], line, b * dh * w + e * dw)
+            y = q0 // wide
+            while y * wide < q0 + count:
+                x0, x1 = max(0, q0 - y * wide), min(ow, q0 + count - y * wide)
+                to, at = (plane * oh + y) * ow + x0, y * wide + x0 - q0
+                if x1 > x0:
+                    take_row(out, to, best, at, x1 - x0, 1)
+                    start = (y * sh - ph) * w + x0 * sw - pw
+                    places, steps = index[to : to + x1 - x0], where[at : at + x1 - x0]
+                    for k in range(x1 - x0):
+                        places[k] = start + k * sw + steps[k]
+                y += 1
+
+
+def _bounds(i: int, size: int, out: int, k: int, s: int, p: int) -> tuple[int, int]:
+    """Window i as [start, end), which may reach into the padding."""
+    if k == 0:
+        return i * size // out, ((i + 1) * size + out - 1) // out
+    return i * s - p, min(i * s - p + k, size + p)
+
+
+def any_max_body(
+    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
+    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    tall, wide = (kh - 1) * dh + 1 if kh else 0, (kw - 1) * dw + 1 if kw else 0
+    for plane in range(lo, hi):
+        xs = x[plane * h * w : (plane + 1) * h * w]
+        for i in range(oh):
+            top, bottom = _bounds(i, h, oh, tall, sh, ph)
+            while top < 0:
+                top += dh
+            for j in range(ow):
+                left, right = _bounds(j, w, ow, wide, sw, pw)
+                while left < 0:
+                    left += dw
+                at = top * w + left
+                best = xs[at]
+                for y in range(top, min(bottom, h), dh):
+                    for z in range(left, min(right, w), dw):
+                        v = xs[y * w + z]
+                        if v > best or v != v:
+                            best, at = v, y * w + z
+                out[(plane * oh + i) * ow + j] = best
+                index[(plane * oh + i) * ow + j] = at
+
+
+def scatter_body(
+    out: Array, g: Array, index: Array, size: int, places: int, lo: int, hi: int
+) -> None:
+    """Add each g to its place in its plane."""
+    for plane in range(lo, hi):
+        whole = out[plane * size : (plane + 1) * size]
+        fill_with(whole, whole.dtype.type(0))
+        for k in range(plane * places, (plane + 1) * places):
+            whole[index[k]] += g[k]
+
+
+def gather_body(
+    out: Array, x: Array, index: Array, size: int, places: int, lo: int, hi: int
+) -> None:
+    """Read each place of its plane."""
+    for plane in range(lo, hi):
+        for k in range(plane * places, (plane + 1) * places):
+            out[k] = x[plane * size + index[k]]
+
+
+# --- averages -----------------------------------------------------------------------------------
+
+
+def _divisors(
+    counts: Array, t: Windows, wide: int, q0: int, base_h: int, base_w: int, padded: bool,
+    divisor: int,
+) -> None:  # fmt: skip
+    """What the sum of each position's window is divided by; row 0, column 0 is window (base_h,
+    base_w).
+    """
+    for row in range(q0 // wide, (q0 + len(counts) - 1) // wide + 1):
+        top = (row + base_h) * t.sh - t.ph
+        high = min(top + t.kh, t.h + t.ph) - top
+        if not padded:
+            high = min(top + t.kh, t.h) - max(top, 0)
+        for k in range(max(q0, row * wide), min(q0 + len(counts), (row + 1) * wide)):
+            left = (k - row * wide + base_w) * t.sw - t.pw
+            across = min(left + t.kw, t.w + t.pw) - left
+            if not padded:
+                across = min(left + t.kw, t.w) - max(left, 0)
+            count = divisor if divisor != 0 else max(1, high) * max(1, across)
+            counts[k - q0] = counts.dtype.type(count)
+
+
+def _add(total: Array, line: Array) -> None:
+    for q in range(len(total)):
+        total[q] += line[q]
+
+
+def _add_number(line: Array, part: Any) -> None:
+    for q in range(len(line)):
+        line[q] += part
+
+
+def _divide(total: Array, counts: Array) -> None:
+    for q in range(len(total)):
+        total[q] /= counts[q]
+
+
+def average_body(
+    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, sources_h: int,
+    sources_w: int, wide: int, span: int, blocks: int, pitch: int, arena: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    t = Windows(h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw)
+    zero = out.dtype.type(0)
+    own = arena.view(out.dtype)
+    for block in range(blocks):
+        q0 = block * span
+        count = min(span, (oh - 1) * wide + ow - q0)
+        counts, total, lines = own[:count], own[span : span + count], own[2 * span :]
+        _divisors(counts, t, wide, q0, 0, 0, padded, divisor)
+        for plane in range(lo, hi):
+            for phase in range(sources_h * sources_w):
+                lay_out(
+                    lines, phase * pitch, x, plane * h * w, h, w, wide, q0, pitch,
+                    phase // sources_w - ph, sh, phase % sources_w - pw, sw, zero,
+                )  # fmt: skip
+            fill_with(total, zero)
+            for b in range(kh):
+                for e in range(kw):
+                    at = (b % sh * sources_w + e % sw) * pitch + b // sh * wide + e // sw
+                    _add(total, lines[at : at + count])
+            _divide(total, counts)
+            y = q0 // wide
+            while y * wide < q0 + count:
+                x0, x1 = max(0, q0 - y * wide), min(ow, q0 + count - y * wide)
+                if x1 > x0:
+                    at = y * wide + x0 - q0
+                    take_row(out, (plane * oh + y) * ow + x0, total, at, x1 - x0, 1)
+                y += 1
+
+
+def average_back_body(
+    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, base_h: int, base_w: int,
+    down: int, across: int, wide: int, span: int, blocks: int, pitch: int, arena: Array, lo: int,
+    hi: int,
+) -> None:  # fmt: skip
+    """Each row and column of the input modulo the stride is a phase, whose elements are in the same
+    taps.
+    """
+    t = Windows(h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw)
+    zero = out.dtype.type(0)
+    own = arena.view(out.dtype)
+    counts, lines, totals = own[:pitch], own[pitch : 2 * pitch], own[2 * pitch :]
+    for block in range(blocks):
+        q0 = block * span
+        count = min(span, (down - 1) * wide + across - q0)
+        _divisors(counts, t, wide, q0, base_h, base_w, padded, divisor)
+        for plane in range(lo, hi):
+            lay_out(
+                lines, 0, g, plane * oh * ow, oh, ow, wide, q0, pitch, base_h, 1, base_w, 1, zero
+            )
+            _divide(lines, counts)
+            for f in range(sh):
+                for e in range(sw):
+                    total = totals[e * span : e * span + count]
+                    fill_with(total, zero)
+                    for b in range(kh):
+                        top = shift_of(b, f, sh, ph, 1, 1, base_h)
+                        for c in range(kw):
+                            left = shift_of(c, e, sw, pw, 1, 1, base_w)
+                            if takes_part(top, sh, 1) and takes_part(left, sw, 1):
+                                at = top // sh * wide + left // sw
+                                _add(total, lines[at : at + count])
+                y = q0 // wide
+                while y * wide < q0 + count and y * sh + f < h:
+                    x0, x1 = max(0, q0 - y * wide), min(across, q0 + count - y * wide)
+                    if x1 > x0:
+                        to = (plane * h + y * sh + f) * w
+                        _interleave(
+                            out[to + x0 * sw : to + min(w, x1 * sw)], totals, y * wide + x0 - q0,
+                            span, sw,
+                        )  # fmt: skip
+                    y += 1
+
+
+def _interleave(to: Array, lines: Array, at: int, apart: int, step: int) -> None:
+    """to[k * step + e] = lines[at + e * apart + k] for every element of `to`."""
+    if step == 1:
+        take_row(to, 0, lines, at, len(to), 1)
+        return
+    whole = len(to) // step
+    if step == 2:
+        even, odd = lines[at : at + whole], lines[at + apart : at + apart + whole]
+        pairs = to[: 2 * whole]
+        for k in range(whole):
+            pairs[2 * k] = even[k]
+            pairs[2 * k + 1] = odd[k]
+    else:
+        for k in range(whole):
+            for e in range(step):
+                to[k * step + e] = lines[at + e * apart + k]
+    for e in range(len(to) - whole * step):
+        to[whole * step + e] = lines[at + e * apart + whole]
+
+
+def any_average_body(
+    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, arena: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    real = out.dtype.type
+    line = arena.view(out.dtype)[:w]  # or less, where a row is long
+    for plane in range(lo, hi):
+        for i in range(oh):
+            top, bottom = _bounds(i, h, oh, kh, sh, ph)
+            y0, y1 = max(top, 0), min(bottom, h)
+            at, ready = (plane * oh + i) * ow, False
+            for j in range(ow):
+                left, right = _bounds(j, w, ow, kw, sw, pw)
+                z0, z1 = max(left, 0), min(right, w)
+                count = (bottom - top) * (right - left) if padded else (y1 - y0) * (z1 - z0)
+                count = divisor if divisor != 0 else count
+                if z1 - z0 == w:  # whole rows lie together
+                    total = sum_row(x, (plane * h + y0) * w, (y1 - y0) * w)
+                elif len(line) < w:  # too long for the arena
+                    total = real(0)
+                    for y in range(y0, y1):
+                        total += sum_row(x, (plane * h + y) * w + z0, z1 - z0)
+                else:
+                    if not ready:
+                        take_row(line, 0, x, (plane * h + y0) * w, w, 1)
+                        ready = True
+                        for y in range(y0 + 1, y1):
+                            _add(line, x[(plane * h + y) * w : (plane * h + y + 1) * w])
+                    total = sum_row(line, z0, z1 - z0)
+                out[at + j] = total / real(count)
+
+
+def any_average_back_body(
+    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, arena: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    real = out.dtype.type
+    line = arena.view(out.dtype)[:w]
+    for plane in range(lo, hi):
+        whole = out[plane * h * w : (plane + 1) * h * w]
+        fill_with(whole, real(0))
+        for i in range(oh):
+            top, bottom = _bounds(i, h, oh, kh, sh, ph)
+            y0, y1 = max(top, 0), min(bottom, h)
+            fill_with(line, real(0))
+            for j in range(ow):
+                left, right = _bounds(j, w, ow, kw, sw, pw)
+                z0, z1 = max(left, 0), min(right, w)
+                count = (bottom - top) * (right - left) if padded else (y1 - y0) * (z1 - z0)
+                count = divisor if divisor != 0 else count
+                part = g[(plane * oh + i) * ow + j] / real(count)
+                if len(line) < w:  # too long for the arena
+                    for y in range(y0, y1):
+                        _add_number(whole[y * w + z0 : y * w + z1], part)
+                else:
+                    _add_number(line[z0:z1], part)
+            if len(line) == w:
+                for y in range(y0, y1):
+                    _add(whole[y * w : (y + 1) * w], line)

@@ -1,0 +1,228 @@
+"""The rules and kernels of pooling: a thread for each window, or for each element of the input; a
+warp for each window of which the average of many is taken.
+
+The gradient of a maximum is added up by the elements of the input, each of which looks through the
+windows that it lies in, in their order; so nothing is added by two threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from flowvm.cuda.launch import CudaLaunch, KernelStep, Param, blocks_for
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.cuda.steps import (
+    BLOCK,
+    consts,
+    flat_step,
+    most_blocks,
+    operands,
+    threads,
+    wide,
+)
+from flowvm.ops.planes.cpu.pool_kernels import Windows, _bounds
+
+__all__ = ["average", "average_back", "largest", "picked", "spread"]
+
+Array = Any
+Metas = tuple[TensorMeta, ...]
+Attrs = tuple[Any, ...]
+WARP, EVERY_LANE = 32, 0xFFFFFFFF
+LARGE = 128  # elements of a window that are worth a warp
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def _inside(i: int, size: int, out: int, k: int, s: int, p: int, d: int) -> tuple[int, int]:
+    """Window i as [start, end) without its padding, in steps of d."""
+    start, end = _bounds(i, size, out, (k - 1) * d + 1 if k != 0 else 0, s, p)
+    if start < 0:
+        start += (d - 1 - start) // d * d
+    return start, min(end, size)
+
+
+def _windows_of(y: int, size: int, out: int, k: int, s: int, p: int, d: int) -> tuple[int, int]:
+    """The windows [first, last) that reach over element y."""
+    if k == 0:
+        return y * out // size, ((y + 1) * out + size - 1) // size
+    first = max(0, y + p - (k - 1) * d + s - 1) // s
+    return first, min(out, (y + p) // s + 1)
+
+
+def _largest(
+    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
+    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int,
+) -> None:  # fmt: skip
+    unit = cuda.grid(1)
+    while unit < len(out):
+        plane, i, j = unit // (oh * ow), unit // ow % oh, unit % ow
+        top, bottom = _inside(i, h, oh, kh, sh, ph, dh)
+        left, right = _inside(j, w, ow, kw, sw, pw, dw)
+        at = top * w + left
+        best = wide(x[plane * h * w + at])
+        for y in range(top, bottom, dh):
+            for z in range(left, right, dw):
+                v = wide(x[(plane * h + y) * w + z])
+                if v > best or v != v:
+                    best, at = v, y * w + z
+        out[unit] = out.dtype.type(best)
+        index[unit] = at
+        unit += cuda.gridsize(1)
+
+
+def _spread(
+    out: Array, g: Array, index: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
+    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int,
+) -> None:  # fmt: skip
+    """For each element of the input the sum of g over the windows whose maximum it is."""
+    unit = cuda.grid(1)
+    while unit < len(out):
+        plane, y, z = unit // (h * w), unit // w % h, unit % w
+        top, bottom = _windows_of(y, h, oh, kh, sh, ph, dh)
+        left, right = _windows_of(z, w, ow, kw, sw, pw, dw)
+        total = wide(out.dtype.type(0))
+        for i in range(top, bottom):
+            for j in range(left, right):
+                k = (plane * oh + i) * ow + j
+                if index[k] == y * w + z:
+                    total += wide(g[k])
+        out[unit] = out.dtype.type(total)
+        unit += cuda.gridsize(1)
+
+
+def _picked(out: Array, x: Array, index: Array, size: int, places: int) -> None:
+    unit = cuda.grid(1)
+    while unit < len(out):
+        out[unit] = x[unit // places * size + index[unit]]
+        unit += cuda.gridsize(1)
+
+
+def _count(
+    i: int, j: int, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int, ph: int,
+    pw: int, padded: int, divisor: int,
+) -> int:  # fmt: skip
+    """What the sum of a window is divided by."""
+    if divisor != 0:
+        return divisor
+    top, bottom = _bounds(i, h, oh, kh, sh, ph)
+    left, right = _bounds(j, w, ow, kw, sw, pw)
+    if padded == 0:
+        top, bottom, left, right = max(top, 0), min(bottom, h), max(left, 0), min(right, w)
+    return max(1, bottom - top) * max(1, right - left)
+
+
+def _average(
+    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: int, divisor: int,
+) -> None:  # fmt: skip
+    unit = cuda.grid(1)
+    while unit < len(out):
+        plane, i, j = unit // (oh * ow), unit // ow % oh, unit % ow
+        top, bottom = _inside(i, h, oh, kh, sh, ph, 1)
+        left, right = _inside(j, w, ow, kw, sw, pw, 1)
+        total = wide(out.dtype.type(0))
+        for y in range(top, bottom):
+            for z in range(left, right):
+                total += wide(x[(plane * h + y) * w + z])
+        count = _count(i, j, h, w, oh, ow, kh, kw, sh, sw, ph, pw, padded, divisor)
+        out[unit] = out.dtype.type(total / np.float32(count))
+        unit += cuda.gridsize(1)
+
+
+def _average_warps(
+    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: int, divisor: int,
+) -> None:  # fmt: skip
+    """As `_average`, with a warp for each window."""
+    lane, unit = cuda.threadIdx.x % WARP, cuda.grid(1) // WARP
+    while unit < len(out):  # the same for all threads of a warp
+        plane, i, j = unit // (oh * ow), unit // ow % oh, unit % ow
+        top, bottom = _inside(i, h, oh, kh, sh, ph, 1)
+        left, right = _inside(j, w, ow, kw, sw, pw, 1)
+        across = max(right - left, 0)
+        total = wide(out.dtype.type(0))
+        for e in range(lane, max(bottom - top, 0) * across, WARP):
+            total += wide(x[(plane * h + top + e // across) * w + left + e % across])
+        apart = WARP // 2
+        while apart > 0:
+            total += cuda.shfl_xor_sync(EVERY_LANE, total, apart)
+            apart //= 2
+        if lane == 0:
+            count = _count(i, j, h, w, oh, ow, kh, kw, sh, sw, ph, pw, padded, divisor)
+            out[unit] = out.dtype.type(total / np.float32(count))
+        unit += cuda.gridsize(1) // WARP
+
+
+def _average_back(
+    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, padded: int, divisor: int,
+) -> None:  # fmt: skip
+    unit = cuda.grid(1)
+    while unit < len(out):
+        plane, y, z = unit // (h * w), unit // w % h, unit % w
+        top, bottom = _windows_of(y, h, oh, kh, sh, ph, 1)
+        left, right = _windows_of(z, w, ow, kw, sw, pw, 1)
+        total = wide(out.dtype.type(0))
+        for i in range(top, bottom):
+            for j in range(left, right):
+                count = _count(i, j, h, w, oh, ow, kh, kw, sh, sw, ph, pw, padded, divisor)
+                total += wide(g[(plane * oh + i) * ow + j]) / np.float32(count)
+        out[unit] = out.dtype.type(total)
+        unit += cuda.gridsize(1)
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def _each(launch: Launch, kernel: Any, numbers: tuple[Any, ...]) -> CudaLaunch:
+    """A thread for each element of the first output."""
+    units = launch.outputs[0].numel
+    step = flat_step(kernel, units, *operands(*launch.views), *consts(*numbers))
+    return CudaLaunch(launch.outputs, (step,) if units else ())
+
+
+def _area(t: Windows) -> int:
+    """How many elements a window has, about."""
+    return t.kh * t.kw or t.h * t.w // (t.oh * t.ow)
+
+
+def largest(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
+    """The maximum of each window, and where it is."""
+    return _each(launch, _largest, attrs[0])
+
+
+def spread(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
+    """The gradient of `largest`."""
+    windows: Windows = attrs[1]
+    return _each(launch, _spread, windows)
+
+
+def picked(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
+    """The elements that the indices name, and the gradient of `spread`."""
+    x, index = metas
+    n = attrs[1]
+    return _each(launch, _picked, (math.prod(x.shape[-n:]), math.prod(index.shape[-n:])))
+
+
+def average(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
+    """The average of each window."""
+    windows, _, padded, divisor = attrs
+    numbers, units = (*windows, padded, divisor), launch.outputs[0].numel
+    if not units or _area(windows) < LARGE:
+        return _each(launch, _average, numbers)
+    block = threads(BLOCK)
+    grid = blocks_for(units, block // WARP, most_blocks())
+    params: tuple[Param, ...] = (*operands(*launch.views), *consts(*numbers))
+    return CudaLaunch(launch.outputs, (KernelStep(_average_warps, params, grid, (block, 1, 1)),))
+
+
+def average_back(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
+    """The gradient of `average`."""
+    _, windows, _, padded, divisor = attrs
+    return _each(launch, _average_back, (*windows, padded, divisor))

@@ -1,0 +1,212 @@
+"""Three ops that are each other's gradients, of which all convolutions are made.
+
+_conv         output from input and weight
+_conv_input   input's gradient from output's and weight: the transposed convolution
+_conv_weight  weight's gradient from output's and input
+
+The bias's gradient is a sum.  What does not fit into an arena goes row by row (`conv_plain`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from flowvm.device import cpu
+from flowvm.eager.tensor import Tensor
+from flowvm.launch import Launch, View, elsewhere
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import op
+from flowvm.ops.planes.cpu.conv_plain import (
+    numbers_of,
+    plain_back_bias_body,
+    plain_back_body,
+    plain_bias_body,
+    plain_body,
+    plain_weight_body,
+)
+from flowvm.ops.planes.cpu.conv_plan import (
+    Shape,
+    Triple,
+    shifts_of,
+    strips_of,
+    taps_of,
+    three_of,
+    tiles_of,
+)
+from flowvm.ops.planes.cpu.conv_strips import strips_bias_body, strips_body, strips_walker
+from flowvm.ops.planes.cpu.conv_walk import numbers_address
+from flowvm.ops.planes.cpu.conv_weight import tiles_walker, weight_body
+
+__all__: list[str] = []
+
+MOST = 1 << 21  # bytes of an arena
+
+
+_PLAIN: dict[tuple[bool, int], Callable[..., Any]] = {
+    (False, 2): plain_body,
+    (False, 3): plain_bias_body,
+    (True, 2): plain_back_body,
+    (True, 3): plain_back_bias_body,
+}
+
+
+class _How(NamedTuple):
+    """stride, padding in front and dilation in each dimension of space, and groups: the attribute
+    of the ops.
+    """
+
+    stride: Triple
+    padding: Triple
+    dilation: Triple
+    groups: int
+
+
+def _shape(input: Sequence[int], weight: Sequence[int], out: Sequence[int], how: _How) -> Shape:
+    return Shape(
+        input[0], weight[1], weight[0] // how.groups, how.groups, three_of(input[2:], 1),
+        three_of(out, 1), three_of(weight[2:], 1), how.stride, how.padding, how.dilation,
+    )  # fmt: skip
+
+
+def _flat(*metas: TensorMeta) -> tuple[View, ...]:
+    return tuple(View(m.dtype, (m.numel,)) for m in metas)
+
+
+def _strips(out: TensorMeta, shape: Shape, back: bool, *inputs: TensorMeta) -> Launch:
+    """A convolution or, if `back`, its input's gradient; the third input is a bias."""
+    if out.device is not cpu:
+        return elsewhere((out,), shape)
+    views, size = _flat(out, *inputs), out.dtype.itemsize
+    plan = strips_of(shape, out.dtype.name, back)
+    arena = plan.spots + plan.arena * size
+    if arena > MOST:
+        plain = _PLAIN[back, len(inputs)]
+        units = math.prod(out.shape[:2])
+        return Launch((out,), plain, views, numbers_of(shape), units)
+    return Launch(
+        (out,),
+        strips_bias_body if len(inputs) == 3 else strips_body,
+        views,
+        (strips_walker(out.dtype.name), numbers_address((*plan, *taps_of(plan)))),
+        plan.panels,
+        plan.panel_grain,
+        plan.table + plan.weights * size,
+        phases=((plan.units, plan.grain),),
+        arena=arena,
+    )
+
+
+def _conv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, weight = c.saved
+    how, _ = c.attrs
+    return (
+        _conv_input(g, weight, how, tuple(c.metas[0].shape)) if c.needs[0] else None,
+        _conv_weight(g, x, how, tuple(c.metas[1].shape)) if c.needs[1] else None,
+    )
+
+
+def _conv_bias_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    return (*_conv_grad(c, g), _over_places(g) if c.needs[2] else None)
+
+
+def _over_places(g: Tensor) -> Tensor:
+    """The gradient of a bias."""
+    total: Tensor = g.sum([d for d in range(g.ndim) if d != 1])
+    return total
+
+
+@op(
+    "input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad, half="cuda",
+    cuda="conv:conv",
+)  # fmt: skip
+def _conv(input: TensorMeta, weight: TensorMeta, how: _How, size: tuple[int, ...]) -> Launch:
+    s = _shape(input.shape, weight.shape, size, how)
+    out = input.with_shape((input.shape[0], weight.shape[0], *size))
+    return _strips(out, s, False, input, weight)
+
+
+@op(
+    "input, weight, bias -> out", name="conv", saves="input, weight", grad=_conv_bias_grad,
+    half="cuda", cuda="conv:conv",
+)  # fmt: skip
+def _conv_bias(
+    input: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, size: tuple[int, ...]
+) -> Launch:
+    s = _shape(input.shape, weight.shape, size, how)
+    out = input.with_shape((input.shape[0], weight.shape[0], *size))
+    return _strips(out, s, False, input, weight, bias)
+
+
+def _conv_input_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    g, weight = c.saved
+    how, _ = c.attrs
+    size = tuple(c.metas[0].shape[2:])
+    return (
+        _conv(v, weight, how, size) if c.needs[0] else None,
+        _conv_weight(g, v, how, tuple(c.metas[1].shape)) if c.needs[1] else None,
+    )
+
+
+def _conv_input_bias_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    return (*_conv_input_grad(c, v), _over_places(v) if c.needs[2] else None)
+
+
+@op(
+    "g, weight -> out", name="conv_input", saves="g, weight", grad=_conv_input_grad,
+    half="cuda", cuda="conv:conv_input",
+)  # fmt: skip
+def _conv_input(g: TensorMeta, weight: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
+    """The gradient of a convolution's input, which has `shape`."""
+    s = _shape(shape, weight.shape, g.shape[2:], how)
+    return _strips(g.with_shape(shape), s, True, g, weight)
+
+
+@op(
+    "g, weight, bias -> out", name="conv_input", saves="g, weight", grad=_conv_input_bias_grad,
+    half="cuda", cuda="conv:conv_input",
+)  # fmt: skip
+def _conv_input_bias(
+    g: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, shape: tuple[int, ...]
+) -> Launch:
+    """_conv_input with a number added to each channel."""
+    s = _shape(shape, weight.shape, g.shape[2:], how)
+    return _strips(g.with_shape(shape), s, True, g, weight, bias)
+
+
+def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    g, x = c.saved
+    how, _ = c.attrs
+    return (
+        _conv(x, v, how, tuple(c.metas[0].shape[2:])) if c.needs[0] else None,
+        _conv_input(g, v, how, tuple(c.metas[1].shape)) if c.needs[1] else None,
+    )
+
+
+@op(
+    "g, input -> out", name="conv_weight", saves="g, input", grad=_conv_weight_grad,
+    half="cuda", cuda="conv:conv_weight",
+)  # fmt: skip
+def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
+    """The gradient of a convolution's weight, which has `shape`."""
+    out = g.with_shape(shape)
+    size = g.dtype.itemsize
+    s = _shape(input.shape, shape, g.shape[2:], how)
+    if out.device is not cpu:
+        return elsewhere((out,), s)
+    plan = tiles_of(s, g.dtype.name)
+    arena = plan.table + plan.arena * size
+    if arena > MOST:
+        return Launch((out,), plain_weight_body, _flat(out, g, input), numbers_of(s), shape[0])
+    return Launch(
+        (out,),
+        weight_body,
+        _flat(out, g, input),
+        (tiles_walker(g.dtype.name), numbers_address((*plan, *shifts_of(plan)))),
+        plan.units,
+        plan.grain,
+        max(8, plan.partial * size),
+        phases=((plan.units // plan.parts, 1),),
+        arena=arena,
+    )

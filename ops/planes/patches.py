@@ -1,0 +1,249 @@
+"""Patches of an image as columns of a matrix, and such columns added up to an image again.
+
+`unfold` moves elements about (as bits, any dtype), row by row of the result; `fold` gathers: every
+row of the image adds up the pieces of columns that lie in it, in the order of the kernel's taps, so
+no two workers write one place.  Each is the other's gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import DTypeError, ShapeError
+from flowvm.launch import GRAIN, Launch, View, bits
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.planes.conv import _numbers
+from flowvm.ops.planes.cpu.conv_rows import take_row
+from flowvm.ops.planes.cpu.conv_strips import fill_with
+from flowvm.ops.planes.cpu.pool_kernels import Windows
+
+__all__ = ["fold", "unfold"]
+
+Array = Any
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def _unfold_body(
+    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    for unit in range(lo, hi):  # a tap of a plane: one row of the matrix
+        plane, tap = unit // (kh * kw), unit % (kh * kw)
+        top, left = tap // kw * dh - ph, tap % kw * dw - pw
+        first = min(ow, (max(0, -left) + sw - 1) // sw)
+        last = max(first, min(ow, (w - 1 - left) // sw + 1))
+        for y in range(oh):
+            at, row = (unit * oh + y) * ow, y * sh + top
+            if row < 0 or row >= h:
+                out[at : at + ow] = 0
+                continue
+            out[at : at + first] = 0
+            source = (plane * h + row) * w + left + first * sw
+            take_row(out, at + first, x, source, last - first, sw)
+            out[at + last : at + ow] = 0
+
+
+def _fold_body(
+    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
+    ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    unit = lo
+    while unit < hi:  # the rows of one plane, one tap after another
+        plane, begin = unit // h, unit % h
+        end = min(h, begin + hi - unit)
+        fill_with(out[unit * w : (unit + end - begin) * w], out.dtype.type(0))
+        for tap in range(kh * kw):
+            top, left = tap // kw * dh - ph, tap % kw * dw - pw
+            first = min(ow, (max(0, -left) + sw - 1) // sw)
+            last = max(first, min(ow, (w - 1 - left) // sw + 1))
+            count = last - first
+            y0 = (max(0, begin - top) + sh - 1) // sh
+            y1 = min(oh, (end - 1 - top) // sh + 1) if count > 0 else 0
+            for y in range(y0, y1):
+                at = ((plane * kh * kw + tap) * oh + y) * ow + first
+                start = (plane * h + y * sh + top) * w + left + first * sw
+                piece, to = x[at : at + count], out[start : start + (count - 1) * sw + 1]
+                if sw == 1:
+                    for k in range(count):
+                        to[k] += piece[k]
+                else:
+                    for k in range(count):
+                        to[k * sw] += piece[k]
+        unit += end - begin
+
+
+# --- ops ----------------------------------------------------------------------------------------
+
+
+def _lead(shape: Sequence[int], behind: int) -> tuple[int, ...]:
+    return tuple(shape[: len(shape) - behind])
+
+
+@op(
+    "x -> out", name="unfold", half="native", grad=lambda c, g: (_fold(g, *c.attrs),),
+    cuda="patches:unfold",
+)  # fmt: skip
+def _unfold(x: TensorMeta, t: Windows) -> Launch:
+    channels, taps, count = x.shape[-3], t.kh * t.kw, t.oh * t.ow
+    out = x.with_shape((*_lead(x.shape, 3), channels * taps, count))
+    units = math.prod(x.shape[:-2]) * taps
+    views = (bits(out, (out.numel,)), bits(x, (x.numel,)))
+    return Launch((out,), _unfold_body, views, t, units, max(1, GRAIN // max(1, count)))
+
+
+@op(
+    "x -> out", name="fold", half="cuda", grad=lambda c, g: (_unfold(g, *c.attrs),),
+    cuda="patches:fold",
+)  # fmt: skip
+def _fold(x: TensorMeta, t: Windows) -> Launch:
+    channels = x.shape[-2] // (t.kh * t.kw)
+    out = x.with_shape((*_lead(x.shape, 2), channels, t.h, t.w))
+    units = math.prod(out.shape[:-1])
+    views = (View(out.dtype, (out.numel,)), View(x.dtype, (x.numel,)))
+    work = max(1, t.kh * t.kw * t.w // max(1, t.sh * t.sw))
+    return Launch((out,), _fold_body, views, t, units, max(1, GRAIN // work))
+
+
+def _taps(
+    name: str, space: tuple[int, int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> Windows:
+    kernel = _numbers(name, "kernel_size", kernel_size, 2, 1)
+    gaps = _numbers(name, "dilation", dilation, 2, 1)
+    pads = _numbers(name, "padding", padding, 2, 0)
+    steps = _numbers(name, "stride", stride, 2, 1)
+    size = []
+    for i, k, s, p, d in zip(space, kernel, steps, pads, gaps, strict=True):
+        room = i + 2 * p - d * (k - 1) - 1
+        if room < 0:
+            raise ShapeError(
+                f"{name}: the kernel {kernel} with dilation {gaps} is larger than the image "
+                f"{space} with padding {pads}"
+            )
+        size.append(room // s + 1)
+    return Windows(*space, size[0], size[1], *kernel, *steps, *pads, *gaps)
+
+
+def unfold(
+    input: Tensor,
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Tensor:
+    """The patches of (N, C, H, W) or (C, H, W) as columns: (N, C * kernel height * kernel width,
+    patches), zeros where a patch reaches into the padding.
+
+    `Tensor.unfold` is another function: a view of the windows of one dimension.
+    """
+    meta = need_tensor("unfold", "input", input)._meta
+    if meta.ndim not in (3, 4):
+        raise ShapeError(
+            f"unfold: input has 4 dimensions (or 3 without a batch), got shape {tuple(meta.shape)}"
+        )
+    space = (meta.shape[-2], meta.shape[-1])
+    out: Tensor = _unfold(input, _taps("unfold", space, kernel_size, dilation, padding, stride))
+    return out
+
+
+def fold(
+    input: Tensor,
+    output_size: int | Sequence[int],
+    kernel_size: int | Sequence[int],
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    stride: int | Sequence[int] = 1,
+) -> Tensor:
+    """Columns of patches, as `unfold` makes them, added up to images of `output_size`: (N, C, H,
+    W), or (C, H, W) of a matrix; what lies in the padding is dropped.
+    """
+    meta = need_tensor("fold", "input", input)._meta
+    if meta.ndim not in (2, 3):
+        raise ShapeError(
+            f"fold: input has 3 dimensions (or 2 without a batch), got shape {tuple(meta.shape)}"
+        )
+    if meta.dtype.name == "bool":
+        raise DTypeError("fold: adds up numbers, got bool")
+    h, w = _numbers("fold", "output_size", output_size, 2, 1)
+    t = _taps("fold", (h, w), kernel_size, dilation, padding, stride)
+    if meta.shape[-2] % (t.kh * t.kw) or meta.shape[-1] != t.oh * t.ow:
+        raise ShapeError(
+            f"fold: images of {h} x {w} have {t.oh * t.ow} patches of {t.kh * t.kw} elements a "
+            f"channel, got shape {tuple(meta.shape)}"
+        )
+    out: Tensor = _fold(input, t)
+    return out
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def _places(t: Windows) -> Any:
+    """Where each tap (rows) of each patch (columns) lies in the padded plane: rows, columns."""
+    b, e = np.arange(t.kh) * t.dh, np.arange(t.kw) * t.dw
+    y, x = np.arange(t.oh) * t.sh, np.arange(t.ow) * t.sw
+    rows, columns = b[:, None] + y, e[:, None] + x
+    shape = (t.kh, t.kw, t.oh, t.ow)
+    rows = np.broadcast_to(rows[:, None, :, None], shape).reshape(t.kh * t.kw, -1)
+    return rows, np.broadcast_to(columns[None, :, None, :], shape).reshape(t.kh * t.kw, -1)
+
+
+def _unfold_reference(
+    x: Any, kernel: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    t = _taps("unfold", x.shape[-2:], kernel, dilation, padding, stride)
+    pads = [(0, 0)] * (x.ndim - 2) + [(t.ph, t.ph), (t.pw, t.pw)]
+    taken = np.pad(x, pads)[(..., *_places(t))]
+    return taken.reshape(*x.shape[:-3], x.shape[-3] * t.kh * t.kw, t.oh * t.ow)
+
+
+def _fold_reference(
+    x: Any, size: Any, kernel: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    t = _taps("fold", size, kernel, dilation, padding, stride)
+    channels = x.shape[-2] // (t.kh * t.kw)
+    columns = x.reshape(*x.shape[:-2], channels, t.kh * t.kw, t.oh * t.ow)
+    out = np.zeros((*columns.shape[:-2], t.h + 2 * t.ph, t.w + 2 * t.pw), x.dtype)
+    np.add.at(out, (..., *_places(t)), columns)
+    return out[..., t.ph : t.ph + t.h, t.pw : t.pw + t.w]
+
+
+samples(
+    unfold,
+    lambda rng: [
+        Sample((rng.standard_normal((2, 2, 4, 5)), 3)),
+        Sample((rng.standard_normal((2, 5, 7)), (2, 3), (2, 1), (1, 2), (2, 3))),
+        Sample((rng.standard_normal((1, 1, 4, 4)), 2), {"stride": 2}),
+        Sample((rng.standard_normal((0, 2, 3, 3)), 2)),
+        Sample((rng.integers(0, 9, (1, 2, 3, 4)), (1, 2), 1, 1)),
+    ],
+    _unfold_reference,
+    errors=(
+        (lambda flow: flow.unfold(flow.ones(3, 3), 2), RuntimeError),
+        (lambda flow: flow.unfold(flow.ones(1, 3, 3), 4), RuntimeError),
+        (lambda flow: flow.unfold(flow.ones(1, 3, 3), 0), ValueError),
+    ),
+)
+samples(
+    fold,
+    lambda rng: [
+        Sample((rng.standard_normal((2, 18, 6)), (4, 5), 3)),
+        Sample((rng.standard_normal((12, 9)), (5, 7), (2, 3), (2, 1), (1, 2), (2, 3))),
+        Sample((rng.standard_normal((1, 4, 4)), (4, 4), 2), {"stride": 2}),
+        Sample((rng.standard_normal((0, 8, 4)), (3, 3), 2)),
+    ],
+    _fold_reference,
+    errors=(
+        (lambda flow: flow.fold(flow.ones(3), (2, 2), 2), RuntimeError),
+        (lambda flow: flow.fold(flow.ones(1, 5, 4), (3, 3), 2), RuntimeError),
+        (lambda flow: flow.fold(flow.ones(1, 4, 3), (3, 3), 2), RuntimeError),
+    ),
+)

@@ -1,0 +1,459 @@
+"""Activation functions under PyTorch's names, from a table of expressions.
+
+Each has its value, first and second derivative as an expression of x and its parameters.  That
+makes three ops: the function, its backward (g times the first derivative), and that one's backward.
+ So a gradient is one instruction and can itself be differentiated; a third derivative raises.
+ Parameters such as a slope are dynamic scalars: another value is not another kernel.
+
+Long because the table of expressions and the samples beside it are one list of two dozen functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.autocasting import lowered
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, AutogradError, ShapeError
+from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.vm.engine.hot import hot
+
+__all__ = [
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "logsigmoid",
+    "mish",
+    "prelu",
+    "relu",
+    "relu6",
+    "relu_",
+    "selu",
+    "silu",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "tanhshrink",
+    "threshold",
+]
+
+Number = float
+
+
+def _differentiable(
+    name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float"
+) -> Elementwise:
+    """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is
+    made of lines.
+    """
+    names = [n for n in params.replace(" ", "").split(",") if n]
+    rest = (None,) * len(names)
+
+    def made(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
+        args = ", ".join([*gradients, "x", *names])
+        return elementwise(name + suffix, expr, args=args, types=types, saves=args, grad=grad)
+
+    def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+        return (backward(g, *c.saved), *rest)
+
+    def backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+        g, *saved = c.saved
+        curved = c.needs[1] and second != "0"
+        return (
+            backward(v, *saved) if c.needs[0] else None,
+            twice(v, g, *saved) if curved else None,
+            *rest,
+        )
+
+    def twice_grad(c: Any, w: Tensor) -> tuple[Any, ...]:
+        v, g, *saved = c.saved
+        if c.needs[2]:
+            raise AutogradError(f"{name} has first and second derivatives only; this is the third")
+        return (
+            twice(w, g, *saved) if c.needs[0] else None,
+            twice(w, v, *saved) if c.needs[1] else None,
+            None,
+            *rest,
+        )
+
+    twice = made("_backward_backward", f"v * g * ({second})", "vg", twice_grad)
+    backward = made("_backward", f"g * ({first})", "g", backward_grad)
+    return made("", value, "", forward_grad)
+
+
+def _with(op: Elementwise, x: Tensor, inplace: bool, *params: Number) -> Tensor:
+    out: Tensor = op.into(x, x, *params) if inplace else op(x, *params)
+    return out
+
+
+# --- made of lines ---------------------------------------------------------------------------
+
+# relu keeps its output, which the next op keeps anyway, and not its input.
+_relu_backward: Elementwise = elementwise(
+    "relu_backward",
+    "0 if y <= 0 else x",
+    args="x, y",
+    saves="y",
+    grad=lambda c, g: (_relu_backward.call(g, c.saved[0]), None),
+)
+_relu = elementwise(
+    "relu",
+    "maximum(x, 0)",
+    saves="out",
+    grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),),
+)
+_hardtanh = _differentiable(
+    "hardtanh",
+    "minimum(maximum(x, a), b)",
+    "1 if (x > a and x < b) else 0",
+    params="a, b",
+    types="promote",
+)
+_leaky_relu = _differentiable(
+    "leaky_relu", "x if x > 0 else x * a", "1 if x > 0 else a", params="a"
+)
+_threshold = _differentiable(
+    "threshold", "b if x <= a else x", "0 if x <= a else 1", params="a, b", types="promote"
+)
+_hardshrink = _differentiable(
+    "hardshrink",
+    "0 if (x >= -a and x <= a) else x",
+    "0 if (x >= -a and x <= a) else 1",
+    params="a",
+)
+_softshrink = _differentiable(
+    "softshrink",
+    "x - a if x > a else (x + a if x < -a else x * 0)",
+    "1 if (x > a or x < -a) else 0",
+    params="a",
+)
+_hardsigmoid = _differentiable(
+    "hardsigmoid",
+    "minimum(maximum(x + 3, 0), 6) / 6",
+    "0.16666666666666666 if (x > -3 and x < 3) else 0",
+)
+_hardswish = _differentiable(
+    "hardswish",
+    "x * minimum(maximum(x + 3, 0), 6) / 6",
+    "0 if x <= -3 else (1 if x >= 3 else x / 3 + 0.5)",
+    "0.3333333333333333 if (x > -3 and x < 3) else 0",
+)
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0); integers stay integers."""
+    out: Tensor = _relu.into(input, input) if inplace else _relu.call(input)
+    return out
+
+
+def relu_(input: Tensor) -> Tensor:
+    """relu in place."""
+    return _relu.into(input, input)
+
+
+method("relu")(_relu.call)
+method()(relu_)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(x, 0), 6)."""
+    return _with(_hardtanh, input, inplace, 0, 6)
+
+
+def hardtanh(
+    input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
+) -> Tensor:
+    """x kept between min_val and max_val."""
+    if min_val > max_val:
+        raise ArgumentError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+    return _with(_hardtanh, input, inplace, min_val, max_val)
+
+
+def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = False) -> Tensor:
+    """x where it is positive, negative_slope * x elsewhere."""
+    return _with(_leaky_relu, input, inplace, float(negative_slope))
+
+
+def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = False) -> Tensor:
+    """x where it is greater than `threshold`, `value` elsewhere."""
+    return _with(_threshold, input, inplace, threshold, value)
+
+
+def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
+    """x outside [-lambd, lambd], 0 inside."""
+    return _with(_hardshrink, input, False, float(lambd))
+
+
+def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
+    """x moved towards 0 by lambd, and 0 where that would pass it."""
+    if lambd < 0:
+        raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
+    return _with(_softshrink, input, False, float(lambd))
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """relu6(x + 3) / 6."""
+    return _with(_hardsigmoid, input, inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * relu6(x + 3) / 6."""
+    return _with(_hardswish, input, inplace)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each
+    channel (dimension 1).
+    """
+    if hot["autocast"]:
+        input, weight = lowered(input, weight)
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.ndim > 1 or weight.numel() not in (1, channels):
+        raise ShapeError(
+            f"prelu: weight has 1 number or one for each of {channels} channels, got shape "
+            f"{tuple(weight.shape)}"
+        )
+    if weight.ndim == 1 and weight.numel() == 1 and input.ndim <= 1:
+        weight = weight.reshape(() if input.ndim == 0 else (1,))
+    elif weight.ndim == 1:
+        weight = weight.reshape((-1,) + (1,) * (input.ndim - 2))
+    return relu(input) - weight * relu(-input)
+
+
+# --- curved ----------------------------------------------------------------------------------
+
+_ELU = "x if x > 0 else a * expm1(x)"
+_elu = _differentiable("elu", _ELU, "1 if x > 0 else a * exp(x)", "0 if x > 0 else a * exp(x)", "a")
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+_SELU_SLOPE = _SELU_ALPHA * _SELU_SCALE
+_selu = _differentiable(
+    "selu",
+    f"{_SELU_SCALE} * x if x > 0 else {_SELU_SLOPE} * expm1(x)",
+    f"{_SELU_SCALE} if x > 0 else {_SELU_SLOPE} * exp(x)",
+    f"0 if x > 0 else {_SELU_SLOPE} * exp(x)",
+)
+_celu = _differentiable(
+    "celu",
+    "x if x > 0 else a * expm1(x / a)",
+    "1 if x > 0 else exp(x / a)",
+    "0 if x > 0 else exp(x / a) / a",
+    "a",
+)
+_PHI = "0.3989422804014327 * exp(-0.5 * x * x)"  # the density of the normal distribution
+_BELOW = "normal_cdf(x)"  # and its integral
+_gelu = _differentiable("gelu", f"x * {_BELOW}", f"{_BELOW} + x * {_PHI}", f"{_PHI} * (2 - x * x)")
+# (1 + tanh(u)) / 2 is sigmoid(2 u), here of u = 0.797 * (x + 0.0447 * x**3)
+_G = "sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x))"
+_U = "(1.5957691216057308 + 0.21406444881780073 * x * x)"  # the derivative of its argument
+_gelu_tanh = _differentiable(
+    "gelu_tanh",
+    f"x * {_G}",
+    f"{_G} * (1 + x * (1 - {_G}) * {_U})",
+    f"{_G} * (1 - {_G}) * (2 * {_U} + x * ((1 - 2 * {_G}) * {_U} * {_U} "
+    "+ 0.42812889763560147 * x))",
+)
+_S = "sigmoid(x)"
+_silu = _differentiable(
+    "silu",
+    f"x * {_S}",
+    f"{_S} * (1 + x * (1 - {_S}))",
+    f"{_S} * (1 - {_S}) * (2 + x * (1 - 2 * {_S}))",
+)
+_M = "tanh_softplus(x)"
+_mish = _differentiable(
+    "mish",
+    f"x * {_M}",
+    f"{_M} + x * {_S} * (1 - {_M} * {_M})",
+    f"{_S} * (1 - {_M} * {_M}) * (2 + x * (1 - {_S} - 2 * {_M} * {_S}))",
+)
+_softplus = _differentiable(
+    "softplus",
+    "x if x * a > b else softplus(x * a) / a",
+    "1 if x * a > b else sigmoid(x * a)",
+    "0 if x * a > b else a * sigmoid(x * a) * (1 - sigmoid(x * a))",
+    "a, b",
+)
+_softsign = _differentiable(
+    "softsign",
+    "x / (1 + abs(x))",
+    "1 / ((1 + abs(x)) * (1 + abs(x)))",
+    "-2 * sign(x) / ((1 + abs(x)) * (1 + abs(x)) * (1 + abs(x)))",
+)
+_logsigmoid = _differentiable("logsigmoid", "-softplus(-x)", "sigmoid(-x)", f"-{_S} * sigmoid(-x)")
+_tanhshrink = _differentiable(
+    "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))"
+)
+
+
+def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    return _with(_elu, input, inplace, float(alpha))
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """elu, scaled so that activations keep mean 0 and variance 1 from layer to layer."""
+    return _with(_selu, input, inplace)
+
+
+def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere."""
+    if alpha == 0:
+        raise ArgumentError("celu: alpha must not be 0")
+    return _with(_celu, input, inplace, float(alpha))
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution below x; "tanh" approximates it."""
+    if approximate not in ("none", "tanh"):
+        raise ArgumentError(f'gelu: approximate is "none" or "tanh", got {approximate!r}')
+    out: Tensor = (_gelu_tanh if approximate == "tanh" else _gelu).call(input)
+    return out
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * sigmoid(x), also called swish."""
+    return _with(_silu, input, inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return _with(_mish, input, inplace)
+
+
+def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold."""
+    return _with(_softplus, input, False, float(beta), float(threshold))
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|), between -1 and 1."""
+    out: Tensor = _softsign.call(input)
+    return out
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x)) without overflow."""
+    out: Tensor = _logsigmoid.call(input)
+    return out
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x), flat around 0."""
+    out: Tensor = _tanhshrink.call(input)
+    return out
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b), where a and b are the two halves of x along `dim`."""
+    size = input.shape[dim] if input.ndim else 0
+    if input.ndim == 0 or size % 2:
+        raise ShapeError(
+            f"glu: dimension {dim} of shape {tuple(input.shape)} must have an even size to be "
+            f"halved"
+        )
+    half = size // 2
+    out: Tensor = input.narrow(dim, 0, half) * input.narrow(dim, half, half).sigmoid()
+    return out
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _erf(x: Any) -> Any:
+    from scipy import special
+
+    return special.erf(x)
+
+
+def _each(*params: float) -> Callable[[np.random.Generator], list[Sample]]:
+    def generate(rng: np.random.Generator) -> list[Sample]:
+        x = rng.standard_normal
+        return [
+            Sample((x((3, 4)) * 3, *params)),
+            Sample((np.asarray(0.7), *params)),
+            Sample((x((0, 3)), *params)),
+        ]
+
+    return generate
+
+
+def _register() -> None:
+    clip = np.clip
+
+    def gate(x: Any) -> Any:
+        return np.clip(x + 3, 0, 6) / 6
+
+    expm1, log1p, tanh = np.expm1, np.log1p, np.tanh
+    table: tuple[tuple[Callable[..., Any], tuple[float, ...], Callable[..., Any]], ...] = (
+        (relu, (), lambda x: np.maximum(x, 0)),
+        (relu6, (), lambda x: clip(x, 0, 6)),
+        (hardtanh, (-1.5, 0.5), lambda x, a, b: clip(x, a, b)),
+        (leaky_relu, (0.2,), lambda x, a: np.where(x > 0, x, a * x)),
+        (threshold, (0.3, -2.0), lambda x, a, b: np.where(x > a, x, b)),
+        (hardshrink, (0.5,), lambda x, a: np.where(abs(x) > a, x, 0)),
+        (softshrink, (0.5,), lambda x, a: np.sign(x) * np.maximum(abs(x) - a, 0)),
+        (hardsigmoid, (), gate),
+        (hardswish, (), lambda x: x * gate(x)),
+        (elu, (1.3,), lambda x, a: np.where(x > 0, x, a * expm1(x))),
+        (selu, (), lambda x: _SELU_SCALE * np.where(x > 0, x, _SELU_ALPHA * expm1(x))),
+        (celu, (1.3,), lambda x, a: np.where(x > 0, x, a * expm1(x / a))),
+        (silu, (), lambda x: x * _sigmoid(x)),
+        (mish, (), lambda x: x * tanh(log1p(np.exp(x)))),
+        (softplus, (1.5, 3.0), lambda x, b, t: np.where(x * b > t, x, log1p(np.exp(b * x)) / b)),
+        (softsign, (), lambda x: x / (1 + abs(x))),
+        (logsigmoid, (), lambda x: np.log(_sigmoid(x))),
+        (tanhshrink, (), lambda x: x - tanh(x)),
+    )
+    for function, params, reference in table:
+        samples(function, _each(*params), reference)
+
+
+_register()
+samples(
+    gelu,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 4)) * 2,)),
+        Sample((rng.standard_normal((3, 4)) * 2,), {"approximate": "tanh"}),
+        Sample((np.asarray(0.3),)),
+    ],
+    lambda x, approximate="none": (
+        0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        if approximate == "tanh"
+        else 0.5 * x * (1 + _erf(x / np.sqrt(2)))
+    ),
+    errors=((lambda flow: flow.gelu(flow.ones(2), approximate="erf"), ValueError),),
+)
+samples(
+    prelu,
+    lambda rng: [
+        Sample((rng.standard_normal((2, 3, 4)), rng.standard_normal(3))),
+        Sample((rng.standard_normal((2, 3)), rng.standard_normal(1))),
+        Sample((rng.standard_normal(4), rng.standard_normal(1))),
+    ],
+    lambda x, w: np.where(x > 0, x, x * w.reshape((-1,) + (1,) * max(0, x.ndim - 2))),
+    errors=((lambda flow: flow.prelu(flow.ones(2, 3), flow.ones(2)), RuntimeError),),
+)
+samples(
+    glu,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 4)),)),
+        Sample((rng.standard_normal((4, 3)), 0)),
+        Sample((rng.standard_normal((2, 0)),)),
+    ],
+    lambda x, dim=-1: np.split(x, 2, dim)[0] * _sigmoid(np.split(x, 2, dim)[1]),
+    errors=((lambda flow: flow.glu(flow.ones(3)), RuntimeError),),
+)

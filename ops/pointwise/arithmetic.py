@@ -1,0 +1,311 @@
+"""Arithmetic of two tensors, or of a tensor and a number, with broadcasting, and the operators `+ -
+* / // % **`.
+
+The operators are the call functions themselves (`Tensor.__add__ = add.call`), so `x + y` is one
+Python call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
+from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.parts.unary import attach, back, in_place
+from flowvm.ops.shapes.fill import zeros_like
+
+__all__ = [
+    "add",
+    "div",
+    "divide",
+    "floor_divide",
+    "fmod",
+    "mul",
+    "multiply",
+    "remainder",
+    "rsub",
+    "sub",
+    "subtract",
+    "true_divide",
+]
+
+Scalar = bool | int | float
+
+
+def _sum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    return back(c, lambda: g, lambda: g)
+
+
+_add = elementwise("add", "x + y", grad=_sum_grad)
+_sub = elementwise("sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g))
+
+
+def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g * y, lambda: g * x)
+
+
+mul = elementwise(
+    "mul",
+    "x * y",
+    saves="x for y, y for x",
+    grad=_mul_grad,
+    doc="x * y, element by element; bools: and.",
+)
+
+
+def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g / y, lambda: -g * ((x / y) / y))
+
+
+_div = elementwise("div", "x / y", types="float", saves="x for y, y", grad=_div_grad)
+
+
+def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    return back(c, lambda: zeros_like(g), lambda: zeros_like(g))
+
+
+floor_divide = elementwise(
+    "floor_divide",
+    "floor_divide(x, y)",
+    types="number",
+    grad=_flat_grad,
+    doc="x / y rounded down.  Integers by 0: DivisionByZeroError at the next sync.",
+)
+_trunc_divide_float = elementwise("trunc_divide", "trunc(x / y)", types="number", grad=_flat_grad)
+_trunc_divide_int = elementwise(
+    "trunc_divide", "floor_divide(x - fmod(x, y), y)", types="number", grad=_flat_grad
+)
+
+
+def _remainder_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g, lambda: -g * floor_divide.call(x, y))
+
+
+def _fmod_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g, lambda: -g * div(x, y, rounding_mode="trunc"))
+
+
+remainder = elementwise(
+    "remainder",
+    "remainder(x, y)",
+    types="number",
+    saves="x, y",
+    grad=_remainder_grad,
+    doc="What is left of x / y rounded down: the sign of y, as Python's %.",
+)
+fmod = elementwise(
+    "fmod",
+    "fmod(x, y)",
+    types="number",
+    saves="x, y",
+    grad=_fmod_grad,
+    doc="What is left of x / y rounded towards 0: the sign of x, as C's fmod.",
+)
+
+
+def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
+        raise ArgumentTypeError(f"{name}: alpha must be a number, got {type(alpha).__name__}")
+    if isinstance(alpha, (float, np.floating)) and not getattr(
+        getattr(other, "dtype", None), "is_floating_point", True
+    ):
+        raise DTypeError(f"{name}: alpha={alpha} is a float and other is {other.dtype.name}")
+    return other * alpha
+
+
+def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+    """`input + alpha * other`, broadcast and promoted; bools: or.
+
+    >>> flow.add(flow.ones(2), flow.ones(2), alpha=2)
+    tensor([3., 3.])
+    """
+    if alpha != 1:
+        other = _scaled("add", other, alpha)
+    total: Tensor = _add.call(input, other) if out is None else _add(input, other, out=out)
+    return total
+
+
+def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+    """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors."""
+    if alpha != 1:
+        other = _scaled("sub", other, alpha)
+    rest: Tensor = _sub.call(input, other) if out is None else _sub(input, other, out=out)
+    return rest
+
+
+def rsub(input: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """`other - alpha * input`."""
+    return sub(other, input, alpha=alpha)
+
+
+def _quotient(name: str, rounding_mode: str | None, *args: Any) -> Elementwise:
+    if rounding_mode is None:
+        return _div
+    if rounding_mode == "floor":
+        return floor_divide
+    if rounding_mode != "trunc":
+        raise ArgumentError(
+            f"{name}: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
+        )
+    floats = any(
+        a._meta.dtype.is_floating_point if isinstance(a, Tensor) else isinstance(a, float)
+        for a in args
+    )
+    return _trunc_divide_float if floats else _trunc_divide_int
+
+
+def div(
+    input: Any, other: Any, *, rounding_mode: str | None = None, out: Tensor | None = None
+) -> Tensor:
+    """`input / other`, broadcast; integers give floats unless rounded.
+
+    `rounding_mode`: None, "trunc" (towards 0) or "floor" (down); these keep integers integers, and
+    dividing them by 0 raises DivisionByZeroError at the next sync.
+    """
+    quotient: Tensor = _quotient("div", rounding_mode, input, other)(input, other, out=out)
+    return quotient
+
+
+def true_divide(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
+    """`input / other`; integers give floats."""
+    return div(input, other, out=out)
+
+
+multiply, subtract, divide = mul, sub, div
+
+
+# --- methods and operators ----------------------------------------------------------------------
+
+
+@method()
+def add_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """In-place `add`."""
+    return _add.into(x, x, other if alpha == 1 else _scaled("add_", other, alpha))
+
+
+@method()
+def sub_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """In-place `sub`."""
+    return _sub.into(x, x, other if alpha == 1 else _scaled("sub_", other, alpha))
+
+
+@method()
+def div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """In-place `div`."""
+    return _quotient("div_", rounding_mode, x, other).into(x, x, other)
+
+
+def reversed_operator(f: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def operator(x: Tensor, other: Any) -> Any:
+        return f(other, x)
+
+    operator.__name__ = operator.__qualname__ = name
+    return operator
+
+
+for _f in (mul, floor_divide, remainder, fmod):
+    attach(_f, _f.name)
+attach(mul, "multiply")
+for _name, _g, _h in (
+    ("add", add, add_), ("sub", sub, sub_), ("subtract", sub, sub_), ("div", div, div_),
+    ("divide", div, div_),
+    ("true_divide", true_divide, div_), ("rsub", rsub, None),
+):  # fmt: skip
+    setattr(Tensor, _name, _g)
+    if _h is not None:
+        setattr(Tensor, _name + "_", _h)
+for _name, _f in (
+    ("add", _add), ("sub", _sub), ("mul", mul), ("truediv", _div), ("floordiv", floor_divide),
+    ("mod", remainder),
+):  # fmt: skip
+    setattr(Tensor, f"__{_name}__", _f.call)
+    setattr(Tensor, f"__r{_name}__", reversed_operator(_f.call, f"__r{_name}__"))
+    setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
+Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # so that array + tensor asks the tensor
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def pairs(low: float, high: float, *more: float) -> Callable[[np.random.Generator], list[Sample]]:
+    """Samples of two arguments: equal shapes, broadcast ones, 0-d, empty, numbers.
+
+    The first is from `low` to `high`, the second from the range `more` if that is given.
+    """
+    second_low, second_high = more or (low, high)
+
+    def generate(rng: np.random.Generator) -> list[Sample]:
+        x, y = rng.uniform(low, high, (3, 4)), rng.uniform(second_low, second_high, (3, 4))
+        return [
+            Sample((x, y)),
+            Sample((x, y[:1])),
+            Sample((x[0], y[:, :1])),
+            Sample((x[0, 0, ...], y)),
+            Sample((x, float(y[0, 0]))),
+            Sample((float(x[0, 0]), y)),
+            Sample((np.zeros((0, 3)), y[0, :3])),
+        ]
+
+    return generate
+
+
+_mismatch = (
+    (lambda flow: flow.add(flow.ones(2), flow.ones(3)), RuntimeError),
+    (lambda flow: flow.add(flow.ones(2), "x"), TypeError),
+    (lambda flow: flow.add(flow.ones(2), flow.ones(2), alpha="x"), TypeError),
+    (lambda flow: flow.tensor([1, 2], dtype=flow.uint8) + 300, ValueError),
+    (lambda flow: flow.tensor([1, 2]).add_(1.5), RuntimeError),
+    (lambda flow: flow.ones(2).add_(flow.ones(2, 2)), RuntimeError),
+    (lambda flow: flow.tensor([True]) - flow.tensor([True]), RuntimeError),
+    (lambda flow: (flow.tensor([1]) // 0).item(), ZeroDivisionError),
+    (lambda flow: (flow.tensor([1]) % flow.tensor([0])).item(), ZeroDivisionError),
+    (lambda flow: flow.div(flow.ones(2), 2, rounding_mode="up"), ValueError),
+    (lambda flow: flow.ones(2).fill_(flow.ones(2)), RuntimeError),
+    (lambda flow: flow.zeros(2, dtype=flow.int8).fill_(200), ValueError),
+)
+samples(add, pairs(-2, 2), np.add, errors=_mismatch)
+samples(
+    add,
+    lambda rng: [Sample((rng.uniform(-2, 2, 3), rng.uniform(-2, 2, (2, 3))), {"alpha": 2.5})],
+    lambda x, y, alpha: x + alpha * y,
+    name="add with alpha",
+)
+samples(
+    sub,
+    lambda rng: [*pairs(-2, 2)(rng), Sample((rng.uniform(-2, 2, 3),) * 2, {"alpha": 3})],
+    lambda x, y, alpha=1: x - alpha * y,
+)
+samples(rsub, lambda rng: pairs(-2, 2)(rng)[:3], lambda x, y: y - x)
+samples(mul, pairs(-2, 2), np.multiply)
+samples(div, pairs(-2, 2, 0.5, 2), np.divide)
+samples(true_divide, lambda rng: pairs(-2, 2, 0.5, 2)(rng)[:2], np.divide)
+
+
+def _apart(rng: np.random.Generator) -> list[Sample]:
+    """Quotients that are well between integers."""
+    y = rng.uniform(1.0, 2.0, (3, 4))
+    x = y * (rng.integers(-3, 3, (3, 4)) + rng.uniform(0.25, 0.75, (3, 4)))
+    return [Sample((x, y)), Sample((x[0, 0, ...], y[0, 0, ...]))]
+
+
+samples(floor_divide, _apart, np.floor_divide, grad2=False)
+samples(remainder, _apart, np.remainder, atol=1e-2)
+samples(fmod, _apart, np.fmod, atol=1e-2)
+samples(
+    div,
+    lambda rng: [
+        Sample(s.args, {"rounding_mode": m}) for s in _apart(rng) for m in ("trunc", "floor")
+    ],
+    lambda x, y, rounding_mode: (np.trunc if rounding_mode == "trunc" else np.floor)(x / y),
+    name="div rounded",
+    grad2=False,
+)

@@ -1,0 +1,232 @@
+"""The larger and the smaller of two tensors, and clamping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError
+from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.compare import logical_and, logical_or, where
+from flowvm.ops.pointwise.parts.unary import attach, back, in_place
+
+__all__ = [
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "clip",
+    "fmax",
+    "fmin",
+    "maximum",
+    "minimum",
+]
+
+# --- extremes ---------------------------------------------------------------------------------
+
+# the part of a gradient z that the larger (smaller) of x and y gets; half of it at a tie
+_to_larger: Elementwise = elementwise(
+    "maximum_backward",
+    "z if x > y else (z / 2 if x == y else z * 0)",
+    args="x, y, z",
+    saves="x, y",
+    grad=lambda c, g: back(c, None, None, lambda: _to_larger.call(*c.saved, g)),
+)
+_to_smaller: Elementwise = elementwise(
+    "minimum_backward",
+    "z if x < y else (z / 2 if x == y else z * 0)",
+    args="x, y, z",
+    saves="x, y",
+    grad=lambda c, g: back(c, None, None, lambda: _to_smaller.call(*c.saved, g)),
+)
+
+
+def _maximum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: _to_larger.call(x, y, g), lambda: _to_larger.call(y, x, g))
+
+
+def _minimum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: _to_smaller.call(x, y, g), lambda: _to_smaller.call(y, x, g))
+
+
+maximum = elementwise(
+    "maximum",
+    "maximum(x, y)",
+    saves="x, y",
+    grad=_maximum_grad,
+    doc="The larger of x and y; NaN if one is.  At a tie each gets half of the gradient.",
+)
+minimum = elementwise(
+    "minimum",
+    "minimum(x, y)",
+    saves="x, y",
+    grad=_minimum_grad,
+    doc="The smaller of x and y; NaN if one is.  At a tie each gets half of the gradient.",
+)
+
+
+def _fmax_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    first = (x >= y) | (y != y)
+    return back(c, lambda: where(first, g, 0), lambda: where(first, 0, g))
+
+
+def _fmin_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    first = (x <= y) | (y != y)
+    return back(c, lambda: where(first, g, 0), lambda: where(first, 0, g))
+
+
+fmax = elementwise(
+    "fmax",
+    "y if x != x else (x if y != y else maximum(x, y))",
+    saves="x, y",
+    grad=_fmax_grad,
+    doc="The larger of x and y; the other one where one is NaN.",
+)
+fmin = elementwise(
+    "fmin",
+    "y if x != x else (x if y != y else minimum(x, y))",
+    saves="x, y",
+    grad=_fmin_grad,
+    doc="The smaller of x and y; the other one where one is NaN.",
+)
+
+
+def _clamp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, low, high = c.saved
+    return back(
+        c,
+        lambda: where(logical_and(x >= low, x <= high), g, 0),
+        lambda: where(logical_and(x < low, _less(low, high)), g, 0),
+        lambda: where(logical_or(x > high, _less(high, low)), g, 0),
+    )
+
+
+def _less(a: Any, b: Any) -> Any:
+    """a < b, where both may be numbers."""
+    return a < b
+
+
+_clamp = elementwise(
+    "clamp",
+    "minimum(maximum(x, low), high)",
+    args="x, low, high",
+    types="number",
+    saves="x, low, high",
+    grad=_clamp_grad,
+)
+_clamp_min = elementwise(
+    "clamp_min",
+    "maximum(x, y)",
+    saves="x, y",
+    grad=lambda c, g: back(
+        c,
+        lambda: where(c.saved[0] >= c.saved[1], g, 0),
+        lambda: where(c.saved[0] < c.saved[1], g, 0),
+    ),
+)
+_clamp_max = elementwise(
+    "clamp_max",
+    "minimum(x, y)",
+    saves="x, y",
+    grad=lambda c, g: back(
+        c,
+        lambda: where(c.saved[0] <= c.saved[1], g, 0),
+        lambda: where(c.saved[0] > c.saved[1], g, 0),
+    ),
+)
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
+    """`input` limited to at least `min` and at most `max`: numbers, tensors that broadcast, or None
+    for no limit.
+
+    Where `min` is above `max` the result is `max`.
+    """
+    need_tensor("clamp", "input", input)
+    if min is not None and max is not None:
+        clamped: Tensor = _clamp(input, min, max, out=out)
+        return clamped
+    if min is not None:
+        return clamp_min(input, min, out=out)
+    if max is not None:
+        return clamp_max(input, max, out=out)
+    raise ArgumentError("clamp needs min, max or both")
+
+
+def clamp_min(input: Tensor, min: Any, *, out: Tensor | None = None) -> Tensor:
+    """`input` limited to at least `min`."""
+    clamped: Tensor = _clamp_min(need_tensor("clamp_min", "input", input), min, out=out)
+    return clamped
+
+
+def clamp_max(input: Tensor, max: Any, *, out: Tensor | None = None) -> Tensor:
+    """`input` limited to at most `max`."""
+    clamped: Tensor = _clamp_max(need_tensor("clamp_max", "input", input), max, out=out)
+    return clamped
+
+
+clip = clamp
+
+
+@method()
+def clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """In-place `clamp`."""
+    return clamp(x, min, max) if min is None and max is None else _clamp_into(x, min, max)
+
+
+def _clamp_into(x: Tensor, low: Any, high: Any) -> Tensor:
+    if low is None:
+        return _clamp_max.into(x, x, high)
+    return _clamp_min.into(x, x, low) if high is None else _clamp.into(x, x, low, high)
+
+
+for _f in (maximum, minimum, fmax, fmin):
+    attach(_f, _f.name)
+for _g in (clamp, clamp_min, clamp_max):
+    method()(_g)
+Tensor.clip = clamp  # type: ignore[attr-defined]
+Tensor.clip_ = clamp_  # type: ignore[attr-defined]
+Tensor.clamp_min_ = in_place(_clamp_min, "clamp_min_")  # type: ignore[attr-defined]
+Tensor.clamp_max_ = in_place(_clamp_max, "clamp_max_")  # type: ignore[attr-defined]
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _apart(rng: np.random.Generator) -> list[Sample]:
+    """Pairs that differ by more than a small change."""
+    x = rng.uniform(-2, 2, (3, 4))
+    y = x + rng.uniform(0.2, 1, (3, 4)) * rng.choice([-1, 1], (3, 4))
+    scalars = Sample((x[0, 0, ...], y[0, 0, ...]))
+    return [Sample((x, y)), Sample((x[0], y)), scalars, Sample((x, 2.5))]
+
+
+samples(
+    maximum,
+    _apart,
+    np.maximum,
+    errors=((lambda flow: flow.maximum(flow.ones(2), flow.ones(3)), RuntimeError),),
+)
+samples(minimum, _apart, np.minimum)
+samples(fmax, _apart, np.fmax)
+samples(fmin, _apart, np.fmin)
+samples(
+    clamp,
+    lambda rng: [
+        Sample((np.array([-2.0, -0.3, 0.4, 1.7]), -1.0, 1.0)),
+        Sample((np.array([[-2.0, -0.3], [0.4, 1.7]]),), {"min": 0.0}),
+        Sample((np.array(1.5),), {"max": 1}),
+        Sample((np.array([-2.0, 0.4]), np.array([-1.0, 0.0]), np.array([[1.0], [0.2]]))),
+    ],
+    lambda x, min=None, max=None: np.clip(x, min, max),
+    errors=((lambda flow: flow.clamp(flow.ones(2)), ValueError),),
+)
+samples(clamp_min, _apart, np.maximum)
+samples(clamp_max, _apart, np.minimum)

@@ -1,0 +1,316 @@
+"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import bool_, float64
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.arithmetic import reversed_operator
+from flowvm.ops.pointwise.parts.unary import attach, back, in_place
+
+__all__ = [
+    "allclose",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "eq",
+    "equal",
+    "ge",
+    "greater",
+    "greater_equal",
+    "gt",
+    "isclose",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "le",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "lt",
+    "ne",
+    "not_equal",
+    "signbit",
+    "where",
+]
+
+
+def _predicate(name: str, expr: str, doc: str) -> Elementwise:
+    return elementwise(name, expr, types="bool", doc=doc)
+
+
+eq = _predicate("eq", "x == y", "Whether x equals y.")
+ne = _predicate("ne", "x != y", "Whether x differs from y.")
+lt = _predicate("lt", "x < y", "Whether x is less than y.")
+le = _predicate("le", "x <= y", "Whether x is at most y.")
+gt = _predicate("gt", "x > y", "Whether x is greater than y.")
+ge = _predicate("ge", "x >= y", "Whether x is at least y.")
+isnan = _predicate("isnan", "x != x", "Whether x is NaN.")
+isinf = _predicate("isinf", "isinf(x)", "Whether x is infinite, of either sign.")
+isfinite = _predicate("isfinite", "isfinite(x)", "Whether x is neither infinite nor NaN.")
+isposinf = _predicate("isposinf", "isinf(x) and x > 0", "Whether x is positive infinity.")
+isneginf = _predicate("isneginf", "isinf(x) and x < 0", "Whether x is negative infinity.")
+_signbit = _predicate("signbit", "copysign(1.0, x) < 0", "")
+_negative = _predicate("signbit", "x < 0", "")
+logical_and = elementwise("logical_and", "x and y", types="logical", doc="Whether both are true.")
+logical_or = elementwise("logical_or", "x or y", types="logical", doc="Whether one is true.")
+logical_xor = elementwise("logical_xor", "x != y", types="logical", doc="Whether just one is true.")
+logical_not = elementwise("logical_not", "not x", types="logical", doc="Whether x is false.")
+bitwise_and = elementwise("bitwise_and", "x & y", types="int", doc="The bits that both have.")
+bitwise_or = elementwise("bitwise_or", "x | y", types="int", doc="The bits that one has.")
+bitwise_xor = elementwise("bitwise_xor", "x ^ y", types="int", doc="The bits that just one has.")
+_invert = elementwise("bitwise_not", "~x", types="int")
+bitwise_left_shift = elementwise(
+    "bitwise_left_shift",
+    "x << y if 0 <= y < 64 else x * 0",
+    types="int",
+    doc="x times 2 to the power of y, without the bits that leave the dtype.",
+)
+bitwise_right_shift = elementwise(
+    "bitwise_right_shift",
+    "x >> (y if 0 <= y < 64 else 63)",
+    types="int",
+    doc="x divided by 2 to the power of y, rounded down.",
+)
+greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
+
+
+def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Every bit of the other value; bools: not."""
+    flipped = (
+        logical_not if need_tensor("bitwise_not", "input", input)._meta.dtype is bool_ else _invert
+    )
+    bits: Tensor = flipped(input, out=out)
+    return bits
+
+
+def signbit(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Whether the sign bit is set: x < 0, and also -0.0."""
+    floating = need_tensor("signbit", "input", input)._meta.dtype.is_floating_point
+    signs: Tensor = (_signbit if floating else _negative)(input, out=out)
+    return signs
+
+
+# --- nearly equal -----------------------------------------------------------------------------
+
+_isclose = elementwise(
+    "isclose",
+    "x == y or (isfinite(x) and isfinite(y) and abs(x - y) <= atol + rtol * abs(y))",
+    args="x, y, rtol, atol",
+    types="bool",
+)
+_isclose_nan = elementwise(
+    "isclose",
+    "x == y or (x != x and y != y) "
+    "or (isfinite(x) and isfinite(y) and abs(x - y) <= atol + rtol * abs(y))",
+    args="x, y, rtol, atol",
+    types="bool",
+)
+
+
+def isclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Tensor:
+    """Whether abs(input - other) <= atol + rtol * abs(other); equal infinities are close, NaN only
+    with `equal_nan`.
+    """
+    x, y = need_tensor("isclose", "input", input), need_tensor("isclose", "other", other)
+    if x._meta.dtype is not y._meta.dtype:
+        raise DTypeError(f"isclose: dtypes differ, {x.dtype.name} and {y.dtype.name}; convert one")
+    if not x._meta.dtype.is_floating_point:
+        x, y = cast(x, float64), cast(y, float64)
+    close: Tensor = (_isclose_nan if equal_nan else _isclose)(x, y, float(rtol), float(atol))
+    return close
+
+
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether `isclose` holds everywhere, as a Python bool.  Waits for the tensors."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether the two have one shape and equal elements, as a Python bool; waits for them."""
+    x, y = need_tensor("equal", "input", input), need_tensor("equal", "other", other)
+    return x._meta.shape == y._meta.shape and bool(eq.call(x, y).all().item())
+
+
+# --- choices ----------------------------------------------------------------------------------
+
+
+def _where_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    (chosen,) = c.saved
+    return back(c, None, lambda: _where.call(chosen, g, 0), lambda: _where.call(chosen, 0, g))
+
+
+_where = elementwise(
+    "where", "x if which else y", args="which: bool, x, y", saves="which", grad=_where_grad
+)
+
+
+def where(
+    condition: Tensor, input: Any = None, other: Any = None, *, out: Tensor | None = None
+) -> Any:
+    """`input` where `condition` is true, `other` elsewhere; all broadcast, `input` and `other`
+    promoted, numbers allowed.
+
+    DTypeError unless `condition` is a bool tensor (uint8 will do).  `where(condition)` is
+    `nonzero(condition, as_tuple=True)`.
+    """
+    need_tensor("where", "condition", condition)
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    if input is None or other is None:
+        raise ArgumentTypeError("where takes the condition alone, or it and both input and other")
+    if condition._meta.dtype.name not in ("bool", "uint8"):
+        raise DTypeError(
+            f"where: condition must be a bool tensor, got {condition.dtype.name}; "
+            f"write condition != 0"
+        )
+    if out is None:
+        return _where.call(condition, input, other)
+    return _where(condition, input, other, out=out)
+
+
+@method("where")
+def _where_method(x: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """`x` where `condition` is true, `other` elsewhere."""
+    chosen: Tensor = where(condition, x, other)
+    return chosen
+
+
+# --- methods and operators ----------------------------------------------------------------------
+
+
+def _comparison(f: Elementwise) -> Any:
+    """`==` and `!=`, which Python answers itself for what is neither a tensor nor a number."""
+    call = f.call
+
+    def operator(x: Tensor, other: Any) -> Any:
+        try:
+            return call(x, other)
+        except ArgumentTypeError:
+            return NotImplemented
+
+    operator.__name__ = operator.__qualname__ = f"__{f.name}__"
+    return operator
+
+
+Tensor.__eq__ = _comparison(eq)  # type: ignore[method-assign]
+Tensor.__ne__ = _comparison(ne)  # type: ignore[method-assign]
+for _f in (lt, le, gt, ge):
+    setattr(Tensor, f"__{_f.name}__", _f.call)
+for _f in (
+    eq, ne, lt, le, gt, ge, logical_and, logical_or, logical_xor, logical_not,
+    bitwise_and, bitwise_or, bitwise_xor,
+    bitwise_left_shift, bitwise_right_shift,
+):  # fmt: skip
+    attach(_f, _f.name)
+for _name, _f in (
+    ("greater", gt), ("greater_equal", ge), ("less", lt), ("less_equal", le), ("not_equal", ne),
+):  # fmt: skip
+    attach(_f, _name)
+for _f in (isnan, isinf, isfinite, isposinf, isneginf):
+    setattr(Tensor, _f.name, _f.call)
+for _g in (bitwise_not, signbit, isclose, allclose, equal):
+    method()(_g)
+for _name, _f in (
+    ("and", bitwise_and), ("or", bitwise_or), ("xor", bitwise_xor), ("lshift", bitwise_left_shift),
+    ("rshift", bitwise_right_shift),
+):  # fmt: skip
+    setattr(Tensor, f"__{_name}__", _f.call)
+    setattr(Tensor, f"__r{_name}__", reversed_operator(_f.call, f"__r{_name}__"))
+    setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
+
+
+@method()
+def bitwise_not_(x: Tensor) -> Tensor:
+    """In-place `bitwise_not`."""
+    return (logical_not if x._meta.dtype is bool_ else _invert).into(x, x)
+
+
+Tensor.__invert__ = bitwise_not  # type: ignore[method-assign]
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _comparable(rng: np.random.Generator) -> list[Sample]:
+    x, y = rng.integers(-1, 2, (3, 4)) * 1.0, rng.integers(-1, 2, (3, 4)) * 1.0
+    return [Sample((x, y)), Sample((x[0], y)), Sample((x, 1)), Sample((x[0, 0, ...], y[0, 0, ...]))]
+
+
+def _special(rng: np.random.Generator) -> list[Sample]:
+    x = np.array([[1.0, np.nan, np.inf], [-np.inf, 0.0, -0.0]])
+    return [Sample((x,)), Sample((x[0, 1, ...],)), Sample((np.zeros((0, 2)),))]
+
+
+def _whole(rng: np.random.Generator) -> list[Sample]:
+    x, y = rng.integers(0, 100, (3, 4)), rng.integers(0, 8, (4,))
+    return [Sample((x, y)), Sample((x, 3))]
+
+
+_PAIRS: tuple[tuple[Any, Any], ...] = (
+    (eq, np.equal), (ne, np.not_equal), (lt, np.less), (le, np.less_equal), (gt, np.greater),
+    (ge, np.greater_equal),
+    (logical_and, np.logical_and), (logical_or, np.logical_or), (logical_xor, np.logical_xor),
+)  # fmt: skip
+_SPECIAL: tuple[tuple[Any, Any], ...] = (
+    (isnan, np.isnan), (isinf, np.isinf), (isfinite, np.isfinite), (isposinf, np.isposinf),
+    (isneginf, np.isneginf), (signbit, np.signbit), (logical_not, np.logical_not),
+)  # fmt: skip
+_BITS: tuple[tuple[Any, Any], ...] = (
+    (bitwise_and, np.bitwise_and), (bitwise_or, np.bitwise_or), (bitwise_xor, np.bitwise_xor),
+    (bitwise_left_shift, np.left_shift), (bitwise_right_shift, np.right_shift),
+)  # fmt: skip
+for _table, _generate in ((_PAIRS, _comparable), (_SPECIAL, _special), (_BITS, _whole)):
+    for _g, _reference in _table:
+        samples(_g, _generate, _reference, grad=False)
+samples(
+    bitwise_not,
+    lambda rng: [Sample((rng.integers(-9, 9, 5),)), Sample((np.array([True, False]),))],
+    np.invert,
+    grad=False,
+    errors=((lambda flow: flow.bitwise_not(flow.ones(2)), RuntimeError),),
+)
+samples(
+    isclose,
+    lambda rng: [
+        Sample((np.array([1.0, 1.0, np.inf, np.nan]), np.array([1.0, 1.5, np.inf, np.nan]))),
+        Sample((np.array([1.0, np.nan]), np.array([1.1, np.nan]), 0.2, 0.0, True)),
+    ],
+    lambda x, y, rtol=1e-5, atol=1e-8, equal_nan=False: np.isclose(x, y, rtol, atol, equal_nan),
+    grad=False,
+    errors=((lambda flow: flow.isclose(flow.ones(2), flow.arange(2)), RuntimeError),),
+)
+samples(
+    where,
+    lambda rng: [
+        Sample((rng.uniform(size=(3, 4)) > 0.5, rng.uniform(-1, 1, (3, 4)), rng.uniform(-1, 1, 4))),
+        Sample((np.array([True, False]), rng.uniform(-1, 1, (3, 1)), 2.0)),
+        Sample((np.array([True, False]), 0.0, rng.uniform(-1, 1, (3, 2)))),
+        Sample((np.array(True), np.array(1.0), np.array(2.0))),
+    ],
+    np.where,
+    errors=(
+        (lambda flow: flow.where(flow.ones(2), 1, 2), RuntimeError),
+        (lambda flow: flow.where(flow.tensor([True]), 1), TypeError),
+    ),
+)

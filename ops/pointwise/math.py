@@ -1,0 +1,241 @@
+"""Exponentials, powers, signs and rounding, element by element, with their gradients.
+
+Each is one declaration: the scalar expression, and the gradient in terms of the other ops.
+Integers go through the default dtype where the function's values are not integers.  `METHODS` at
+the end makes the methods: `x.exp()` and `x.exp_()`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import int64
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import DTypeError
+from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.parts.unary import attach, flat, in_place, into, unary, within
+
+__all__ = [
+    "abs",
+    "absolute",
+    "ceil",
+    "exp",
+    "exp2",
+    "expm1",
+    "fix",
+    "floor",
+    "frac",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "neg",
+    "negative",
+    "positive",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sgn",
+    "sign",
+    "sqrt",
+    "square",
+    "trunc",
+]
+
+# --- exponentials and logarithms --------------------------------------------------------------
+
+exp = unary("exp", "exp(x)", lambda c, g: (g * c.saved[0],), "e to the power of x.", saves="out")
+exp2 = unary(
+    "exp2",
+    "exp2(x)",
+    lambda c, g: (g * c.saved[0] * math.log(2),),
+    "2 to the power of x.",
+    saves="out",
+)
+expm1 = unary(
+    "expm1",
+    "expm1(x)",
+    lambda c, g: (g * (c.saved[0] + 1),),
+    "exp(x) - 1, exact for small x.",
+    saves="out",
+)
+log = unary("log", "log(x)", lambda c, g: (g / c.saved[0],), "The natural logarithm.")
+log2 = unary(
+    "log2", "log2(x)", lambda c, g: (g / (c.saved[0] * math.log(2)),), "The logarithm to base 2."
+)
+log10 = unary(
+    "log10",
+    "log10(x)",
+    lambda c, g: (g / (c.saved[0] * math.log(10)),),
+    "The logarithm to base 10.",
+)
+log1p = unary(
+    "log1p", "log1p(x)", lambda c, g: (g / (c.saved[0] + 1),), "log(1 + x), exact for small x."
+)
+
+# --- powers -----------------------------------------------------------------------------------
+
+sqrt = unary(
+    "sqrt", "sqrt(x)", lambda c, g: (g / (c.saved[0] * 2),), "The square root.", saves="out"
+)
+rsqrt = unary(
+    "rsqrt",
+    "rsqrt(x)",
+    lambda c, g: (g * -0.5 * c.saved[0] * c.saved[0] * c.saved[0],),
+    "The reciprocal of the square root.",
+    saves="out",
+)
+reciprocal = unary(
+    "reciprocal",
+    "1 / x",
+    lambda c, g: (-g * c.saved[0] * c.saved[0],),
+    "The reciprocal, 1 / x.",
+    saves="out",
+)
+_square = unary("square", "x * x", lambda c, g: (g * (c.saved[0] * 2),), "x * x.", types="promote")
+
+# --- signs, rounding --------------------------------------------------------------------------
+
+abs = unary(
+    "abs",
+    "abs(x)",
+    lambda c, g: (g * sign.call(c.saved[0]),),
+    "The absolute value.",
+    types="number",
+)
+neg: Elementwise = unary(
+    "neg", "-x", lambda c, g: (neg.call(g),), "-x.  DTypeError for bools.", saves="", types="number"
+)
+sign: Elementwise = unary(
+    "sign", "sign(x)", flat, "-1, 0 or 1 by the sign of x.", saves="", types="promote"
+)
+sgn = sign
+floor = unary(
+    "floor", "floor(x)", flat, "The next integer below or equal.", saves="", types="number"
+)
+ceil = unary("ceil", "ceil(x)", flat, "The next integer above or equal.", saves="", types="number")
+trunc = unary("trunc", "trunc(x)", flat, "The integer part.", saves="", types="number")
+_round = unary(
+    "round", "round(x)", flat, "The nearest integer, halves to even.", saves="", types="number"
+)
+_frac = unary("frac", "x - trunc(x)", lambda c, g: (g,), "x - trunc(x).", saves="", types="number")
+
+absolute, negative, fix = abs, neg, trunc
+
+
+@method()
+def positive(input: Tensor) -> Tensor:
+    """`input` itself.  DTypeError for bools."""
+    if need_tensor("positive", "input", input)._meta.dtype.is_bool:
+        raise DTypeError("positive of a bool tensor is not defined")
+    return input
+
+
+def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x * x; bools count as int64."""
+    if need_tensor("square", "input", input)._meta.dtype.is_bool:
+        input = input.to(int64)
+    squared: Tensor = _square(input, out=out)
+    return squared
+
+
+def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x - trunc(x).  DTypeError for integers and bools."""
+    if not need_tensor("frac", "input", input)._meta.dtype.is_floating_point:
+        raise DTypeError(f"frac is for floats, got {input.dtype.name}")
+    part: Tensor = _frac(input, out=out)
+    return part
+
+
+def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
+    """x rounded to `decimals` digits after the point (before it, if negative), halves to even."""
+    if decimals == 0:
+        whole: Tensor = _round(input, out=out)
+        return whole
+    if not need_tensor("round", "input", input)._meta.dtype.is_floating_point:
+        raise DTypeError(f"round with decimals is for floats, got {input.dtype.name}")
+    scale = 10.0 ** builtins.abs(decimals)
+    if decimals > 0:
+        return into(out, _round.call(input * scale) / scale)
+    return into(out, _round.call(input / scale) * scale)
+
+
+METHODS = (
+    exp, exp2, expm1, log, log2, log10, log1p, sqrt, rsqrt, reciprocal, abs, neg, sign, floor, ceil,
+    trunc,
+)  # fmt: skip
+ALIASES = {"absolute": abs, "negative": neg, "sgn": sign, "fix": trunc}
+
+
+for _f in METHODS:
+    attach(_f, _f.name)
+for _name, _f in ALIASES.items():
+    attach(_f, _name)
+Tensor.__neg__ = neg.call  # type: ignore[method-assign]
+setattr(Tensor, "__pos__", positive)  # noqa: B010 - mypy wants it declared
+Tensor.__abs__ = abs.call  # type: ignore[attr-defined]
+for _name, _public, _h in (
+    ("square", square, _square),
+    ("frac", frac, _frac),
+    ("round", round, _round),
+):
+    setattr(Tensor, _name, _public)
+    setattr(Tensor, _name + "_", in_place(_h, _name + "_"))
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _between_integers(rng: np.random.Generator) -> list[Sample]:
+    x = rng.integers(-3, 3, (3, 4)) + rng.uniform(0.1, 0.4, (3, 4))
+    return [Sample((x,)), Sample((x[0, 0, ...],)), Sample((np.zeros((2, 0)),))]
+
+
+_REFERENCES: tuple[tuple[Any, Callable[..., Any], float, float], ...] = (
+    (exp, np.exp, -2, 2),
+    (exp2, np.exp2, -2, 2),
+    (expm1, np.expm1, -1, 1),
+    (log, np.log, 0.2, 3),
+    (log2, np.log2, 0.2, 3),
+    (log10, np.log10, 0.2, 3),
+    (log1p, np.log1p, -0.7, 2),
+    (sqrt, np.sqrt, 0.2, 3),
+    (rsqrt, lambda x: 1 / np.sqrt(x), 0.2, 3),
+    (reciprocal, lambda x: 1 / x, 0.3, 3),
+    (square, np.square, -2, 2),
+    (abs, np.abs, 0.2, 2),
+    (neg, np.negative, -2, 2),
+    (positive, np.positive, -2, 2),
+)
+for _g, _reference, _low, _high in _REFERENCES:
+    samples(_g, within(_low, _high), _reference)
+_STEPS: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (sign, np.sign),
+    (floor, np.floor),
+    (ceil, np.ceil),
+    (trunc, np.trunc),
+    (frac, lambda x: x - np.trunc(x)),
+)
+for _g, _reference in _STEPS:
+    samples(_g, _between_integers, _reference, grad2=_g is frac)
+samples(
+    round,
+    lambda rng: [*_between_integers(rng), Sample((rng.uniform(-1, 1, 4),), {"decimals": 1})],
+    lambda x, decimals=0: np.round(x, decimals),
+    floats=("float64", "float32"),
+    grad2=False,
+    errors=(
+        (lambda flow: flow.exp([1.0]), TypeError),
+        (lambda flow: flow.neg(flow.tensor([True])), RuntimeError),
+        (lambda flow: flow.frac(flow.tensor([1])), RuntimeError),
+        (lambda flow: flow.tensor([1, 2]).exp_(), RuntimeError),
+        (lambda flow: flow.exp(flow.ones(2), out=flow.ones(3)), RuntimeError),
+    ),
+)

@@ -1,0 +1,96 @@
+"""What the declarations of elementwise functions share: gradients, methods, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.declare.core import cast, sum_to
+from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.registry import Sample
+from flowvm.ops.shapes.fill import zeros_like
+
+__all__ = ["attach", "back", "flat", "in_place", "into", "special", "unary", "within"]
+
+Grad = Callable[[Any, Tensor], tuple[Any, ...]]
+
+
+def back(c: Any, *makers: Callable[[], Tensor] | None) -> tuple[Tensor | None, ...]:
+    """The gradients of the arguments that need one: made, summed back to the argument's shape, in
+    its dtype.
+    """
+    return tuple(
+        _fit(make(), c.metas[i]) if make is not None and c.needs[i] else None
+        for i, make in enumerate(makers)
+    )
+
+
+def _fit(g: Tensor, meta: Any) -> Tensor:
+    g = sum_to(g, meta.shape)
+    return g if g._meta.dtype is meta.dtype else cast(g, meta.dtype)
+
+
+def flat(c: Any, g: Tensor) -> tuple[Tensor]:
+    """The gradient of a step function: 0."""
+    return (zeros_like(g),)
+
+
+def unary(
+    name: str,
+    expr: str,
+    grad: Grad | None,
+    doc: str,
+    *,
+    saves: str = "x",
+    types: str = "float",
+) -> Elementwise:
+    return elementwise(name, expr, types=types, saves=saves, grad=grad, doc=doc)
+
+
+def into(out: Tensor | None, result: Tensor) -> Tensor:
+    if out is None:
+        return result
+    copied: Tensor = out.copy_(result)
+    return copied
+
+
+def in_place(f: Elementwise, name: str) -> Callable[..., Tensor]:
+    """The method that writes `f(x, ...)` into `x`."""
+
+    def method_(x: Tensor, *args: Any) -> Tensor:
+        return f.into(x, x, *args)
+
+    method_.__name__ = method_.__qualname__ = name
+    method_.__doc__ = f"In-place `{f.name}`: the result replaces the values of `x`; `x`."
+    return method_
+
+
+def attach(f: Elementwise, name: str) -> None:
+    """`Tensor.<name>` and `Tensor.<name>_`."""
+    setattr(Tensor, name, f.call)
+    setattr(Tensor, name + "_", in_place(f, name + "_"))
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def special(name: str) -> Callable[..., Any]:
+    """SciPy's function, imported when it is called."""
+
+    def reference(x: Any) -> Any:
+        import scipy.special
+
+        return getattr(scipy.special, name)(x)
+
+    return reference
+
+
+def within(low: float, high: float) -> Callable[[np.random.Generator], list[Sample]]:
+    return lambda rng: [
+        Sample((rng.uniform(low, high, (3, 4)),)),
+        Sample((rng.uniform(low, high, ()),)),
+        Sample((np.zeros((2, 0)),)),
+    ]

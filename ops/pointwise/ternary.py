@@ -1,0 +1,288 @@
+"""Functions of two and three tensors beyond arithmetic: angles, logarithms, interpolation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import finfo
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import DTypeError
+from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.arithmetic import pairs
+from flowvm.ops.pointwise.compare import isfinite, where
+from flowvm.ops.pointwise.parts.unary import attach, back
+from flowvm.ops.pointwise.trigonometry import sigmoid
+from flowvm.ops.shapes.fill import zeros_like
+
+__all__ = [
+    "addcdiv",
+    "addcmul",
+    "arctan2",
+    "atan2",
+    "copysign",
+    "heaviside",
+    "hypot",
+    "lerp",
+    "logaddexp",
+    "nan_to_num",
+    "xlogy",
+]
+
+# --- angles and lengths -----------------------------------------------------------------------
+
+
+def _atan2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    y, x = c.saved
+    scaled = g / (x * x + y * y)
+    return back(c, lambda: scaled * x, lambda: -scaled * y)
+
+
+atan2 = elementwise(
+    "atan2",
+    "atan2(x, y)",
+    types="float",
+    saves="x, y",
+    grad=_atan2_grad,
+    doc="The angle, from -pi to pi, of the point with ordinate x and abscissa y.",
+)
+arctan2 = atan2
+
+
+def _hypot_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y, out = c.saved
+    return back(c, lambda: g * (x / out), lambda: g * (y / out))
+
+
+hypot = elementwise(
+    "hypot",
+    "hypot(x, y)",
+    types="float",
+    saves="x, y, out",
+    grad=_hypot_grad,
+    doc="sqrt(x * x + y * y) without overflow.",
+)
+
+# --- logarithms, signs ------------------------------------------------------------------------
+
+
+def _logaddexp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g * sigmoid.call(x - y), lambda: g * sigmoid.call(y - x))
+
+
+logaddexp = elementwise(
+    "logaddexp",
+    "logaddexp(x, y)",
+    types="float",
+    saves="x, y",
+    grad=_logaddexp_grad,
+    doc="log(exp(x) + exp(y)) without overflow.",
+)
+
+
+def _xlogy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+    return back(c, lambda: g * xlogy.call(x * 0 + 1, y), lambda: g * x / y)
+
+
+xlogy = elementwise(
+    "xlogy",
+    "x * log(y) if x != 0 else (y if y != y else x * 0)",
+    types="float",
+    saves="x, y",
+    grad=_xlogy_grad,
+    doc="x * log(y), and 0 where x is 0 and y is not NaN.",
+)
+
+_same_sign = elementwise(
+    "copysign_backward", "sign(x) * copysign(1, y)", types="float", grad=lambda c, g: (None, None)
+)
+copysign = elementwise(
+    "copysign",
+    "copysign(x, y)",
+    types="float",
+    saves="x, y",
+    grad=lambda c, g: back(c, lambda: g * _same_sign.call(*c.saved), lambda: zeros_like(g)),
+    doc="The magnitude of x with the sign of y.",
+)
+heaviside = elementwise(
+    "heaviside", "y if x == 0 else x > 0", doc="0 where x is negative, 1 where positive, y where 0."
+)
+
+# --- three tensors ----------------------------------------------------------------------------
+
+
+def _lerp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    start, end, weight = c.saved
+    return back(c, lambda: g * (1 - weight), lambda: g * weight, lambda: g * (end - start))
+
+
+lerp = elementwise(
+    "lerp",
+    "x + z * (y - x) if abs(z) < 0.5 else y - (y - x) * (1 - z)",
+    types="number",
+    saves="x, y, z",
+    grad=_lerp_grad,
+    doc="start + weight * (end - start).",
+)
+
+
+def _addcmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    value, y, z = c.saved
+    return back(c, lambda: g, None, lambda: g * (z * value), lambda: g * (y * value))
+
+
+_addcmul = elementwise(
+    "addcmul",
+    "x + value * y * z",
+    args="x, value, y, z",
+    types="number",
+    saves="value, y, z",
+    grad=_addcmul_grad,
+)
+
+
+def _addcdiv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    value, y, z = c.saved
+    return back(c, lambda: g, None, lambda: g * (value / z), lambda: -g * (value * y / z / z))
+
+
+_addcdiv = elementwise(
+    "addcdiv",
+    "x + value * (y / z)",
+    args="x, value, y, z",
+    types="number",
+    saves="value, y, z",
+    grad=_addcdiv_grad,
+)
+
+
+def addcmul(
+    input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """`input + value * tensor1 * tensor2`."""
+    total: Tensor = _addcmul(input, value, tensor1, tensor2, out=out)
+    return total
+
+
+def addcdiv(
+    input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """`input + value * tensor1 / tensor2`.  DTypeError unless one is a float tensor."""
+    for name, t in (("input", input), ("tensor1", tensor1), ("tensor2", tensor2)):
+        need_tensor("addcdiv", name, t)
+    if not any(t._meta.dtype.is_floating_point for t in (input, tensor1, tensor2)):
+        raise DTypeError("addcdiv: integers are not divided here; convert one argument to a float")
+    total: Tensor = _addcdiv(input, value, tensor1, tensor2, out=out)
+    return total
+
+
+_replaced = elementwise(
+    "nan_to_num",
+    "nan if x != x else (posinf if x == inf else (neginf if x == -inf else x))",
+    args="x, nan, posinf, neginf, inf",
+    types="promote",
+    saves="x",
+    grad=lambda c, g: back(
+        c, lambda: where(isfinite.call(c.saved[0]), g, 0), None, None, None, None
+    ),
+)
+
+
+def nan_to_num(
+    input: Tensor,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`input` with NaN, inf and -inf replaced; None is the dtype's largest (smallest) finite
+    number.
+    """
+    dtype = need_tensor("nan_to_num", "input", input)._meta.dtype
+    if not dtype.is_floating_point:
+        same: Tensor = input.clone() if out is None else out.copy_(input)
+        return same
+    largest = finfo(dtype).max
+    numbers = (
+        float(nan or 0.0),
+        largest if posinf is None else float(posinf),
+        -largest if neginf is None else float(neginf),
+    )
+    finite: Tensor = _replaced(input, *numbers, math.inf, out=out)
+    return finite
+
+
+@method()
+def nan_to_num_(
+    x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """In-place `nan_to_num`."""
+    return nan_to_num(x, nan, posinf, neginf, out=x)
+
+
+@method()
+def addcmul_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """In-place `addcmul`."""
+    return _addcmul.into(x, x, value, tensor1, tensor2)
+
+
+@method()
+def addcdiv_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """In-place `addcdiv`."""
+    return _addcdiv.into(x, x, value, tensor1, tensor2)
+
+
+for _f in (atan2, hypot, logaddexp, xlogy, copysign, heaviside, lerp):
+    attach(_f, _f.name)
+attach(atan2, "arctan2")
+for _g in (addcmul, addcdiv, nan_to_num):
+    method()(_g)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _three(rng: np.random.Generator) -> list[Sample]:
+    x, y, z = (rng.uniform(0.5, 2.0, (3, 4)) for _ in range(3))
+    return [Sample((x, y, z)), Sample((x, y[:1], z[:, :1])), Sample((x[0, 0, ...], y[0], z))]
+
+
+samples(atan2, pairs(0.5, 2), np.arctan2)
+samples(hypot, pairs(0.5, 2), np.hypot)
+samples(logaddexp, pairs(-2, 2), np.logaddexp)
+samples(xlogy, pairs(0.5, 2), lambda x, y: x * np.log(y))
+samples(copysign, pairs(0.5, 2, -2, -0.5), np.copysign, grad2=False)
+samples(heaviside, pairs(-2, 2), lambda x, y: np.heaviside(x, y), grad=False)
+samples(
+    lerp,
+    lambda rng: [*_three(rng), Sample((*(rng.uniform(-1, 1, 3) for _ in range(2)), 0.25))],
+    lambda x, y, z: x + z * (y - x),
+)
+samples(
+    addcmul,
+    lambda rng: [*_three(rng), Sample(_three(rng)[0].args, {"value": 0.5})],
+    lambda x, y, z, value=1: x + value * y * z,
+)
+samples(
+    addcdiv,
+    lambda rng: [*_three(rng), Sample(_three(rng)[0].args, {"value": 0.5})],
+    lambda x, y, z, value=1: x + value * y / z,
+    errors=((lambda flow: flow.addcdiv(*[flow.arange(1, 3)] * 3), RuntimeError),),
+)
+samples(
+    nan_to_num,
+    lambda rng: [
+        Sample(
+            (np.array([1.0, np.nan, np.inf, -np.inf]),), {"nan": 2.0, "posinf": 3.0, "neginf": 4.0}
+        )
+    ],
+    lambda x, **replaced: np.nan_to_num(x, **replaced),
+    grad=False,
+)

@@ -1,0 +1,133 @@
+"""The end of a product's epilogue: what is left to do with sums that are in the first cache still.
+
+    act(sum)    act(alpha * sum)    act(alpha * sum + beta * addend)    act(sum, addend)
+
+A bias or a residual alone costs nothing: the sums of a tile start with it
+(`ops/products/cpu/tile.py`).  Scaling and activations come here, a panel of the result at a time,
+in a loop that LLVM vectorizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.compiler.native import Intrinsic
+from flowvm.ops.products.cpu.tile import caller
+
+__all__ = ["ACTIVATED", "ADDED", "FINAL", "SCALED", "finish", "finisher", "unchanged"]
+
+INLINE_ALWAYS = (
+    True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
+)
+FINAL, ACTIVATED, SCALED, ADDED = 0, 1, 2, 3  # what is left to do: nothing, or as above
+
+
+def unchanged(x: Any) -> Any:
+    """The activation of an epilogue that has none."""
+    return x
+
+
+def _place_define(bits: int, store: bool) -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    real = types.float32 if bits == 32 else types.float64
+    kind = ir.FloatType() if bits == 32 else ir.DoubleType()
+
+    def load_typing(typingctx: Any, base: Any, index: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            pointer = builder.inttoptr(values[0], kind.as_pointer())
+            return builder.load(builder.gep(pointer, [values[1]]))
+
+        return real(types.int64, types.int64), codegen
+
+    def store_typing(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            pointer = builder.inttoptr(values[0], kind.as_pointer())
+            builder.store(values[2], builder.gep(pointer, [values[1]]))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, real), codegen
+
+    return store_typing if store else load_typing
+
+
+def _view(base: int, index: int, bits: int) -> Any:
+    kind = ctypes.c_float if bits == 32 else ctypes.c_double
+    return kind.from_address(base + index * bits // 8)
+
+
+def _load_python(base: int, index: int, bits: int) -> Any:
+    return _view(base, index, bits).value
+
+
+def _store_python(base: int, index: int, value: Any, bits: int) -> None:
+    _view(base, index, bits).value = value
+
+
+finish = caller(
+    "iiiiiiiiiff",
+    """The end of an epilogue on a block of sums, by the function of `finisher`.
+
+finish(function, c, c_row, c_column, addend, s_row, s_column, rows, columns, what, alpha, beta)
+""",
+)
+
+
+def _after_sum(act: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def join(x: Any, y: Any) -> Any:
+        return act(x + y)
+
+    return join
+
+
+@functools.cache
+def finisher(dtype: str, act: Callable[..., Any], joins: bool = False) -> int:
+    """The address of the function that ends epilogues with `act`, a scalar function, on `dtype`.
+
+    `joins`: it takes the sum and the addend as two arguments.
+    """
+    alone, join = (unchanged, act) if joins else (act, _after_sum(act))
+    bits = 32 if dtype == "float32" else 64
+    real = getattr(np, dtype)
+    load = Intrinsic(
+        functools.partial(_load_python, bits=bits),
+        functools.partial(_place_define, bits, False),
+    )
+    store = Intrinsic(
+        functools.partial(_store_python, bits=bits),
+        functools.partial(_place_define, bits, True),
+    )
+
+    def end(
+        c: int, c_row: int, c_column: int, addend: int, s_row: int, s_column: int, rows: int,
+        columns: int, what: int, alpha: float, beta: float,
+    ) -> None:  # fmt: skip
+        scale, weight = real(alpha), real(beta)
+        for i in range(rows):
+            to, at = i * c_row, i * s_row
+            if what == ACTIVATED and c_column == 1:
+                for j in range(columns):
+                    store(c, to + j, alone(load(c, to + j)))
+            elif what != ADDED:
+                for j in range(columns):
+                    place = to + j * c_column
+                    store(c, place, alone(scale * load(c, place)))
+            elif c_column == 1 and s_column == 1:
+                for j in range(columns):
+                    more = weight * load(addend, at + j)
+                    store(c, to + j, join(scale * load(c, to + j), more))
+            else:
+                for j in range(columns):
+                    place = to + j * c_column
+                    more = weight * load(addend, at + j * s_column)
+                    store(c, place, join(scale * load(c, place), more))
+
+    words = ", ".join(["int64"] * 9)
+    return jit.native(end, f"void({words}, float64, float64)")

@@ -1,0 +1,246 @@
+"""The LLVM code of the register tile, `multiply_tile` of `ops/products/cpu/tile.py`.
+
+Imported only to compile.  Invariant: nothing outside the rows and columns that it is given is read
+or written, except B's padding, where the caller says that it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llvmlite import ir
+
+from flowvm.ops.products.cpu.tile_emit import Emitter
+
+if TYPE_CHECKING:
+    from flowvm.ops.products.cpu.tile import TileShape
+
+__all__ = ["emit_tile"]
+
+GROUP = 4  # rows that share a pointer into A
+UNROLL = 4  # steps of the depth in one turn of the loop
+ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a variant, as LLVM values; see `multiply_tile`."""
+
+    depth: Any
+    a: Any
+    a_row: Any
+    a_step: Any
+    b: Any
+    b_row: Any
+    padded: Any
+    c: Any
+    c_row: Any
+    kind: Any
+    start: Any
+    start_row: Any
+    rows: Any
+    columns: Any
+
+
+class _Variant:
+    """One variant under construction."""
+
+    def __init__(self, e: Emitter, function: Any, groups: int, vectors: int) -> None:
+        self.e, self.function, self.groups, self.vectors = e, function, groups, vectors
+        self.given = _Arguments(*function.args)
+        self.height = groups * GROUP
+        self.b = b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.mask = e.masks(b, self.given.columns, vectors)
+        self.full = b.icmp_signed("==", self.given.columns, e.i64(vectors * e.shape.lanes))
+
+    def emit(self) -> None:
+        e, b = self.e, self.b
+        sums = self.started()
+        readable = b.or_(self.full, b.icmp_signed("!=", self.given.padded, e.i64(0)))
+        sums = self.either(readable, lambda mask: self.product(sums, mask))
+        self.either(self.full, lambda mask: self.stored(sums, mask))
+        b.ret_void()
+
+    def block(self) -> Any:
+        return self.function.append_basic_block()
+
+    def merged(self, ways: list[tuple[list[Any], Any]]) -> list[Any]:
+        """A phi for each value that arrives from several blocks."""
+        phis = []
+        for values in zip(*(values for values, _ in ways), strict=True):
+            phi = self.b.phi(values[0].type)
+            for value, (_, block) in zip(values, ways, strict=True):
+                phi.add_incoming(value, block)
+            phis.append(phi)
+        return phis
+
+    def either(self, full: Any, emit: Callable[[Any], list[Any]]) -> list[Any]:
+        """`emit` without masks where `full`, else with them; what it returns, merged."""
+        b, ways = self.b, []
+        whole, part, done = self.block(), self.block(), self.block()
+        b.cbranch(full, whole, part)
+        for block, mask in ((whole, None), (part, self.mask)):
+            b.position_at_end(block)
+            ways.append((emit(mask), b.block))
+            b.branch(done)
+        b.position_at_end(done)
+        return self.merged(ways)
+
+    def clamped(self, i: int) -> Any:
+        """Row i, or the last row where there are fewer: what is computed for it is not stored."""
+        e, b = self.e, self.b
+        if i <= self.height - GROUP:
+            return e.i64(i)
+        end = b.sub(self.given.rows, e.i64(1))
+        return b.select(b.icmp_signed("<", end, e.i64(i)), end, e.i64(i))
+
+    def started(self) -> list[Any]:
+        """What the sums begin with."""
+        e, b, given = self.e, self.b, self.given
+        none, rows, column, done = (
+            self.block(),
+            self.block(),
+            self.block(),
+            self.block(),
+        )
+        switch = b.switch(given.kind, none)
+        switch.add_case(e.i64(ROWS), rows)
+        switch.add_case(e.i64(COLUMN), column)
+
+        def places() -> list[Any]:
+            steps = [b.mul(given.start_row, self.clamped(i)) for i in range(self.height)]
+            return [b.gep(given.start, [step]) for step in steps]
+
+        def lines(mask: Any) -> list[Any]:
+            return [e.load(b, spot, j, mask) for spot in places() for j in range(self.vectors)]
+
+        b.position_at_end(none)
+        self.expected()
+        zero = ir.Constant(e.vector, None)
+        ways = [([zero] * (self.height * self.vectors), b.block)]
+        b.branch(done)
+        b.position_at_end(rows)
+        ways.append((self.either(self.full, lines), b.block))
+        b.branch(done)
+        b.position_at_end(column)
+        numbers = [e.splat(b, b.load(spot, align=e.size)) for spot in places()]
+        ways.append(([n for n in numbers for _ in range(self.vectors)], b.block))
+        b.branch(done)
+        b.position_at_end(done)
+        return self.merged(ways)
+
+    def expected(self) -> None:
+        """Have C's lines brought to the cache while the sums are made: storing will find them."""
+        e, b, given = self.e, self.b, self.given
+        byte = ir.IntType(8).as_pointer()
+        fetch = e.intrinsic("llvm.prefetch.p0i8", ir.VoidType(), [byte, e.i32, e.i32, e.i32])
+        for i in range(self.height):
+            row = b.gep(given.c, [b.mul(given.c_row, self.clamped(i))])
+            for j in range(0, self.vectors * e.shape.lanes, 64 // e.size):
+                spot = b.bitcast(b.gep(row, [e.i64(j)]), byte)
+                b.call(fetch, [spot, e.i32(1), e.i32(3), e.i32(1)])
+
+    def product(self, sums: list[Any], mask: Any) -> list[Any]:
+        """The loops over the depth: UNROLL steps a turn, then the rest one by one.
+
+        A pointer to every fourth row of A, and the offsets of the rows behind it, are all that the
+        addresses of A take: twelve pointers would not fit into the registers of an x86.
+        """
+        e, b, given = self.e, self.b, self.given
+        first = self.height - GROUP
+        starts = range(0, self.height, GROUP)
+        pointers = [b.gep(given.a, [b.mul(given.a_row, e.i64(i))]) for i in starts]
+        offsets = [b.mul(given.a_row, e.i64(i)) for i in range(GROUP)]
+        within = [b.sub(self.clamped(first + i), e.i64(first)) for i in range(GROUP)]
+        last = [b.mul(given.a_row, i) for i in within]
+        behind = [*[offsets] * (self.groups - 1), last]
+        state = [given.depth, given.b, *pointers, *sums]
+        sums_at_most = e.shape.rows * e.shape.vectors
+        # with 16 registers, LLVM would load ahead of an unrolled loop's steps, and spill
+        unrolled = mask is None and sums_at_most > 16
+        for turn in (UNROLL, 1) if unrolled else (1,):
+            state = self.loop(state, turn, behind, mask)
+        return state[2 + self.groups :]
+
+    def loop(self, state: list[Any], turn: int, behind: list[list[Any]], mask: Any) -> list[Any]:
+        """`turn` steps at a time while there are as many: (steps left, B, A's groups, sums)."""
+        e, b, given = self.e, self.b, self.given
+        before, head, done = b.block, self.block(), self.block()
+        b.cbranch(b.icmp_signed(">=", state[0], e.i64(turn)), head, done)
+        b.position_at_end(head)
+        phis = [b.phi(value.type) for value in state]
+        left, row, *rest = phis
+        groups, sums = rest[: self.groups], rest[self.groups :]
+        for _ in range(turn):
+            sums = self.step(groups, behind, row, sums, mask)
+            row = b.gep(row, [given.b_row])
+            groups = [b.gep(pointer, [given.a_step]) for pointer in groups]
+        left = b.sub(left, e.i64(turn))
+        after = [left, row, *groups, *sums]
+        for phi, value, again in zip(phis, state, after, strict=True):
+            phi.add_incoming(value, before)
+            phi.add_incoming(again, b.block)
+        end = b.block
+        b.cbranch(b.icmp_signed(">=", left, e.i64(turn)), head, done)
+        b.position_at_end(done)
+        return self.merged([(state, before), (after, end)])
+
+    def step(
+        self,
+        groups: list[Any],
+        behind: list[list[Any]],
+        row: Any,
+        sums: list[Any],
+        mask: Any,
+    ) -> list[Any]:
+        """The sums after one step of the depth."""
+        e, b = self.e, self.b
+        fma = e.intrinsic(f"llvm.fmuladd.{e.suffix}", e.vector, [e.vector] * 3)
+        vectors = [e.load(b, row, j, mask) for j in range(self.vectors)]
+        after = []
+        for i in range(self.height):
+            spot = b.gep(groups[i // GROUP], [behind[i // GROUP][i % GROUP]])
+            number = e.splat(b, b.load(spot, align=e.size))
+            for j, vector in enumerate(vectors):
+                after.append(b.call(fma, [number, vector, sums[i * self.vectors + j]]))
+        return after
+
+    def stored(self, sums: list[Any], mask: Any) -> list[Any]:
+        """Store the sums of the rows that there are."""
+        e, b, given = self.e, self.b, self.given
+        done = self.block()
+        for i in range(self.height):
+            if i > self.height - GROUP:  # not in every tile of this variant
+                more = self.block()
+                b.cbranch(b.icmp_signed(">", given.rows, e.i64(i)), more, done)
+                b.position_at_end(more)
+            row = b.gep(given.c, [b.mul(given.c_row, e.i64(i))])
+            for j in range(self.vectors):
+                e.store(b, sums[i * self.vectors + j], row, j, mask)
+        b.branch(done)
+        b.position_at_end(done)
+        return []
+
+
+def emit_tile(dtype: str, shape: TileShape) -> ir.Module:
+    """A module whose function `entry` is `multiply_tile`.
+
+    There is a variant for every number of groups of rows and every number of vectors; the entry
+    picks the smallest that holds the tile.
+    """
+    e = Emitter(dtype, shape)
+    n, pointer = e.i64, e.pointer
+    kinds = [n, pointer, n, n, pointer, n, n, pointer, n, n, pointer, n, n, n]
+    entry = e.function("entry", kinds)
+    b = ir.IRBuilder(entry.append_basic_block("entry"))
+    rows, columns = entry.args[-2:]
+    group = b.udiv(b.sub(rows, n(1)), n(GROUP))
+    vector = b.udiv(b.sub(columns, n(1)), n(shape.lanes))
+    variants = []
+    for groups in range(1, shape.rows // GROUP + 1):
+        for vectors in range(1, shape.vectors + 1):
+            variant = e.function(f"tile_{groups}_{vectors}", kinds)
+            _Variant(e, variant, groups, vectors).emit()
+            variants.append(variant)
+    e.switched(entry, b.add(b.mul(group, n(shape.vectors)), vector), b, variants)
+    return e.module

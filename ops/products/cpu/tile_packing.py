@@ -1,0 +1,153 @@
+"""The LLVM code that packs panels for tiles and stores their results: `copy_panel` and
+`transpose_block` of `ops/products/cpu/tile.py`, which convert reduced floats on the way.
+
+Imported only to compile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from flowvm.ops.products.cpu.tile_emit import Emitter
+
+if TYPE_CHECKING:
+    from flowvm.ops.products.cpu.tile import TileShape
+
+__all__ = ["emit_copy", "emit_store", "emit_store_transposed", "emit_transpose"]
+
+
+def emit_copy(dtype: str, shape: TileShape) -> ir.Module:
+    """A module whose function `entry` is `copy_panel`, from memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _copy(e, e.memory, e.pointer)
+
+
+def emit_store(dtype: str, shape: TileShape) -> ir.Module:
+    """The same out of a panel, to memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _copy(e, e.pointer, e.memory)
+
+
+def emit_transpose(dtype: str, shape: TileShape) -> ir.Module:
+    """A module whose function `entry` is `transpose_block`, from memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _transpose(e, e.memory, e.pointer)
+
+
+def emit_store_transposed(dtype: str, shape: TileShape) -> ir.Module:
+    """The same out of a panel, to memory of `dtype`."""
+    e = Emitter(dtype, shape)
+    return _transpose(e, e.pointer, e.memory)
+
+
+def _copy(e: Emitter, source: Any, to: Any) -> ir.Module:
+    """From memory to memory of these pointers' types."""
+    n, shape = e.i64, e.shape
+    function = e.function("entry", [source, n, n, n, n, to, n, n])
+    x, x_row, x_column, rows, columns, y, y_row, width = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    near, far, whole, part, end = (function.append_basic_block() for _ in range(5))
+    b.cbranch(b.icmp_signed("==", x_column, n(1)), near, far)
+
+    def rows_copied(read: Any, write: Any) -> None:
+        def row(i: Any) -> None:
+            source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
+            values = [e.load(b, source, j, read) for j in range(shape.vectors)]
+            for j, value in enumerate(values):
+                e.store(b, value, target, j, write)
+
+        e.loop(b, n(0), rows, 1, row)
+        b.branch(end)
+
+    b.position_at_end(near)
+    full = [b.icmp_signed("==", size, n(shape.columns)) for size in (columns, width)]
+    b.cbranch(b.and_(*full), whole, part)
+    b.position_at_end(whole)
+    rows_copied(None, None)
+    b.position_at_end(part)
+    rows_copied(e.masks(b, columns, shape.vectors), e.masks(b, width, shape.vectors))
+
+    b.position_at_end(far)
+
+    def gathered(i: Any) -> None:
+        source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
+
+        def element(j: Any) -> None:
+            value = e.read(b, b.load(b.gep(source, [b.mul(x_column, j)])))
+            b.store(e.written(b, value, target), b.gep(target, [j]))
+
+        def nothing(j: Any) -> None:
+            place = b.gep(target, [j])
+            b.store(ir.Constant(place.type.pointee, None), place)
+
+        e.loop(b, n(0), columns, 1, element)
+        e.loop(b, columns, width, 1, nothing)
+
+    e.loop(b, n(0), rows, 1, gathered)
+    b.branch(end)
+    b.position_at_end(end)
+    b.ret_void()
+    return e.module
+
+
+def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
+    """From memory to memory of these pointers' types."""
+    n, lanes = e.i64, e.shape.lanes
+    function = e.function("entry", [source, n, n, n, to, n, n])
+    x, x_row, rows, columns, y, y_row, width = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    whole, part, end = (function.append_basic_block() for _ in range(3))
+    sizes = [b.icmp_signed("==", size, n(lanes)) for size in (rows, columns, width)]
+    b.cbranch(b.and_(sizes[0], b.and_(sizes[1], sizes[2])), whole, part)
+
+    def line(pointer: Any, step: Any, i: int) -> Any:
+        return b.gep(pointer, [b.mul(step, n(i))])
+
+    b.position_at_end(whole)
+    block = _exchanged(e, b, [e.load(b, line(x, x_row, i), 0, None) for i in range(lanes)])
+    for j, vector in enumerate(block):
+        e.store(b, vector, line(y, y_row, j), 0, None)
+    b.branch(end)
+
+    b.position_at_end(part)
+    read, nothing = e.masks(b, columns, 1)[0], ir.Constant(e.mask, None)
+    there = [b.icmp_signed(">", rows, n(i)) for i in range(lanes)]
+    lines = [line(x, x_row, i) for i in range(lanes)]
+    block = [e.load(b, lines[i], 0, [b.select(there[i], read, nothing)]) for i in range(lanes)]
+    write = e.masks(b, width, 1)
+    for j, vector in enumerate(_exchanged(e, b, block)):
+        more = function.append_basic_block()
+        b.cbranch(b.icmp_signed(">", columns, n(j)), more, end)
+        b.position_at_end(more)
+        e.store(b, vector, line(y, y_row, j), 0, write)
+    b.branch(end)
+    b.position_at_end(end)
+    b.ret_void()
+    return e.module
+
+
+def _exchanged(e: Emitter, b: Any, rows: list[Any]) -> list[Any]:
+    """The transpose of a square of vectors, by exchanging the off-diagonal quarters of ever smaller
+    squares (Eklundh, "A Fast Computer Method for Matrix Transposing", 1972).
+    """
+    lanes = e.shape.lanes
+    distance = lanes // 2
+    while distance:
+        for i in range(lanes):
+            if i & distance == 0:
+                low, high = rows[i], rows[i + distance]
+                rows[i] = b.shuffle_vector(low, high, _lanes(e, distance, 0))
+                rows[i + distance] = b.shuffle_vector(low, high, _lanes(e, distance, distance))
+        distance //= 2
+    return rows
+
+
+def _lanes(e: Emitter, distance: int, half: int) -> Any:
+    """Of two vectors: the lanes whose number has `distance` as `half` has it, alternating."""
+    lanes = e.shape.lanes
+    picked = [
+        (lane & ~distance) + half + (lanes if lane & distance else 0) for lane in range(lanes)
+    ]
+    return ir.Constant(ir.VectorType(e.i32, lanes), [e.i32(p) for p in picked])

@@ -1,0 +1,138 @@
+"""The kernels of matrix products beside cuBLAS: copies of what it cannot read, addends,
+activations, and products of integers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from flowvm.ops.declare.cuda.steps import remade_by, wide
+
+__all__ = ["TILE", "activated_by", "copied", "joined_by", "scaled", "whole_product"]
+
+Array = Any
+TILE, PITCH = 16, 17  # a column of a tile is in as many banks as it has elements
+
+
+def copied(
+    out: Array, x: Array, d1: int, d2: int, d3: int, d4: int, s0: int, s1: int, s2: int, s3: int,
+    s4: int,
+) -> None:  # fmt: skip
+    """The dense `out`, of sizes (any, d1, d2, d3, d4), from x with strides s0 to s4."""
+    i = cuda.grid(1)
+    while i < len(out):
+        rest, at = i // d4, i % d4 * s4
+        at += rest % d3 * s3
+        rest //= d3
+        at += rest % d2 * s2
+        rest //= d2
+        out[i] = x[at + rest % d1 * s1 + rest // d1 * s0]
+        i += cuda.gridsize(1)
+
+
+def scaled(
+    out: Array, x: Array, d1: int, d2: int, d3: int, d4: int, s0: int, s1: int, s2: int, s3: int,
+    s4: int, factor: float,
+) -> None:  # fmt: skip
+    """As `copied`, times a factor."""
+    i = cuda.grid(1)
+    while i < len(out):
+        rest, at = i // d4, i % d4 * s4
+        at += rest % d3 * s3
+        rest //= d3
+        at += rest % d2 * s2
+        rest //= d2
+        value = wide(x[at + rest % d1 * s1 + rest // d1 * s0])
+        out[i] = value * wide(x.dtype.type(factor))
+        i += cuda.gridsize(1)
+
+
+@functools.cache
+def activated_by(act: Callable[[Any], Any]) -> Callable[..., None]:
+    def activated(out: Array) -> None:
+        i = cuda.grid(1)
+        while i < len(out):
+            out[i] = act(out[i])
+            i += cuda.gridsize(1)
+
+    return activated
+
+
+@functools.cache
+def joined_by(act: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    def joined(
+        out: Array, x: Array, d1: int, d2: int, d3: int, d4: int, s0: int, s1: int, s2: int,
+        s3: int, s4: int,
+    ) -> None:  # fmt: skip
+        i = cuda.grid(1)
+        while i < len(out):
+            rest, at = i // d4, i % d4 * s4
+            at += rest % d3 * s3
+            rest //= d3
+            at += rest % d2 * s2
+            rest //= d2
+            out[i] = act(out[i], x[at + rest % d1 * s1 + rest // d1 * s0])
+            i += cuda.gridsize(1)
+
+    return joined
+
+
+@functools.cache
+def whole_product(dtype: str) -> Callable[..., None]:
+    """The kernel of a product of integers: tiles of both operands in shared memory.
+
+    Sums wrap around as integers do, so it does not matter in which order they are taken.
+    """
+    kind: Any = np.dtype(dtype).type
+
+    def whole(
+        out: Array, a: Array, b: Array, m: int, n: int, k: int, a_row: int, a_step: int,
+        b_step: int, b_column: int, d1: int, d2: int, a0: int, a1: int, a2: int, b0: int, b1: int,
+        b2: int, tiles: int,
+    ) -> None:  # fmt: skip
+        left = cuda.shared.array((TILE, TILE), kind)
+        right = cuda.shared.array((TILE, PITCH), kind)
+        sums = cuda.local.array(8, np.int64)  # TILE * TILE / 32 at most
+        thread, count = cuda.threadIdx.x, cuda.blockDim.x
+        across = (n + TILE - 1) // TILE
+        down = (m + TILE - 1) // TILE
+        tile = cuda.blockIdx.x
+        while tile < tiles:  # the same for all threads of a block
+            item, place = tile // (down * across), tile % (down * across)
+            i0, j0 = place // across * TILE, place % across * TILE
+            a_at = item // (d1 * d2) * a0 + item // d2 % d1 * a1 + item % d2 * a2
+            b_at = item // (d1 * d2) * b0 + item // d2 % d1 * b1 + item % d2 * b2
+            for q in range(TILE * TILE // count):
+                sums[q] = 0
+            for k0 in range(0, k, TILE):
+                for e in range(thread, TILE * TILE, count):
+                    y, x = e // TILE, e % TILE
+                    i, kk, j = i0 + y, k0 + x, j0 + x
+                    left[y, x] = 0
+                    if i < m and kk < k:
+                        left[y, x] = a[a_at + i * a_row + kk * a_step]
+                    right[y, x] = 0
+                    if k0 + y < k and j < n:
+                        right[y, x] = b[b_at + (k0 + y) * b_step + j * b_column]
+                cuda.syncthreads()
+                for q in range(TILE * TILE // count):
+                    e = thread + q * count
+                    y, x = e // TILE, e % TILE
+                    total = sums[q]
+                    for kk in range(TILE):
+                        total += np.int64(left[y, kk]) * np.int64(right[kk, x])
+                    sums[q] = total
+                cuda.syncthreads()
+            for q in range(TILE * TILE // count):
+                e = thread + q * count
+                i, j = i0 + e // TILE, j0 + e % TILE
+                if i < m and j < n:
+                    out[(item * m + i) * n + j] = kind(np.int64(sums[q]))
+            tile += cuda.gridDim.x
+
+    return remade_by(whole, f"{__name__}:whole_product", dtype)

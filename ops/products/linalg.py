@@ -1,0 +1,414 @@
+"""Linear systems: solve, inverse, determinant and Cholesky's factor, on the CPU by LAPACK, called
+by address inside kernels.
+
+Each matrix of a batch is factored in a unit's own scratch memory.  A matrix that cannot be factored
+is found there: the error is raised where the result is read, LinAlgError with its place in the
+batch.
+
+Long because each function stands with its kernel, its gradient and its samples.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import DTypeError, ShapeError, Status
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
+from flowvm.ops.products.cpu.blas import one_thread
+from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
+
+__all__ = ["cholesky", "det", "inv", "inverse", "logdet", "slogdet", "solve"]
+
+Array = Any
+UNITS = 16  # parts that a batch is cut into at most: each has scratch of its own
+SINGULAR = int(Status.SINGULAR_MATRIX)
+NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
+HEAD = 8  # int32 words of scratch before the pivots: the integers that LAPACK takes by reference
+
+
+@functools.cache
+def _routine(name: str) -> int:
+    """The address of a LAPACK routine of the library that SciPy carries."""
+    from scipy.linalg import cython_lapack
+
+    one_thread()
+    capsule = cython_lapack.__pyx_capi__[name]
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype = ctypes.c_char_p
+    api.PyCapsule_GetName.argtypes = [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    return int(api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule)))
+
+
+def _call_python(address: int, *pointers: int) -> None:
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(pointers))(address)(*pointers)
+
+
+def _call_define() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def typing(
+        typingctx: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            word = ir.IntType(64)
+            kind = ir.FunctionType(ir.VoidType(), [word] * 8).as_pointer()
+            builder.call(builder.inttoptr(values[0], kind), values[1:])
+            return context.get_dummy_value()
+
+        return types.void(*([types.int64] * 9)), codegen
+
+    return typing
+
+
+# Up to eight pointers; in C's calling convention a routine does not see those it has no parameter
+# for.
+_call = Intrinsic(_call_python, _call_define)
+
+
+def _solve_body(
+    out: Array, a: Array, b: Array, address: int, n: int, k: int, count: int, units: int,
+    a0: int, b0: int, each: int, identity: bool, scratch: Array, lo: int, hi: int, details: Array,
+) -> int:  # fmt: skip
+    """out = a⁻¹ b; LAPACK's columns are our rows, so both are transposed on the way.  Strides of 0
+    broadcast.
+    """
+    for unit in range(lo, hi):
+        own = scratch[unit * each : (unit + 1) * each]
+        ints = own[: 4 * (HEAD + n)].view(np.int32)
+        reals = own[(4 * (HEAD + n) + 7) // 8 * 8 :].view(out.dtype)
+        left, right = reals[: n * n], reals[n * n : n * n + n * k]
+        at = own.ctypes.data
+        data = reals.ctypes.data
+        for item in range(unit * count // units, (unit + 1) * count // units):
+            for i in range(n):
+                for j in range(n):
+                    left[j * n + i] = a[item * a0 + i * n + j]
+            for i in range(n):
+                for j in range(k):
+                    if identity:
+                        right[j * n + i] = 1 if i == j else 0
+                    else:
+                        right[j * n + i] = b[item * b0 + i * k + j]
+            ints[0], ints[1], ints[2] = n, k, 0
+            if n > 0 and k > 0:
+                _call(
+                    address, at, at + 4, data, at, at + 4 * HEAD,
+                    data + n * n * out.itemsize, at, at + 8,
+                )  # fmt: skip
+            if ints[2] != 0:
+                details[0], details[1] = item, ints[2] - 1
+                return SINGULAR
+            for i in range(n):
+                for j in range(k):
+                    out[item * n * k + i * k + j] = right[j * n + i]
+    return 0
+
+
+def _determinant_body(
+    sign: Array, logarithm: Array, a: Array, address: int, n: int, count: int, units: int,
+    each: int,
+    scratch: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    for unit in range(lo, hi):
+        own = scratch[unit * each : (unit + 1) * each]
+        ints = own[: 4 * (HEAD + n)].view(np.int32)
+        reals = own[(4 * (HEAD + n) + 7) // 8 * 8 :].view(sign.dtype)
+        at, data = own.ctypes.data, reals.ctypes.data
+        for item in range(unit * count // units, (unit + 1) * count // units):
+            for i in range(n * n):
+                reals[i] = a[item * n * n + i]
+            ints[0], ints[2] = n, 0
+            if n > 0:
+                _call(address, at, at, data, at, at + 4 * HEAD, at + 8, 0, 0)
+            s, total = 1.0, 0.0
+            for i in range(n):
+                v = reals[i * n + i]
+                if ints[HEAD + i] != i + 1:
+                    s = -s
+                if v < 0:
+                    s = -s
+                if v == 0:
+                    s = 0.0
+                total += np.log(abs(v))
+            sign[item], logarithm[item] = s, total
+
+
+def _cholesky_body(
+    out: Array, a: Array, address: int, n: int, count: int, units: int, scratch: Array,
+    lo: int, hi: int, details: Array,
+) -> int:  # fmt: skip
+    """LAPACK's upper factor is, in our rows, the lower one."""
+    for unit in range(lo, hi):
+        own = scratch[unit * 64 : (unit + 1) * 64]
+        ints, at = own.view(np.int32), own.ctypes.data
+        own[32] = ord("U")
+        for item in range(unit * count // units, (unit + 1) * count // units):
+            matrix = out[item * n * n : (item + 1) * n * n]
+            for i in range(n):
+                for j in range(n):
+                    matrix[i * n + j] = a[item * n * n + i * n + j] if j <= i else 0
+            ints[0], ints[2] = n, 0
+            if n > 0:
+                _call(address, at + 32, at, matrix.ctypes.data, at, at + 8, 1, 0, 0)
+            if ints[2] != 0:
+                details[0], details[1] = item, ints[2]
+                return NOT_POSITIVE
+    return 0
+
+
+def _flat(*metas: TensorMeta) -> tuple[View, ...]:
+    return tuple(View(m.dtype, (m.numel,)) for m in metas)
+
+
+def _square(name: str, a: TensorMeta) -> int:
+    """The number of rows, once they are as many as columns."""
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ShapeError(f"{name}: expected square matrices (*, n, n), got shape {tuple(a.shape)}")
+    if not a.dtype.is_floating_point:
+        raise DTypeError(f"{name} needs a floating point tensor, got {a.dtype.name}")
+    return a.shape[-1]
+
+
+def _named(a: TensorMeta, name: str) -> int:
+    return _routine({"float32": "s", "float64": "d"}[a.dtype.name] + name)
+
+
+def _scratch(n: int, k: int, itemsize: int) -> int:
+    """Bytes for a unit: integers, pivots, the matrix and k columns; a multiple of 64."""
+    words = (4 * (HEAD + n) + 7) // 8 * 8
+    return (words + (n * n + n * k) * itemsize + 63) // 64 * 64
+
+
+def _system(a: TensorMeta, b: TensorMeta | None) -> Launch:
+    n = _square("solve" if b is not None else "inverse", a)
+    k, batch = n, tuple(a.shape[:-2])
+    if b is not None:
+        if b.ndim < 2 or b.shape[-2] != n or b.dtype is not a.dtype:
+            raise ShapeError(
+                f"solve: the right side must be {a.dtype.name} of shape (*, {n}, k), got "
+                f"{b.dtype.name} of shape "
+                f"{tuple(b.shape)}"
+            )
+        k, batch = b.shape[-1], broadcast_shapes(batch, b.shape[:-2])
+    count = math.prod(batch)
+    units, each = min(UNITS, count), _scratch(n, k, a.dtype.itemsize)
+    out = a.with_shape((*batch, n, k))
+    a0 = 0 if math.prod(a.shape[:-2]) != count else n * n
+    b0 = 0 if b is None or math.prod(b.shape[:-2]) != count else n * k
+    consts = (_named(a, "gesv"), n, k, count, units, a0, b0, each, b is None)
+    body = _solve_body if b is not None else _inverse_body
+    views = _flat(out, a) if b is None else _flat(out, a, b)
+    return Launch((out,), body, views, consts, units, 1, max(64, units * each))
+
+
+def _inverse_body(
+    out: Array, a: Array, address: int, n: int, k: int, count: int, units: int,
+    a0: int, b0: int, each: int, identity: bool, scratch: Array, lo: int, hi: int, details: Array,
+) -> int:  # fmt: skip
+    return _solve_body(
+        out, a, a, address, n, k, count, units, a0, b0, each, identity, scratch, lo, hi, details
+    )  # fmt: skip
+
+
+def _solve_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, x = c.saved
+    db = _solve(a.transpose(-2, -1).contiguous(), g)
+    da = sum_to(-_matmul_nt(db, x), c.metas[0].shape) if c.needs[0] else None
+    return da, sum_to(db, c.metas[1].shape) if c.needs[1] else None
+
+
+@op("a, b -> out", name="solve", saves="a, out", grad=_solve_grad, cuda="systems:solve")
+def _solve(a: TensorMeta, b: TensorMeta) -> Launch:
+    return _system(a, b)
+
+
+def _inverse_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    (x,) = c.saved
+    return (-_matmul_nt(_matmul_tn(x, g), x),)
+
+
+@op("a -> out", name="inverse", saves="out", grad=_inverse_grad, cuda="systems:inverse")
+def _inverse(a: TensorMeta) -> Launch:
+    return _system(a, None)
+
+
+def _slogdet_grad(c: Any, _: Any, g: Any) -> tuple[Any, ...]:
+    if g is None:
+        return (None,)
+    (a,) = c.saved
+    return (g.unsqueeze(-1).unsqueeze(-1) * _inverse(a).transpose(-2, -1),)
+
+
+@op("a -> sign, logabsdet", name="slogdet", saves="a", grad=_slogdet_grad, cuda="systems:slogdet")
+def _slogdet(a: TensorMeta) -> Launch:
+    n = _square("slogdet", a)
+    count = math.prod(a.shape[:-2])
+    units, each = min(UNITS, count), _scratch(n, 0, a.dtype.itemsize)
+    out = a.with_shape(a.shape[:-2])
+    consts = (_named(a, "getrf"), n, count, units, each)
+    views = _flat(out, out, a)
+    return Launch((out, out), _determinant_body, views, consts, units, 1, max(64, units * each))
+
+
+def _cholesky_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    """L⁻ᵀ P L⁻¹ made symmetric, where P is the lower part of Lᵀ g with half of its diagonal."""
+    from flowvm.ops.shapes.create import tensor
+
+    (factor,) = c.saved
+    n = factor.shape[-1]
+    mask = np.tril(np.ones((n, n))) - 0.5 * np.eye(n)
+    lower = matmul(factor.transpose(-2, -1), g) * tensor(
+        mask, dtype=factor.dtype, device=factor.device
+    )
+    inverse = _inverse(factor)
+    out = matmul(_matmul_tn(inverse, lower), inverse)
+    return ((out + out.transpose(-2, -1)) * 0.5,)
+
+
+@op("a -> out", name="cholesky", saves="out", grad=_cholesky_grad, cuda="systems:cholesky")
+def _cholesky(a: TensorMeta) -> Launch:
+    n = _square("cholesky", a)
+    count = math.prod(a.shape[:-2])
+    units = min(UNITS, count)
+    consts = (_named(a, "potrf"), n, count, units)
+    views = _flat(a, a)
+    return Launch((a.dense(),), _cholesky_body, views, consts, units, 1, max(64, 64 * units))
+
+
+# --- functions
+# -------------------------------------------------------------------------------------
+
+
+def solve(A: Tensor, B: Tensor) -> Tensor:
+    """X with A @ X = B, for matrices (*, n, n) and B (*, n, k), or (n) with one matrix; batches
+    broadcast.
+
+    LinAlgError where the result is read, if a matrix is singular.
+    """
+    if B._meta.ndim == 1 or (
+        B._meta.ndim == A._meta.ndim - 1 and B._meta.shape == A._meta.shape[:-1]
+    ):
+        found: Tensor = solve(A, B.unsqueeze(-1)).squeeze(-1)
+        return found
+    batch = broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    if math.prod(A.shape[:-2]) not in (1, math.prod(batch)):
+        A = A.expand((*batch, *A.shape[-2:]))
+    if math.prod(B.shape[:-2]) not in (1, math.prod(batch)):
+        B = B.expand((*batch, *B.shape[-2:]))
+    out: Tensor = _solve(A, B)
+    return out
+
+
+@method()
+def inverse(input: Tensor) -> Tensor:
+    """The inverse of square matrices (*, n, n).
+
+    LinAlgError where the result is read, if a matrix is singular.
+    """
+    out: Tensor = _inverse(input)
+    return out
+
+
+inv = inverse
+
+
+@method()
+def slogdet(input: Tensor) -> tuple[Tensor, Tensor]:
+    """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute
+    value.
+    """
+    sign, logabsdet = _slogdet(input)
+    return sign, logabsdet
+
+
+@method()
+def logdet(input: Tensor) -> Tensor:
+    """The logarithm of the determinant of matrices (*, n, n), NaN where that is negative."""
+    sign, logabsdet = slogdet(input)
+    out: Tensor = logabsdet + sign.detach().log()
+    return out
+
+
+@method()
+def det(input: Tensor) -> Tensor:
+    """The determinant of square matrices (*, n, n).  Its gradient needs the inverse, so none for a
+    singular matrix.
+    """
+    sign, logabsdet = slogdet(input)
+    out: Tensor = sign.detach() * logabsdet.exp()
+    return out
+
+
+@method()
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    """The lower triangular L with L @ L.T = input, symmetric and positive definite, or with `upper`
+    L.T.
+
+    Only the lower half of the input is read.  LinAlgError where the result is read, if it is not
+    positive definite.
+    """
+    out: Tensor = _cholesky(input)
+    return out.transpose(-2, -1) if upper else out
+
+
+# --- samples
+# -----------------------------------------------------------------------------------------
+
+
+def _regular(rng: np.random.Generator, *shape: int) -> Any:
+    """Matrices that are far from singular."""
+    return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
+
+
+def _matrices(rng: np.random.Generator) -> list[Sample]:
+    return [Sample((_regular(rng, 3, 3),)), Sample((_regular(rng, 2, 2, 2),))]
+
+
+samples(
+    solve,
+    lambda rng: [
+        Sample((_regular(rng, 3, 3), rng.standard_normal((3, 2)))),
+        Sample((_regular(rng, 3, 3), rng.standard_normal(3))),
+        Sample((_regular(rng, 2, 2, 2), rng.standard_normal((2, 2, 1)))),
+        Sample((_regular(rng, 3, 3), rng.standard_normal((2, 3, 1)))),
+    ],
+    lambda a, b: np.linalg.solve(a, b[:, None])[:, 0] if b.ndim == 1 else np.linalg.solve(a, b),
+    errors=(
+        (lambda flow: flow.solve(flow.zeros(2, 2), flow.ones(2, 1)).numpy(), RuntimeError),
+        (lambda flow: flow.solve(flow.ones(2, 3), flow.ones(2, 1)), RuntimeError),
+    ),
+)
+samples(
+    inverse,
+    _matrices,
+    np.linalg.inv,
+    errors=((lambda flow: flow.inverse(flow.zeros(2, 2)).numpy(), RuntimeError),),
+)
+samples(det, _matrices, np.linalg.det)
+samples(slogdet, _matrices, lambda a: tuple(np.linalg.slogdet(a)))
+samples(logdet, _matrices, lambda a: np.linalg.slogdet(a)[1])
+samples(
+    cholesky,
+    lambda rng: [
+        Sample((np.eye(3) * 2 + 0.1 * np.ones((3, 3)),)),
+        Sample((np.eye(2) * rng.uniform(1, 2, (2, 1, 1)),), {"upper": True}),
+    ],
+    lambda a, upper=False: (
+        np.swapaxes(np.linalg.cholesky(a), -1, -2) if upper else np.linalg.cholesky(a)
+    ),
+    grad=False,
+    errors=((lambda flow: flow.cholesky(-flow.ones(1, 1)).numpy(), RuntimeError),),
+)

@@ -1,0 +1,282 @@
+"""Matrix products: `matmul` and `linear`.
+
+`matmul`, `_matmul_nt` (a @ b') and `_matmul_tn` (a' @ b) are each other's gradients: nothing is
+ever transposed in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import cpu
+from flowvm.dtype import DType
+from flowvm.eager.autocasting import lowered
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import DTypeError, ShapeError
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
+from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
+from flowvm.vm.engine.hot import hot
+
+__all__ = ["linear", "matmul"]
+
+
+def _columns(t: Tensor) -> Tensor:
+    """All but the last dimension as one: (rows, columns)."""
+    return t if t._meta.ndim == 2 else t.reshape((-1, t._meta.shape[-1]))
+
+
+def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    (need_a, need_b), (ma, mb) = c.needs, c.metas
+    if ma.ndim == 1 and mb.ndim == 1:
+        return g * b if need_a else None, g * a if need_b else None
+    if ma.ndim == 1 or mb.ndim == 1:
+        return _vector_grad(c, g)
+    da = sum_to(_matmul_nt(g, b), ma.shape) if need_a else None
+    if need_b and mb.ndim == 2:
+        return da, _matmul_tn(_columns(a), _columns(g))
+    return da, sum_to(_matmul_tn(a, g), mb.shape) if need_b else None
+
+
+def _vector_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    """The gradient of a product with one vector: the vector as a matrix of one row or column."""
+    a, b = c.saved
+    (need_a, need_b), (ma, mb) = c.needs, c.metas
+    rows = a.unsqueeze(0) if ma.ndim == 1 else a
+    columns = b.unsqueeze(1) if mb.ndim == 1 else b
+    g = g.unsqueeze(-2 if ma.ndim == 1 else -1)
+    da = sum_to(_matmul_nt(g, columns), rows._meta.shape) if need_a else None
+    db = sum_to(_matmul_tn(rows, g), columns._meta.shape) if need_b else None
+    return (
+        da.reshape(ma.shape) if da is not None and ma.ndim == 1 else da,
+        db.reshape(mb.shape) if db is not None and mb.ndim == 1 else db,
+    )
+
+
+def _nt_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    da = sum_to(matmul(g, b), c.metas[0].shape) if c.needs[0] else None
+    if c.needs[1] and c.metas[1].ndim == 2:
+        return da, _matmul_tn(_columns(g), _columns(a))
+    return da, sum_to(_matmul_tn(g, a), c.metas[1].shape) if c.needs[1] else None
+
+
+def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    return (
+        sum_to(_matmul_nt(b, g), c.metas[0].shape) if c.needs[0] else None,
+        sum_to(matmul(a, g), c.metas[1].shape) if c.needs[1] else None,
+    )
+
+
+@op(
+    "input, other -> out", saves="input, other", grad=_matmul_grad, dense=False, half="native",
+    cuda="products:product",
+)  # fmt: skip
+def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
+    """The matrix product; `a @ b` is the same.
+
+    Two vectors give their dot product, two matrices (m, k) and (k, n) give (m, n).  A vector on the
+    left is a row, on the right a column, and that dimension is left out of the result.  More
+    dimensions are batches of matrices and broadcast.
+
+    Both must have one dtype, of floats or integers: DTypeError.  ShapeError where the inner sizes
+    differ.
+    """
+    return product("matmul", input, other, False, False)
+
+
+@op(
+    "input, other -> out", saves="input, other", grad=_nt_grad, dense=False, half="native",
+    cuda="products:product",
+)  # fmt: skip
+def _matmul_nt(input: TensorMeta, other: TensorMeta) -> Launch:
+    """input @ other.transpose(-2, -1), for matrices."""
+    return product("matmul", input, other, False, True)
+
+
+@op(
+    "input, other -> out", saves="input, other", grad=_tn_grad, dense=False, half="native",
+    cuda="products:product",
+)  # fmt: skip
+def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
+    """input.transpose(-2, -1) @ other, for matrices."""
+    return product("matmul", input, other, True, False)
+
+
+def _with_copies(function: Any, ta: bool, tb: bool) -> None:
+    """Make `function` copy operands first whose batches the kernel cannot walk together, and refuse
+    mixed dtypes before anything else.
+    """
+    made = operator_of(function)
+    upcast = made.fallback
+
+    def fallback(*args: Any) -> Any:
+        a, b = args[0], args[1]
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            return None
+        check_pair(made.name, a._meta, b._meta, ta, tb)
+        if not walkable(a._meta, b._meta, ta, tb):
+            batch = broadcast_shapes(a._meta.shape[:-2], b._meta.shape[:-2])
+            return function(
+                a.expand((*batch, *a.shape[-2:])).contiguous(),
+                b.expand((*batch, *b.shape[-2:])).contiguous(),
+            )
+        return upcast(*args)
+
+    made.fallback = fallback
+
+
+_with_copies(matmul, False, False)
+_with_copies(_matmul_nt, False, True)
+_with_copies(_matmul_tn, True, False)
+method("matmul")(matmul)
+method("__matmul__")(matmul)
+
+
+def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, w = c.saved
+    flat = _columns(g)
+    return (
+        matmul(g, w) if c.needs[0] else None,
+        _matmul_tn(flat, _columns(x)) if c.needs[1] else None,
+        flat.sum(0) if c.needs[2] else None,
+    )
+
+
+@op(
+    "input, weight, bias -> out",
+    name="linear",
+    saves="input, weight",
+    grad=_linear_grad,
+    dense=False,
+    half="cuda",
+    cuda="products:product",
+)
+def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
+    _check_linear(input, weight)
+    if tuple(bias.shape) != (weight.shape[0],) or bias.dtype is not input.dtype:
+        raise ShapeError(
+            f"linear: bias must be {input.dtype.name} of shape ({weight.shape[0]},), one number "
+            f"for each row of weight, got {bias.dtype.name} of shape {tuple(bias.shape)}"
+        )
+    return product("linear", input, weight, False, True, bias)
+
+
+def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
+    if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"linear: input (*, in) and weight (out, in) do not fit: shapes {tuple(input.shape)} "
+            f"and "
+            f"{tuple(weight.shape)}"
+        )
+    if input.dtype is not weight.dtype or not input.dtype.is_floating_point:
+        raise DTypeError(
+            f"linear: input and weight must have one floating point dtype, got "
+            f"{input.dtype.name} and "
+            f"{weight.dtype.name}"
+        )
+
+
+def _is_host(meta: TensorMeta, dtype: DType) -> bool:
+    return meta.dtype is dtype and meta.device is cpu
+
+
+def _sum_of_reduced(otherwise: Any) -> Any:
+    """The fallback of `linear` on the CPU: reduced floats are multiplied as they are, and the bias
+    added to that, which is quicker than to convert it all to float32 and back.
+    """
+
+    def fallback(input: Any, weight: Any, bias: Any) -> Any:
+        metas = [t._meta for t in (input, weight, bias) if isinstance(t, Tensor)]
+        kind = metas[0].dtype
+        if len(metas) == 3 and kind.reduced and all(_is_host(m, kind) for m in metas):
+            _check_linear(*metas[:2])
+            if metas[2].shape == metas[1].shape[:1]:
+                return linear(input, weight) + bias
+        return otherwise(input, weight, bias)
+
+    return fallback
+
+
+operator_of(_affine).fallback = _sum_of_reduced(operator_of(_affine).fallback)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out)."""
+    if hot["autocast"]:
+        input, weight, bias = lowered(input, weight, bias)
+    out: Tensor
+    if bias is not None:
+        out = _affine(input, weight, bias)
+    elif weight._meta.ndim == 1:
+        out = matmul(input, weight)
+    else:
+        _check_linear(input._meta, weight._meta)
+        one = input._meta.ndim == 1
+        out = matmul(weight, input) if one else _matmul_nt(input, weight)
+    return out
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+def _matmul_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal
+    shapes = (
+        ((3, 4), (4, 2)),
+        ((4,), (4,)),
+        ((3, 4), (4,)),
+        ((4,), (4, 3)),
+        ((2, 3, 4), (4, 2)),
+        ((2, 1, 2, 3), (3, 3, 2)),
+        ((12, 9), (9, 8)),
+        ((0, 3), (3, 2)),
+        ((2, 0), (0, 3)),
+    )
+    return [Sample((x(a), x(b))) for a, b in shapes]
+
+
+def _linear_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal
+    return [
+        Sample((x((3, 4)), x((2, 4)), x(2))),
+        Sample((x((2, 3, 4)), x((5, 4)), x(5))),
+        Sample((x(4), x((2, 4)), x(2))),
+        Sample((x((3, 4)), x((2, 4)))),
+        Sample((x((9, 12)), x((8, 12)), x(8))),
+        Sample((x((0, 4)), x((2, 4)), x(2))),
+    ]
+
+
+samples(
+    matmul,
+    _matmul_samples,
+    np.matmul,
+    errors=(
+        (lambda flow: flow.matmul(flow.ones(2, 3), flow.ones(2, 3)), RuntimeError),
+        (
+            lambda flow: flow.matmul(flow.ones(2, 3), flow.ones(3, 2, dtype=flow.float64)),
+            RuntimeError,
+        ),
+        (lambda flow: flow.matmul(flow.ones(2, 3), flow.tensor(1.0)), RuntimeError),
+        (lambda flow: flow.matmul(flow.ones(2, 3), 2.0), TypeError),
+    ),
+)
+samples(
+    linear,
+    _linear_samples,
+    lambda x, w, b=0.0: x @ w.T + b,
+    errors=(
+        (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 4)), RuntimeError),
+        (
+            lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 3), flow.ones(3)),
+            RuntimeError,
+        ),
+    ),
+)

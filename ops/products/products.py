@@ -1,0 +1,356 @@
+"""The other matrix products of PyTorch: most are `matmul` in a line or two.
+
+Long because the samples of a dozen functions follow them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.autocasting import autocast_dtype, outside, widest
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.products.cpu.gemm import Epilogue, product
+from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
+from flowvm.vm.engine.hot import hot
+
+__all__ = [
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "dot",
+    "ger",
+    "inner",
+    "kron",
+    "matrix_power",
+    "mm",
+    "mv",
+    "outer",
+    "tensordot",
+]
+
+
+def _need(name: str, tensor: Tensor, ndim: int) -> None:
+    if tensor._meta.ndim != ndim:
+        raise ShapeError(f"{name}: expected {ndim} dimensions, got shape {tuple(tensor.shape)}")
+
+
+def _need_batches(name: str, a: Tensor, b: Tensor) -> None:
+    _need(name, a, 3)
+    _need(name, b, 3)
+    if a.shape[0] != b.shape[0]:
+        raise ShapeError(
+            f"{name}: both must hold as many matrices, got shapes {tuple(a.shape)} and "
+            f"{tuple(b.shape)}"
+        )
+
+
+@method()
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices, (m, k) and (k, n)."""
+    _need("mm", input, 2)
+    _need("mm", mat2, 2)
+    out: Tensor = matmul(input, mat2)
+    return out
+
+
+@method()
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast."""
+    _need_batches("bmm", input, mat2)
+    out: Tensor = matmul(input, mat2)
+    return out
+
+
+@method()
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """The product of a matrix (m, k) and a vector (k)."""
+    _need("mv", input, 2)
+    _need("mv", vec, 1)
+    out: Tensor = matmul(input, vec)
+    return out
+
+
+@method()
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The sum of the products of two vectors' elements."""
+    if hot["autocast"] and autocast_dtype() is not None:
+        return outside(dot, *widest(input, tensor))
+    _need("dot", input, 1)
+    _need("dot", tensor, 1)
+    out: Tensor = matmul(input, tensor)
+    return out
+
+
+@method()
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """The dot products of all rows of `input` with all rows of `other`; with a number,
+    multiplication.
+    """
+    if input._meta.ndim == 0 or other._meta.ndim == 0:
+        return input * other
+    if input.shape[-1] != other.shape[-1]:
+        raise ShapeError(
+            f"inner: the last dimensions must agree, got shapes {tuple(input.shape)} and "
+            f"{tuple(other.shape)}"
+        )
+    return tensordot(input, other, ([-1], [-1]))
+
+
+@method()
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """The products of each element of one vector with each of another: (m) and (n) to (m, n)."""
+    _need("outer", input, 1)
+    _need("outer", vec2, 1)
+    out: Tensor = input.unsqueeze(1) * vec2
+    return out
+
+
+ger = method("ger")(outer)
+
+
+def _added_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    a, b = c.saved
+    beta, alpha = c.attrs
+    scaled = g if alpha == 1 else g * alpha
+    return (
+        _matmul_nt(scaled, b) if c.needs[0] else None,
+        _matmul_tn(a, scaled) if c.needs[1] else None,
+        sum_to(g if beta == 1 else g * beta, c.metas[2].shape) if c.needs[2] else None,
+    )
+
+
+@op(
+    "a, b, input -> out", name="addmm", saves="a, b", grad=_added_grad, dense=False,
+    half="cuda", cuda="products:product",
+)  # fmt: skip
+def _added_product(
+    a: TensorMeta, b: TensorMeta, input: TensorMeta, beta: float, alpha: float
+) -> Launch:
+    """beta * input + alpha * (a @ b), in one pass."""
+    return product("addmm", a, b, False, False, input, Epilogue(alpha, beta))
+
+
+def _sum_with_product(input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    if beta != 0 and a._meta.dtype.is_floating_point:
+        out: Tensor = _added_product(a, b, input, float(beta), float(alpha))
+        return out
+    made: Tensor = matmul(a, b)
+    scaled = made if alpha == 1 else made * alpha
+    if beta == 0:  # as in PyTorch, NaN in `input` then has no effect
+        return scaled
+    total = scaled + (input if beta == 1 else input * beta)
+    if total._meta.shape != made._meta.shape:
+        raise ShapeError(
+            f"input of shape {tuple(input.shape)} does not broadcast to the product's "
+            f"{tuple(made.shape)}"
+        )
+    return total
+
+
+@method()
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2), `input` broadcast to the product's shape."""
+    _need("addmm", mat1, 2)
+    _need("addmm", mat2, 2)
+    return _sum_with_product(input, mat1, mat2, beta, alpha)
+
+
+@method()
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """beta * input + alpha * bmm(batch1, batch2), `input` broadcast to the product's shape."""
+    _need_batches("baddbmm", batch1, batch2)
+    return _sum_with_product(input, batch1, batch2, beta, alpha)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
+    """Sum the products over pairs of dimensions.
+
+    dims   ([dimensions of a], [dimensions of b]), or n: the last n of a with the first n of b
+    """
+    if hot["autocast"] and autocast_dtype() is not None:
+        return outside(tensordot, *widest(a, b), dims)
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(a.ndim, b.ndim):
+            raise ArgumentError(
+                f"tensordot: dims is between 0 and {min(a.ndim, b.ndim)}, got {dims}"
+            )
+        left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        left = [d % max(a.ndim, 1) for d in dims[0]]
+        right = [d % max(b.ndim, 1) for d in dims[1]]
+    sizes = [a.shape[d] for d in left], [b.shape[d] for d in right]
+    if sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"tensordot: dimensions {left} of shape {tuple(a.shape)} and {right} of "
+            f"{tuple(b.shape)} do not agree"
+        )
+    free_a = [d for d in range(a.ndim) if d not in left]
+    free_b = [d for d in range(b.ndim) if d not in right]
+    shared = math.prod(sizes[0])
+    shape = [a.shape[d] for d in free_a] + [b.shape[d] for d in free_b]
+    rows, columns = math.prod(shape[: len(free_a)]), math.prod(shape[len(free_a) :])
+    matrix_a = a.permute([*free_a, *left]).reshape((rows, shared))
+    matrix_b = b.permute([*right, *free_b]).reshape((shared, columns))
+    out: Tensor = matmul(matrix_a, matrix_b).reshape(shape)
+    return out
+
+
+@method()
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product: every element of `input` times all of `other`, in blocks."""
+    n = max(input.ndim, other.ndim)
+    a = (1,) * (n - input.ndim) + tuple(input.shape)
+    b = (1,) * (n - other.ndim) + tuple(other.shape)
+    wide = input.reshape([d for size in a for d in (size, 1)])
+    narrow = other.reshape([d for size in b for d in (1, size)])
+    out: Tensor = (wide * narrow).reshape([p * q for p, q in zip(a, b, strict=True)])
+    return out
+
+
+@method()
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """The product of n copies of square matrices (*, m, m); n = 0 is the identity, negative n that
+    of the inverse.
+    """
+    if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
+        raise ShapeError(f"matrix_power: input must be (*, m, m), got shape {tuple(input.shape)}")
+    if n < 0:
+        from flowvm.ops.products.linalg import inv
+
+        return matrix_power(inv(input), -n)
+    if n == 0:
+        from flowvm.ops.shapes.create import tensor
+
+        eye = tensor(np.eye(input.shape[-1])).to(input.dtype)
+        out: Tensor = eye.expand(input.shape).clone()
+        return out
+    result: Tensor | None = None
+    square = input
+    while n:
+        if n & 1:
+            result = square if result is None else result @ square
+        n >>= 1
+        if n:
+            square = square @ square
+    assert result is not None
+    return result.clone() if result is input else result
+
+
+def chain_matmul(*matrices: Tensor) -> Tensor:
+    """The product of matrices, multiplied in the order that takes the fewest operations."""
+    if not matrices:
+        raise ArgumentError("chain_matmul: at least one matrix is needed")
+    for m in matrices:
+        _need("chain_matmul", m, 2)
+    sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
+    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(matrices))}
+    for length in range(1, len(matrices)):
+        for i in range(len(matrices) - length):
+            j = i + length
+            best[i, j] = min(
+                (
+                    best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1],
+                    k,
+                )
+                for k in range(i, j)
+            )
+
+    def multiply(i: int, j: int) -> Tensor:
+        if i == j:
+            return matrices[i]
+        k = best[i, j][1]
+        return multiply(i, k) @ multiply(k + 1, j)
+
+    return multiply(0, len(matrices) - 1)
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+def _shapes(*shapes: tuple[tuple[int, ...], ...], **options: Any) -> Any:
+    def generate(rng: np.random.Generator) -> list[Sample]:
+        return [
+            Sample(tuple(rng.standard_normal(s) for s in each), dict(options)) for each in shapes
+        ]
+
+    return generate
+
+
+samples(
+    mm,
+    _shapes(((3, 4), (4, 2)), ((0, 2), (2, 3))),
+    np.matmul,
+    errors=((lambda flow: flow.mm(flow.ones(2), flow.ones(2)), RuntimeError),),
+)
+samples(
+    bmm,
+    _shapes(((2, 3, 4), (2, 4, 2)), ((0, 2, 3), (0, 3, 1))),
+    np.matmul,
+    errors=((lambda flow: flow.bmm(flow.ones(1, 2, 2), flow.ones(3, 2, 2)), RuntimeError),),
+)
+samples(mv, _shapes(((3, 4), (4,))), np.matmul)
+samples(
+    dot,
+    _shapes(((5,), (5,)), ((0,), (0,))),
+    np.dot,
+    errors=((lambda flow: flow.dot(flow.ones(2), flow.ones(3)), RuntimeError),),
+)
+samples(inner, _shapes(((5,), (5,)), ((2, 3), (4, 3)), ((), (2, 3))), np.inner)
+samples(outer, _shapes(((3,), (4,)), ((0,), (2,))), np.outer)
+samples(
+    addmm,
+    _shapes(((3, 2), (3, 4), (4, 2)), ((2,), (3, 4), (4, 2)), beta=0.5, alpha=2.0),
+    lambda c, a, b, beta, alpha: beta * c + alpha * (a @ b),
+    errors=(
+        (
+            lambda flow: flow.addmm(flow.ones(3), flow.ones(2, 2), flow.ones(2, 2)),
+            RuntimeError,
+        ),
+    ),
+)
+samples(
+    baddbmm,
+    _shapes(((2, 3, 2), (2, 3, 4), (2, 4, 2)), ((1, 2), (2, 3, 4), (2, 4, 2))),
+    lambda c, a, b: c + a @ b,
+)
+samples(
+    tensordot,
+    lambda rng: [
+        Sample((rng.standard_normal((2, 3, 4)), rng.standard_normal((3, 4, 2)))),
+        Sample((rng.standard_normal((2, 3)), rng.standard_normal((4, 2)), ([0], [1]))),
+        Sample((rng.standard_normal((2, 3)), rng.standard_normal(2), 0)),
+    ],
+    lambda a, b, dims=2: np.tensordot(a, b, dims),
+    errors=(
+        (
+            lambda flow: flow.tensordot(flow.ones(2, 3), flow.ones(2, 3), 1),
+            RuntimeError,
+        ),
+    ),
+)
+samples(kron, _shapes(((2, 3), (2, 2)), ((3,), (2, 2)), ((), (3,))), np.kron)
+samples(
+    matrix_power,
+    lambda rng: [Sample((rng.uniform(-0.6, 0.6, (3, 3)), n)) for n in (1, 2, 5)],
+    np.linalg.matrix_power,
+    errors=((lambda flow: flow.matrix_power(flow.ones(2, 3), 2), RuntimeError),),
+)
+samples(
+    chain_matmul,
+    _shapes(((3, 2), (2, 4), (4, 2))),
+    lambda *m: np.linalg.multi_dot(m),
+)

@@ -1,0 +1,5 @@
+"""Random numbers: generators, distributions, permutations.
+
+Public ops are the files of this folder. `parts` says which numbers there are, the same ones on
+every device; `cuda` has the kernels.
+"""

@@ -1,0 +1,175 @@
+"""Random choices and counts: bernoulli, multinomial, poisson, dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType, bool_, float64
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.places.scatter import changed
+from flowvm.ops.random.generator import Generator, default_generator, drawn_from
+from flowvm.ops.random.parts.philox import (
+    bernoulli_into,
+    bernoulli_words,
+    chosen_words,
+    dropout_words,
+    exponential_words,
+)
+from flowvm.ops.random.parts.poisson import poisson_counts
+from flowvm.ops.random.random import DRAWN, uniform_of
+from flowvm.ops.shapes.fill import ones
+from flowvm.ops.shapes.views import expand
+
+__all__ = [
+    "bernoulli",
+    "dropout",
+    "multinomial",
+    "poisson",
+]
+
+# --- choices ----------------------------------------------------------------------------------
+
+
+def _check_p(name: str, p: Any) -> float:
+    if isinstance(p, bool) or not isinstance(p, (int, float, np.number)):
+        raise ArgumentTypeError(f"{name}: p is a number, got {type(p).__name__}")
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"{name}: p is a probability, from 0 to 1, got {p}")
+    return float(p)
+
+
+def bernoulli(
+    input: Tensor, p: float | None = None, *, generator: Generator | None = None
+) -> Tensor:
+    """1 with the probability that each element of `input` (or `p` for all) gives, else 0; in
+    `input`'s dtype.
+    """
+    meta = need_tensor("bernoulli", "input", input)._meta
+    if p is None and not meta.dtype.is_floating_point:
+        raise DTypeError(f"bernoulli: probabilities are floats, got {meta.dtype.name}")
+    kind = meta.dtype.compute
+    drawn = drawn_from(generator)
+    hits: Tensor
+    if p is None:
+        hits = chosen_words(input.detach(), kind, *drawn)
+    else:
+        hits = bernoulli_words(meta.dense(kind), _check_p("bernoulli", p), *drawn)
+    out: Tensor = hits.to(meta.dtype)
+    return out
+
+
+def multinomial(
+    input: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Generator | None = None,
+) -> Tensor:
+    """`num_samples` indices drawn from each row of weights (which need not sum to 1), as int64.
+
+    Without `replacement` an index comes once at most, so `num_samples` is limited by the number of
+    weights.
+    """
+    x = need_tensor("multinomial", "input", input).detach()
+    meta = x._meta
+    if meta.ndim not in (1, 2) or meta.shape[-1] == 0:
+        raise ShapeError(
+            f"multinomial: weights are a vector or a matrix with columns, "
+            f"got shape {tuple(meta.shape)}"
+        )
+    if not meta.dtype.is_floating_point:
+        raise DTypeError(f"multinomial: weights are floats, got {meta.dtype.name}")
+    if num_samples <= 0 or (not replacement and num_samples > meta.shape[-1]):
+        raise ArgumentError(
+            f"multinomial: cannot draw {num_samples} of {meta.shape[-1]} without replacement"
+            if num_samples > 0
+            else f"multinomial: num_samples must be positive, got {num_samples}"
+        )
+    weights = x.to(float64)
+    if replacement:
+        from flowvm.ops.places.search import searchsorted
+
+        sums = weights.cumsum(-1)
+        wanted = meta.with_shape((*meta.shape[:-1], num_samples), float64)
+        places = uniform_of(wanted, generator) * sums[..., -1:]
+        drawn: Tensor = searchsorted(sums, places, right=True).clamp(max=meta.shape[-1] - 1)
+        return drawn
+    # the first of exponential waiting times with these rates
+    times = exponential_words(meta.dense(float64), 1.0, *drawn_from(generator)) / weights
+    order: Tensor = times.topk(num_samples, -1, False, True)[1]
+    return order
+
+
+# --- dropout ----------------------------------------------------------------------------------
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """`input` with each element 0 with probability `p`, else divided by 1 - p; `input` itself
+    unless `training`.
+
+    No mask is kept: the gradient makes the same random words again.
+    """
+    x = need_tensor("dropout", "input", input)
+    chance = _check_p("dropout", p)
+    if not training or chance == 0.0:
+        return x
+    if not x._meta.dtype.is_floating_point:
+        raise DTypeError(f"dropout is for floats, got {x.dtype.name}")
+    dropped: Tensor = dropout_words(x, chance, *default_generator.draw())
+    if not inplace:
+        return dropped
+    whole: Tensor = x.copy_(dropped)
+    return whole
+
+
+def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
+    """What dropout multiplies with: 0 with probability `p`, else 1 / (1 - p); for dropout of whole
+    channels.
+    """
+    return dropout(ones(tuple(shape), dtype=dtype), p)
+
+
+@method()
+def bernoulli_(x: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Fill `x` with 1 with probability `p` (a number, or a tensor that broadcasts), else 0."""
+    meta = need_tensor("bernoulli_", "input", x)._meta
+    if isinstance(p, Tensor):
+        chances = expand(p.detach(), meta.shape)
+        filled: Tensor = x.copy_(chosen_words(chances, bool_, *drawn_from(generator)))
+        return filled
+    numbers = (_check_p("bernoulli_", p), *drawn_from(generator))
+    return changed(DRAWN, x, (), (), lambda out: bernoulli_into(out, *numbers))
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Counts of events whose mean number each element of `input` gives, in its dtype.
+
+    InvalidValueError when the result is read, for a mean that is negative or no number.
+    """
+    meta = need_tensor("poisson", "input", input)._meta
+    if not meta.dtype.is_floating_point:
+        raise DTypeError(f"poisson: means are floats, got {meta.dtype.name}")
+    counts: Tensor = poisson_counts(input.detach(), *drawn_from(generator))
+    return counts
+
+
+method()(bernoulli)
+method()(multinomial)
+
+samples(
+    dropout,
+    lambda rng: [Sample((rng.standard_normal((3, 4)), 0.5, False)), Sample((np.ones((2, 3)), 0.0))],
+    lambda x, p, training=True: x,
+    errors=(
+        (lambda flow: flow.dropout(flow.ones(2), 1.5), ValueError),
+        (lambda flow: flow.dropout([1.0]), TypeError),
+        (lambda flow: flow.multinomial(flow.ones(2), 3), ValueError),
+        (lambda flow: flow.bernoulli(flow.arange(2)), RuntimeError),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Rules and kernels of `flowvm.ops.random` on CUDA."""

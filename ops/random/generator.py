@@ -1,0 +1,147 @@
+"""Where random numbers start from: a seed, and a count of calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import as_device
+from flowvm.eager.interpreter import current_recorder
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.ops.shapes.create import tensor
+
+__all__ = [
+    "Generator",
+    "default_generator",
+    "get_rng_state",
+    "initial_seed",
+    "manual_seed",
+    "seed",
+    "set_rng_state",
+]
+
+DEFAULT_SEED = 67280421310721  # PyTorch's: a program that sets no seed repeats its numbers
+
+
+# --- generators -------------------------------------------------------------------------------
+
+
+class Generator:
+    """A source of random numbers: `manual_seed(s)` starts it anew.  Threads may share one."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device = as_device(device)
+        self._lock = threading.Lock()
+        self._seed, self._calls = DEFAULT_SEED, 0
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start the numbers of `seed`, an int of 64 bits (a negative one counts from 2**64); the
+        generator.
+        """
+        if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
+            raise ArgumentTypeError(f"manual_seed: a seed is an int, got {type(seed).__name__}")
+        if not -(1 << 63) <= seed < 1 << 64:
+            raise ArgumentError(f"manual_seed: a seed has 64 bits, got {seed}")
+        if current_recorder() is not None:
+            raise CaptureError(
+                "manual_seed in a graph's build would seed once, when it is captured, and not in "
+                "later calls; seed before the call"
+            )
+        with self._lock:
+            self._seed, self._calls = int(seed) % (1 << 64), 0
+        return self
+
+    def seed(self) -> int:
+        """Start from a seed that the operating system draws; the seed."""
+        drawn = int.from_bytes(os.urandom(8), "little")
+        self.manual_seed(drawn)
+        return drawn
+
+    def initial_seed(self) -> int:
+        """The seed that the numbers started from."""
+        return self._seed
+
+    def get_state(self) -> Tensor:
+        """The state as a tensor of 16 bytes, for `set_state`."""
+        with self._lock:
+            words = np.array([self._seed, self._calls], np.uint64)
+        return tensor(words.view(np.uint8))
+
+    def set_state(self, new_state: Tensor) -> Generator:
+        """Go on from where `get_state` was called; the generator."""
+        if not isinstance(new_state, Tensor) or new_state._meta.nbytes != 16:
+            raise ArgumentTypeError(
+                "set_state takes what get_state gave: a uint8 tensor of 16 bytes"
+            )
+        words = new_state.numpy().view(np.uint64)
+        with self._lock:
+            self._seed, self._calls = int(words[0]), int(words[1])
+        return self
+
+    def position(self) -> tuple[int, int]:
+        """The state as numbers, for `go_to`: seed, and calls since."""
+        with self._lock:
+            return self._seed, self._calls
+
+    def go_to(self, position: tuple[int, int]) -> None:
+        """Go on from where `position` was asked for."""
+        with self._lock:
+            self._seed, self._calls = position
+
+    def draw(self) -> tuple[Any, Any]:
+        """The seed (as int64) and the number of a new call; live numbers inside a capture."""
+        recorder = current_recorder()
+        return self.draw_now() if recorder is None else recorder.draw(self)
+
+    def draw_now(self) -> tuple[int, int]:
+        """The same, captured or not."""
+        with self._lock:
+            call = self._calls
+            self._calls += 1
+            chosen = self._seed
+        return (chosen - (1 << 64) if chosen >> 63 else chosen), call
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self._seed}, calls={self._calls})"
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the default generator's numbers of `seed`; the generator."""
+    return default_generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Start the default generator from a seed that the operating system draws; the seed."""
+    return default_generator.seed()
+
+
+def initial_seed() -> int:
+    """The default generator's seed."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """The default generator's state."""
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Set the default generator's state."""
+    default_generator.set_state(new_state)
+
+
+def drawn_from(generator: Generator | None) -> tuple[Any, Any]:
+    if generator is None:
+        return default_generator.draw()
+    if not isinstance(generator, Generator):
+        raise ArgumentTypeError(
+            f"generator must be a flow.Generator, got {type(generator).__name__}"
+        )
+    return generator.draw()

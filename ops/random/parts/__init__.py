@@ -1,0 +1,1 @@
+"""What the public ops of `flowvm.ops.random` are made of."""

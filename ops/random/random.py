@@ -1,0 +1,307 @@
+"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import as_device
+from flowvm.dtype import DType, as_dtype, get_default_dtype, int64
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
+from flowvm.meta import TensorMeta, as_shape
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recording import Recorded, need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.places.scatter import changed
+from flowvm.ops.random.generator import Generator, drawn_from
+from flowvm.ops.random.parts.philox import (
+    exponential_into,
+    integer_words,
+    integers_into,
+    normal_into,
+    normal_words,
+    uniform_into,
+    uniform_words,
+)
+from flowvm.ops.random.parts.shuffle import permutation
+from flowvm.ops.shapes.fill import finished, size_of
+
+__all__ = [
+    "normal",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+]
+
+# --- uniform and normal numbers -----------------------------------------------------------------
+
+
+def _float_dtype(name: str, dtype: Any) -> DType:
+    chosen = get_default_dtype() if dtype is None else as_dtype(dtype)
+    if not chosen.is_floating_point:
+        raise DTypeError(f"{name} makes floats, got dtype {chosen.name}; randint makes integers")
+    return chosen
+
+
+def uniform_of(meta: TensorMeta, generator: Generator | None) -> Tensor:
+    drawn = drawn_from(generator)
+    made = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
+    out: Tensor = uniform_words(made, _dropped(meta.dtype), 0.0, 1.0, *drawn)
+    return cast(out, meta.dtype) if meta.dtype.reduced else out
+
+
+def _dropped(dtype: DType) -> int:
+    """The low bits of a word that a uniform number of this dtype has no room for."""
+    return max(0, 32 - dtype.digits)
+
+
+def normal_of(
+    meta: TensorMeta, generator: Generator | None, mean: float = 0.0, std: float = 1.0
+) -> Tensor:
+    made = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
+    out: Tensor = normal_words(made, mean, std, *drawn_from(generator))
+    return cast(out, meta.dtype) if meta.dtype.reduced else out
+
+
+def rand(
+    *size: Any,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of shape `size` (ints, or one tuple of them) with uniform numbers from [0, 1)."""
+    meta = TensorMeta.of(size_of(size), _float_dtype("rand", dtype), as_device(device))
+    return finished(uniform_of(meta, generator), requires_grad)
+
+
+def randn(
+    *size: Any,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of shape `size` (ints, or one tuple of them) with numbers of mean 0 and variance 1,
+    normally distributed.
+    """
+    meta = TensorMeta.of(size_of(size), _float_dtype("randn", dtype), as_device(device))
+    return finished(normal_of(meta, generator), requires_grad)
+
+
+def rand_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`rand` of `input`'s shape, and dtype unless one is given."""
+    meta = need_tensor("rand_like", "input", input)._meta
+    kind = meta.dtype if dtype is None else dtype
+    place = meta.device if device is None else device
+    return rand(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
+
+
+def randn_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`randn` of `input`'s shape, and dtype unless one is given."""
+    meta = need_tensor("randn_like", "input", input)._meta
+    kind = meta.dtype if dtype is None else dtype
+    place = meta.device if device is None else device
+    return randn(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
+
+
+def normal(
+    mean: Any,
+    std: Any = 1.0,
+    size: Sequence[int] | None = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normally distributed numbers of means `mean` and standard deviations `std`: tensors that
+    broadcast, or numbers.
+
+    Two numbers need `size`.  ArgumentError if the number `std` is negative.
+    """
+    place = as_device(device)
+    if not isinstance(std, Tensor) and std < 0:
+        raise ArgumentError(f"normal: a standard deviation is not negative, got {std}")
+    tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
+    if size is None:
+        if not tensors:
+            raise ArgumentTypeError("normal of two numbers needs size")
+        meta = (mean + std)._meta.dense()
+    else:
+        if tensors:
+            raise ArgumentTypeError("normal takes size, or tensors for mean or std, not both")
+        meta = TensorMeta.of(as_shape(size), _float_dtype("normal", dtype), place)
+    if tensors:
+        with_spread = normal_of(meta, generator) * std + mean
+    else:
+        with_spread = normal_of(meta, generator, float(mean), float(std))
+    return finished(with_spread, requires_grad)
+
+
+# --- integers ---------------------------------------------------------------------------------
+
+
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Integers from `low` (0 if `randint(high, size)`) up to, not including, `high`; int64 unless
+    `dtype` is given.
+    """
+    place = as_device(device)
+    if size is None or isinstance(high, (tuple, list)):
+        low, high, size = 0, low, high if size is None else size
+    if size is None:
+        raise ArgumentTypeError(
+            "randint needs size: randint(high, size) or randint(low, high, size)"
+        )
+    for bound in (low, high):
+        if not isinstance(bound, (int, np.integer)) or isinstance(bound, bool):
+            raise ArgumentTypeError(f"randint: bounds are ints, got {type(bound).__name__}")
+    if not low < high:
+        raise ArgumentError(f"randint: low must be less than high, got {low} and {high}")
+    if not (-(1 << 63) <= low and high <= 1 << 63 and high - low < 1 << 63):
+        raise ArgumentError(f"randint: from {low} to {high} is more than int64 has room for")
+    chosen = int64 if dtype is None else as_dtype(dtype)
+    if chosen.category == 1:
+        limits = np.iinfo(chosen.numpy)
+        if low < limits.min or high - 1 > limits.max:
+            raise ArgumentError(
+                f"randint: numbers from {low} to {high - 1} do not fit {chosen.name}"
+            )
+    meta = TensorMeta.of(as_shape(size), chosen.compute, place)
+    out: Tensor = integer_words(meta, int(low), int(high) - int(low), *drawn_from(generator))
+    return finished(out.to(chosen), requires_grad)
+
+
+def randint_like(
+    input: Tensor,
+    low: int,
+    high: int | None = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`randint` of `input`'s shape, and dtype unless one is given; `randint_like(x, high)` starts
+    at 0.
+    """
+    meta = need_tensor("randint_like", "input", input)._meta
+    if high is None:
+        low, high = 0, low
+    kind = meta.dtype if dtype is None else dtype
+    place = meta.device if device is None else device
+    return randint(
+        low, high, tuple(meta.shape), dtype=kind, device=place, requires_grad=requires_grad
+    )
+
+
+def randperm(
+    n: int,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """The integers from 0 to `n` - 1 in random order."""
+    place = as_device(device)
+    if not isinstance(n, (int, np.integer)) or n < 0:
+        raise ArgumentError(f"randperm: n is a non-negative int, got {n!r}")
+    order = permutation(int(n), place, *drawn_from(generator))
+    return finished(order.to(int64 if dtype is None else as_dtype(dtype)), requires_grad)
+
+
+# --- in place ---------------------------------------------------------------------------------
+
+DRAWN = Recorded("drawn", lambda c, g: (None,), ("x",))  # nothing of what was there is left
+
+
+def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
+    """`x`, a tensor of floats that `write` has filled."""
+    _float_dtype(name, need_tensor(name, "input", x)._meta.dtype)
+    return changed(DRAWN, x, (), (), write)
+
+
+@method()
+def uniform_(
+    x: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Fill `x` with uniform numbers from [from_, to)."""
+    if not from_ <= to:
+        raise ArgumentError(f"uniform_: from_ must not exceed to, got {from_} and {to}")
+    numbers = (float(from_), float(to - from_), *drawn_from(generator))
+    drop = _dropped(x._meta.dtype)
+    return _refilled("uniform_", x, lambda out: uniform_into(out, drop, *numbers))
+
+
+@method()
+def normal_(
+    x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Fill `x` with normally distributed numbers."""
+    if std < 0:
+        raise ArgumentError(f"normal_: a standard deviation is not negative, got {std}")
+    numbers = (float(mean), float(std), *drawn_from(generator))
+    return _refilled("normal_", x, lambda out: normal_into(out, *numbers))
+
+
+@method()
+def exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill `x` with waiting times of rate `lambd`."""
+    if lambd <= 0:
+        raise ArgumentError(f"exponential_: lambd must be positive, got {lambd}")
+    numbers = (float(lambd), *drawn_from(generator))
+    return _refilled("exponential_", x, lambda out: exponential_into(out, *numbers))
+
+
+@method()
+def random_(
+    x: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None
+) -> Tensor:
+    """Fill `x` with integers from `from_` up to, not including, `to`; by default all that its dtype
+    counts.
+    """
+    dtype = x._meta.dtype
+    if to is None and dtype.is_floating_point:
+        to = 1 << dtype.digits
+    elif to is None:
+        to = 2 if dtype.is_bool else int(np.iinfo(dtype.numpy).max)
+    if not from_ < to:
+        raise ArgumentError(f"random_: from_ must be less than to, got {from_} and {to}")
+    numbers = (int(from_), int(to) - int(from_), *drawn_from(generator))
+    return changed(DRAWN, x, (), (), lambda out: integers_into(out, *numbers))
+
+
+samples(
+    rand_like,
+    lambda rng: [Sample((np.zeros((2, 0)),))],
+    lambda x: x,
+    grad=False,
+    errors=(
+        (lambda flow: flow.rand(2, dtype=flow.int64), RuntimeError),
+        (lambda flow: flow.randint(3, 3, (2,)), ValueError),
+        (lambda flow: flow.randint(0, 300, (2,), dtype=flow.uint8), ValueError),
+        (lambda flow: flow.randperm(-1), ValueError),
+        (lambda flow: flow.normal(0.0, -1.0, (2,)), ValueError),
+        (lambda flow: flow.manual_seed(1.5), TypeError),
+    ),
+)

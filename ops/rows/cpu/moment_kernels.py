@@ -1,0 +1,181 @@
+"""The kernel bodies of mean and variance, which go through the elements of a segment twice: for
+their mean, and for the squares of the distances from it.
+
+Both are kept in float64.  Segments are put together by the formula of Chan, Golub and LeVeque
+(1979), so no digits cancel however far from 0 the mean is.  The walk and the cut are those of
+`fold_kernels`.
+
+Invariant: what a unit does depends on the consts alone, so no split of the units changes a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.ops.rows.parts.fold_rules import ADD
+from flowvm.vm.machine.layout import PHASE_BITS
+
+__all__ = ["columns_body", "rows_body"]
+
+INLINE_ALWAYS = (
+    True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
+)
+Array = Any
+_add = ADD[0].join
+
+
+def _joined(
+    count: float, mean: float, squares: float, more: float, its_mean: float, its_squares: float
+) -> tuple[float, float, float]:
+    """Number, mean and squared distances of two sets as one."""
+    both = count + more
+    apart = its_mean - mean
+    return (
+        both,
+        mean + apart * (more / both),
+        squares + its_squares + apart * apart * (count * more / both),
+    )
+
+
+def rows_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
+    """As `fold_kernels.rows_body`; variance is the sum of squared distances / `freedom`."""
+
+    def sum_of(part: Array) -> float:
+        total = 0.0
+        for i in range(len(part)):
+            total = _add(np.float64(lift(part[i])), total)
+        return total
+
+    def squares_of(part: Array, mean: float) -> float:
+        total = 0.0
+        for i in range(len(part)):
+            apart = np.float64(lift(part[i])) - mean
+            total = _add(apart * apart, total)
+        return total
+
+    def body(
+        variance: Array, mean: Array, x: Array, inner: int, outer_stride: int, inner_stride: int,
+        n: int, row_stride: int, count: int, length: int, segments: int, freedom: float,
+        scratch: Array, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        partials = scratch.view(np.float64)
+        if lo >> PHASE_BITS != 0:
+            first = lo & ((1 << PHASE_BITS) - 1)
+            for k in range(hi - lo):
+                m = first + k
+                number, middle, squares = 0.0, 0.0, 0.0
+                for s in range(segments):
+                    own = np.float64(min(length, count - s * length))
+                    at = 2 * (m * segments + s)
+                    number, middle, squares = _joined(
+                        number, middle, squares, own, partials[at], partials[at + 1]
+                    )
+                variance[m], mean[m] = squares / freedom, middle
+            return
+        for unit in range(lo, hi):
+            m, begin = unit, 0
+            if segments > 1:
+                m = unit // segments
+                begin = (unit - m * segments) * length
+            end = min(begin + length, count)
+            outer = m // inner
+            base = outer * outer_stride + (m - outer * inner) * inner_stride
+            middle, squares = 0.0, 0.0
+            for again in range(2):
+                at, total = begin, 0.0
+                while at < end:
+                    row = at // n
+                    place = at - row * n
+                    size = min(n - place, end - at)
+                    place += base + row * row_stride
+                    part = x[place : place + size]
+                    total += squares_of(part, middle) if again else sum_of(part)
+                    at += size
+                if again:
+                    squares = total
+                else:
+                    middle = total / (end - begin)
+            if segments == 1:
+                variance[m], mean[m] = squares / freedom, middle
+            else:
+                partials[2 * unit], partials[2 * unit + 1] = middle, squares
+
+    return body
+
+
+def columns_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
+    """As `fold_kernels.columns_body`."""
+
+    def add_row(sums: Array, a: Array) -> None:
+        for i in range(len(a)):
+            sums[i] += np.float64(lift(a[i]))
+
+    def add_squares(squares: Array, means: Array, a: Array) -> None:
+        for i in range(len(a)):
+            apart = np.float64(lift(a[i])) - means[i]
+            squares[i] += apart * apart
+
+    def body(
+        variance: Array, mean: Array, x: Array, outer_stride: int, width: int, tile: int, n: int,
+        far: int, near: int, rows: int, rest: int, length: int, segments: int, parts: int,
+        freedom: float, scratch: Array, arena: Array, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        partials, own = scratch.view(np.float64), arena.view(np.float64)
+        inner = width // parts
+        if lo >> PHASE_BITS != 0:
+            first = lo & ((1 << PHASE_BITS) - 1)
+            for k in range(hi - lo):
+                outer = (first + k) // inner
+                column = first + k - outer * inner
+                number, middle, squares = 0.0, 0.0, 0.0
+                for s in range(segments):
+                    have = min(length, rows - s * length)
+                    for part in range(parts):
+                        c = part * inner + column
+                        short = s == segments - 1 and c >= rest
+                        at = 2 * ((outer * segments + s) * width + c)
+                        more = np.float64(have - short)
+                        if more > 0.0:
+                            number, middle, squares = _joined(
+                                number, middle, squares, more, partials[at], partials[at + 1]
+                            )
+                variance[first + k], mean[first + k] = squares / freedom, middle
+            return
+        tiles = (width + tile - 1) // tile
+        for unit in range(lo, hi):
+            block = unit // segments
+            segment = unit - block * segments
+            outer = block // tiles
+            column = (block - outer * tiles) * tile
+            wide = min(tile, width - column)
+            base = outer * outer_stride + column
+            means, squares = own[:wide], own[tile : tile + wide]
+            for i in range(wide):
+                means[i] = 0.0
+                squares[i] = 0.0
+            begin, end = segment * length, min(segment * length + length, rows)
+            whole = wide if end < rows else max(0, min(wide, rest - column))
+            for again in range(2):
+                for r in range(begin, end):
+                    at = base + r // n * far + r % n * near
+                    here = wide if r + 1 < rows else whole
+                    if again:
+                        add_squares(squares, means, x[at : at + here])
+                    else:
+                        add_row(means, x[at : at + here])
+                if not again:
+                    for i in range(wide):
+                        means[i] /= max(1, end - begin - (i >= whole))
+            goal = (outer * segments + segment) * width + column
+            if segments * parts == 1:
+                for i in range(wide):
+                    variance[goal + i], mean[goal + i] = squares[i] / freedom, means[i]
+            else:
+                to = partials[2 * goal : 2 * (goal + wide)]
+                for i in range(wide):
+                    to[2 * i], to[2 * i + 1] = means[i], squares[i]
+
+    return body

@@ -1,0 +1,209 @@
+"""Loops over one run of memory that kernel bodies share: sums, sums of products, maxima.
+
+LLVM may reorder the additions written here (`REASSOCIATE`), so it fills the vector unit with
+several partial sums; a body that calls these needs no leave to reorder anything else.  How a run is
+summed depends on its length alone.  Bodies pass slices: an index into a slice that starts at 0
+vectorizes, where `x[at + j]` does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.ops.scalar.decay import decay
+
+__all__ = [
+    "apart_of",
+    "dot_of",
+    "exps_of",
+    "moments_of",
+    "put_exps",
+    "slopes_of",
+    "sum_of",
+    "top_of",
+    "weighted_slopes",
+]
+
+REASSOCIATE = True  # for flowvm.compiler.native
+RUN = 4096  # elements whose sum is formed before it joins the others
+Array = Any
+
+
+def _rank_ir(builder: Any, word: Any) -> Any:
+    sign = builder.ashr(word, word.type(word.type.width - 1))
+    return builder.xor(word, builder.and_(sign, word.type((1 << (word.type.width - 1)) - 1)))
+
+
+def _define_rank() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def rank_of(typingctx: Any, x: Any) -> Any:
+        width = 32 if x == types.float32 else 64
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return _rank_ir(builder, builder.bitcast(values[0], ir.IntType(width)))
+
+        return (types.int32 if width == 32 else types.int64)(x), codegen
+
+    return rank_of
+
+
+def _define_ranked() -> Any:
+    from numba import types
+
+    def number_of(typingctx: Any, rank: Any) -> Any:
+        result = types.float32 if rank == types.int32 else types.float64
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            word = _rank_ir(builder, values[0])
+            return builder.bitcast(word, context.get_value_type(result))
+
+        return result(rank), codegen
+
+    return number_of
+
+
+def _rank(x: Any) -> Any:
+    kind = np.int32 if isinstance(x, np.float32) else np.int64
+    word = x.view(kind)
+    return word if word >= 0 else word ^ np.iinfo(kind).max
+
+
+def _ranked(rank: Any) -> Any:
+    word = rank if rank >= 0 else rank ^ np.iinfo(rank.dtype).max
+    return word.view(np.float32 if rank.dtype == np.int32 else np.float64)
+
+
+rank = Intrinsic(_rank, _define_rank)  # an integer in the order of the numbers; NaN at either end
+ranked = Intrinsic(_ranked, _define_ranked)  # the number of that rank
+
+
+def top_of(x: Array) -> Any:
+    """The largest element; x has one at least.  NaN counts as the largest or the smallest.
+
+    Integers have one instruction for the larger of two, where floats need several for NaN.
+    """
+    top = rank(x[0])
+    for j in range(len(x)):
+        r = rank(x[j])
+        top = r if r > top else top
+    return ranked(top)
+
+
+def sum_of(x: Array) -> Any:
+    """The sum."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            part += run[j]
+        total += part
+    return total
+
+
+def dot_of(y: Array, x: Array) -> Any:
+    """The sum of y * x."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        ys, xs = y[start : start + RUN], x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(xs)):
+            part += ys[j] * xs[j]
+        total += part
+    return total
+
+
+def slopes_of(g: Array, x: Array, middle: Any) -> tuple[Any, Any]:
+    """The sums of g and of g * (x - middle)."""
+    real = x.dtype.type
+    plain, slanted = real(0), real(0)
+    for start in range(0, len(x), RUN):
+        gs, xs = g[start : start + RUN], x[start : start + RUN]
+        part, slant = real(0), real(0)
+        for j in range(len(xs)):
+            part += gs[j]
+            slant += gs[j] * (xs[j] - middle)
+        plain += part
+        slanted += slant
+    return plain, slanted
+
+
+def weighted_slopes(g: Array, weight: Array, x: Array, middle: Any) -> tuple[Any, Any]:
+    """The same of g * weight."""
+    real = x.dtype.type
+    plain, slanted = real(0), real(0)
+    for start in range(0, len(x), RUN):
+        gs, xs = g[start : start + RUN], x[start : start + RUN]
+        ws = weight[start : start + RUN]
+        part, slant = real(0), real(0)
+        for j in range(len(xs)):
+            h = gs[j] * ws[j]
+            part += h
+            slant += h * (xs[j] - middle)
+        plain += part
+        slanted += slant
+    return plain, slanted
+
+
+def exps_of(x: Array, top: Any) -> Any:
+    """The sum of exp(x - top)."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            part += decay(run[j] - top)
+        total += part
+    return total
+
+
+def apart_of(x: Array, middle: Any) -> Any:
+    """The sum of x - middle."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            part += run[j] - middle
+        total += part
+    return total
+
+
+def put_exps(out: Array, x: Array, top: Any) -> Any:
+    """out = exp(x - top); their sum."""
+    total = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run, es = x[start : start + RUN], out[start : start + RUN]
+        part = x.dtype.type(0)
+        for j in range(len(run)):
+            e = decay(run[j] - top)
+            es[j] = e
+            part += e
+        total += part
+    return total
+
+
+def moments_of(x: Array) -> tuple[Any, Any]:
+    """Mean and sum of squared distances from it, for one element at least.
+
+    The sum alone would leave an error in the last place of the mean, which is large against the
+    spread where that is small against the mean; the distances' own mean takes it away.
+    """
+    real = x.dtype.type
+    count = real(len(x))
+    middle, off, squares = sum_of(x) / count, real(0), real(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        part, square = real(0), real(0)
+        for j in range(len(run)):
+            d = run[j] - middle
+            part += d
+            square += d * d
+        off += part
+        squares += square
+    return middle + off / count, max(squares - off * off / count, real(0))

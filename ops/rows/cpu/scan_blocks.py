@@ -1,0 +1,167 @@
+"""Running sums and products of eight elements at a time, which is what makes scans of rows fast.
+
+Three steps of vectors give the running results of the eight alone; what came before is added to all
+of them at once, so only one addition in eight waits for the one before.  Rows shorter than eight go
+several at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY
+
+__all__ = ["LANES", "PRODUCTS", "SUMS", "Running"]
+
+Array = Any
+LANES = 8
+
+
+# --- eight at a time ----------------------------------------------------------------------------
+
+
+def _block_python(
+    keep: Callable[[Any, Any], Any], reverse: bool
+) -> Callable[[Array, Array, int, Any], Any]:
+    def block(out: Array, x: Array, at: int, carry: Any) -> Any:
+        places = range(at, at + LANES)
+        for i in reversed(places) if reverse else places:
+            carry = keep(carry, type(carry)(x[i]))
+            out[i] = carry
+        return carry
+
+    return block
+
+
+def _lines_python(
+    keep: Callable[[Any, Any], Any], reverse: bool
+) -> Callable[[Array, Array, int, Any, int], Any]:
+    def lines(out: Array, x: Array, at: int, carry: Any, n: int) -> Any:
+        for first in range(at, at + LANES // n * n, n):
+            places, total = range(first, first + n), carry
+            for i in reversed(places) if reverse else places:
+                total = keep(total, type(carry)(x[i]))
+                out[i] = total
+        return carry
+
+    return lines
+
+
+def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], Any]:
+    """`lines`: the eight are as many rows of n as they hold, and what is over is anything."""
+
+    def define() -> Any:
+        from llvmlite import ir
+        from numba import types
+
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+
+        def mask(lanes: list[int]) -> Any:
+            return ir.Constant(ir.VectorType(i32, LANES), lanes)
+
+        def splat(number: int) -> Any:
+            return ir.Constant(ir.VectorType(i64, LANES), [number] * LANES)
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            to, source, _, kind = signature.args[:4]
+            floating = isinstance(kind, types.Float)
+            wide = ir.VectorType(context.get_value_type(kind), LANES)
+            combine = getattr(builder, "f" + operation if floating else operation)
+
+            def place(array: Any, value: Any) -> Any:
+                data = context.make_array(array)(context, builder, value).data
+                lanes = ir.VectorType(context.get_data_type(array.dtype), LANES)
+                return builder.bitcast(builder.gep(data, [values[2]]), lanes.as_pointer())
+
+            def align(array: Any) -> int:
+                return int(context.get_abi_sizeof(context.get_data_type(array.dtype)))
+
+            v = builder.load(place(source, values[1]), align=align(source))
+            if v.type != wide:
+                signed = getattr(source.dtype, "signed", True)
+                widen = builder.fpext if floating else builder.sext if signed else builder.zext
+                v = widen(v, wide)
+            # -0.0 is what addition leaves alone; for 0.0 LLVM finds slower instructions
+            neutral = 1 if operation == "mul" else -0.0 if floating else 0
+            start = ir.Constant(wide, [neutral] * LANES)
+            whole = builder.insert_element(ir.Constant(wide, ir.Undefined), values[3], i32(0))
+            whole = builder.shuffle_vector(whole, start, mask([0] * LANES))
+            if lines:
+                size = builder.insert_element(
+                    ir.Constant(ir.VectorType(i64, LANES), ir.Undefined), values[4], i32(0)
+                )
+                size = builder.shuffle_vector(size, size, mask([0] * LANES))
+                numbers = ir.Constant(size.type, list(range(LANES)))
+                position = builder.urem(numbers, size)
+                if reverse:
+                    position = builder.sub(builder.sub(size, position), splat(1))
+            for shift in (1, 2, 4):
+                if reverse:  # lane i takes lane i + shift, and the neutral element behind the end
+                    moved = [i + shift if i + shift < LANES else LANES for i in range(LANES)]
+                else:
+                    moved = [i - shift if i >= shift else LANES for i in range(LANES)]
+                other = builder.shuffle_vector(v, start, mask(moved))
+                if lines:
+                    inside = builder.icmp_unsigned(">=", position, splat(shift))
+                    other = builder.select(inside, other, start)
+                v = combine(v, other)
+            last = builder.extract_element(v, i32(0 if reverse else LANES - 1))
+            v = combine(v, whole)
+            goal = place(to, values[0])
+            stored = ir.VectorType(context.get_data_type(to.dtype), LANES)
+            if v.type != stored:
+                v = builder.fptrunc(v, stored)
+            builder.store(v, goal, align=align(to))
+            return values[3] if lines else combine(values[3], last)
+
+        def block(typingctx: Any, out: Any, x: Any, at: Any, carry: Any) -> Any:
+            return carry(out, x, types.int64, carry), codegen
+
+        def rows(typingctx: Any, out: Any, x: Any, at: Any, carry: Any, n: Any) -> Any:
+            return carry(out, x, types.int64, carry, types.int64), codegen
+
+        return rows if lines else block
+
+    return define
+
+
+class Running(NamedTuple):
+    """What scans are made of.
+
+    forward   (out, x, at, carry): the running results of eight elements from `at` on, given that
+              of all before them; returns that of all up to their end
+    backward  the same from the end to the front
+    lines     (out, x, at, carry, n): the running results of the rows of n that eight elements hold
+    """
+
+    forward: Any
+    backward: Any
+    lines: Any
+    lines_back: Any
+    join: Any
+    keep: Callable[[Any, Any], Any]
+    start: int
+    partials: Callable[[Array, Array], Array]
+
+
+def _running(operation: str, start: int) -> tuple[Running, Running]:
+    rules = ADD if operation == "add" else MULTIPLY
+    keep = rules[0].keep
+    blocks = [
+        Intrinsic(python(keep, back), _block_define(operation, back, lines))
+        for python, lines in ((_block_python, False), (_lines_python, True))
+        for back in (False, True)
+    ]
+    forward, backward, lines, lines_back = blocks
+    floats, integers = (
+        Running(forward, backward, lines, lines_back, rule.join, rule.keep, start, rule.partials)
+        for rule in rules
+    )
+    return floats, integers
+
+
+# of floats, of integers
+SUMS = _running("add", 0)
+PRODUCTS = _running("mul", 1)

@@ -1,0 +1,253 @@
+"""Reductions over dimensions: sums and their kin, extremes with their places, moments.
+
+What joins two elements is written once, in `fold_rules`, `search_kernels` and `moment_kernels`;
+this module puts it into the form of `reducing`.  Float sums are kept in float64; four float32
+elements are joined before they join those.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.cuda.launch import CudaLaunch, Operand
+from flowvm.dtype import DType, bool_, uint8
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.rows.cpu import search_kernels
+from flowvm.ops.rows.cuda.reducing import Reduction, reduction_steps
+from flowvm.ops.rows.cuda.sums import element, unchanged
+from flowvm.ops.rows.parts import folds
+from flowvm.ops.rows.parts.fold_rules import Rule
+from flowvm.ops.rows.parts.fold_walk import walk_of
+
+__all__ = ["fold_rule", "largest", "load_of", "moments", "moments_of", "smallest"]
+
+Array = Any
+State = Any
+Rows = Callable[[Launch, tuple[TensorMeta, ...], tuple[Any, ...]], CudaLaunch]
+
+
+def number_type(dtype: DType) -> Any:
+    """NumPy's type that a kernel reckons in: reduced floats as float32, integers as int64."""
+    return dtype.compute.numpy.type if dtype.is_floating_point else np.int64
+
+
+def load_of(dtype: DType) -> Callable[[Any], Any]:
+    """An element as `number_type`."""
+    return _load(number_type(dtype))
+
+
+@functools.cache
+def _load(kind: Any) -> Callable[[Any], Any]:
+    def load(v: Any) -> Any:
+        return kind(v)
+
+    return load
+
+
+def seen(meta: TensorMeta, extent: int) -> View:
+    """The memory of an operand as one dimension; bools are bytes."""
+    return View(uint8 if meta.dtype is bool_ else meta.dtype, (extent,))
+
+
+# --- sums, products, extremes, truth --------------------------------------------------------------
+
+
+@functools.cache
+def _fold(
+    rule: Rule, lift: Callable[[Any], Any], given: DType, kind: DType, divided: bool
+) -> Reduction:
+    keep, start = rule.keep, rule.start
+    stored = np.uint8 if kind is bool_ else np.dtype(kind.name).type
+    own = number_type(kind)
+    partials = rule.partials(np.zeros(8, np.uint8), np.zeros(1, stored)).dtype
+    wide = partials.type if partials.kind == "f" else np.int64
+    load = load_of(given)
+
+    def begin(v: Any, e: int) -> State:
+        return (wide(start(wide(0), wide(1), wide(own(lift(load(v)))))),)
+
+    def take(state: State, v: Any, e: int) -> State:
+        return (keep(state[0], wide(own(lift(load(v))))),)
+
+    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+        ab = keep(own(lift(load(a))), own(lift(load(b))))
+        cd = keep(own(lift(load(c))), own(lift(load(d))))
+        return (keep(state[0], wide(keep(ab, cd))),)
+
+    def join(a: State, b: State) -> State:
+        return (keep(a[0], b[0]),)
+
+    def put(out: Array, second: Array, m: int, state: State, divisor: float) -> None:
+        if divided:
+            out[m] = stored(state[0] / divisor)
+        else:
+            out[m] = stored(state[0])
+
+    return Reduction((wide,), element, begin, take, take_4, unchanged, join, put)
+
+
+def fold_rule(
+    fold: folds.Fold, launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> CudaLaunch:
+    """The launch of one of `folds`."""
+    x, out = metas[0], launch.outputs[0]
+    dims, _, divisor, *_ = (*attrs, 1.0, None) if len(attrs) > 1 else (
+        tuple(range(x.ndim)), False, 1.0
+    )  # fmt: skip
+    walk = walk_of(x, dims)
+    assert walk is not None
+    rule = fold.rules[not out.dtype.is_floating_point]
+    made = _fold(rule, fold.lift, x.dtype, out.dtype, divisor != 1.0)
+    to = Operand(0, seen(out, walk.results))
+    from_ = Operand(1, seen(x, walk.extent))
+    steps, scratch = reduction_steps(made, walk, (from_,), (to, to), divisor)
+    return CudaLaunch(launch.outputs, steps, scratch)
+
+
+def _rule_of(fold: folds.Fold) -> Rows:
+    return functools.partial(fold_rule, fold)
+
+
+fold_sum = _rule_of(folds.add_up)
+fold_prod = _rule_of(folds.multiply_up)
+fold_amax = _rule_of(folds.largest)
+fold_amin = _rule_of(folds.smallest)
+fold_any = _rule_of(folds.some)
+fold_all = _rule_of(folds.every)
+fold_count_nonzero = _rule_of(folds.count_up)
+fold_sum_of_squares = _rule_of(folds.square_up)
+fold_sum_of_magnitudes = _rule_of(folds.magnitude_up)
+
+
+# --- extremes and where they are ------------------------------------------------------------------
+
+
+@functools.cache
+def _search(beats: Callable[[Any, Any], Any], given: DType, kind: DType) -> Reduction:
+    stored = np.uint8 if kind is bool_ else np.dtype(kind.name).type
+    load = load_of(given)
+
+    def begin(v: Any, e: int) -> State:
+        return load(v), np.int64(e)
+
+    def take(state: State, v: Any, e: int) -> State:
+        other = load(v)
+        if beats(other, state[0]):
+            return other, np.int64(e)
+        return state
+
+    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+        state = take(take(state, a, e), b, e + step)
+        return take(take(state, c, e + 2 * step), d, e + 3 * step)
+
+    def join(a: State, b: State) -> State:
+        if beats(b[0], a[0]) or (not beats(a[0], b[0]) and b[1] < a[1]):
+            return b
+        return a
+
+    def put(values: Array, indices: Array, m: int, state: State, extra: float) -> None:
+        values[m] = stored(state[0])
+        indices[m] = state[1]
+
+    return Reduction(
+        (number_type(given), np.int64), element, begin, take, take_4, unchanged, join, put
+    )
+
+
+def _found(
+    order: search_kernels.Order,
+    launch: Launch,
+    metas: tuple[TensorMeta, ...],
+    attrs: tuple[Any, ...],
+) -> CudaLaunch:
+    x, (values, indices) = metas[0], launch.outputs
+    walk = walk_of(x, (attrs[0],))
+    assert walk is not None
+    made = _search(order[1], x.dtype, values.dtype)
+    to = Operand(0, seen(values, walk.results)), Operand(1, View(indices.dtype, (walk.results,)))
+    steps, scratch = reduction_steps(made, walk, (Operand(2, seen(x, walk.extent)),), to)
+    return CudaLaunch(launch.outputs, steps, scratch)
+
+
+largest: Rows = functools.partial(_found, search_kernels.LARGEST)
+smallest: Rows = functools.partial(_found, search_kernels.SMALLEST)
+
+
+# --- moments --------------------------------------------------------------------------------------
+
+
+def joined(a: State, b: State) -> State:
+    """Number, mean and squared distances of two sets as one (Chan, Golub and LeVeque 1979)."""
+    both = a[0] + b[0]
+    if b[0] == 0.0:
+        return a
+    if a[0] == 0.0:
+        return b
+    apart = b[1] - a[1]
+    share = b[0] / both
+    middle = a[1] + apart * share
+    if not abs(apart) < np.inf:
+        middle = a[1] + b[1]
+    return both, middle, a[2] + b[2] + apart * apart * (a[0] * share)
+
+
+@functools.cache
+def moments_of(given: DType, own: Any, stored: Any) -> Reduction:
+    """Mean, and variance = squared distances / `extra`; distances are taken in the type `own`.
+
+    A lane sums distances from the segment's first element and their squares: that element is one of
+    the set, so little cancels.
+    """
+    load = load_of(given)
+    zero = own(0)
+
+    def begin(v: Any, e: int) -> State:
+        first = own(load(v))
+        if not abs(first) < np.inf:  # then the mean is infinite, too
+            first = zero
+        return first, 0.0, 0.0
+
+    def take(state: State, v: Any, e: int) -> State:
+        d = np.float64(own(load(v)) - state[0])
+        return state[0], state[1] + d, state[2] + d * d
+
+    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+        first = state[0]
+        p, q = own(load(a)) - first, own(load(b)) - first
+        r, s = own(load(c)) - first, own(load(d)) - first
+        total = np.float64((p + q) + (r + s))
+        squares = np.float64((p * p + q * q) + (r * r + s * s))
+        return first, state[1] + total, state[2] + squares
+
+    def close(state: State, taken: int) -> State:
+        if taken == 0:
+            return 0.0, 0.0, 0.0
+        count = np.float64(taken)
+        off = state[1] / count
+        return count, np.float64(state[0]) + off, max(state[2] - state[1] * off, 0.0)
+
+    def put(variance: Array, mean: Array, m: int, state: State, extra: float) -> None:
+        variance[m] = stored(np.float64(state[2]) / extra)
+        mean[m] = stored(state[1])
+
+    kinds = np.float64, np.float64, np.float64
+    return Reduction(kinds, element, begin, take, take_4, close, joined, put)
+
+
+def moments(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+    """Variance and mean over dimensions."""
+    x, (dims, _, freedom) = metas[0], attrs
+    walk = walk_of(x, dims)
+    assert walk is not None
+    kind = launch.outputs[0].dtype
+    made = moments_of(x.dtype, np.float64, number_type(kind))
+    to = tuple(Operand(k, View(kind, (walk.results,))) for k in range(2))
+    steps, scratch = reduction_steps(
+        made, walk, (Operand(2, seen(x, walk.extent)),), (to[0], to[1]), freedom
+    )
+    return CudaLaunch(launch.outputs, steps, scratch)

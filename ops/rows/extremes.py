@@ -1,0 +1,333 @@
+"""Extremes and where they are: max, min, argmax, argmin, aminmax, median.
+
+The first of equal elements wins, and a NaN beats every number, as in PyTorch.  The gradient of a
+value with an index goes to the element at that index; that of `max(x)` without one is shared by
+equal elements.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.dtype import bool_, int64, uint8
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentTypeError
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
+from flowvm.ops.declare.registry import Sample, op, operator_of, samples
+from flowvm.ops.places.sort import kthvalue
+from flowvm.ops.pointwise.clamp import maximum, minimum
+from flowvm.ops.pointwise.compare import where
+from flowvm.ops.rows.cpu import search_kernels
+from flowvm.ops.rows.parts.fold_walk import (
+    ROW_SEGMENT,
+    Columns,
+    grain_of,
+    kernel_input,
+    shape_without,
+    walk_of,
+)
+from flowvm.ops.rows.reduce import amax, amin, require_elements
+from flowvm.ops.shapes.fill import zeros_like
+
+__all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
+
+
+class Extremes(NamedTuple):
+    """What max, min and median give along a dimension: the values, and where they are (int64)."""
+
+    values: Tensor
+    indices: Tensor
+
+
+class MinMax(NamedTuple):
+    """What aminmax gives."""
+
+    min: Tensor
+    max: Tensor
+
+
+_rows_body = functools.cache(search_kernels.rows_body)
+_columns_body = functools.cache(search_kernels.columns_body)
+
+
+def _launch(order: Any, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    """The launch, where there is a walk.  The values of reduced floats are float32."""
+    walk = walk_of(x, (dim,))
+    assert walk is not None
+    kind = x.dtype.compute
+    values = x.with_shape(shape_without(x.shape, (dim,), keepdim), kind)
+    given, lift = kernel_input(x.dtype)
+    seen = uint8 if kind is bool_ else kind
+    results = walk.results
+    views = (View(seen, (results,)), View(int64, (results,)), View(given, (walk.extent,)))
+    outputs = (values, values.dense(int64))
+    (outers, outer_stride), (inner, inner_stride) = walk.kept
+    if walk.reduced[1][1] != 1 and inner_stride == 1:
+        c = Columns.of(walk)
+        every = c.segments * c.parts
+        return Launch(
+            outputs,
+            _columns_body(order, lift),
+            views,
+            (outer_stride, c.width, c.tile, c.near, c.rows, c.rest, c.length, c.segments, c.parts),
+            units=outers * -(-c.width // c.tile) * c.segments,
+            grain=c.grain,
+            scratch=16 * outers * c.width * c.segments if every > 1 else 8,
+            arena=16 * c.tile,
+            phases=((results, grain_of(every)),) if every > 1 else (),
+        )
+    n = walk.elements
+    segments = -(-n // ROW_SEGMENT)
+    length = ROW_SEGMENT if segments > 1 else n
+    return Launch(
+        outputs,
+        _rows_body(order, lift),
+        views,
+        (inner, outer_stride, inner_stride, n, length, segments),
+        units=results * segments,
+        grain=grain_of(length),
+        scratch=16 * results * segments if segments > 1 else 8,
+        phases=((results, grain_of(segments)),) if segments > 1 else (),
+    )
+
+
+@op("x -> values, indices", name="max", dense=False, half="native", cuda="folding:largest")
+def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    return _launch(search_kernels.LARGEST, x, dim, keepdim)
+
+
+@op("x -> values, indices", name="min", dense=False, half="native", cuda="folding:smallest")
+def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+    return _launch(search_kernels.SMALLEST, x, dim, keepdim)
+
+
+def _copied(search: Any) -> Any:
+    """What `search` does with an input that has no walk."""
+
+    def fallback(x: Tensor, dim: int, keepdim: bool) -> Any:
+        return None if walk_of(x._meta, (dim,)) else search(x.contiguous(), dim, keepdim)
+
+    return fallback
+
+
+for _f in (_largest, _smallest):
+    operator_of(_f).fallback = _copied(_f)
+
+
+def _selected_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (indices,) = c.saved
+    dim, keepdim = c.attrs
+    meta = c.metas[0]
+    if not keepdim:
+        g, indices = g.unsqueeze(dim), indices.unsqueeze(dim)
+    start = zeros_like(g).expand(meta.shape)
+    return (start.scatter(dim, indices, g),)
+
+
+_max_node = Recorded("max", _selected_grad, ("x",), "indices")
+_min_node = Recorded("min", _selected_grad, ("x",), "indices")
+
+
+def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Values and indices, outside the graph.  A 0-d tensor is a vector of one."""
+    meta = x._meta
+    if meta.ndim == 0:
+        values, indices = _search(search, alias(x, meta.with_shape((1,))), 0, False)
+    elif meta.numel == 0:
+        nothing = meta.with_shape(shape_without(meta.shape, (dim,), keepdim))
+        values, indices = filled_of(nothing), filled_of(nothing, 0, int64)
+    else:
+        bare = x if x._node is None else alias(x, meta)
+        values, indices = search(bare, dim, keepdim)
+    return (values if values._meta.dtype is meta.dtype else values.to(meta.dtype)), indices
+
+
+def _along(name: str, search: Any, node: Recorded, x: Tensor, dim: Any, keepdim: bool) -> Extremes:
+    d = wrap_dim(name, dim, x._meta.ndim)
+    if x._meta.ndim:
+        require_elements(name, x, (d,))
+    values, indices = _search(search, x, d, keepdim)
+    if x._node is not None:
+        record(node if x._meta.ndim else _same_node, (x,), values, (d, keepdim), (indices,))
+    return Extremes(values, indices)
+
+
+_same_node = Recorded("max", lambda c, g: (g,), ("x",), "indices")
+
+
+def _dim_or_other(name: str, dim: Any, keepdim: Any, given: dict[str, Any]) -> tuple[Any, Any]:
+    """PyTorch's three forms in one: (dim, other)."""
+    other = given.pop("other", None)
+    if given:
+        raise ArgumentTypeError(f"{name}() got an unknown argument {next(iter(given))!r}")
+    if isinstance(dim, Tensor):
+        dim, other = None, dim
+    if other is not None and (dim is not None or keepdim):
+        raise ArgumentTypeError(f"{name} takes dim, or a second tensor, not both")
+    return dim, other
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+    """Three forms: `max(x)`, the largest element; `max(x, dim)`, (values, indices) along `dim`;
+    `max(x, other)`, `maximum`.
+
+    >>> flow.max(flow.tensor([[1.0, 5.0], [7.0, 2.0]]), 1)
+    Extremes(values=tensor([5., 7.]), indices=tensor([1, 0]))
+    """
+    need_tensor("max", "input", input)
+    dim, other = _dim_or_other("max", dim, keepdim, given)
+    if other is not None:
+        return maximum(input, other)
+    if dim is None:
+        return amax(input)
+    return _along("max", _largest, _max_node, input, dim, keepdim)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+    """Three forms: `min(x)`, the smallest element; `min(x, dim)`, (values, indices) along `dim`;
+    `min(x, other)`, `minimum`.
+    """
+    need_tensor("min", "input", input)
+    dim, other = _dim_or_other("min", dim, keepdim, given)
+    if other is not None:
+        return minimum(input, other)
+    if dim is None:
+        return amin(input)
+    return _along("min", _smallest, _min_node, input, dim, keepdim)
+
+
+def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    need_tensor(name, "input", input)
+    if dim is None:
+        meta = input._meta
+        flat = input.detach().contiguous()
+        if meta.ndim != 1:
+            flat = alias(flat, meta.with_shape((meta.numel,)))
+        require_elements(name, flat, (0,))
+        place = _search(search, flat, 0, False)[1]
+        kept: Tensor = place.reshape((1,) * input._meta.ndim) if keepdim else place
+        return kept
+    d = wrap_dim(name, dim, input._meta.ndim)
+    if input._meta.ndim:
+        require_elements(name, input, (d,))
+    return _search(search, input, d, keepdim)[1]
+
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the largest element is along `dim` (None: in the flattened tensor), as int64; the first
+    of equals.
+    """
+    return _place("argmax", _largest, input, dim, keepdim)
+
+
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the smallest element is along `dim` (None: in the flattened tensor), as int64; the
+    first of equals.
+    """
+    return _place("argmin", _smallest, input, dim, keepdim)
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest element over `dim` (None: all): a pair (min, max)."""
+    dims: Any = () if dim is None else dim
+    return MinMax(amin(input, dims, keepdim), amax(input, dims, keepdim))
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median: `median(x)` of all elements, `median(x, dim)` as (values, indices).  The lower
+    one of two; NaN if there is one.
+    """
+    need_tensor("median", "input", input)
+    if dim is None:
+        if input._meta.numel == 0 and input._meta.dtype.is_floating_point:
+            return filled_of(input._meta.with_shape(()), math.nan)
+        return _median(input.reshape(-1), 0, False).values
+    d = wrap_dim("median", dim, input._meta.ndim)
+    if input._meta.ndim == 0:
+        return Extremes(*(t.reshape(()) for t in _median(input.reshape(1), 0, False)))
+    return _median(input, d, keepdim)
+
+
+def _median(x: Tensor, d: int, keepdim: bool) -> Extremes:
+    require_elements("median", x, (d,))
+    values, indices = kthvalue(x, (x._meta.shape[d] + 1) // 2, d, keepdim)
+    if not x._meta.dtype.is_floating_point:
+        return Extremes(values, indices)
+    top, place = max(x, d, keepdim)  # NaN if there is one
+    missing = top != top
+    return Extremes(where(missing, top, values), where(missing, place, indices))
+
+
+for _f in (max, min, argmax, argmin, aminmax, median):
+    method()(_f)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Numbers that no small change makes equal."""
+    return rng.permutation(math.prod(shape)).reshape(shape) * 0.5 - 2.0
+
+
+def _along_samples(rng: np.random.Generator) -> list[Sample]:
+    x = _distinct(rng, (3, 4, 2))
+    return [Sample((x,)), Sample((x, 1)), Sample((x, -1, True)), Sample((_distinct(rng, (5,)), 0))]
+
+
+def _with_index(value: Any, place: Any) -> Any:
+    def reference(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            return value(x)
+        return value(x, axis=dim, keepdims=keepdim), place(x, axis=dim, keepdims=keepdim)
+
+    return reference
+
+
+def _median_reference(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        return np.sort(x, axis=None)[(x.size - 1) // 2]
+    k = [(x.shape[dim] - 1) // 2]
+    order = np.argsort(x, axis=dim, kind="stable").take(k, axis=dim)
+    values = np.take_along_axis(x, order, dim)
+    return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
+
+
+_errors = (
+    (lambda flow: flow.max(flow.ones(2), 1), IndexError),
+    (lambda flow: flow.max(flow.ones(0)), IndexError),
+    (lambda flow: flow.max(flow.ones(2, 0), 1), IndexError),
+    (lambda flow: flow.max(flow.ones(2), nonsense=1), TypeError),
+)
+samples(max, _along_samples, _with_index(np.max, np.argmax), errors=_errors)
+samples(min, _along_samples, _with_index(np.min, np.argmin))
+samples(
+    argmax,
+    _along_samples,
+    lambda x, dim=None, keepdim=False: np.argmax(x, axis=dim, keepdims=keepdim),
+    grad=False,
+)
+samples(
+    argmin,
+    _along_samples,
+    lambda x, dim=None, keepdim=False: np.argmin(x, axis=dim, keepdims=keepdim),
+    grad=False,
+)
+samples(
+    aminmax,
+    lambda rng: [
+        Sample((_distinct(rng, (3, 4)),)),
+        Sample((_distinct(rng, (3, 4)),), {"dim": 1, "keepdim": True}),
+    ],
+    lambda x, dim=None, keepdim=False: (
+        np.min(x, axis=dim, keepdims=keepdim),
+        np.max(x, axis=dim, keepdims=keepdim),
+    ),
+)
+samples(median, _along_samples, _median_reference)

@@ -1,0 +1,253 @@
+"""Variance, standard deviation and mean over dimensions, by one kernel."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
+from flowvm.ops.declare.registry import Sample, op, operator_of, samples
+from flowvm.ops.pointwise.compare import where
+from flowvm.ops.rows.cpu import moment_kernels
+from flowvm.ops.rows.parts.fold_walk import (
+    ROW_SEGMENT,
+    Columns,
+    grain_of,
+    kernel_input,
+    shape_without,
+    walk_of,
+)
+from flowvm.ops.rows.reduce import dims_of, mean, mean_node, spread
+
+__all__ = ["std", "std_mean", "var", "var_mean"]
+
+root_of = elementwise(
+    "sqrt",
+    "sqrt(x)",
+    types="float",
+    saves="out",
+    grad=lambda c, g: (g * where(c.saved[0] == 0, 0, 0.5 / where(c.saved[0] == 0, 1, c.saved[0])),),
+)
+
+
+def floats_only(name: str, input: Any) -> Tensor:
+    if not need_tensor(name, "input", input)._meta.dtype.is_floating_point:
+        raise DTypeError(
+            f"{name} is for floats, got {input.dtype.name}; convert with .to(flow.float32)"
+        )
+    return input  # type: ignore[no-any-return]
+
+
+# --- variance ---------------------------------------------------------------------------------
+
+_rows_body = functools.cache(moment_kernels.rows_body)
+_columns_body = functools.cache(moment_kernels.columns_body)
+
+
+@op("x -> variance, mean", name="moments", dense=False, half="native", cuda="folding:moments")
+def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Launch:
+    """Variance and mean, where there is a walk.  Those of reduced floats are float32."""
+    walk = walk_of(x, dims)
+    assert walk is not None
+    kind = x.dtype.compute
+    out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
+    given, lift = kernel_input(x.dtype)
+    results = walk.results
+    views = (View(kind, (results,)), View(kind, (results,)), View(given, (walk.extent,)))
+    (outers, outer_stride), (inner, inner_stride) = walk.kept
+    (_, far), (n, near) = walk.reduced
+    if near != 1 and inner_stride == 1:
+        c = Columns.of(walk)
+        every = c.segments * c.parts
+        return Launch(
+            (out, out),
+            _columns_body(lift),
+            views,
+            (outer_stride, c.width, c.tile, c.rows if c.parts > 1 else n, far, c.near, c.rows,
+             c.rest, c.length, c.segments, c.parts, freedom),
+            units=outers * -(-c.width // c.tile) * c.segments,
+            grain=c.grain,
+            scratch=16 * outers * c.width * c.segments if every > 1 else 8,
+            arena=16 * c.tile,
+            phases=((results, grain_of(every)),) if every > 1 else (),
+        )  # fmt: skip
+    segments = -(-walk.elements // ROW_SEGMENT)
+    length = ROW_SEGMENT if segments > 1 else walk.elements
+    return Launch(
+        (out, out),
+        _rows_body(lift),
+        views,
+        (inner, outer_stride, inner_stride, n, far, walk.elements, length, segments, freedom),
+        units=results * segments,
+        grain=grain_of(length),
+        scratch=16 * results * segments if segments > 1 else 8,
+        phases=((results, grain_of(segments)),) if segments > 1 else (),
+    )
+
+
+def _moved(x: Tensor, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Any:
+    """The moments of a tensor that has no walk: with the reduced dimensions moved to the end."""
+    meta = x._meta
+    if walk_of(meta, dims) is not None:
+        return None
+    kept = [d for d in range(meta.ndim) if d not in dims]
+    last = x.permute(*kept, *dims).contiguous()
+    results = _moments_of(last, tuple(range(len(kept), meta.ndim)), False, freedom)
+    return tuple(t.reshape(shape_without(meta.shape, dims, keepdim)) for t in results)
+
+
+operator_of(_moments_of).fallback = _moved
+
+
+def _variance_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (x,) = c.saved
+    dims, freedom = c.attrs
+    return (
+        spread(g * (2 / freedom if freedom else math.inf), x._meta, dims)
+        * (x - mean(x, dims, True)),
+    )
+
+
+_variance_node = Recorded("var", _variance_grad, ("x",), "x")
+
+
+def _moments(
+    name: str,
+    input: Tensor,
+    dim: Any,
+    unbiased: bool | None,
+    correction: float | None,
+    keepdim: bool,
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean."""
+    if isinstance(dim, bool):  # PyTorch's var(x, unbiased)
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise ArgumentTypeError(f"{name} takes unbiased or correction, not both")
+    if correction is None:
+        correction = 0 if unbiased is False else 1
+    x = floats_only(name, input)
+    dims = dims_of(name, x, dim)
+    count = math.prod(x._meta.shape[d] for d in dims)
+    freedom = max(0.0, float(count - correction))
+    if x._meta.numel == 0:
+        nothing = x._meta.with_shape(shape_without(x._meta.shape, dims, keepdim))
+        return filled_of(nothing, math.nan), filled_of(nothing, math.nan)
+    bare = x if x._node is None else alias(x, x._meta)
+    variance, center = (t.to(x._meta.dtype) for t in _moments_of(bare, dims, keepdim, freedom))
+    if x._node is not None:
+        record(_variance_node, (x,), variance, (dims, freedom), (x,))
+        record(mean_node, (x,), center, (dims, float(count)))
+    return variance, center
+
+
+def var(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    """The variance over `dim` (one or several; None: all), with `correction` (1) fewer degrees of
+    freedom than elements.
+
+    `unbiased=False` is `correction=0`.  NaN where no degree of freedom is left.  DTypeError for
+    integers.
+    """
+    return _moments("var", input, dim, unbiased, correction, keepdim)[0]
+
+
+def std(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    """The standard deviation over `dim`: the root of `var`, with the same arguments."""
+    root: Tensor = root_of.call(_moments("std", input, dim, unbiased, correction, keepdim)[0])
+    return root
+
+
+def var_mean(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean over `dim`; arguments as `var`."""
+    return _moments("var_mean", input, dim, unbiased, correction, keepdim)
+
+
+def std_mean(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean over `dim`; arguments as `var`."""
+    variance, center = _moments("std_mean", input, dim, unbiased, correction, keepdim)
+    return root_of.call(variance), center
+
+
+for _f in (var, std):
+    method()(_f)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _moment_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal((3, 4, 2))
+    return [
+        Sample((x,)),
+        Sample((x, 1)),
+        Sample((x, (0, 2)), {"keepdim": True, "correction": 0}),
+        Sample((x, 1, False)),
+    ]
+
+
+def _moment(f: Any) -> Any:
+    def reference(
+        x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
+    ) -> Any:
+        freedom = (0 if unbiased is False else 1) if correction is None else correction
+        return f(x, axis=dim, ddof=freedom, keepdims=keepdim)
+
+    return reference
+
+
+def _and_mean(f: Any) -> Any:
+    def reference(x: Any, dim: Any = None, *more: Any, keepdim: bool = False, **others: Any) -> Any:
+        spread = _moment(f)(x, dim, *more, keepdim=keepdim, **others)
+        return spread, np.mean(x, axis=dim, keepdims=keepdim)
+
+    return reference
+
+
+samples(
+    var,
+    _moment_samples,
+    _moment(np.var),
+    errors=(
+        (lambda flow: flow.var(flow.arange(3)), RuntimeError),
+        (lambda flow: flow.var(flow.ones(3), 0, True, correction=1), TypeError),
+    ),
+)
+samples(std, _moment_samples, _moment(np.std))
+samples(var_mean, _moment_samples, _and_mean(np.var))
+samples(std_mean, _moment_samples, _and_mean(np.std))

@@ -1,0 +1,310 @@
+"""Layer, batch, group, instance and RMS norm, and division by a norm: arguments and checks.
+
+The first five are one op, in `norm_ops`.
+
+Long because the samples of six functions follow them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import finfo, float32
+from flowvm.eager.autocasting import widened
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.rows.parts.norm_checks import check_channels
+from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update
+from flowvm.vm.engine.hot import hot
+
+__all__ = [
+    "batch_norm",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "normalize",
+    "rms_norm",
+]
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last
+    dimensions.
+
+    `normalized_shape` names these dimensions and is the shape of `weight` and `bias`.
+    """
+    if hot["autocast"]:
+        input, weight, bias = widened(input, weight, bias)
+    shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return _normalized(input, weight, bias, "layer", shape, eps, True)[0]
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the
+    dtype's.
+    """
+    if hot["autocast"]:
+        input, weight = widened(input, weight)
+    shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if eps is None and input._meta.dtype.is_floating_point:
+        eps = finfo(input._meta.dtype).eps
+    return _normalized(input, weight, None, "layer", shape, eps or 0.0, False)[0]
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each sample of (N, C, ...) within `num_groups` groups of its channels; weight and
+    bias are per channel.
+    """
+    if hot["autocast"]:
+        input, weight, bias = widened(input, weight, bias)
+    return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each channel of (N, C, ...), by the batch's mean and variance if `training`, else
+    by the running ones.
+
+    Training moves `running_mean` and `running_var` by `momentum` towards the batch's, in place, the
+    variance unbiased.
+    """
+    if not training:
+        return _by_given("batch_norm", input, running_mean, running_var, weight, bias, eps)
+    if running_mean is None or running_var is None:
+        return _normalized(input, weight, bias, "batch", 0, eps, True)[0]
+    weight, bias = _both(input, weight, bias)
+    out: Tensor = _tracking(input, weight, bias, running_mean, running_var, eps, momentum)[0]
+    return out
+
+
+def _by_given(
+    name: str,
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    if mean is None or var is None:
+        raise ArgumentError(f"{name}: running_mean and running_var are needed")
+    weight, bias = _both(x, weight, bias)
+    if mean._node is None and var._node is None:
+        fixed: Tensor = _fixed(x, weight, bias, mean, var, eps)[0]
+        return fixed
+    check_channels(name, x._meta, weight=weight._meta, bias=bias._meta, mean=mean._meta)
+    scale = (var + eps).rsqrt() * weight
+    shape = (-1,) + (1,) * (x._meta.ndim - 2)
+    shift = (bias - mean * scale).reshape(shape)
+    out: Tensor = x * scale.reshape(shape).to(x._meta.dtype) + shift.to(x._meta.dtype)
+    return out
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each channel of each sample of (N, C, ...) by its own mean and variance.
+
+    With running statistics, these move by `momentum` towards the average over the samples; without
+    `use_input_stats` they are what normalises.
+    """
+    if not use_input_stats:
+        return _by_given("instance_norm", input, running_mean, running_var, weight, bias, eps)
+    out, stats = _normalized(input, weight, bias, "instance", 0, eps, True)
+    if running_mean is not None and running_var is not None:
+        shape = input._meta.shape
+        mean, var = stats.reshape((2, -1, shape[1])).mean(1).unbind()
+        _update(running_mean, running_var, mean, var, math.prod(shape[2:]), momentum)
+    return out
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """x divided by its p-norm over `dim`, or by eps where that is smaller."""
+    if hot["autocast"]:
+        (input,) = widened(input)
+    if input._meta.dtype.reduced:
+        found: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
+        return found
+    if p == 2:
+        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
+        # infinite.
+        squares = (input * input).sum(dim, keepdim=True)
+        result: Tensor = input / squares.clamp(min=eps * eps).sqrt()
+        return result
+    size = input.abs()
+    if p == math.inf:
+        norm = size.amax(dim, keepdim=True)
+    elif p == 1:
+        norm = size.sum(dim, keepdim=True)
+    else:
+        norm = (size**p).sum(dim, keepdim=True) ** (1 / p)
+    out: Tensor = input / norm.clamp(min=eps)
+    return out
+
+
+# --- samples
+# -----------------------------------------------------------------------------------------
+
+
+def _reference(
+    x: Any, axes: tuple[int, ...], weight: Any, bias: Any, eps: float, center: bool = True
+) -> Any:
+    middle = x.mean(axes, keepdims=True) if center else 0.0
+    out = (x - middle) / np.sqrt(((x - middle) ** 2).mean(axes, keepdims=True) + eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+def _channels(x: Any, w: Any) -> Any:
+    return None if w is None else w.reshape((-1,) + (1,) * (x.ndim - 2))
+
+
+def _layer_reference(
+    x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    n = 1 if isinstance(shape, int) else len(shape)
+    return _reference(x, tuple(range(x.ndim - n, x.ndim)), weight, bias, eps)
+
+
+def _group_reference(
+    x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    flat = _reference(x.reshape(x.shape[0], groups, -1), (2,), None, None, eps).reshape(x.shape)
+    flat = flat if weight is None else flat * _channels(x, weight)
+    return flat if bias is None else flat + _channels(x, bias)
+
+
+def _batch_reference(x: Any, mean: Any, var: Any, weight: Any, bias: Any, training: bool) -> Any:
+    if training:
+        axes = (0, *range(2, x.ndim))
+        return _reference(x, axes, _channels(x, weight), _channels(x, bias), 1e-5)
+    mean, var, weight, bias = (_channels(x, v) for v in (mean, var, weight, bias))
+    return (x - mean) / np.sqrt(var + 1e-5) * weight + bias
+
+
+def _register() -> None:
+    def layer(rng: np.random.Generator) -> list[Sample]:
+        x = rng.standard_normal
+        return [
+            Sample((x((3, 4)), 4, x(4), x(4))),
+            Sample((x((2, 3, 4)), (3, 4), x((3, 4)), x((3, 4)))),
+            Sample((x((3, 4)), (4,))),
+            Sample((x((3, 4)), (4,), x(4))),
+            Sample((x((0, 4)), (4,), x(4), x(4))),
+        ]
+
+    samples(
+        layer_norm,
+        layer,
+        _layer_reference,
+        errors=((lambda flow: flow.layer_norm(flow.ones(2, 3), (2,)), RuntimeError),),
+    )
+    samples(
+        rms_norm,
+        lambda rng: [
+            Sample((rng.standard_normal((3, 4)), (4,), rng.standard_normal(4), 1e-5)),
+            Sample((rng.standard_normal((2, 3, 4)), (3, 4), None, 1e-5)),
+        ],
+        lambda x, shape, weight, eps: _reference(
+            x, tuple(range(x.ndim - len(shape), x.ndim)), weight, None, eps, False
+        ),
+    )
+    samples(
+        group_norm,
+        lambda rng: [
+            Sample(
+                (rng.standard_normal((2, 4, 3)), 2, rng.standard_normal(4), rng.standard_normal(4))
+            ),
+            Sample(
+                (rng.standard_normal((3, 4)), 2, rng.standard_normal(4), rng.standard_normal(4))
+            ),
+            Sample((rng.standard_normal((2, 4, 2)), 4)),
+        ],
+        _group_reference,
+        errors=((lambda flow: flow.group_norm(flow.ones(2, 3), 2), RuntimeError),),
+    )
+    samples(
+        instance_norm,
+        lambda rng: [
+            Sample(
+                (rng.standard_normal((2, 3, 4)),),
+                {"weight": rng.standard_normal(3), "bias": rng.standard_normal(3)},
+            ),
+            Sample((rng.standard_normal((2, 2, 2, 2)),)),
+        ],
+        lambda x, weight=None, bias=None: _group_reference(x, x.shape[1], weight, bias),
+        errors=((lambda flow: flow.instance_norm(flow.ones(2, 3, 1)), ValueError),),
+    )
+
+    def batch(rng: np.random.Generator) -> list[Sample]:
+        x = rng.standard_normal
+        return [
+            Sample((x((4, 3)), None, None, x(3), x(3), True)),
+            Sample((x((2, 2, 3)), None, None, x(2), x(2), True)),
+            Sample((x((2, 3, 2)), x(3), rng.uniform(1, 2, 3), x(3), x(3), False)),
+        ]
+
+    samples(
+        batch_norm,
+        batch,
+        _batch_reference,
+        errors=(
+            (lambda flow: flow.batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
+            (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None), ValueError),
+            (
+                lambda flow: flow.batch_norm(
+                    flow.ones(2, 3), None, None, flow.ones(2), training=True
+                ),
+                RuntimeError,
+            ),
+        ),
+    )
+    samples(
+        normalize,
+        lambda rng: [
+            Sample((rng.standard_normal((3, 4)),)),
+            Sample((rng.standard_normal((3, 4)), 3.0, 0)),
+            Sample((rng.standard_normal((3, 4)), 1.0, -1)),
+        ],
+        lambda x, p=2.0, dim=1: x / np.linalg.norm(x, p, dim, keepdims=True),
+    )
+
+
+_register()

@@ -1,0 +1,209 @@
+"""How reductions and scans join two elements, for kernel bodies to be made with.
+
+LLVM makes vectors of a loop that joins elements when it may do so in any order, and Python has no
+word for that: sums, products and extremes in any order are intrinsics here.  A `Rule` is one of
+them with what else a reduction needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.dtype import dtype_named
+from flowvm.ops.scalar.half import STORED, widened
+
+__all__ = [
+    "ADD",
+    "LARGEST",
+    "MULTIPLY",
+    "REDUCED",
+    "SMALLEST",
+    "Rule",
+    "choose",
+    "larger_of",
+    "smaller_of",
+]
+
+INLINE_ALWAYS = (
+    True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
+)
+Array = Any
+
+
+# --- joining two in any order -----------------------------------------------------------------
+
+
+def _in_any_order(
+    python: Callable[[Any, Any], Any], floats: Callable[..., Any], integers: Callable[..., Any]
+) -> Intrinsic:
+    """`python` on two numbers of one dtype, which LLVM may apply in any order to any number of
+    them: that is what it takes to make vectors of a loop over them.
+    """
+
+    def define() -> Any:
+        def typed(context: Any, a: Any, b: Any) -> Any:
+            from numba import types
+
+            build = floats if isinstance(a, types.Float) else integers
+            signed = getattr(a, "signed", False)
+
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                return build(builder, *values, signed)
+
+            return a(a, a), codegen
+
+        return typed
+
+    return Intrinsic(python, define)
+
+
+def _extreme(sign: str) -> Intrinsic:
+    def floats(builder: Any, a: Any, b: Any, signed: bool) -> Any:
+        flags = ("nnan", "nsz")
+        better = builder.fcmp_ordered(sign, a, b, flags=flags)
+        return builder.select(better, a, b, flags=flags)
+
+    def integers(builder: Any, a: Any, b: Any, signed: bool) -> Any:
+        compare = builder.icmp_signed if signed else builder.icmp_unsigned
+        return builder.select(compare(sign, a, b), a, b)
+
+    python = max if sign == ">" else min
+    return _in_any_order(python, floats, integers)
+
+
+# these two give anything where an operand is NaN
+larger_of = _extreme(">")
+smaller_of = _extreme("<")
+
+_sum_of = _in_any_order(
+    lambda a, b: a + b,
+    lambda builder, a, b, _: builder.fadd(a, b, flags=("reassoc", "contract")),
+    lambda builder, a, b, _: builder.add(a, b),
+)
+_product_of = _in_any_order(
+    lambda a, b: a * b,
+    lambda builder, a, b, _: builder.fmul(a, b, flags=("reassoc", "contract")),
+    lambda builder, a, b, _: builder.mul(a, b),
+)
+
+
+def _choose_define() -> Any:
+    def typed(context: Any, condition: Any, a: Any, b: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.select(*values)
+
+        return a(condition, a, a), codegen
+
+    return typed
+
+
+# `a if condition else b` of one dtype, computed and never jumped over: LLVM would make of a jump
+# around a store a masked store, which the next load of the same place has to wait for
+choose = Intrinsic(lambda condition, a, b: a if condition else b, _choose_define)
+
+
+def _number_of(name: str) -> Intrinsic:
+    """The float32 that bits of the dtype `name` in an int16 stand for."""
+
+    def define() -> Any:
+        def typed(context: Any, bits: Any) -> Any:
+            from numba import types
+
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                return widened(builder, values[0], name)
+
+            return types.float32(bits), codegen
+
+        return typed
+
+    def python(bits: Any) -> Any:
+        dtype = dtype_named(name)
+        return np.float32(dtype.loaded(np.array(bits, np.int16).view(dtype.storage)))
+
+    return Intrinsic(python, define)
+
+
+REDUCED = {name: _number_of(name) for name in STORED}
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """How a reduction joins two.
+
+    join      in any order, on numbers of the result's dtype
+    keep      in the order given, on partials; a NaN in either must stay
+    start     what a run of elements begins with, of (zero, one, one of its elements)
+    partials  the scratch or arena as an array of partials, of (memory, out)
+    watches   whether `join` does not keep NaN, so that the loop must look for it
+    """
+
+    join: Any
+    keep: Callable[[Any, Any], Any]
+    start: Callable[[Any, Any, Any], Any]
+    partials: Callable[[Array, Array], Array]
+    watches: bool
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _times(a: Any, b: Any) -> Any:
+    return a * b
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return choose((b > a) | (b != b), b, a)  # a NaN, once in, stays: nothing is larger
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return choose((b < a) | (b != b), b, a)
+
+
+def _zero(zero: Any, one: Any, element: Any) -> Any:
+    return zero
+
+
+def _one(zero: Any, one: Any, element: Any) -> Any:
+    return one
+
+
+def _element(zero: Any, one: Any, element: Any) -> Any:
+    return element
+
+
+def _doubles(memory: Array, out: Array) -> Array:
+    return memory.view(np.float64)
+
+
+def _longs(memory: Array, out: Array) -> Array:
+    return memory.view(np.int64)
+
+
+def _same(memory: Array, out: Array) -> Array:
+    return memory.view(out.dtype)
+
+
+# of floats, of integers
+ADD = (
+    Rule(_sum_of, _plus, _zero, _doubles, False),
+    Rule(_sum_of, _plus, _zero, _longs, False),
+)
+MULTIPLY = (
+    Rule(_product_of, _times, _one, _doubles, False),
+    Rule(_product_of, _times, _one, _longs, False),
+)
+LARGEST = (
+    Rule(larger_of, _larger, _element, _same, True),
+    Rule(larger_of, _larger, _element, _same, False),
+)
+SMALLEST = (
+    Rule(smaller_of, _smaller, _element, _same, True),
+    Rule(smaller_of, _smaller, _element, _same, False),
+)

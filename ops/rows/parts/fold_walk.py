@@ -1,0 +1,169 @@
+"""How a reduction over any dimensions of any strided tensor becomes a walk that a kernel can take.
+
+`walk_of` drops the dimensions of size 1, orders the reduced ones as they lie in memory, and merges
+what lies together.  What is left is at most two kept and two reduced dimensions in all but odd
+cases.  How a walk is cut into segments follows from its sizes alone: segments are what threads
+share, and a float sum of many numbers keeps its digits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from flowvm.dtype import DType, bool_, int16, uint8
+from flowvm.meta import TensorMeta
+from flowvm.ops.rows.parts.fold_rules import REDUCED
+
+__all__ = [
+    "ROW_SEGMENT",
+    "Columns",
+    "Walk",
+    "grain_of",
+    "kernel_input",
+    "plain",
+    "shape_without",
+    "walk_of",
+]
+
+Dim = tuple[int, int]  # size, stride
+ROW_SEGMENT = 1 << 16  # elements
+COLUMN_SEGMENT = 1 << 17  # elements of a segment of rows, where there is more than one
+TILE = 2048  # columns
+GRAIN = 1 << 18  # elements of a chunk
+
+
+# --- walks --------------------------------------------------------------------------------------
+
+
+class Walk(NamedTuple):
+    """The dimensions of a reduction, outermost first."""
+
+    kept: tuple[Dim, Dim]
+    reduced: tuple[Dim, Dim]
+
+    @property
+    def results(self) -> int:
+        return self.kept[0][0] * self.kept[1][0]
+
+    @property
+    def elements(self) -> int:
+        return self.reduced[0][0] * self.reduced[1][0]
+
+    @property
+    def extent(self) -> int:
+        """From the first element to behind the last."""
+        return 1 + sum((size - 1) * stride for size, stride in (*self.kept, *self.reduced))
+
+    @property
+    def lies_together(self) -> bool:
+        """Whether the results' elements are dense runs, one behind the other."""
+        dims = [dim for dim in (*self.kept, *self.reduced) if dim[0] != 1]
+        return all(
+            outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dims)
+        ) and (not dims or dims[-1][1] == 1)
+
+
+def _merged(dims: list[Dim]) -> list[Dim]:
+    merged: list[Dim] = []
+    for size, stride in dims:
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = (merged[-1][0] * size, stride)
+        else:
+            merged.append((size, stride))
+    return merged
+
+
+@functools.lru_cache(maxsize=4096)
+def walk_of(x: TensorMeta, dims: tuple[int, ...]) -> Walk | None:
+    """The walk of a reduction of `x`, which is not empty, over `dims`; None if it has more
+    dimensions than a kernel takes, or nothing that is reduced or kept last lies together.
+    """
+    kept = [(x.shape[d], x.stride[d]) for d in range(x.ndim) if d not in dims and x.shape[d] != 1]
+    reduced = [(x.shape[d], x.stride[d]) for d in dims if x.shape[d] != 1]
+    reduced.sort(key=lambda dim: (dim[1] != 0, -dim[1]))
+    kept, reduced = _merged(kept), _merged(reduced)
+    if len(kept) > 2 or len(reduced) > 2:
+        return None
+    kept = [(1, 0)] * (2 - len(kept)) + kept
+    reduced = [(1, 0)] * (2 - len(reduced)) + reduced
+    walk = Walk((kept[0], kept[1]), (reduced[0], reduced[1]))
+    single = walk.extent == 1 and walk.elements == 1  # nothing is reduced
+    return walk if walk.reduced[1][1] == 1 or walk.kept[1][1] == 1 or single else None
+
+
+def grain_of(size: int) -> int:
+    """How many units of `size` elements make a chunk."""
+    return max(1, GRAIN // size)
+
+
+class Columns(NamedTuple):
+    """How the rows of a walk in columns are cut: into tiles of columns and segments of rows.
+
+    Narrow rows that lie together are taken as wider ones of `parts` each: then the last one may be
+    short, of `rest` columns.
+    """
+
+    width: int
+    near: int
+    rows: int
+    rest: int
+    parts: int
+    tile: int
+    length: int
+    segments: int
+
+    @staticmethod
+    def of(walk: Walk) -> Columns:
+        width, rows, near = walk.kept[1][0], walk.elements, walk.reduced[1][1]
+        rest, parts = width, 1
+        many = 16 * max(1, 16 // width)
+        if width < 64 and rows == walk.reduced[1][0] and near == width and rows >= 8 * many:
+            parts = many
+            rest = width * ((rows - 1) % many + 1)
+            rows = -(-rows // many)
+            near = width = width * many
+        tile = min(width, TILE)
+        segments = -(-rows * tile // COLUMN_SEGMENT)
+        length = max(8, -(-rows // segments))
+        return Columns(width, near, rows, rest, parts, tile, length, -(-rows // length))
+
+    @property
+    def grain(self) -> int:
+        return grain_of(self.length * self.tile)
+
+
+# --- what kernels see -------------------------------------------------------------------------
+
+
+def shape_without(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
+    """`shape` with `dims` reduced: gone, or 1 with `keepdim`."""
+    if keepdim:
+        return tuple(1 if i in dims else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in dims)
+
+
+def plain(v: Any) -> Any:
+    """The lift that leaves an element as it is."""
+    return v
+
+
+@functools.cache
+def _of_reduced(name: str, lift: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    number = REDUCED[name]
+
+    def of_bits(bits: Any) -> Any:
+        return lift(number(bits))
+
+    return of_bits
+
+
+def kernel_input(
+    dtype: DType, lift: Callable[[Any], Any] = plain
+) -> tuple[DType, Callable[[Any], Any]]:
+    """What a kernel sees of elements of `dtype`, and `lift` for that."""
+    if dtype.reduced:
+        return int16, _of_reduced(dtype.name, lift)
+    return (uint8 if dtype is bool_ else dtype), lift  # bools are 0 and 1

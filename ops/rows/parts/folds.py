@@ -1,0 +1,267 @@
+"""Sums, products, extremes and truth over any dimensions of any strided tensor, by one kernel each.
+
+The form of the kernel follows from which dimension of the walk has stride 1.  A reduction without a
+walk is made in several steps, or copied first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.dtype import DType, bool_, int64, uint8
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.registry import op, operator_of
+from flowvm.ops.rows.cpu import fold_kernels
+from flowvm.ops.rows.cpu.fold_kernels import BUFFER
+from flowvm.ops.rows.parts.fold_rules import ADD, LARGEST, MULTIPLY, SMALLEST, Rule
+from flowvm.ops.rows.parts.fold_walk import (
+    ROW_SEGMENT,
+    Columns,
+    Walk,
+    grain_of,
+    kernel_input,
+    plain,
+    shape_without,
+    walk_of,
+)
+
+__all__ = [
+    "Fold",
+    "add_up",
+    "count_up",
+    "every",
+    "largest",
+    "magnitude_up",
+    "multiply_up",
+    "smallest",
+    "some",
+    "square_up",
+]
+
+
+# --- launches -----------------------------------------------------------------------------------
+
+
+_rows_body = functools.cache(fold_kernels.rows_body)
+_columns_body = functools.cache(fold_kernels.columns_body)
+_few_body = functools.cache(fold_kernels.few_body)
+
+
+def _smooth(n: int) -> bool:
+    """Whether halvings and thirds of n elements are less work than a row of n."""
+    if n < 8:
+        return n > 1
+    while n % 2 == 0:
+        n //= 2
+    while n % 3 == 0:
+        n //= 3
+    return n == 1
+
+
+def _launch(
+    out: TensorMeta,
+    walk: Walk,
+    seen: tuple[DType, DType],
+    rules: tuple[Rule, Rule],
+    lift: Callable[[Any], Any],
+    divisor: float,
+) -> Launch:
+    rule = rules[not seen[0].is_floating_point]
+    views = (View(seen[0], (walk.results,)), View(seen[1], (walk.extent,)))
+    n = walk.elements
+    if walk.reduced[1][1] != 1 and walk.kept[1][1] == 1:
+        return _columns(out, walk, views, rule, lift, divisor)
+    if walk.kept == ((1, 0), (walk.results, n)) and n <= 16 and _smooth(n):
+        length = BUFFER // n
+        units = -(-walk.results // length)
+        arena = 2 * BUFFER * seen[0].itemsize
+        body, consts, blocks = _few_body(rule, lift), (n, length, divisor), (length, n * length)
+        return Launch((out,), body, views, consts, units, 16, arena=arena, blocks=blocks)
+    return _rows(out, walk, views, rule, lift, divisor)
+
+
+def _rows(
+    out: TensorMeta,
+    walk: Walk,
+    views: tuple[View, ...],
+    rule: Rule,
+    lift: Callable[[Any], Any],
+    divisor: float,
+) -> Launch:
+    (_, outer_stride), (inner, inner_stride) = walk.kept
+    (_, row_stride), (n, _) = walk.reduced
+    count, results = walk.elements, walk.results
+    segments = -(-count // ROW_SEGMENT)
+    length = ROW_SEGMENT if segments > 1 else count
+    blocks: tuple[int, ...] = ()
+    if walk.lies_together and (segments == 1 or results == 1):
+        blocks = (int(segments == 1), length)
+    return Launch(
+        (out,),
+        _rows_body(rule, lift),
+        views,
+        (inner, outer_stride, inner_stride, n, row_stride, count, length, segments, divisor),
+        units=results * segments,
+        grain=grain_of(length),
+        scratch=8 * results * segments if segments > 1 else 8,
+        arena=64,
+        phases=((results, grain_of(segments)),) if segments > 1 else (),
+        blocks=blocks,
+    )
+
+
+def _columns(
+    out: TensorMeta,
+    walk: Walk,
+    views: tuple[View, ...],
+    rule: Rule,
+    lift: Callable[[Any], Any],
+    divisor: float,
+) -> Launch:
+    (outers, outer_stride), _ = walk.kept
+    (_, far), (n, _) = walk.reduced
+    c = Columns.of(walk)
+    n = c.rows if c.parts > 1 else n
+    every = c.segments * c.parts
+    together = outers == walk.reduced[0][0] == 1 and c.tile == c.width == c.near
+    return Launch(
+        (out,),
+        _columns_body(rule, lift),
+        views,
+        (outer_stride, c.width, c.tile, n, far, c.near, c.rows, c.rest, c.length, c.segments,
+         c.parts, divisor),
+        units=outers * -(-c.width // c.tile) * c.segments,
+        grain=c.grain,
+        scratch=8 * outers * c.width * c.segments if every > 1 else 8,
+        arena=8 * c.tile,
+        phases=((walk.results, grain_of(every)),) if every > 1 else (),
+        blocks=(0, c.length * c.width) if together else (),
+    )  # fmt: skip
+
+
+# --- reductions ---------------------------------------------------------------------------------
+
+
+def _truth(v: Any) -> Any:
+    return v != 0
+
+
+def _square(v: Any) -> Any:
+    return v * v
+
+
+def _summed(dtype: DType) -> DType:
+    return dtype if dtype.is_floating_point else int64
+
+
+def _magnitude(v: Any) -> Any:
+    return abs(v)
+
+
+class Fold:
+    """A reduction: `fold(x, dims, keepdim)`; `dims` ascend.  Its results have no autograd node.
+
+    gives    the dtype of the result for that of x
+    neutral  what nothing reduces to
+    again    the reduction that joins this one's results, where it takes several steps
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rules: tuple[Rule, Rule],
+        gives: Callable[[DType], DType],
+        neutral: int = 0,
+        lift: Callable[[Any], Any] = plain,
+        again: Fold | None = None,
+    ) -> None:
+        self.rules, self.gives, self.neutral, self.lift = rules, gives, neutral, lift
+        self.again = again or self
+        rule = f"folding:fold_{name}"
+        self.call = op("x -> out", name=name, dense=False, half="native", cuda=rule)(self.launch)
+        operator_of(self.call).fallback = self._in_steps
+
+    def launch(
+        self,
+        x: TensorMeta,
+        dims: tuple[int, ...],
+        keepdim: bool,
+        divisor: float = 1.0,
+        dtype: DType | None = None,
+    ) -> Launch:
+        """The launch, where there is a walk.  That of reduced floats has a float32 result."""
+        kind = dtype or self.gives(x.dtype.compute)
+        out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
+        given, lift = kernel_input(x.dtype, self.lift)
+        walk = walk_of(x, dims)
+        assert walk is not None
+        seen = (uint8 if kind is bool_ else kind, given)
+        return _launch(out, walk, seen, self.rules, lift, divisor)
+
+    def __call__(
+        self,
+        x: Tensor,
+        dims: tuple[int, ...],
+        keepdim: bool,
+        divisor: float = 1.0,
+        dtype: DType | None = None,
+    ) -> Tensor:
+        meta = x._meta
+        if meta.numel == 0:
+            kind = dtype or self.gives(meta.dtype)
+            nothing = math.nan if divisor == 0 else self.neutral
+            return filled_of(
+                meta.with_shape(shape_without(meta.shape, dims, keepdim), kind), nothing
+            )
+        x = x if x._node is None else alias(x, meta)
+        out: Tensor = self.call(x, dims, keepdim, divisor, dtype)
+        if meta.dtype.reduced and dtype is None and self.gives(meta.dtype) is meta.dtype:
+            out = out.to(meta.dtype)
+        return out
+
+    def _in_steps(
+        self, x: Tensor, dims: tuple[int, ...], keepdim: bool, divisor: float, dtype: DType | None
+    ) -> Tensor | None:
+        """The result where no launch can make it, else None."""
+        if walk_of(x._meta, dims) is not None:
+            return None
+        if x._meta.dtype.reduced:
+            x = x.to(x._meta.dtype.compute)
+        if not x._meta.contiguous:
+            return self(x.contiguous(), dims, keepdim, divisor, dtype)
+        k = len(dims) - 1
+        while k > 0 and dims[k - 1] == dims[k] - 1:
+            k -= 1
+        last = self(x, dims[k:], True, 1.0, dtype)
+        out = self.again(last, dims[:k], True, divisor, dtype)
+        shape = shape_without(x._meta.shape, dims, keepdim)
+        return alias(out, out._meta.with_shape(shape))
+
+
+def _same(dtype: DType) -> DType:
+    return dtype
+
+
+def _bools(dtype: DType) -> DType:
+    return bool_
+
+
+def _counts(dtype: DType) -> DType:
+    return int64
+
+
+add_up = Fold("sum", ADD, _summed)
+multiply_up = Fold("prod", MULTIPLY, _summed, 1)
+largest = Fold("amax", LARGEST, _same)
+smallest = Fold("amin", SMALLEST, _same)
+some = Fold("any", LARGEST, _bools, 0, _truth, largest)
+every = Fold("all", SMALLEST, _bools, 1, _truth, smallest)
+count_up = Fold("count_nonzero", ADD, _counts, 0, _truth, add_up)
+square_up = Fold("sum_of_squares", ADD, _summed, 0, _square, add_up)
+magnitude_up = Fold("sum_of_magnitudes", ADD, _summed, 0, _magnitude, add_up)

@@ -1,0 +1,109 @@
+"""First-order recurrences along a dimension, and the launch of kernels that walk along one.
+
+The recurrence y[k] = a[k] + b[k] * y[k-1] is what the gradients of products and of logcumsumexp
+come down to, without a division; it is the transpose of A[k] = g[k] + b[k+1] * A[k+1], so the two
+are each other's gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.dtype import DType
+from flowvm.eager.tensor import Tensor
+from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import op
+from flowvm.ops.shapes.fill import ones_like, zeros_like
+from flowvm.ops.shapes.join import cat
+
+__all__ = ["later", "line", "recurrence", "recurrence_back", "scan_launch", "split"]
+
+Array = Any
+
+
+def split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
+    """The sizes [outer, n, inner] of `x` around its dimension `dim`."""
+    return math.prod(x.shape[:dim]), x.shape[dim], math.prod(x.shape[dim + 1 :])
+
+
+def scan_launch(
+    body: Callable[..., None],
+    x: TensorMeta,
+    dim: int,
+    seen: tuple[DType, ...],
+    outputs: tuple[TensorMeta, ...],
+    *flags: bool,
+) -> Launch:
+    """A unit is one line through the [outer, n, inner] elements."""
+    outer, n, inner = split(x, dim)
+    views = tuple(View(dtype, (x.numel,)) for dtype in seen)
+    grain = GRAIN // (n + 1) + 1
+    return Launch(outputs, body, views, (n, inner, *flags), units=outer * inner, grain=grain)
+
+
+def line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
+    """Where the line of `unit` starts, and its step."""
+    outer = unit // inner
+    start = outer * n * inner + unit - outer * inner
+    return (start + (n - 1) * inner, -inner) if reverse else (start, inner)
+
+
+# --- recurrences ------------------------------------------------------------------------------
+
+
+def _forward_body(out: Array, a: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = line(unit, n, inner, False)
+        y = out.dtype.type(0)
+        for _ in range(n):
+            y = a[at] + b[at] * y
+            out[at] = y
+            at += step
+
+
+def _backward_body(out: Array, g: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = line(unit, n, inner, True)
+        y = out.dtype.type(0)
+        for k in range(n):
+            y = g[at] + (b[at - step] * y if k > 0 else y)
+            out[at] = y
+            at += step
+
+
+def later(x: Tensor, dim: int, first: float) -> Tensor:
+    """`x` one place further along `dim`, with `first` in the place that is free."""
+    n = x._meta.shape[dim]
+    if n == 0:
+        return x
+    head = x.narrow(dim, 0, 1)
+    edge = ones_like(head) if first else zeros_like(head)
+    later: Tensor = cat([edge, x.narrow(dim, 0, n - 1)], dim)
+    return later
+
+
+def _forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    b, out = c.saved
+    (dim,) = c.attrs
+    to_a = recurrence_back(g, b, dim)
+    return to_a, (to_a * later(out, dim, 0) if c.needs[1] else None)
+
+
+def _backward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    b, out = c.saved
+    (dim,) = c.attrs
+    to_g = recurrence(g, b, dim)
+    return to_g, (later(to_g, dim, 0) * out if c.needs[1] else None)
+
+
+@op("a, b -> out", name="recurrence", saves="b, out", grad=_forward_grad)
+def recurrence(a: TensorMeta, b: TensorMeta, dim: int) -> Launch:
+    return scan_launch(_forward_body, a, dim, (a.dtype,) * 3, (a.dense(),))
+
+
+@op("g, b -> out", name="recurrence_back", saves="b, out", grad=_backward_grad)
+def recurrence_back(g: TensorMeta, b: TensorMeta, dim: int) -> Launch:
+    return scan_launch(_backward_body, g, dim, (g.dtype,) * 3, (g.dense(),))

@@ -1,0 +1,355 @@
+"""Sums, products, extremes and truth over dimensions.
+
+Each public function is one autograd node, whatever number of instructions it issues.
+
+Long because the samples of nine functions follow them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType, as_dtype, float32, float64
+from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.pointwise.compare import ne, where
+from flowvm.ops.rows.parts.fold_walk import shape_without
+from flowvm.ops.rows.parts.folds import (
+    add_up,
+    count_up,
+    every,
+    largest,
+    multiply_up,
+    smallest,
+    some,
+)
+from flowvm.vm.engine.hot import hot
+
+__all__ = [
+    "all",
+    "amax",
+    "amin",
+    "any",
+    "count_nonzero",
+    "mean",
+    "nansum",
+    "prod",
+    "sum",
+]
+
+Dims = int | tuple[int, ...] | list[int] | None
+
+
+def dims_of(name: str, x: Any, dim: Any) -> tuple[int, ...]:
+    """The dimensions to reduce, ascending: all of them for None and ()."""
+    need_tensor(name, "input", x)
+    if dim is None or (isinstance(dim, (tuple, list)) and len(dim) == 0):
+        return tuple(range(x._meta.ndim))
+    if x._meta.ndim == 0:
+        wrap_dims(name, dim, 0)
+        return ()
+    return tuple(sorted(wrap_dims(name, dim, x._meta.ndim)))
+
+
+def spread(g: Tensor, meta: TensorMeta, dims: tuple[int, ...]) -> Tensor:
+    """`g`, a result reduced over `dims`, kept or not, broadcast back over `meta`'s shape."""
+    kept = shape_without(meta.shape, dims, True)
+    if g._meta.shape != kept:
+        g = g.reshape(kept)
+    wide: Tensor = g.expand(meta.shape)
+    return wide
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
+def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    dims, divisor = c.attrs
+    g = g if divisor == 1.0 else g / divisor
+    return (spread(g.to(c.metas[0].dtype), c.metas[0], dims),)
+
+
+def _sum_whole_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    meta = c.metas[0]
+    if g._node is None:
+        return (alias(g, _spread_metas.get(meta) or _spread_meta(meta)),)
+    return (spread(g, meta, tuple(range(meta.ndim))),)
+
+
+_spread_metas: dict[TensorMeta, TensorMeta] = {}
+
+
+def _spread_meta(meta: TensorMeta) -> TensorMeta:
+    wide = TensorMeta.of(meta.shape, meta.dtype, meta.device, (0,) * meta.ndim)
+    _spread_metas[meta] = wide
+    return wide
+
+
+@op("x -> out", name="sum", grad=_sum_whole_grad, cuda="folding:fold_sum")
+def _sum_whole(x: TensorMeta) -> Launch:
+    return add_up.launch(x, tuple(range(x.ndim)), False)
+
+
+_sum_node = Recorded("sum", _sum_grad, ("x",))
+mean_node = Recorded("mean", _sum_grad, ("x",))
+
+
+def sum(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The sum over `dim` (one or several; None: all), which is gone from the shape, or 1 with
+    `keepdim`.
+
+    Integers and bools sum to int64.  With `dtype`, `input` is converted first.
+
+    >>> flow.sum(flow.ones(2, 3), 1)
+    tensor([3., 3.])
+    """
+    if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
+        dtype = float32
+    if dim is None and dtype is None and not keepdim and type(input) is Tensor:
+        meta = input._meta
+        if meta.contiguous and meta.numel > 0 and meta.dtype in (float32, float64):
+            whole: Tensor = _sum_whole(
+                input
+            )  # one call: what a loss ends with, so it must be quick
+            return whole
+    dims = dims_of("sum", input, dim)
+    input, kind = _summand(input, dtype)
+    out = add_up(input, dims, keepdim, 1.0, kind)
+    if input._node is not None:
+        record(_sum_node, (input,), out, (dims, 1.0))
+    return out
+
+
+def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
+    """What to sum so that elements count as `dtype`, and the dtype that the kernel converts to."""
+    if dtype is None:
+        return input, None
+    kind = as_dtype(dtype)
+    if kind is float64 or kind is float32:
+        return input, kind
+    return input.to(kind), None
+
+
+def mean(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The mean over `dim` (one or several; None: all).  DTypeError for integers: pass `dtype`, such
+    as flow.float32.
+    """
+    dims = dims_of("mean", input, dim)
+    input, kind = _summand(input, dtype)
+    if kind is None and not input._meta.dtype.is_floating_point:
+        raise DTypeError(
+            f"mean is for floats, got {input.dtype.name}; pass dtype=flow.float32 to convert first"
+        )
+    count = 1
+    for d in dims:
+        count *= input._meta.shape[d]
+    divisor = float(count)
+    out = add_up(input, dims, keepdim, divisor, kind)
+    if input._node is not None:
+        record(mean_node, (input,), out, (dims, divisor))
+    return out
+
+
+def nansum(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """`sum` with NaN taken as 0."""
+    need_tensor("nansum", "input", input)
+    if not input._meta.dtype.is_floating_point:
+        return sum(input, dim, keepdim, dtype=dtype)
+    return sum(where(ne.call(input, input), 0, input), dim, keepdim, dtype=dtype)
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    from flowvm.ops.rows.scan import others_product
+
+    (x,) = c.saved
+    (dims,) = c.attrs
+    if x._meta.ndim == 0:
+        return (g,)
+    if len(dims) == 1:
+        return (spread(g, x._meta, dims) * others_product(x, dims[0]),)
+    rest = others_product(x.reshape(-1), 0).reshape(x._meta.shape)
+    return (spread(g, x._meta, dims) * rest,)
+
+
+_prod_node = Recorded("prod", _prod_grad, ("x",), "x")
+
+
+def prod(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The product over the dimension `dim` (None: of all elements).
+
+    Integers and bools give int64.  With `dtype`, `input` is converted first.
+    """
+    if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
+        dtype = float32
+    if isinstance(dim, (tuple, list)):
+        raise ArgumentTypeError(f"prod reduces one dimension or all, got dim={dim}")
+    dims = dims_of("prod", input, dim)
+    if dtype is not None:
+        input = input.to(as_dtype(dtype))
+    out = multiply_up(input, dims, keepdim)
+    if input._node is not None:
+        record(_prod_node, (input,), out, (dims,), (input,))
+    return out
+
+
+# --- extremes ---------------------------------------------------------------------------------
+
+
+def _extreme_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """Shared evenly among the elements that equal the extreme."""
+    x, out = c.saved
+    (dims,) = c.attrs
+    ties = (x == spread(out, x._meta, dims)).to(x._meta.dtype)
+    share = ties / add_up(ties, dims, True)
+    return (spread(g, x._meta, dims) * share,)
+
+
+_amax_node = Recorded("amax", _extreme_grad, ("x",), "x, out")
+_amin_node = Recorded("amin", _extreme_grad, ("x",), "x, out")
+
+
+def _extreme(
+    name: str, fold: Any, node: Recorded, input: Tensor, dim: Any, keepdim: bool
+) -> Tensor:
+    dims = dims_of(name, input, dim)
+    require_elements(name, input, dims)
+    out: Tensor = fold(input, dims, keepdim)
+    if input._node is not None:
+        record(node, (input,), out, (dims,), (input, out.detach()))
+    return out
+
+
+def require_elements(name: str, input: Tensor, dims: tuple[int, ...]) -> None:
+    """OutOfRangeError where a dimension to reduce is empty and the reduction has no neutral
+    element.
+    """
+    for d in dims:
+        if input._meta.shape[d] == 0:
+            raise OutOfRangeError(
+                f"{name}: dimension {d} of shape {tuple(input.shape)} is empty, "
+                f"and {name} of nothing is not defined"
+            )
+
+
+def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The largest element over `dim` (one or several; none: all); NaN if there is one.
+
+    Elements that are equally large share the gradient.
+    """
+    return _extreme("amax", largest, _amax_node, input, dim, keepdim)
+
+
+def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The smallest element over `dim` (one or several; none: all); NaN if there is one.
+
+    Elements that are equally small share the gradient.
+    """
+    return _extreme("amin", smallest, _amin_node, input, dim, keepdim)
+
+
+# --- truth ------------------------------------------------------------------------------------
+
+
+def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether any element over `dim` (one or several; None: all) is not 0."""
+    return some(input, dims_of("any", input, dim), keepdim)
+
+
+def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none."""
+    return every(input, dims_of("all", input, dim), keepdim)
+
+
+def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
+    """How many elements over `dim` (one or several; None: all) are not 0, as int64."""
+    dims = dims_of("count_nonzero", input, dim)
+    return count_up(input, dims, False)
+
+
+for _f in (sum, mean, nansum, prod, amax, amin, any, all, count_nonzero):
+    method()(_f)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _shapes(rng: np.random.Generator) -> list[Sample]:
+    x = rng.uniform(0.5, 2.0, (3, 4, 2))
+    return [
+        Sample((x,)),
+        Sample((x, 1)),
+        Sample((x, -1, True)),
+        Sample((rng.uniform(0.5, 2.0, ()),)),
+    ]
+
+
+def _several(rng: np.random.Generator) -> list[Sample]:
+    x = rng.uniform(0.5, 2.0, (3, 4, 2))
+    return [*_shapes(rng), Sample((x, (0, 2))), Sample((x, (0, 1), True))]
+
+
+def _over(f: Any) -> Any:
+    def reference(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return f(x, axis=tuple(dim) if isinstance(dim, list) else dim, keepdims=keepdim)
+
+    return reference
+
+
+_bad_dims = (
+    (lambda flow: flow.sum(flow.ones(2), 1), IndexError),
+    (lambda flow: flow.sum(flow.ones(2, 2), (0, 0)), IndexError),
+    (lambda flow: flow.sum(flow.ones(2), "x"), TypeError),
+    (lambda flow: flow.sum([1.0]), TypeError),
+)
+samples(
+    sum,
+    lambda rng: [*_several(rng), Sample((np.zeros((2, 0, 3)), 1)), Sample((np.zeros((2, 0)),))],
+    _over(np.sum),
+    errors=_bad_dims,
+)
+samples(
+    mean,
+    _several,
+    _over(np.mean),
+    errors=((lambda flow: flow.mean(flow.arange(3)), RuntimeError),),
+)
+samples(nansum, lambda rng: _several(rng)[:3], _over(np.nansum))
+samples(
+    prod,
+    lambda rng: [*_shapes(rng), Sample((np.array([[2.0, 0.0, 3.0], [0.0, 1.5, 0.0]]), 1))],
+    _over(np.prod),
+    errors=((lambda flow: flow.prod(flow.ones(2, 2), (0, 1)), TypeError),),
+)
+samples(
+    amax,
+    _several,
+    _over(np.max),
+    errors=((lambda flow: flow.amax(flow.ones(2, 0), 1), IndexError),),
+)
+samples(amin, _several, _over(np.min))
+samples(any, _several, _over(np.any), grad=False)
+samples(all, lambda rng: [*_several(rng), Sample((np.zeros((2, 0)), 1))], _over(np.all), grad=False)
+samples(
+    count_nonzero,
+    lambda rng: [Sample((np.eye(3),)), Sample((np.eye(3), 1))],
+    lambda x, dim=None: np.count_nonzero(x, axis=dim),
+    grad=False,
+)

@@ -1,0 +1,348 @@
+"""Running results along a dimension: sums, products, extremes, and differences."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType, as_dtype, bool_, int64, uint8
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import DTypeError
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dim
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.pointwise.math import exp
+from flowvm.ops.rows.cpu import scan_blocks, scan_kernels
+from flowvm.ops.rows.cpu.scan_blocks import Running
+from flowvm.ops.rows.extremes import Extremes
+from flowvm.ops.rows.parts.fold_walk import grain_of
+from flowvm.ops.rows.parts.recurrence import later, line, recurrence_back, scan_launch, split
+from flowvm.ops.shapes.fill import zeros_like
+from flowvm.ops.shapes.join import cat
+
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
+
+Array = Any
+
+
+# --- how the work is cut ------------------------------------------------------------------------
+
+ROW_SEGMENT = 1 << 16  # elements
+TILE = 512  # columns
+_rows_body = functools.cache(scan_kernels.rows_body)
+_columns_body = functools.cache(scan_kernels.columns_body)
+_extreme_rows_body = functools.cache(scan_kernels.extreme_rows_body)
+_extreme_columns_body = functools.cache(scan_kernels.extreme_columns_body)
+
+
+def _summed(dtype: DType) -> DType:
+    return dtype if dtype.is_floating_point else int64
+
+
+def _total_launch(
+    running: tuple[Running, Running], x: TensorMeta, dim: int, reverse: bool = False
+) -> Launch:
+    kind = _summed(x.dtype)
+    rule = running[kind is int64]
+    outer, n, inner = split(x, dim)
+    views = (View(kind, (x.numel,)), View(uint8 if x.dtype is bool_ else x.dtype, (x.numel,)))
+    out = (x.dense(kind),)
+    if inner == 1:
+        segments = max(1, -(-n // ROW_SEGMENT))
+        length = ROW_SEGMENT if segments > 1 else n
+        units, grain = outer * segments, grain_of(max(length, 1))
+        return Launch(
+            out,
+            _rows_body(rule),
+            views,
+            (n, length, segments, reverse),
+            units=units,
+            grain=grain,
+            scratch=8 * units if segments > 1 else 8,
+            phases=((units, grain),) if segments > 1 else (),
+        )
+    tile = max(1, min(inner, TILE))
+    return Launch(
+        out,
+        _columns_body(rule),
+        views,
+        (n, inner, tile, reverse),
+        units=outer * -(-inner // tile),
+        grain=grain_of(max(n * tile, 1)),
+        arena=8 * tile,
+    )
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
+@op(
+    "x -> out",
+    name="cumsum",
+    grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),),
+    cuda="scanning:cumsum",
+)
+def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
+    return _total_launch(scan_blocks.SUMS, x, dim, reverse)
+
+
+def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
+    need_tensor(name, "input", input)
+    d = wrap_dim(name, dim, input._meta.ndim)
+    return (input if dtype is None else input.to(as_dtype(dtype))), d
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
+    x, d = _ready("cumsum", input, dim, dtype)
+    if x._meta.ndim == 0:
+        out: Tensor = cumsum(x.reshape(1), 0).reshape(())
+        return out
+    return _cumsum(x, d, False)  # type: ignore[no-any-return]
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    x, out = c.saved
+    (dim,) = c.attrs
+    return (later(out, dim, 1) * recurrence_back(g, x, dim),)
+
+
+@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scanning:cumprod")
+def _cumprod(x: TensorMeta, dim: int) -> Launch:
+    return _total_launch(scan_blocks.PRODUCTS, x, dim)
+
+
+def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
+    x, d = _ready("cumprod", input, dim, dtype)
+    if x._meta.ndim == 0:
+        out: Tensor = cumprod(x.reshape(1), 0).reshape(())
+        return out
+    return _cumprod(x, d)  # type: ignore[no-any-return]
+
+
+def others_product(x: Tensor, dim: int) -> Tensor:
+    """For each element the product of all others along `dim`."""
+    before = later(_cumprod(x, dim), dim, 1)
+    after: Tensor = later(_cumprod(x.flip(dim), dim), dim, 1).flip(dim)
+    return before * after
+
+
+# --- extremes ---------------------------------------------------------------------------------
+
+
+def _extreme_launch(stays: Callable[[Any, Any], Any], x: TensorMeta, dim: int) -> Launch:
+    seen = uint8 if x.dtype is bool_ else x.dtype
+    outer, n, inner = split(x, dim)
+    outputs = (x.dense(), x.dense(int64))
+    views = tuple(View(dtype, (x.numel,)) for dtype in (seen, int64, seen))
+    if inner == 1:
+        body, units = _extreme_rows_body(stays), outer if n else 0
+        return Launch(outputs, body, views, (n,), units, grain_of(max(n, 1)))
+    tile = max(1, min(inner, TILE))
+    return Launch(
+        outputs,
+        _extreme_columns_body(stays),
+        views,
+        (n, inner, tile),
+        units=outer * -(-inner // tile) if n else 0,
+        grain=grain_of(max(n * tile, 1)),
+        arena=16 * tile,
+    )
+
+
+@op("x -> values, indices", name="cummax", cuda="scanning:cummax")
+def _cummax(x: TensorMeta, dim: int) -> Launch:
+    return _extreme_launch(scan_kernels.LARGEST, x, dim)
+
+
+@op("x -> values, indices", name="cummin", cuda="scanning:cummin")
+def _cummin(x: TensorMeta, dim: int) -> Launch:
+    return _extreme_launch(scan_kernels.SMALLEST, x, dim)
+
+
+def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    (indices,) = c.saved
+    return (zeros_like(g).scatter_add(c.attrs[0], indices, g),)
+
+
+_cummax_node = Recorded("cummax", _running_grad, ("x",), "indices")
+_cummin_node = Recorded("cummin", _running_grad, ("x",), "indices")
+
+
+def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> Extremes:
+    x, d = _ready(name, input, dim, None)
+    if x._meta.ndim == 0:
+        vector = _run(name, call, node, x.reshape(1), 0)
+        return Extremes(vector.values.reshape(()), vector.indices.reshape(()))
+    bare = x.detach()
+    kind = x._meta.dtype
+    if kind.reduced:
+        values, indices = call(bare.to(kind.compute), d)
+        values = values.to(kind)
+    else:
+        values, indices = call(bare, d)
+    if x._node is not None:
+        record(node, (x,), values, (d,), (indices,))
+    return Extremes(values, indices)
+
+
+def cummax(input: Tensor, dim: int) -> Extremes:
+    """The largest element so far along `dim`, and where it is (the last of equals): (values,
+    indices).
+    """
+    return _run("cummax", _cummax, _cummax_node, input, dim)
+
+
+def cummin(input: Tensor, dim: int) -> Extremes:
+    """The smallest element so far along `dim`, and where it is (the last of equals): (values,
+    indices).
+    """
+    return _run("cummin", _cummin, _cummin_node, input, dim)
+
+
+# --- logcumsumexp -----------------------------------------------------------------------------
+
+
+def _logcumsumexp_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
+    for unit in range(lo, hi):
+        at, step = line(unit, n, inner, False)
+        top, total = -np.inf, 0.0  # of exp(x - top)
+        for _ in range(n):
+            v = np.float64(x[at])
+            if v > top:
+                total = total * np.exp(top - v) + 1.0
+                top = v
+            elif v != v or top == np.inf:
+                total = total + (v if v != v else 0.0)
+            elif v > -np.inf:
+                total += np.exp(v - top)
+            out[at] = top + np.log(total) if total != 0.0 else -np.inf
+            at += step
+
+
+def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    x, out = c.saved
+    (dim,) = c.attrs
+    # A[k] = sum over i >= k of g[i] * exp(out[k] - out[i]), whose every factor is at most 1
+    decay = exp.call(later(out, dim, 0) - out)
+    return (exp.call(x - out) * recurrence_back(g, decay, dim),)
+
+
+@op(
+    "x -> out",
+    name="logcumsumexp",
+    saves="x, out",
+    grad=_logcumsumexp_grad,
+    cuda="scanning:logcumsumexp",
+)
+def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
+    return scan_launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """log(cumsum(exp(input), dim)) without overflow.  DTypeError for integers."""
+    x, d = _ready("logcumsumexp", input, dim, None)
+    if not x._meta.dtype.is_floating_point:
+        raise DTypeError(f"logcumsumexp is for floats, got {x.dtype.name}")
+    if x._meta.ndim == 0:
+        out: Tensor = logcumsumexp(x.reshape(1), 0).reshape(())
+        return out
+    return _logcumsumexp(x, d)  # type: ignore[no-any-return]
+
+
+# --- differences ------------------------------------------------------------------------------
+
+
+def diff(
+    input: Tensor,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """The `n`-th differences of neighbours along `dim`; bools: whether neighbours differ."""
+    x, d = _ready("diff", input, dim, None)
+    parts = [t for t in (prepend, x, append) if t is not None]
+    x = cat(parts, d) if len(parts) > 1 else x
+    for _ in range(n):
+        size = x._meta.shape[d]
+        if size == 0:
+            break
+        later, earlier = x.narrow(d, 1, size - 1), x.narrow(d, 0, size - 1)
+        x = later != earlier if x._meta.dtype is bool_ else later - earlier
+    return x
+
+
+for _f in (cumsum, cumprod, cummax, cummin, logcumsumexp, diff):
+    method()(_f)
+for _f in (cumsum, cumprod):
+
+    def _in_place(x: Tensor, dim: int, *, dtype: DType | None = None, f: Any = _f) -> Tensor:
+        """The in-place form: the result replaces the values of `x`."""
+        changed: Tensor = x.copy_(f(x, dim, dtype=dtype))
+        return changed
+
+    setattr(Tensor, f"{_f.__name__}_", _in_place)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def _lines(rng: np.random.Generator) -> list[Sample]:
+    x = rng.uniform(0.5, 2.0, (3, 4, 2))
+    return [Sample((x, 1)), Sample((x, -1)), Sample((rng.uniform(0.5, 2.0, (5,)), 0))]
+
+
+def _running_reference(better: Any) -> Any:
+    def reference(x: Any, dim: int) -> Any:
+        x = np.moveaxis(x, dim, 0)
+        values, places = x.copy(), np.zeros(x.shape, np.int64)
+        for k in range(1, len(x)):
+            won = better(x[k], values[k - 1])
+            values[k] = np.where(won, x[k], values[k - 1])
+            places[k] = np.where(won, k, places[k - 1])
+        return np.moveaxis(values, 0, dim), np.moveaxis(places, 0, dim)
+
+    return reference
+
+
+_lines_errors = (
+    (lambda flow: flow.cumsum(flow.ones(2), 1), IndexError),
+    (lambda flow: flow.cumsum([1.0], 0), TypeError),
+)
+samples(
+    cumsum,
+    lambda rng: [*_lines(rng), Sample((np.zeros((2, 0)), 1)), Sample((np.array(2.0), 0))],
+    lambda x, dim: np.cumsum(x, dim).reshape(x.shape),
+    errors=_lines_errors,
+)
+samples(
+    cumprod,
+    lambda rng: [*_lines(rng), Sample((np.array([2.0, 0.0, 3.0, 0.0, 1.0]), 0))],
+    np.cumprod,
+)
+samples(cummax, _lines, _running_reference(np.greater_equal))
+samples(cummin, _lines, _running_reference(np.less_equal))
+samples(
+    logcumsumexp,
+    _lines,
+    lambda x, dim: np.log(np.cumsum(np.exp(x), dim)),
+    errors=((lambda flow: flow.logcumsumexp(flow.arange(3), 0), RuntimeError),),
+)
+samples(
+    diff,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 4)),)),
+        Sample((rng.standard_normal((4, 2)),), {"dim": 0, "n": 2}),
+        Sample((rng.standard_normal((1,)),)),
+    ],
+    lambda x, n=1, dim=-1: np.diff(x, n, dim),
+)

@@ -1,0 +1,167 @@
+"""softmax, log_softmax and softmin in the stable form; the kernels are in `softmax_kernels`.
+
+The gradient is an op of its own, whose gradient is written in differentiable ops.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.rows.cpu.softmax_kernels import softmax_launch
+
+__all__ = ["log_softmax", "softmax", "softmin"]
+
+
+def axis_of(name: str, dim: Any, ndim: int) -> int:
+    """`dim` counted from the front; a 0-d tensor counts as having one dimension."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise ArgumentTypeError(f"{name}: dim must be an int, got {dim!r}")
+    reach = max(ndim, 1)
+    if not -reach <= dim < reach:
+        raise OutOfRangeError(f"{name}: dim must be in [{-reach}, {reach - 1}], got {dim}")
+    return dim % reach
+
+
+def rows_of(name: str, meta: TensorMeta, dim: Any) -> tuple[int, int, int]:
+    """(outer, n, inner) of a dense tensor: the sizes before, of and behind `dim`."""
+    axis = axis_of(name, dim, meta.ndim)
+    shape = tuple(meta.shape) or (1,)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _launch(name: str, x: TensorMeta, dim: int, operands: int) -> Launch:
+    if not x.dtype.is_floating_point:
+        raise DTypeError(
+            f"{name} needs a floating point tensor, got {x.dtype.name}; pass dtype=flow.float32"
+        )
+    return softmax_launch(x, rows_of(name, x, dim), name == "log_softmax", operands == 3)
+
+
+def _softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    g, y = c.saved
+    (dim,) = c.attrs
+    dg = _softmax_backward(v, y, dim) if c.needs[0] else None
+    if not c.needs[1]:
+        return dg, None
+    return dg, v * (g - (g * y).sum(dim, keepdim=True)) - g * (v * y).sum(dim, keepdim=True)
+
+
+def _log_softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
+    g, y = c.saved
+    (dim,) = c.attrs
+    p = y.exp()
+    return (
+        v - (p * v).sum(dim, keepdim=True) if c.needs[0] else None,
+        -(p * v * g.sum(dim, keepdim=True)) if c.needs[1] else None,
+    )
+
+
+@op(
+    "g, y -> out",
+    name="softmax_backward",
+    saves="g, y",
+    grad=_softmax_backward_grad,
+    cuda="softmax:backward",
+)
+def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
+    return _launch("softmax", y, dim, 3)
+
+
+@op(
+    "g, y -> out",
+    name="log_softmax_backward",
+    saves="g, y",
+    grad=_log_softmax_backward_grad,
+    cuda="softmax:log_backward",
+)
+def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
+    return _launch("log_softmax", y, dim, 3)
+
+
+@op(
+    "x -> out",
+    name="softmax",
+    saves="out",
+    grad=lambda c, g: (_softmax_backward(g, c.saved[0], c.attrs[0]),),
+    cuda="softmax:forward",
+)
+def _softmax(x: TensorMeta, dim: int) -> Launch:
+    return _launch("softmax", x, dim, 2)
+
+
+@op(
+    "x -> out",
+    name="log_softmax",
+    saves="out",
+    grad=lambda c, g: (_log_softmax_backward(g, c.saved[0], c.attrs[0]),),
+    cuda="softmax:log_forward",
+)
+def _log_softmax(x: TensorMeta, dim: int) -> Launch:
+    return _launch("log_softmax", x, dim, 2)
+
+
+@method()
+def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    """exp(x) / sum(exp(x)) over `dim`: positive numbers that sum to 1.
+
+    `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a
+    `dim` there is not.
+    """
+    out: Tensor = _softmax(input if dtype is None else input.to(dtype), dim)
+    return out
+
+
+@method()
+def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    """log(softmax(x)) over `dim`, computed so that neither large nor small values overflow.
+
+    `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a
+    `dim` there is not.
+    """
+    out: Tensor = _log_softmax(input if dtype is None else input.to(dtype), dim)
+    return out
+
+
+def softmin(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    """softmax(-x) over `dim`."""
+    return softmax(-input, dim, dtype)
+
+
+def _exps(x: np.ndarray[Any, Any], dim: int) -> np.ndarray[Any, Any]:
+    return np.exp(x - x.max(dim, keepdims=True)) if x.size else x
+
+
+def _softmax_reference(x: Any, dim: int) -> Any:
+    e = _exps(np.atleast_1d(x), dim)
+    return (e / e.sum(dim, keepdims=True)).reshape(np.shape(x))
+
+
+def _samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.standard_normal
+    return [
+        Sample((x((3, 4)), 1)),
+        Sample((x((2, 3, 4)), -2)),
+        Sample((x((4, 3)), 0)),
+        Sample((np.asarray(0.5), 0)),
+        Sample((x((0, 3)), 1)),
+        Sample((x((2, 0)), 1)),
+        Sample((x(5) * 20, -1)),
+    ]
+
+
+_errors = (
+    (lambda flow: flow.softmax(flow.ones(2, 3), 2), IndexError),
+    (lambda flow: flow.softmax(flow.ones(2, 3, dtype=flow.int64), 1), RuntimeError),
+)
+samples(softmax, _samples, _softmax_reference, errors=_errors)
+samples(log_softmax, _samples, lambda x, dim: np.log(_softmax_reference(x, dim)))
+samples(softmin, _samples, lambda x, dim: _softmax_reference(-x, dim))

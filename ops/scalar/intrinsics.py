@@ -1,0 +1,208 @@
+"""What kernels do to floating point numbers that Python has no word for: LLVM's own functions,
+and the bits of a number.
+
+Each is an `Intrinsic` and has a Python twin.  All vectorize.  `bits` and `from_bits`
+give and take integers of Python's kind; what is done to them in between is narrowed to 32 bits
+where the number has 32, if no bit above those can matter: adding, subtracting, shifting left,
+masking, and shifting the bits themselves right.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.dtype import dtype_named
+from flowvm.ops.scalar.half import narrowed, widened
+
+__all__ = [
+    "Number",
+    "bfloat",
+    "bits",
+    "ceil",
+    "copysign",
+    "declared",
+    "fabs",
+    "float_intrinsic",
+    "floor",
+    "fma",
+    "from_bits",
+    "half",
+    "llvm_intrinsic",
+    "rint",
+    "sqrt",
+    "trunc",
+]
+
+Number = Any  # float32 or float64, NumPy's, Numba's or Python's
+
+
+def float_intrinsic(
+    build: Callable[..., Any],
+    python: Callable[..., Any],
+    arity: int,
+    cuda: Callable[..., Any] | None = None,
+) -> Intrinsic:
+    """An intrinsic on `arity` floats of one dtype, made by `build(builder, values, bits)`.
+
+    `cuda` is such a function for CUDA kernels, where `build` is not for them.
+    """
+
+    def define() -> Any:
+        return _define_float(build, arity)
+
+    def define_cuda() -> Any:
+        return _define_float(cuda or build, arity)
+
+    return Intrinsic(python, define, define if cuda is None else define_cuda)
+
+
+def _define_float(build: Callable[..., Any], arity: int) -> Any:
+    from numba import types
+
+    def typed(kind: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return build(builder, list(values), 32 if kind == types.float32 else 64)
+
+        return kind(*([kind] * arity)), codegen
+
+    def one(typingctx: Any, x: Any) -> Any:
+        return typed(x)
+
+    def two(typingctx: Any, x: Any, y: Any) -> Any:
+        return typed(x)
+
+    def three(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+        return typed(x)
+
+    return (one, two, three)[arity - 1]
+
+
+def declared(builder: Any, name: str, values: list[Any]) -> Any:
+    """A call of the function `name`, which takes and gives numbers of one dtype."""
+    from llvmlite import ir
+    from numba.core import cgutils
+
+    kinds = [v.type for v in values]
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kinds[0], kinds), name
+    )
+    return builder.call(function, values)
+
+
+def llvm_intrinsic(
+    name: str, python: Callable[..., Any], arity: int = 1, cuda: Callable[..., Any] | None = None
+) -> Intrinsic:
+    """The function that LLVM calls llvm.<name>.f32 and .f64."""
+    return float_intrinsic(
+        lambda builder, values, bits: declared(builder, f"llvm.{name}.f{bits}", values),
+        python,
+        arity,
+        cuda,
+    )
+
+
+def _copysign_bits(builder: Any, values: list[Any], bits: int) -> Any:
+    """By integers: NVVM has no such function."""
+    from llvmlite import ir
+
+    word, sign = ir.IntType(bits), 1 << (bits - 1)
+    size, signed = (builder.bitcast(v, word) for v in values)
+    joined = builder.or_(builder.and_(size, word(sign - 1)), builder.and_(signed, word(sign)))
+    return builder.bitcast(joined, values[0].type)
+
+
+def _fma(x: Number, y: Number, z: Number) -> Number:
+    """x * y + z, rounded once: for float32 by way of float64, which is that but for rare ties."""
+    if isinstance(x, np.float32):
+        return np.float32(float(x) * float(y) + float(z))
+    from fractions import Fraction
+
+    try:
+        return type(x)(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
+    except (OverflowError, ValueError):  # an infinity or NaN, which nothing needs to round
+        return x * y + z
+
+
+fabs = llvm_intrinsic("fabs", abs)
+floor = llvm_intrinsic("floor", np.floor)
+ceil = llvm_intrinsic("ceil", np.ceil)
+trunc = llvm_intrinsic("trunc", np.trunc)
+rint = llvm_intrinsic("rint", np.rint)
+sqrt = llvm_intrinsic("sqrt", np.sqrt)
+copysign = llvm_intrinsic("copysign", np.copysign, 2, _copysign_bits)
+fma = llvm_intrinsic("fma", _fma, 3)
+
+
+def _held_as(name: str) -> Intrinsic:
+    """x as the dtype `name`, a reduced float, would hold it."""
+
+    def build(builder: Any, values: list[Any], bits: int) -> Any:
+        from llvmlite import ir
+
+        single = values[0] if bits == 32 else builder.fptrunc(values[0], ir.FloatType())
+        number = widened(builder, narrowed(builder, single, name), name)
+        return number if bits == 32 else builder.fpext(number, values[0].type)
+
+    def python(x: Number) -> Number:
+        dtype = dtype_named(name)
+        return type(x)(dtype.loaded(dtype.stored(np.array(np.float32(x))))[()])
+
+    return float_intrinsic(build, python, 1)
+
+
+half = _held_as("float16")
+bfloat = _held_as("bfloat16")
+
+
+# --- bits -------------------------------------------------------------------------------------
+
+
+def _bits_python(x: Number) -> int:
+    code = "<f<i" if isinstance(x, np.float32) else "<d<q"
+    return int(struct.unpack(code[2:], struct.pack(code[:2], float(x)))[0])
+
+
+def _define_bits() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def bits_of(typingctx: Any, x: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            narrow = x == types.float32
+            word = builder.bitcast(values[0], ir.IntType(32 if narrow else 64))
+            return builder.sext(word, ir.IntType(64)) if narrow else word
+
+        return types.int64(x), codegen
+
+    return bits_of
+
+
+def _from_bits_python(word: int, like: Number) -> Number:
+    if isinstance(like, np.float32):
+        return np.uint32(word & 0xFFFFFFFF).view(np.float32)
+    return type(like)(np.uint64(word & 0xFFFFFFFFFFFFFFFF).view(np.float64))
+
+
+def _define_from_bits() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def number_of(typingctx: Any, word: Any, like: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            value = values[0]
+            if like == types.float32:
+                value = builder.trunc(value, ir.IntType(32))
+            return builder.bitcast(value, context.get_value_type(like))
+
+        return like(types.int64, like), codegen
+
+    return number_of
+
+
+bits = Intrinsic(_bits_python, _define_bits)
+from_bits = Intrinsic(_from_bits_python, _define_from_bits)

@@ -1,0 +1,204 @@
+"""Tensors from data: from Python numbers and from NumPy.
+
+Data is copied, except by `from_numpy`, which shares memory where that is safe.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import Device, as_device
+from flowvm.dtype import (
+    DType,
+    as_dtype,
+    get_default_dtype,
+)
+from flowvm.dtype import from_numpy as dtype_of
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.shapes.fill import dtype_or, finished
+
+__all__ = [
+    "as_tensor",
+    "from_numpy",
+    "tensor",
+]
+
+# --- from data --------------------------------------------------------------------------------
+
+
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Device | str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor with a copy of `data`: numbers in nested lists or tuples, a NumPy array, or a
+    tensor.
+
+    Without `dtype`: floats take the default dtype, ints int64, bools bool; NumPy arrays and tensors
+    keep theirs. ArgumentError for ragged lists and for ints that do not fit; ArgumentTypeError for
+    what are no numbers.
+
+    >>> flow.tensor([[1.0, 2.0], [3.0, 4.0]])
+    tensor([[1., 2.],
+            [3., 4.]])
+    """
+    if isinstance(data, Tensor):
+        chosen = dtype_or(dtype, data._meta.dtype)
+        place = data._meta.device if device is None else device
+        copied: Tensor = data.detach().to(chosen, device=place, copy=True)
+        return finished(copied, requires_grad)
+    if hasattr(type(data), "__cuda_array_interface__"):
+        from flowvm.cuda.exchange import from_interface
+
+        there: Tensor = from_interface(data, copy=True).to(dtype, device=device)
+        return finished(there, requires_grad)
+    place = as_device(device)
+    array, kind = _array(data, None if dtype is None else as_dtype(dtype))
+    return finished(adopt_array(array, dtype=kind).to(device=place), requires_grad)
+
+
+def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]:
+    """`data` as a fresh C-contiguous array of what stores `dtype`, or the dtype that it means."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        kept = dtype_of(data.dtype) if dtype is None else dtype
+        return kept.stored(np.asarray(data)), kept
+    plain = _plain(data)
+    try:
+        array = np.array(plain)
+    except ValueError:
+        raise ArgumentError(
+            "tensor: the nested lists are ragged: every list at one depth must have the same length"
+        ) from None
+    if array.dtype.kind not in "biuf":
+        if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
+            raise ArgumentError("tensor: an integer does not fit int64")
+        raise ArgumentTypeError(
+            f"tensor: data must be numbers in nested lists, an array or a tensor, "
+            f"got {_example(plain)}"
+        )
+    if dtype is None:
+        dtype = _meant(array, plain)
+    if array.dtype.kind in "iu" and dtype.category == 1 and array.size:
+        limits = np.iinfo(dtype.numpy)
+        for extreme in (int(array.min()), int(array.max())):
+            if not limits.min <= extreme <= limits.max:
+                raise ArgumentError(
+                    f"tensor: {extreme} does not fit {dtype.name}, "
+                    f"which goes from {limits.min} to {limits.max}"
+                )
+    with np.errstate(over="ignore", invalid="ignore"):
+        return dtype.stored(array), dtype
+
+
+def _plain(data: Any) -> Any:
+    """`data` with the tensors in it as numbers or lists."""
+    if isinstance(data, (list, tuple)):
+        return [_plain(d) for d in data]
+    return data.tolist() if isinstance(data, Tensor) else data
+
+
+def _first(data: Any) -> Any:
+    while isinstance(data, (list, tuple)) and data:
+        data = data[0]
+    return data
+
+
+def _example(data: Any) -> str:
+    first = _first(data)
+    return f"{type(first).__name__} ({str(first)[:40]!r})"
+
+
+def _meant(array: np.ndarray[Any, Any], plain: Any) -> DType:
+    if array.dtype == np.float64 and not isinstance(_first(plain), (np.float64, np.ndarray)):
+        return get_default_dtype()
+    return dtype_of(array.dtype)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a tensor: itself if it is one of that dtype, shared memory for a NumPy array or
+    another library's CUDA array, else a copy.
+    """
+    if isinstance(data, Tensor):
+        there: Tensor = data.to(dtype, device=device)
+        return there
+    if hasattr(type(data), "__cuda_array_interface__"):
+        from flowvm.cuda.exchange import from_interface
+
+        shared: Tensor = from_interface(data).to(dtype, device=device)
+        return shared
+    if isinstance(data, np.ndarray) and (dtype is None or dtype_of(data.dtype) is as_dtype(dtype)):
+        moved: Tensor = from_numpy(data).to(device=as_device(device))
+        return moved
+    return tensor(data, dtype=dtype, device=device)
+
+
+class _Lent:
+    """An array whose memory a tensor uses: read-only until the storage is gone."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        array.flags.writeable = False
+
+    def __del__(self) -> None:
+        self.array.flags.writeable = True
+
+
+def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor on the memory of `ndarray`, without a copy where that is safe.
+
+    The VM works behind Python's back, so a shared array must not change under it: `ndarray` becomes
+    read-only until the last tensor on its memory is gone.  (Other NumPy views of that memory stay
+    writeable; leave them alone.) In-place ops on the tensor do change the array.  It is copied if
+    it is read-only already, has negative strides, is not aligned, or if two elements may share
+    memory.
+    """
+    if not isinstance(ndarray, np.ndarray):
+        raise ArgumentTypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")
+    dtype_of(ndarray.dtype.newbyteorder("="))
+    if not ndarray.dtype.isnative or not _shareable(ndarray):
+        return adopt_array(np.array(ndarray, ndarray.dtype.newbyteorder("="), order="C", copy=True))
+    # a view of exactly this class and shape, so that the owner can be an ndarray subclass
+    return adopt_array(ndarray, _Lent(ndarray))
+
+
+def _shareable(array: np.ndarray[Any, Any]) -> bool:
+    if not (array.flags.writeable and array.flags.aligned and array.size):
+        return False
+    if any(s % array.itemsize for s in array.strides):
+        return False
+    step = 0  # bytes that the dimensions so far span
+    for stride, size in sorted(zip(array.strides, array.shape, strict=True)):
+        if size != 1 and stride <= step:
+            return False
+        step += (size - 1) * stride
+    return True
+
+
+@method()
+def new_tensor(
+    x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor with a copy of `data`, of `x`'s dtype and device unless others are given."""
+    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return tensor(data, dtype=kind, device=place, requires_grad=requires_grad)
+
+
+samples(
+    as_tensor,
+    lambda rng: [Sample((rng.standard_normal((2, 3)),)), Sample((np.array(1.5),))],
+    lambda x: x,
+    errors=(
+        (lambda flow: flow.tensor([[1], [2, 3]]), ValueError),
+        (lambda flow: flow.tensor("text"), TypeError),
+        (lambda flow: flow.tensor([300], dtype=flow.uint8), ValueError),
+        (lambda flow: flow.tensor([1 << 70]), ValueError),
+        (lambda flow: flow.from_numpy([1.0]), TypeError),
+    ),
+)

@@ -1,0 +1,181 @@
+"""Evenly spaced numbers: arange, linspace, logspace."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import Device, as_device
+from flowvm.dtype import DType, float64, int64
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.launch import GRAIN, Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.shapes.fill import dtype_or, finished
+
+__all__ = [
+    "arange",
+    "linspace",
+    "logspace",
+]
+
+Array = Any
+Scalar = bool | int | float
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+def _count_body(out: Array, start: int, step: int, lo: int, hi: int) -> None:
+    y = out[lo:hi]
+    for k in range(hi - lo):
+        y[k] = start + (lo + k) * step
+
+
+@op(" -> out", name="arange", scalars="start: int, step: int")
+def _count(n: int, dtype: DType, device: Device) -> Launch:
+    return Launch((TensorMeta.of((n,), dtype, device),), _count_body, units=n, grain=GRAIN)
+
+
+def _ramp_body(
+    out: Array, middle: int, start: float, end: float, step: float, lo: int, hi: int
+) -> None:
+    last, y = len(out) - 1, out[lo:hi]
+    for k in range(hi - lo):
+        i = lo + k
+        y[k] = start + i * step if i < middle else end - (last - i) * step
+
+
+@op(" -> out", name="linspace", scalars="start: float, end: float, step: float")
+def _ramp(n: int, middle: int, dtype: DType, device: Device) -> Launch:
+    out = TensorMeta.of((n,), dtype, device)
+    return Launch((out,), _ramp_body, consts=(middle,), units=n, grain=GRAIN)
+
+
+# --- by formula -------------------------------------------------------------------------------
+
+
+def arange(
+    start: Scalar,
+    end: Scalar | None = None,
+    step: Scalar = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """The numbers from `start` (0 if only one bound is given) up to, not including, `end`, `step`
+    apart.
+
+    int64 when all are ints, else the default dtype.  ArgumentError if `step` is 0 or leads away
+    from `end`.
+    """
+    place = as_device(device)
+    if end is None:
+        start, end = 0, start
+    numbers = [_number("arange", n) for n in (start, end, step)]
+    start, end, step = numbers
+    whole = all(isinstance(n, int) for n in numbers)
+    dtype = dtype_or(dtype, int64 if whole else None)
+    if step == 0:
+        raise ArgumentError("arange: step must not be 0")
+    if not all(math.isfinite(n) for n in numbers):
+        raise ArgumentError(f"arange: bounds and step must be finite, got {start}, {end}, {step}")
+    if (end - start) * (1 if step > 0 else -1) < 0:
+        raise ArgumentError(
+            f"arange: from {start} to {end} with step {step} never arrives; "
+            f"the step's sign is wrong"
+        )
+    n = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    if not dtype.is_floating_point:
+        counted: Tensor = _count(int(n), dtype, place, int(start), int(step))
+        return counted
+    return finished(_ramped(int(n), int(n), start, end, step, dtype, place), requires_grad)
+
+
+def _number(name: str, value: Any) -> Any:
+    value = value.item() if isinstance(value, (Tensor, np.generic)) else value
+    if not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name}: expected a number, got {type(value).__name__}")
+    return int(value) if isinstance(value, bool) else value
+
+
+def _ramped(
+    n: int, middle: int, start: Any, end: Any, step: Any, dtype: DType, device: Device
+) -> Tensor:
+    compute = dtype.compute
+    out: Tensor = _ramp(n, middle, compute, device, float(start), float(end), float(step))
+    return out if dtype is compute else cast(out, dtype)
+
+
+def linspace(
+    start: Scalar,
+    end: Scalar,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` numbers from `start` to `end`, both included, evenly apart."""
+    place = as_device(device)
+    steps = _steps("linspace", steps)
+    first, last = _number("linspace", start), _number("linspace", end)
+    dtype = dtype_or(dtype)
+    step = (last - first) / (steps - 1) if steps > 1 else 0.0
+    middle = steps if steps == 1 else steps // 2
+    compute = dtype if dtype.is_floating_point else float64
+    out = _ramped(steps, middle, first, last, step, compute, place)
+    return finished(out.to(dtype), requires_grad)
+
+
+def logspace(
+    start: Scalar,
+    end: Scalar,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both in."""
+    exponents = linspace(start, end, steps, dtype=float64, device=device)
+    return finished((float(base) ** exponents).to(dtype_or(dtype)), requires_grad)
+
+
+def _steps(name: str, steps: Any) -> int:
+    if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool):
+        raise ArgumentTypeError(f"{name}: steps must be an int, got {type(steps).__name__}")
+    if steps < 0:
+        raise ArgumentError(f"{name}: steps must not be negative, got {steps}")
+    return int(steps)
+
+
+samples(
+    arange,
+    lambda rng: [Sample((5,)), Sample((1, 9, 3)), Sample((3, 0, -1)), Sample((0.0, 1.0, 0.25))],
+    np.arange,
+    grad=False,
+    errors=(
+        (lambda flow: flow.arange(0, 3, 0), ValueError),
+        (lambda flow: flow.arange(3, 0), ValueError),
+        (lambda flow: flow.linspace(0, 1, -1), ValueError),
+    ),
+)
+samples(
+    linspace,
+    lambda rng: [Sample((0, 1, 5)), Sample((2.0, -2.0, 4)), Sample((1, 2, 1)), Sample((1, 2, 0))],
+    np.linspace,
+    grad=False,
+)
+samples(
+    logspace,
+    lambda rng: [Sample((0, 2, 3)), Sample((0.0, 3.0, 4, 2.0))],
+    lambda start, end, steps, base=10.0: np.logspace(start, end, steps, base=base),
+    grad=False,
+)

@@ -1,0 +1,5 @@
+"""What training does to parameters and gradients in place.
+
+Here: optimizer steps, the accumulation of gradients, the scaling of losses. None is public:
+`optim`, `amp` and `autograd` issue them. `cuda` has the kernels.
+"""

@@ -1,0 +1,140 @@
+"""In-place reuse: what may lie where an input lay, what may not, and that nobody can tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.graph.logical.interpret import interpret
+from flowvm.graph.memory.inplace import reuse_memory, shared
+from flowvm.graph.passes.passes import optimize
+from flowvm.graph.plan.plan import compile_plan
+from tests.graph.helpers import captured
+
+
+def pairs(function, *inputs):
+    """How many buffers share the memory of another; results have the bits of those before."""
+    before = captured(function, *inputs)
+    after = reuse_memory(before)
+    plan, plain = compile_plan(after), compile_plan(before)
+    plan.memory.check()
+    assert plan.memory.nbytes <= plain.memory.nbytes
+    expected = [t.numpy() for t in interpret(before, inputs)]
+    for _ in range(3):
+        for ours, theirs in zip(plan.launch(list(inputs)), expected, strict=True):
+            np.testing.assert_array_equal(ours.numpy(), theirs)
+    return len(shared(after))
+
+
+X, Y, ROW = flow.randn(40, 50), flow.randn(40, 50), flow.randn(50)
+
+
+def test_a_chain_lies_in_one_place():
+    graph = reuse_memory(captured(lambda x: (x * 2).exp().tanh().sum(), X))
+    plan = compile_plan(graph)
+    assert len(shared(graph)) == 2
+    assert len({id(r.block) for r in plan.registers.values() if r.block is not None}) == 1
+    assert plan.memory.nbytes < 2 * X.numel() * 4
+    assert pairs(lambda x: (x * 2).exp().tanh().sum(), X) == 2
+
+
+def test_nothing_is_shared_unless_permitted():
+    graph = captured(lambda x: (x * 2).exp().tanh().sum(), X)
+    assert not shared(graph)
+    assert shared(reuse_memory(graph))
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        (lambda x, y: ((x * 2) + y).sum(), 1),
+        (lambda x, y: ((x * 2) + (y * 3)).sum(), 1),
+        (lambda x, y: ((x * 2) * (x * 2)).sum(), 1),
+        (lambda x, y: (lambda z: (z * z).sum())(x * 2), 1),
+        (lambda x, y: (lambda z: (z.exp() + z).sum())(x * 2), 1),
+        (lambda x, y: (x + 1).sum(), 0),
+        (lambda x, y: (x * 2).exp(), 0),
+        (lambda x, y: (lambda z: (z.exp().sum(), z))(x * 2), 0),
+        (lambda x, y: (lambda z: z.exp().sum() + z.sum())(x * 2), 0),
+        (lambda x, y: (lambda z: (z + z.flip(1)).sum())(x * 2), 1),
+        (lambda x, y: (lambda z: (z[:40, :40] + z[:40, :40].t()).sum())(x * 2), 0),
+        (lambda x, y: ((x * 2).t() * 3).sum(), 1),
+        (lambda x, y: ((x[0] * 2) + y).sum(), 0),
+        (lambda x, y: ((x * 2) > y).sum(), 0),
+        (lambda x, y: ((x * 2).double() * 2).sum(), 1),
+        (lambda x, y: ((x * 2)[1:] * 3).sum(), 0),
+        (lambda x, y: ((x * 2).softmax(-1) * 3).sum(), 1),
+        (lambda x, y: (lambda z: z[0].add_(z[1].exp()) + z[2] * 2)(x * 2), 0),
+    ],
+)
+def test_what_dies_elementwise_is_reused(function, count):
+    assert pairs(function, X, Y) == count
+
+
+def test_values_of_other_dtypes_of_one_size():
+    assert pairs(lambda x: ((x * 2).round() > 0).logical_not().sum(), X) == 2
+    assert pairs(lambda x: ((x * 100).int() // 3).sum(), X) <= 2
+
+
+def test_several_results_of_one_kernel_lie_where_several_inputs_lay():
+    def function(x, y):
+        a, b = x @ x.t(), y @ y.t()
+        c = (a * b).exp()
+        return (c + 1).sum(0), (c * a).sum(0)
+
+    graph = optimize(captured(function, X * 0.1, Y * 0.1))
+    fused = next(n for n in graph.nodes if "fused" in n.operator.name and len(n.outputs) == 2)
+    places = shared(graph)
+    roots = [places[o.buffer] for o in fused.outputs]
+    assert len(set(roots)) == 2
+    inputs = [X * 0.1, Y * 0.1]
+    for ours, theirs in zip(compile_plan(graph).launch(inputs), function(*inputs), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5)
+
+
+def test_streams_and_repetitions_share_nothing():
+    def nodes():
+        return reuse_memory(captured(lambda x: (x * 2).exp().sum(), X))
+
+    graph = nodes()
+    assert len(shared(graph)) == 1
+    graph.nodes[1].stream = 3
+    assert not shared(graph)
+    graph = nodes()
+    graph.nodes[0].repeat = 2
+    assert not shared(graph)
+
+
+def test_it_is_in_print_and_can_be_switched_off():
+    graph = captured(lambda x: (x * 2).exp().sum() + 0, X)
+    assert "  same %1 and then %2" in str(optimize(graph, ["fusion"]))
+    assert "  same " not in str(optimize(graph, ["fusion", "inplace"]))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs(seed):
+    rng = np.random.default_rng(seed)
+    unary = [flow.exp, flow.tanh, flow.neg, flow.abs, lambda t: t * 0.5, lambda t: t.clone()]
+
+    def function(x, y):
+        pool = [x * 2, y * 2]
+        for _ in range(14):
+            a, b = (pool[int(rng.integers(len(pool)))] for _ in range(2))
+            kind = int(rng.integers(6))
+            if kind < 2:
+                pool.append(unary[int(rng.integers(len(unary)))](a))
+            elif kind == 2:
+                pool.append((a + b).clamp(-3, 3))
+            elif kind == 3:
+                pool.append(a[:, :1] * b)
+            elif kind == 4:
+                a.clamp_(-1, 1)
+            else:
+                pool.append(flow.where(a > b, a, b.t().contiguous().t()))
+            if len(pool) > 4:
+                pool.pop(int(rng.integers(len(pool))))
+        return tuple(t.sum(0) for t in pool)
+
+    values = [flow.tensor(rng.standard_normal((3, 5)).astype(np.float32)) for _ in range(2)]
+    pairs(function, *values)

@@ -1,0 +1,337 @@
+"""Stalls that only a machine out of the ordinary has, planted: of the scheduler, and of the GIL.
+
+`test_stalls` plants the causes that any program can have (run, dep, queue, host, sync, credit,
+jit).  Here the test plays the scheduler and holds it, and another thread holds the GIL.  A stall is
+a loop of five milliseconds; order is by locks and futex words, never by sleeping.  Where the system
+may give a thread no core at the moment that counts, the stall is planted again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.profiler import profile
+from flowvm.profiler.run.placing import placed
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch import offcpu
+from flowvm.vm.watch.flight import HostWait
+from tests.profiler.analysis.test_stalls import MOST, STALL, again, lane_of, spin_here, xs
+from tests.vm.kernels import Gate, update, wait_for_gate
+from tests.vm.live import script
+
+__all__ = ["xs"]
+
+
+# --- sched --------------------------------------------------------------------------------------
+
+PLAYED = """
+    import atexit, itertools
+    from flowvm.profiler.run.collect import collect
+    from flowvm.profiler.front.profiling import Profile
+    from flowvm.vm.machine import layout as w
+    from flowvm.vm.workers import shell
+    from flowvm.vm.workers.execute import execute
+    from flowvm.vm.machine.machine import dispatch, next_ready, receive
+    from flowvm.vm.machine.stamps import see
+    from tests.profiler.analysis.test_stalls import MOST, lane_of, spin_here
+
+    # nobody starts: the test is scheduler and worker, with one clock for all, which goes on by a
+    # microsecond when somebody looks at it: the core may be taken away at any moment
+    time.monotonic_ns = itertools.count(time.monotonic_ns(), 1000).__next__
+    engine.running, engine.words[w.SCHEDULER_SLEEPS] = True, 0
+    atexit.register(setattr, engine, "running", False)
+    engine.flight.clocks = lambda: (time.monotonic_ns(),) * 2
+    engine.flight.zero = engine.flight.clocks()
+    engine.words[w.LEVEL] = 2
+    m = engine.m
+
+    def receives():
+        m[w.NOW] = time.monotonic_ns()
+        see(m)
+        assert receive(m)
+
+    def dispatches():
+        m[w.NOW] = time.monotonic_ns()
+        dispatch(m, next_ready(m))
+
+    def works():
+        execute(m, 0, int(m[w.QUE + (int(m[w.STR + w.T_DONE]) & w.SLOT_MASK)]))
+        shell.finish(m, 0)
+        shell.step(m)
+
+    def profiled():
+        run = collect(engine.flight.look(first), begun)
+        run.ended = int(run.time("ended").max())
+        return Profile(run)
+
+    x, y = tensor(), tensor()
+    first, begun = int(m[w.RECEIVED]), time.monotonic_ns()
+"""
+
+
+@pytest.mark.usefixtures("xs")  # what the script needs is compiled
+@pytest.mark.parametrize("held", ["before it dispatches", "before it hands on"])
+def test_sched(held):
+    """The scheduler is held when it has seen an instruction, or when that may start."""
+    holds = {"before it dispatches": 0, "before it hands on": 1}[held]
+    done = script(
+        PLAYED
+        + f"""
+    update(x, y, 1)
+    receives()
+    if {holds} == 0:
+        spin_here()
+    dispatches()
+    if {holds} == 1:
+        spin_here()
+    works()
+    p = profiled()
+    total = lane_of(p, 0)
+    assert total["sched"] >= MOST, total
+    assert p.waits.sched[0] >= MOST, p.run.times - begun
+    assert p.waits.dep[0] == p.waits.queue[0] == 0, p.run.times - begun
+    assert p.bound["sched"] * p.run.wall >= MOST
+    """,
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.usefixtures("xs")
+def test_a_machine_that_is_played_has_its_other_causes_too():
+    """What the scheduler is held for is no `sched` while the stream or a producer is in the way."""
+    done = script(
+        PLAYED
+        + """
+    update(x, y, 1)
+    receives()
+    dispatches()
+    update(x, y, 2)
+    receives()
+    spin_here()  # the first has not run: the second waits for it
+    works()
+    dispatches()
+    works()
+    p = profiled()
+    assert p.waits.queue[1] + p.waits.dep[1] >= MOST, p.run.times - begun
+    assert p.waits.sched[1] < MOST, p.run.times - begun
+    """,
+    )
+    assert done.stderr == ""
+
+
+# --- gil ----------------------------------------------------------------------------------------
+
+
+class Hog(threading.Thread):
+    """A thread that, when told to, calls `first` and has the GIL for five milliseconds."""
+
+    def __init__(self, first=int):
+        super().__init__(daemon=True)
+        self.first = first
+        self.told, self.may_end, self.began = threading.Lock(), threading.Lock(), False
+        self.told.acquire()
+        self.may_end.acquire()
+        self.start()
+
+    def run(self):
+        self.told.acquire()
+        self.began = True
+        self.first()
+        spin_here()
+        self.may_end.acquire()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for lock in (self.told, self.may_end):
+            if lock.locked():
+                lock.release()
+        self.join()
+
+
+@pytest.fixture
+def long_turns():
+    """Nobody has to give the GIL away before it wants to."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(10.0)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("level", [2, 3])
+@again
+def test_gil(xs, long_turns, level):
+    """Python could go on, but another thread of it runs."""
+    with Hog() as hog, profile(level) as p:
+        update(xs[0], xs[1], 1)
+        flow.vm.sync()
+        hog.told.release()
+        while not hog.began:
+            time.sleep(0)  # lets go of the GIL and wants it back
+        update(xs[0], xs[1], 1)
+    total = lane_of(p, 0)
+    assert total["gil"] >= MOST - STALL // 10, total  # it is counted from the last look
+    assert p.bound["gil"] * p.run.wall >= MOST - STALL // 10
+
+
+@again
+def test_gil_after_a_wait(xs, long_turns):
+    """A value is there, and whoever waited for it does not get the GIL."""
+    with Gate() as opened:
+        opened.open()
+        wait_for_gate(xs[0], xs[1], opened.address)  # compiled
+    xs[0].numpy()
+    over = engine._cell()[0]  # its third word: when this thread's wait was over
+
+    def until_it_is_there():
+        over[2] = 0
+        gate.open()
+        while not over[2]:
+            pass
+
+    with Gate() as gate, Hog(until_it_is_there) as hog, profile() as p:
+        wait_for_gate(xs[0], xs[1], gate.address)
+        hog.told.release()
+        xs[0].numpy()  # lets go of the GIL: the other thread has it, and opens the gate
+        update(xs[0], xs[1], 1)
+    total = lane_of(p, 0)
+    assert total["gil"] >= MOST, total
+    assert p.bound["gil"] * p.run.wall >= MOST
+
+
+@again
+def test_a_thread_that_blocks_by_itself_is_host(xs):
+    """A lock that nobody has to give back is no GIL; what the system did meanwhile may be."""
+    lock = threading.Lock()
+    lock.acquire()
+    with profile() as p:
+        update(xs[0], xs[1], 1)
+        flow.vm.sync()
+        assert not lock.acquire(timeout=20 * STALL / 1e9)  # a busy machine may wake it late
+        update(xs[0], xs[1], 1)
+    total = lane_of(p, 0)
+    assert total["gil"] < 10 * STALL
+    assert total["host"] >= 10 * STALL
+
+
+# --- what a look says ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clocks(monkeypatch):
+    """The clocks of this thread and of others, given by the test: name -> ns."""
+    given = {"wall": 10**12, "cpu": 0, "ready": 0, "others": {}}
+    monkeypatch.setattr(offcpu.time, "monotonic_ns", lambda: given["wall"])
+    monkeypatch.setattr(offcpu.time, "thread_time_ns", lambda: given["cpu"])
+    monkeypatch.setattr(offcpu, "_ready", lambda thread: given["ready"])
+    monkeypatch.setattr(offcpu, "_others", lambda own: dict(given["others"]))
+    return given
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "ready", "others", "lost"),
+    [
+        (1_000_000, 1_000_000, 0, {}, 0),  # it ran
+        (1_000_000, 200_000, 0, {}, 0),  # it slept
+        (1_000_000, 200_000, 800_000, {}, 800_000),  # there was no core
+        (1_000_000, 200_000, 0, {7: 700_000}, 700_000),  # another ran most of the time
+        (1_000_000, 200_000, 500_000, {7: 700_000}, 800_000),  # no more than it was off
+        (1_000_000, 980_000, 20_000, {7: 900_000}, 0),  # too little to look into
+        (1_000_000, 200_000, 0, {7: 1_000, 8: 900_000}, 800_000),  # a new thread
+    ],
+)
+def test_what_is_lost(clocks, wall, cpu, ready, others, lost):
+    clocks["others"] = {7: 0}
+    seen = []
+    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    found.begin()
+    began = clocks["wall"]
+    clocks.update(wall=began + wall, cpu=cpu, ready=ready, others=others or {7: 0})
+    assert found.look() == began + wall
+    assert seen == ([(began, began + wall, lost)] if lost else [])
+    found.look()
+    assert len(seen) <= 1
+
+
+def test_a_thread_that_is_over_may_have_had_it_all(clocks):
+    clocks["others"] = {7: 5}
+    seen = []
+    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    found.begin()
+    clocks["wall"] += 1_000_000
+    clocks["others"] = {}
+    found.look()
+    assert [lost for _, _, lost in seen] == [1_000_000]
+
+
+def test_a_thread_that_never_looked_has_lost_nothing(clocks):
+    clocks["others"], seen = {7: 10**9}, []
+    found = offcpu.OffCpu(lambda *loss: seen.append(loss))
+    for _ in range(3):
+        found.look()
+    assert not seen
+
+
+def wait(begun, ended, since=0):
+    return HostWait("gil" if since else "sync", begun, ended, 1, since=since)
+
+
+@pytest.mark.parametrize(
+    ("since", "lost", "issued", "expected"),
+    [
+        (100, 100, [], [(100, 200)]),  # all of the stretch
+        (100, 30, [], [(170, 200)]),
+        (100, 50, [110, 180, 190], [(130, 180)]),  # in the longest pause, up to its end
+        (100, 80, [110, 180, 190], [(110, 180), (100, 110)]),  # and in the next longest
+        (100, 40, [50, 250], [(160, 200)]),  # what was issued before or after does not matter
+    ],
+)
+def test_a_loss_lies_where_nothing_was_issued(since, lost, issued, expected):
+    found = placed([wait(200 - lost, 200, since)], np.array(issued, np.int64))
+    assert [(x.begun, x.ended) for x in found] == expected
+    assert all(x.since == 0 for x in found)
+
+
+def test_other_waits_stay_where_they_are():
+    some = [wait(5, 9), wait(20, 30)]
+    assert placed(some, np.array([6, 7], np.int64)) == some
+
+
+def test_clocks_of_threads_are_read():
+    """The real clocks: another thread of Python is seen to run, a native one is left out."""
+    with Hog() as hog:
+        before = offcpu._used(hog.native_id)
+        hog.told.release()
+        while not hog.began or offcpu._used(hog.native_id) <= before:
+            time.sleep(0)
+        names = {t.native_id: t.name for t in threading.enumerate()}
+        found = offcpu._others(threading.get_native_id())
+        assert hog.native_id in found
+        assert threading.get_native_id() not in found
+        assert not [n for n in found if names.get(n, "").startswith("flowvm-w:")]
+    assert offcpu._ready(-1) == offcpu._used(2**27) == 0  # no such threads
+
+
+def test_what_happens_elsewhere_is_read_so_seldom_that_it_costs_a_hundredth(clocks, monkeypatch):
+    """With a hundred threads it takes a millisecond."""
+
+    def slowly(own):
+        clocks["wall"] += 1_000_000
+        asked.append(clocks["wall"])
+        return {}
+
+    asked = []
+    monkeypatch.setattr(offcpu, "_others", slowly)
+    found = offcpu.OffCpu(lambda *loss: None)
+    for _ in range(1000):
+        found.look()
+        clocks["wall"] += 1_000_000
+        clocks["cpu"] = clocks["wall"]
+    assert 5 <= len(asked) <= 12

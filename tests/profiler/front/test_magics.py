@@ -1,0 +1,121 @@
+"""`%load_ext flowvm`, in IPython's own shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+import flowvm as flow
+
+pytest.importorskip("IPython")
+
+
+@pytest.fixture
+def shell():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    made = InteractiveShell.instance(colors="nocolor")
+    made.run_cell("import flowvm as flow\n%load_ext flowvm\nx = flow.ones(8, 8)")
+    yield made
+    InteractiveShell.clear_instance()
+
+
+def test_a_line_shows_what_bound_it_and_its_value(shell, capsys):
+    result = shell.run_cell("%flow (x @ x).relu().sum()")
+    assert result.success
+    text = capsys.readouterr().out
+    assert text.startswith("flow.profiler  ")
+    assert "bound by" in text
+    assert "relu" in text
+    assert "512" in text
+    assert shell.user_ns["p"].summary().instructions >= 3
+
+
+def test_a_cell_has_screens_a_file_and_the_users_names(shell, capsys, tmp_path):
+    out = tmp_path / "a.json"
+    cell = (
+        f"%%flow --graph --memory --timeline --json {out}\ny = x @ x\nz = y.relu()\nz.sum().item()"
+    )
+    assert shell.run_cell(cell).success
+    text = capsys.readouterr().out
+    for expected in ("bound by", "lanes 0=cpu", "peak ", "1 column", "512.0", "In["):
+        assert expected in text, expected
+    assert json.loads(out.read_text())["instructions"] >= 4
+    assert flow.equal(shell.user_ns["z"], flow.full((8, 8), 8.0))
+    lines = shell.user_ns["p"].run.lines
+    assert {line.rsplit(":", 1)[1] for line in lines if "In[" in line} == {"1", "2", "3"}
+
+
+def test_a_cell_that_raises_raises(shell, capsys):
+    result = shell.run_cell("%%flow\nw = x + 1\nraise LookupError('mine')")
+    assert isinstance(result.error_in_exec, LookupError)
+    assert "w" in shell.user_ns
+    assert "bound by" not in capsys.readouterr().out
+
+
+def test_a_variable_p_of_the_user_is_kept(shell):
+    shell.run_cell("p = 3")
+    shell.run_cell("%flow x + x")
+    assert shell.user_ns["p"] == 3
+
+
+def test_no_value_where_the_cell_ends_with_none(shell, capsys):
+    shell.run_cell("%%flow\nq = x + 1;")
+    shell.run_cell("%%flow\nx + 1;")
+    assert "tensor" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", ["%%flow --grph\nx", "%%flow --level 7\nx", "%flowtop soon"])
+def test_mistakes_are_one_line(shell, capsys, cell):
+    assert not shell.run_cell(cell).success
+    said = capsys.readouterr()
+    assert (said.out + said.err).startswith("UsageError: ")
+    assert (said.out + said.err).count("\n") == 1
+
+
+def test_flowtop_shows_the_screen(shell, capsys):
+    assert shell.run_cell("%flowtop 0.05").success
+    assert f"pid {os.getpid()}" in capsys.readouterr().out
+
+
+def test_a_notebook_has_one_display_that_is_updated(monkeypatch):
+    import IPython
+
+    from flowvm.profiler.front import showing
+    from flowvm.profiler.front.watcher import Watcher
+
+    class ZMQInteractiveShell:
+        pass
+
+    shown = []
+    handle = type("Handle", (), {"update": lambda self, data, raw: shown.append(data)})()
+
+    def display(data, raw, display_id):
+        assert display_id is True
+        shown.append("first")
+        return handle
+
+    monkeypatch.setattr(IPython, "get_ipython", ZMQInteractiveShell)
+    monkeypatch.setattr("IPython.display.display", display)
+    assert showing.in_notebook()
+    _, show, _, seconds = showing._renderer(0.1)
+    assert seconds == 1.0
+    view = Watcher().look()
+    show(view)
+    show(view)
+    assert shown[0] == "first"
+    assert f"pid {os.getpid()}" in shown[1]["text/plain"]
+
+
+def test_nothing_of_ipython_is_imported_for_those_who_have_none():
+    import subprocess
+
+    code = (
+        "import sys, flowvm.profiler; print([n for n in ('IPython', 'rich') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

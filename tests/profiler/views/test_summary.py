@@ -1,0 +1,168 @@
+"""The summary screen: its view model, and the text at the widths that terminals have."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler import Profile
+from flowvm.profiler.run.roof import Roofline
+from flowvm.profiler.run.run import CAUSES
+from flowvm.profiler.views.summary import Steps
+from flowvm.vm.machine import layout as w
+from tests.profiler.synthetic import of_rows, synthetic
+
+
+@pytest.fixture
+def small():
+    """Python for 2 ms, a product of 1 ms on one stream, another of 3 ms that is waited for."""
+    ms = 1_000_000
+    run = of_rows(
+        [
+            (0, w.OP_CALL, 0, 2 * ms, 2 * ms, 3 * ms),
+            (1, w.OP_CALL, 0, 2 * ms, 3 * ms, 6 * ms),
+            (2, w.TOUCH, 0, 2 * ms, 6 * ms, 6 * ms),
+        ],
+        [[(1, w.MUT)], [(2, w.MUT), (1, w.CONST)], [(2, w.CONST)]],
+        [(CAUSES.index("sync"), 2 * ms, 7 * ms)],
+        7 * ms,
+    )
+    run.names = ["relu", "matmul", "wait"]
+    run.lines = ["model.py:21", "train.py:44"]
+    run.nbytes = np.array([64_000_000, 30_000_000, 0])
+    run.flops = np.array([0, 6_000_000, 0])
+    run.info["level"] = 2
+    return Profile(run)
+
+
+def test_what_the_screen_says(small):
+    s = small.summary()
+    assert (s.instructions, s.wall, s.floor, s.level) == (3, 7_000_000, 4_000_000, 2)
+    assert [c for c, _ in s.bound] == ["run", "host", "sync"]
+    assert [round(share * 7) for _, share in s.bound] == [4, 2, 1]
+    assert [(r.name, r.count, r.path) for r in s.rows] == [
+        ("matmul", 1, 3_000_000), ("relu", 1, 1_000_000), ("wait", 1, 0)
+    ]  # fmt: skip
+    assert s.rows[0].gigabytes == 10.0
+    assert s.rows[0].gigaflops == 2.0
+    assert s.advice[0] == "model.py:21 waited for a value 1x on the path: read it less often"
+    assert "p.what_if('matmul')" in s.advice[1]
+
+
+def test_the_text(small):
+    assert small.summary().screen(100).plain() == "\n".join(
+        [
+            "flow.profiler  3 instructions · wall 7.00 ms · recorder level 2",
+            "bound by   RUN 57 %   host 29 %   sync 14 %   [observed path, sums to wall]",
+            "floor      4.00 ms if streams were unlimited (1.8x headroom) · "
+            "host on the path 2.00 ms",
+            " op      n  run ms  on path       dep·queue·sched ms  GB/s  GFLOP/s  hottest line",
+            " matmul  1    3.00    42.9%  ██▏  1.00·0.000·0.000    10.0      2.0  train.py:44",
+            " relu    1    1.00    14.3%  ▊    0.000·0.000·0.000   64.0        -  model.py:21",
+            " wait    1   0.000     0.0%       4.00·0.000·0.000       -        -  model.py:21",
+            "next  1. model.py:21 waited for a value 1x on the path: read it less often",
+            "      2. matmul is 43 %: p.what_if('matmul')",
+            '      3. p.summary("line")',
+        ]
+    )
+
+
+def test_what_the_recorder_took_is_in_the_first_line(small):
+    small.run.info["recording"] = [140_000 / 3, 0.0]
+    small.run.marks = [["step", k, k + 1, 1, k, k + 1] for k in range(3)]
+    first = [small.summary().screen(width).plain().splitlines()[0] for width in (80, 100, 160)]
+    assert first == [
+        "flow.profiler  3 instructions · wall 7.00 ms · recorder overhead 2 %",
+        "flow.profiler  3 instructions · wall 7.00 ms · 3 steps of 3.00 ms · recorder overhead 2 %",
+        "flow.profiler  3 instructions · wall 7.00 ms · 3 steps of 3.00 ms (0.000 to 3.00) · "
+        "recorder overhead 2 % at level 2",
+    ]
+
+
+def test_the_code_of_lines(small):
+    small.run.info["sources"] = {"model.py:21": "y = x.relu()", "train.py:44": "z = y @ w"}
+    text = small.summary().screen(120).plain()
+    assert re.search(r"train\.py:44 +z = y @ w", text)
+    by_line = small.summary("line").screen(100).plain()
+    assert "code" in by_line
+    assert by_line.count("train.py:44") == 1
+    assert "y = x.relu()" in by_line
+    assert by_line.endswith("p.timeline()")
+
+
+def test_one_of_a_thing_is_no_plural(small):
+    only = Profile(small.run.part(0, 1, 0, 7))
+    assert "flow.profiler  1 instruction · wall" in str(only)
+
+
+def test_shares_of_the_roofline_are_shown_where_it_is_known(small):
+    assert small.summary().roof == ()
+    small.run.info["roofline"] = Roofline("a processor", 2, 128.0, 4.0).to_dict()
+    s = small.summary()
+    assert s.roof == (0.5, 0.5, 0.0)  # 2 of 4 GFLOP/s; 64 of 128 GB/s
+    assert [r.name for r in small.summary("op", "roof").rows] == ["matmul", "relu", "wait"]
+    text = s.screen(110).plain()
+    assert "roof" in text
+    assert " 50 %  train.py:44" in text
+    assert [row["roof"] for row in s.to_dict()["rows"]] == [0.5, 0.5, 0.0]
+    small.run.info["roofline"]["gigaflops"] = 100.0
+    small.run.info["roofline"]["gigabytes"] = 1000.0
+    assert "matmul reaches 2 % of the roofline" in small.summary().advice[2]
+
+
+def test_steps_are_spans_of_that_name(small):
+    assert small.summary().steps is None
+    ms = 1_000_000
+    small.run.marks = [["step", k * ms, (k + 1) * ms, 0, k, k + 1] for k in (0, 1)]
+    small.run.marks += [["step", 6 * ms, 7 * ms, 0, 3, 3], ["other", 0, 7 * ms, 0, 0, 3]]
+    # what they issued had run at 3 and 6 ms; the last issued nothing, and was over at 7
+    assert small.summary().steps == Steps(3, 3 * ms, ms, 3 * ms)
+    assert "3 steps of 3.00 ms (1.00 to 3.00)" in small.summary().screen(100).plain()
+
+
+def test_as_html_without_a_script(small):
+    small.run.lines[0] = "<module>:1"
+    found = small._repr_html_()
+    assert found.startswith("<pre")
+    assert "<script" not in found
+    assert "&lt;module&gt;:1" in found
+    assert 'font-weight:bold">flow.profiler<' in found
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 160])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_it_fits(seed, width, unicode):
+    text = Profile(synthetic(seed)).summary().screen(width).plain(not unicode)
+    table = text.split("\n")
+    assert max(map(len, table)) <= width
+    assert "on path" in text
+    assert "run ms" in text
+    if not unicode:
+        text.encode("ascii")
+
+
+def test_rich_shows_the_same_and_plain_where_there_is_no_terminal(small):
+    plain, colour = io.StringIO(), io.StringIO()
+    Console(file=plain, width=100).print(small)
+    Console(file=colour, width=100, force_terminal=True).print(small)
+    assert plain.getvalue().rstrip("\n") == small.summary().screen(100).plain()
+    assert "\x1b[" not in plain.getvalue()
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colour.getvalue()) == plain.getvalue()
+
+
+def test_sorting_and_cutting(seed):
+    p = Profile(synthetic(seed))
+    for sort in ("run", "count", "dep", "gigabytes"):
+        values = [getattr(r, sort) for r in p.summary("op", sort).rows]
+        assert values == sorted(values, reverse=True)
+    names = [r.name for r in p.summary("op", "name").rows]
+    assert names == sorted(names)
+    with pytest.raises(ArgumentError, match="sort='size'"):
+        p.summary(sort="size")
+    with pytest.raises(ArgumentError, match="by='size'"):
+        p.summary(by="size")

@@ -1,0 +1,191 @@
+"""Ctrl-C: it works while the VM is stuck, is raised once, and loses nothing.
+
+Each test is a program of its own, whose second thread sends the signals.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.vm.live import script
+
+# `interrupted(wait)`: SIGINT once `stuck()`, while the main thread is in `wait()`
+HELPERS = """
+def interrupted(wait, stuck):
+    def send():
+        while not stuck():
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("no KeyboardInterrupt")
+    thread.join()
+
+def issued():
+    return int(repr(hot["counter"])[6:-1])
+
+def waiting():
+    before = issued()  # the wait's own record comes next
+    return lambda: engine.words[w.RECEIVED] > before
+
+def asleep():
+    return gate.is_reached and engine.words[w.ROOM_SLEEPS] != 0
+
+def usable():
+    gate.open()
+    a, b = tensor([1]), tensor([2])
+    update(a, b, 3)
+    assert a.item() == 10
+    engine.sync()
+    assert issued() == engine.words[w.RECEIVED] == engine.words[w.HEAD], "a record was lost"
+
+gate, x = Gate(), tensor([0])
+"""
+
+WAITS = {
+    "reading": "interrupted(x.item, waiting())",
+    "waiting for everything": "interrupted(engine.wait_idle, waiting())",
+    "sync": "interrupted(flowvm.vm.sync, waiting())",
+    "issuing when full": """
+        def issue():
+            while True:
+                update(y, y, 1)
+        interrupted(issue, asleep)
+    """,
+    "issuing the slow way when full": """
+        def issue():
+            while True:
+                engine.issue(engine._touch[0], (), (0,))
+        interrupted(issue, asleep)
+    """,
+    "releasing when full": """
+        tensors = [empty() for _ in range(300)]
+        def issue():
+            while tensors:
+                tensors.pop()
+                update(y, y, 1)
+                engine.release_dead()
+        engine.words[w.RUN_AHEAD] = 250
+        update(y, y, 1)
+        while engine.words[w.LIMIT] > engine.words[w.HEAD] + 250:
+            os.sched_yield()  # until the scheduler has heard of it
+        interrupted(issue, asleep)
+    """,
+    "reading when full": """
+        def issue():
+            while not leave.is_set():
+                update(y, y, 1)
+        leave, filler = threading.Event(), threading.Thread(target=issue, daemon=True)
+        filler.start()
+        while not asleep():
+            os.sched_yield()
+        interrupted(y.item, waiting())
+        leave.set()
+        gate.open()
+        filler.join()
+    """,
+    "finding room for tensors": """
+        engine.next_storage = w.STORAGES
+        hot["free"].clear()
+        interrupted(lambda: [tensor([k]) for k in range(9)], waiting())
+        engine.next_storage = 100_000
+    """,
+}
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_one_ctrl_c_ends_a_wait(how):
+    stuck = "y = tensor([0])\nupdate(y, y, 0)\ny.item()\nwait_for_gate(x, x, gate.address)\n"
+    script(HELPERS + stuck + textwrap.dedent(WAITS[how]) + "\nusable()\n")
+
+
+# The timer's signal goes where SIGINT's does, and comes at any moment, between any two bytecodes.
+STORM = (
+    HELPERS
+    + """
+import random
+HITS, rng = 300, random.Random({seed})
+one, count = tensor([1]), tensor([0])
+finished = hits = 0
+{step}  # compiles, which is not what is stormed here
+finished += 1
+open_gate(count, one, gate.address)
+count.item()
+signal.signal(signal.SIGALRM, engine_module.interrupt)
+while hits < HITS:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1e-3 * rng.random())
+        while True:
+            {step}
+            finished += 1
+    except KeyboardInterrupt:
+        hits += 1
+total = count.item()
+print(finished, total)
+"""
+)
+
+
+def test_a_storm_while_issuing_loses_nothing(seed):
+    """Every call that returned is counted, and each interrupted one at most once."""
+    step = "open_gate(count, one, gate.address)"
+    done = script(STORM.replace("{seed}", str(seed)).replace("{step}", step) + "usable()\n")
+    finished, total = map(int, done.stdout.split())
+    assert finished + 1 <= total <= finished + 1 + 300
+    assert finished > 300
+
+
+def test_a_storm_while_making_dropping_and_reading_tensors(seed):
+    step = "t = mix(one, one, hits); t2 = mix(t, t, 1); del t; (hits % 8 == 0) and t2.item()"
+    body = STORM.replace("{seed}", str(seed)).replace("{step}", step)
+    done = script(
+        body
+        + """
+        del t2
+        engine.release_dead()
+        usable()
+        live = engine.words[w.LIVE_BYTES]
+        assert live <= 64 * 600, live
+        """.replace("\n        ", "\n")
+    )
+    assert int(done.stdout.split()[0]) > 100
+
+
+def test_ctrl_c_in_a_callback_belongs_to_who_reads():
+    """The main thread gets it, wherever callbacks run; the callback goes on."""
+    script(
+        HELPERS
+        + """
+inside, leave = threading.Event(), threading.Event()
+def callback(address):
+    inside.set()
+    leave.wait()
+engine.call_back(callback, [x._ref], [w.MUT])
+inside.wait()
+interrupted(x.item, waiting())
+leave.set()
+x.item()
+usable()
+"""
+    )
+
+
+def test_a_handler_of_the_users_is_left_alone():
+    script(
+        """
+        hits = []
+        signal.signal(signal.SIGINT, lambda *a: hits.append(a))
+        x = tensor([0])
+        update(x, x, 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert x.item() == 1
+        assert len(hits) == 1
+        """
+    )

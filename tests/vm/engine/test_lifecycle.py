@@ -1,0 +1,281 @@
+"""Exit, fork and the two engines: how the VM begins, changes and ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowvm.errors import KernelError
+from flowvm.vm import sequential
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from tests.vm.kernels import USER_STATUS, fail, mix, tensor, update
+from tests.vm.live import Background, script
+
+STATUS = USER_STATUS + 2
+
+
+# --- exit ---------------------------------------------------------------------------------------
+
+
+def test_exit_finishes_what_was_issued():
+    done = script(
+        """
+        values = np.zeros(1, np.int64)
+        import flowvm.eager.reading as reading, atexit
+        x, one = reading.adopt_array(values), tensor([1])
+        stop = engine.stop
+        def then_look(seconds):
+            print(values[0])
+            return stop(seconds)
+        engine.stop = then_look
+        gate = Gate()
+        for k in range(3000):
+            open_gate(x, one, gate.address)
+        """
+    )
+    assert done.stdout == "3000\n"
+    assert done.stderr == ""
+
+
+def test_exit_does_not_wait_for_a_stuck_kernel():
+    done = script(
+        """
+        engine_module.EXIT_SECONDS = 0.3
+        gate, x = Gate(), tensor([0])
+        wait_for_gate(x, x, gate.address)
+        update(x, x, 1)
+        """
+    )
+    assert "exit did not wait for 3 unfinished instructions" in done.stderr
+
+
+def test_exit_does_not_wait_for_room_either():
+    """A ring that is full of what a stuck kernel holds up."""
+    done = script(
+        """
+        engine_module.EXIT_SECONDS = 0.3
+        gate, x = Gate(), tensor([0])
+        wait_for_gate(x, x, gate.address)
+        def fill():
+            while True:
+                update(x, x, 1)
+        threading.Thread(target=fill, daemon=True).start()
+        while not engine.words[w.ROOM_SLEEPS]:
+            os.sched_yield()
+        """,
+        run_ahead="20",
+    )
+    assert "exit did not wait" in done.stderr
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("raise ValueError", 1), ("", 0)])
+def test_the_exit_code_is_the_programs(end, code):
+    assert script(f"x = tensor()\nupdate(x, x, 1)\n{end}", check=False).returncode == code
+
+
+def test_ops_at_exit_run_after_the_threads_have_left():
+    done = script(
+        """
+        import atexit
+        def late():
+            update(x, x, 1)
+            print(x.item())
+        x = tensor([1])
+        update(x, x, 1)
+        engine.exit()
+        late()
+        """
+    )
+    assert done.stdout == "43\n"
+
+
+# --- fork ---------------------------------------------------------------------------------------
+
+FORK = """
+def forked(child):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, repr(child()).encode())
+        except BaseException as error:
+            os.write(writer, repr(error).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
+
+x, one = tensor([1]), tensor([1])
+"""
+
+
+def test_a_child_reads_and_computes_and_the_parent_goes_on():
+    script(
+        FORK
+        + """
+for k in range(2000):
+    update(x, one, 0)  # in flight when the process forks
+y = mix(one, one, 5)
+
+def child():
+    z = mix(y, y, 1)
+    for k in range(5000):
+        update(one, y, k)
+    engine.sync()
+    return int(x.item() == expected), y.item(), z.item(), len(engine.threads) > 3
+
+value = 1
+for k in range(2000):
+    value = (5 * value + 1 + 2**63) % 2**64 - 2**63
+expected = value
+assert forked(child) == "(1, 7, 15, True)", forked(child)
+assert one.item() == 1, "the child's memory is its own"
+update(x, one, 0)
+assert x.item() == (5 * expected + 1 + 2**63) % 2**64 - 2**63
+assert forked(lambda: forked(lambda: mix(one, one, 0).item())) == "'2'"
+"""
+    )
+
+
+def test_a_fork_before_anything_ran():
+    script(FORK + "assert forked(lambda: mix(one, one, 5).item()) == '7'\nassert one.item() == 1")
+
+
+def test_a_child_of_a_busy_parent_gets_a_clear_error():
+    script(
+        FORK
+        + """
+wait_idle = engine.wait_idle
+engine.wait_idle = lambda seconds=None: seconds != 60.0 and wait_idle(seconds)
+update(x, one, 0)
+said = forked(lambda: x.item())
+assert "VMError" in said and "forked while its parent's VM was busy" in said, said
+assert x.item() == 6
+"""
+    )
+
+
+def test_a_pool_of_forked_workers():
+    done = script(
+        """
+        import multiprocessing
+        x = tensor([3])
+        update(x, x, 1)
+        def work(k):
+            return (mix(x, x, k)).item()
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            print(pool.map(work, range(6)))
+        print(x.item())
+        """
+    )
+    assert done.stdout == "[38, 39, 40, 41, 42, 43]\n19\n"
+
+
+# --- the sequential engine ----------------------------------------------------------------------
+
+
+def test_errors_are_raised_at_the_call():
+    x = tensor()
+    with sequential():
+        with pytest.raises(KernelError, match=f"status {STATUS}"):
+            fail(x, x, STATUS)
+        y = tensor([1])
+        update(y, y, 1)  # and the engine goes on
+        assert y.item() == 7
+        with pytest.raises(KernelError):
+            x.numpy()
+
+
+def test_instructions_run_at_once_on_the_calling_thread():
+    values = tensor([1])
+    with sequential():
+        assert not engine.running
+        for k in range(600):
+            update(values, values, k)
+            assert engine.words[w.HEAD] == engine.words[w.RECEIVED]
+        called = []
+        import threading
+
+        engine.call_back(
+            lambda a: called.append(threading.current_thread()), [values._ref], [w.CONST]
+        )
+        assert called == [threading.current_thread()]
+        assert engine.wait_idle()
+
+
+def test_nested_and_left_by_an_exception():
+    x = tensor([1])
+    with pytest.raises(ZeroDivisionError), sequential():  # noqa: PT012
+        with sequential():
+            update(x, x, 0)
+        assert engine.sequential == 1
+        update(x, x, 0)
+        assert not engine.running
+        raise ZeroDivisionError
+    assert engine.sequential == 0
+    update(x, x, 0)
+    assert engine.running
+    assert x.item() == 216
+
+
+def test_back_and_forth_with_tensors_alive():
+    x = tensor([1])
+    for _ in range(5):
+        update(x, x, 0)
+        with sequential():
+            y = mix(x, x, 0)
+            update(x, y, 0)
+        update(x, y, 0)
+        del y
+        x.numpy()[0] %= 97
+    value = 1
+    for _ in range(5):
+        value *= 6
+        y = 2 * value
+        value = 5 * (5 * value + y) + y
+    assert x.item() == value
+
+
+def test_a_callbacks_exception_is_raised_at_its_call():
+    x, error = tensor(), LookupError("mine")
+
+    def callback(address):
+        raise error
+
+    with sequential():
+        with pytest.raises(LookupError) as info:
+            engine.call_back(callback, [x._ref], [w.MUT])
+        assert info.value is error
+        with pytest.raises(LookupError):
+            x.numpy()
+
+
+def test_other_threads_issue_while_the_engine_is_sequential():
+    def work(k):
+        x = tensor([k])
+        for _ in range(200):
+            update(x, x, 0)
+        return x.item()
+
+    with sequential():
+        results = [t.result() for t in [Background(work, k) for k in range(4)]]
+    assert results == [work(k) for k in range(4)]
+
+
+@pytest.mark.parametrize("how", [{"engine": "sequential"}, {"sync": "1"}], ids=["engine", "sync"])
+def test_a_process_that_is_sequential_from_the_start(how):
+    done = script(
+        """
+        x = tensor([1])
+        try:
+            fail(x, x, 9001)
+        except flowvm.errors.KernelError as error:
+            print("at the call", len(error.__notes__))
+        y = mix(tensor([1]), tensor([2]), 3)
+        print(y.item(), engine.running, len(engine.threads))
+        """,
+        **how,
+    )
+    assert done.stdout == "at the call 1\n4 False 0\n"

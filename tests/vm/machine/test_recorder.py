@@ -1,0 +1,344 @@
+"""The flight recorder: what it keeps, what it says it has lost, and that it is true."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.eager.interpreter import use_stream
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lines import short_position
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.watch.flight import TIMES
+from flowvm.vm.watch.trace import record
+from tests.vm.kernels import Gate, alone, mix, tensor, update, wait_for_gate
+from tests.vm.live import Background, script, streams, until, word
+
+ISSUED, RECEIVED, READY, DISPATCHED, STARTED, ENDED, RELEASED = range(len(TIMES))
+CLOCKS = 5000  # ns by which the recorder's clock and Python's may differ
+
+
+@pytest.fixture(autouse=True)
+def _alone():
+    with alone():
+        yield
+
+
+@pytest.fixture(params=[1, 2])
+def level(request):
+    with engine.flight.at_least(request.param):
+        engine.words[w.LEVEL] = request.param
+        yield request.param
+
+
+def now():
+    engine.wait_idle()
+    return word(w.RECEIVED)
+
+
+def look(since):
+    engine.wait_idle()
+    return engine.flight.look(since)
+
+
+def kinds(seen):
+    return engine.m[w.ENT + seen.entry * w.ENTRY_WORDS + w.E_KIND]
+
+
+def work(rng, numbers, length):
+    t = [tensor() for _ in range(4)]
+    for _ in range(length):
+        x, y, z = rng.integers(0, 4, 3)
+        with use_stream(numbers[rng.integers(0, len(numbers))]):
+            if rng.random() < 0.5:
+                t[z] = mix(t[x], t[y], 1)
+            else:
+                update(t[x], t[y], 2)
+    return t
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_instruction_has_its_times_in_order(level, count, rng):
+    since, begun = now(), time.monotonic_ns()
+    kept = work(rng, streams(count), 500)
+    seen = look(since)
+    over = time.monotonic_ns()
+    assert len(kept) == 4
+    assert seen.seq.tolist() == list(range(since, since + len(seen.seq)))
+    assert (np.diff(seen.times, axis=1) >= 0).all()
+    assert (seen.times[:, ISSUED] >= begun - CLOCKS).all()
+    assert (seen.times[:, RELEASED] <= over + CLOCKS).all()
+    assert (seen.status == 0).all()
+    assert set(seen.stream) == set(streams(count))
+
+
+def test_instructions_of_a_stream_do_not_overlap(level, rng):
+    since = now()
+    work(rng, streams(2), 500)
+    seen = look(since)
+    for stream in streams(2):
+        mine = (seen.stream == stream) & (kinds(seen) == w.OP_CALL)
+        times = seen.times[mine]
+        times = times[np.argsort(times[:, STARTED], kind="stable")]
+        assert len(times) > 50
+        assert (times[1:, STARTED] >= times[:-1, ENDED]).all()
+
+
+def test_an_edge_is_there_though_its_producer_had_finished_long_before(level):
+    x, y = tensor(), tensor()
+    since = now()
+    update(x, y, 1)
+    x.numpy()
+    update(y, x, 1)
+    seen = look(since)
+    owner = np.repeat(np.arange(len(seen.seq)), np.diff(seen.offsets))
+    edges = connect(
+        owner, tensors_of(owner, seen.storage, kinds(seen) == w.RELEASE), seen.access & 3 != 0
+    )
+    calls = np.flatnonzero(kinds(seen) == w.OP_CALL)
+    assert (calls[0], calls[1]) in set(zip(edges.source, edges.target, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 3, 14, 15, 16, 24])
+def test_operands_are_all_there(level, count):
+    """A ReleaseTensor has up to 24, of which 15 fit into a record."""
+    since, ids = now(), [engine.new_storage() for _ in range(count)]
+    engine.publish(engine._release[count], ids, (), None, 0)
+    seen = look(since)
+    (i,) = np.flatnonzero(kinds(seen) == w.RELEASE)
+    mine = slice(seen.offsets[i], seen.offsets[i + 1])
+    assert seen.storage[mine].tolist() == ids
+    assert set(seen.access[mine]) == {w.MUT}
+
+
+def test_operands_out_of_line_and_their_accesses_are_there(level):
+    m = flow.nn.Linear(4, 4)
+    graph = flow.compile(lambda x: m(x))
+    x = flow.ones(2, 4)
+    graph(x)
+    since = now()
+    out = graph(x)
+    seen = look(since)
+    (i,) = np.flatnonzero(kinds(seen) == w.LAUNCH)
+    found = dict(
+        zip(
+            seen.storage[seen.offsets[i] : seen.offsets[i + 1]].tolist(),
+            seen.access[seen.offsets[i] : seen.offsets[i + 1]].tolist(),
+            strict=True,
+        )
+    )
+    expected = {t._ref & w.STORAGE_MASK: w.CONST for t in (x, m.weight, m.bias)}
+    assert found == expected | {out._ref & w.STORAGE_MASK: w.MUT | w.ALLOCATE}
+
+
+def test_operands_that_were_overwritten_are_missing_and_said_to_be(level):
+    since, ids = now(), [engine.new_storage() for _ in range(20)]
+    engine.publish(engine._release[20], ids, (), None, 0)
+    engine.wait_idle()
+    engine.words[w.SPILLED] += w.SPILLS  # as if others had come since
+    seen = look(since)
+    (i,) = np.flatnonzero(kinds(seen) == w.RELEASE)
+    assert seen.bare[i]
+    assert seen.offsets[i] == seen.offsets[i + 1]
+    assert seen.bare.sum() == 1
+
+
+def test_tasks_of_a_graph_are_recorded_from_level_2_on(level):
+    m = flow.nn.Sequential(flow.nn.Linear(4, 4), flow.nn.Softmax(-1), flow.nn.Linear(4, 4))
+    graph = flow.compile(lambda x: m(x))
+    x = flow.ones(2, 4)
+    graph(x)
+    since = now()
+    graph(x)
+    graph(x)
+    seen = look(since)
+    launches = np.flatnonzero(kinds(seen) == w.LAUNCH)
+    assert len(launches) == 2
+    if level == 1:
+        assert not len(seen.tasks)
+        return
+    for i in launches:
+        rows = seen.tasks[seen.tasks[:, 0] == seen.seq[i]]
+        assert rows[:, 1].tolist() == [0, 1, 2]
+        assert (rows[:, 2] == 0).all()
+        assert (rows[1:, 4] >= rows[:-1, 5]).all()
+        assert rows[0, 4] >= seen.times[i, STARTED]
+        assert rows[-1, 5] <= seen.times[i, ENDED]
+
+
+def test_lines_outlive_the_short_list_that_issuing_keeps():
+    x, y = tensor(), tensor()
+    since = now()
+    for _ in range(3 * w.CAPACITY // 2):
+        update(x, y, 1)
+        update(y, x, 2)
+    seen = look(since)
+    names = [short_position(c, n) for c, n in zip(seen.codes, seen.lasts, strict=True)]
+    calls = [names[i] for i in np.flatnonzero(kinds(seen) == w.OP_CALL)]
+    first, second = calls[:2]
+    assert first != second
+    assert first.startswith("test_recorder.py:")
+    assert calls == [first, second] * (3 * w.CAPACITY // 2)
+
+
+def test_what_was_overwritten_is_counted():
+    x, y = tensor(), tensor()
+    since = now()
+    for _ in range(w.RECORDS + 500):
+        update(x, y, 1)
+    seen = look(since)
+    received = word(w.RECEIVED)
+    assert seen.overwritten == received - since - w.RECORDS
+    assert seen.seq.tolist() == list(range(received - w.RECORDS, received))
+    with record() as found:
+        update(x, y, 1)
+    assert found.dropped == 0
+
+
+def test_nothing_is_recorded_at_level_0():
+    x, y = tensor(), tensor()
+    engine.flight.set_level(0)
+    try:
+        since = now()
+        update(x, y, 1)
+        waits = len(engine.flight.waits)
+        x.numpy()
+        assert len(look(since).seq) == 0
+        assert len(engine.flight.waits) == waits
+        engine.flight.set_level(1)
+        after = now()
+        update(x, y, 1)
+        assert look(since).seq.min() >= after - 1  # a wait of this test's own may be in between
+    finally:
+        engine.flight.set_level(1)
+
+
+def test_the_stacks_of_level_3():
+    x, y = tensor(), tensor()
+
+    def outer():
+        inner()
+
+    def inner():
+        update(x, y, 1)
+
+    with engine.flight.at_least(3):
+        since = now()
+        outer()
+        seen = look(since)
+    (i,) = np.flatnonzero(kinds(seen) == w.OP_CALL)
+    names = [code.co_name for code, _ in seen.stacks[int(seen.seq[i])]]
+    assert names[:3] == ["inner", "outer", "test_the_stacks_of_level_3"]
+
+
+def test_what_is_lively_is_seen_as_far_as_it_has_come():
+    x, y = tensor([1]), tensor([2])
+    side = streams(2)[1]
+    with Gate() as gate:
+        since = now()
+        wait_for_gate(x, x, gate.address)
+        with use_stream(side):
+            update(y, x, 1)
+        until(lambda: gate.is_reached, "the kernel waits")
+        until(lambda: word(w.RECEIVED) >= since + 2, "both are received")
+        seen = engine.flight.look(since)
+        running, waiting = seen.times[:2]
+        assert running[DISPATCHED] > 0
+        assert running[ENDED] == running[RELEASED] == 0
+        assert waiting[RECEIVED] > 0
+        assert waiting[READY] == waiting[DISPATCHED] == waiting[RELEASED] == 0
+    assert (look(since).times[:2] > 0).all()
+
+
+def test_looking_while_others_issue_is_consistent():
+    """Records are overwritten while they are copied; a torn one would show in its times."""
+    stop = []
+
+    def issue():
+        x, y = tensor(), tensor()
+        while not stop:
+            for _ in range(100):
+                update(x, y, 1)
+        return x.numpy() is not None
+
+    issuing = Background(issue)
+    try:
+        for _ in range(30):
+            seen = engine.flight.look()
+            assert (np.diff(seen.seq) > 0).all()
+            done = seen.times[:, RELEASED] > 0
+            assert (np.diff(seen.times[done], axis=1) >= 0).all()
+    finally:
+        stop.append(True)
+    assert issuing.result()
+
+
+def test_waits_of_issuing_threads():
+    x, y = tensor(), tensor()
+    update(x, y, 1)
+    begun = time.monotonic_ns()
+    x.numpy()
+    wait = next(wait for wait in list(engine.flight.waits) if wait.begun >= begun)
+    assert wait.cause == "sync"
+    assert begun <= wait.begun <= wait.ended <= time.monotonic_ns()
+    assert wait.seq < word(w.RECEIVED)
+
+
+def test_the_sequential_engine_is_recorded_too(rng):
+    with engine.run_sequentially():
+        since = word(w.RECEIVED)
+        work(rng, [0], 50)
+        seen = engine.flight.look(since)
+    assert (np.diff(seen.times, axis=1) >= 0).all()
+    assert (seen.times[1:, STARTED] >= seen.times[:-1, ENDED]).all()
+
+
+def test_a_fork_goes_on_recording():
+    done = script(
+        """
+        from flowvm.vm.watch.trace import record
+        x, y = tensor(), tensor()
+        for _ in range(300):
+            update(x, y, 1)
+        child = os.fork()
+        with record() as found:
+            for _ in range(300):
+                update(x, y, 1)
+        names = [i.name for i in found]
+        assert names.count("update") == 300, names
+        assert len(found.edges) >= 299
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        else:
+            os._exit(0)
+        """
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("waiter", ["_barrier, ()", "_touch[1], [x._ref]"])
+def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
+    done = script(
+        f"""
+        import atexit
+        from flowvm.vm.workers import shell
+        engine.running, engine.words[w.SCHEDULER_SLEEPS] = True, 0  # the test is the scheduler
+        atexit.register(setattr, engine, "running", False)
+        engine.words[w.LEVEL] = 1
+        x, cell, woken = tensor(), np.zeros(3, np.int64), []
+
+        def wake(word, at):
+            assert cell[0] == 1
+            woken.append((engine.flight.look(seq).times > 0).all() and engine.m[w.HEAD] > seq)
+
+        shell.wake = wake
+        seq = engine.issue(engine.{waiter}, (cell.ctypes.data,), None)
+        shell.step(engine.m)
+        assert woken == [True]
+        """
+    )
+    assert done.stderr == ""

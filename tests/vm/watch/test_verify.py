@@ -1,0 +1,213 @@
+"""The schedule verifier: it passes real runs, and catches what was planted."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+
+import pytest
+
+from flowvm.eager.interpreter import use_stream
+from flowvm.errors import ScheduleError
+from flowvm.vm import dump
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.machine import machine
+from flowvm.vm.watch.trace import Edge, Trace, Traced, TracedOperand, record, trace
+from flowvm.vm.watch.verify import verify
+from tests.vm.kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wait_for_gate
+from tests.vm.live import streams
+
+CONST, MUT = w.Access.CONST, w.Access.MUT
+CLOCKS = 2000  # ns by which the recorder's clock and Python's may differ
+
+
+def work(rng, numbers, length=200):
+    """Random conflicting work on several streams, callbacks and releases included."""
+    t = [tensor() for _ in range(5)]
+    for _ in range(length):
+        x, y, z = (rng.randrange(5) for _ in range(3))
+        with use_stream(rng.choice(numbers)):
+            what = rng.random()
+            if what < 0.4:
+                t[z] = mix(t[x], t[y], 1)
+            elif what < 0.8:
+                update(t[x], t[y], 2)
+            elif what < 0.9:
+                update_in_chunks(t[x], t[y], 3)
+            else:
+                engine.call_back(lambda *a: None, [t[x]._ref, t[y]._ref], [w.MUT, w.CONST])
+    return t
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_real_runs_pass(count, seed):
+    found = trace(work, random.Random(seed), streams(count))
+    checked = verify(found)
+    assert checked.pairs > 200
+    assert {ins.stream for ins in found} >= set(streams(count)) | {1}
+    assert found.dropped == 0
+
+
+def test_a_sequential_run_passes(seed):
+    with engine.run_sequentially():
+        found = trace(work, random.Random(seed), [0])
+    assert verify(found).pairs > 200
+    assert all(a.ended <= b.started for a, b in zip(found, list(found)[1:], strict=False))
+
+
+def test_the_traces_edges_hold_in_its_times(seed):
+    found = trace(work, random.Random(seed), streams(3))
+    assert len(found.edges) > 100
+    for e in found.edges:
+        assert found.instructions[e.source].ended <= found.instructions[e.target].started, e
+
+
+def test_a_callback_ends_when_its_function_has_returned():
+    x, times = tensor(), []
+    with record() as found:
+        engine.call_back(lambda a: times.append(time.monotonic_ns()), [x._ref], [w.MUT])
+        update(x, x, 1)
+    callback = next(i for i in found if i.kind == w.Kind.CALLBACK)
+    assert callback.started <= times[0] + CLOCKS
+    assert times[0] <= callback.ended + CLOCKS
+    assert verify(found).pairs >= 1
+
+
+def test_what_a_trace_says_of_an_instruction():
+    x, y = tensor(), tensor()
+    with record() as found:
+        z = mix(x, y, 1)
+        update(x, z, 1)
+    first, second = (i for i in found if i.kind == w.Kind.OP_CALL)
+    assert [o.access for o in first.operands] == [MUT, CONST, CONST]
+    assert [o.name for o in second.operands] == ["x", "y"]
+    assert first.name == "mix"
+    assert first.where.startswith("test_verify.py:")
+    hazards = {(e.source, e.target): e.hazard for e in found.edges}
+    assert hazards[0, 1] == "WAR" or (0, 1) in hazards
+    assert str(found).count("\n") == len(found)
+
+
+def test_traces_nest():
+    with record() as outer:
+        update(tensor(), tensor(), 1)
+        with record() as inner:
+            update(tensor(), tensor(), 1)
+    assert [i.name for i in inner if i.name == "update"] == ["update"]
+    assert [i.name for i in outer if i.name == "update"] == ["update", "update"]
+
+
+# --- planted violations -------------------------------------------------------------------------
+
+
+def traced(seq, started, ended, *operands):
+    """A made-up instruction; `operands` are (tensor, access)."""
+    accesses = tuple(TracedOperand(t, access, "", "") for t, access in operands)
+    return Traced(seq, f"op{seq}", w.Kind.OP_CALL, 0, accesses, started, ended, 0, "")
+
+
+def check(*instructions):
+    return verify(Trace(list(instructions)))
+
+
+PAIRS = {"RAW": (MUT, CONST), "WAR": (CONST, MUT), "WAW": (MUT, MUT)}
+
+
+@pytest.mark.parametrize("hazard", PAIRS)
+def test_swapped_and_overlapping_times_are_caught(hazard):
+    a, b = PAIRS[hazard]
+    assert check(traced(0, 0, 1, (5, a)), traced(1, 2, 3, (5, b))).pairs == 1
+    for times in ((2, 3, 0, 1), (0, 2, 1, 3), (1, 2, 0, 3), (0, 3, 1, 2)):
+        with pytest.raises(ScheduleError, match=r"#0 op0 and #1 op1 overlap on tensor t5"):
+            check(traced(0, *times[:2], (5, a)), traced(1, *times[2:], (5, b)))
+
+
+def test_readers_may_overlap_and_so_may_strangers():
+    assert check(traced(0, 0, 3, (5, CONST)), traced(1, 1, 2, (5, CONST))).pairs == 0
+    assert check(traced(0, 0, 3, (5, MUT)), traced(1, 1, 2, (6, MUT))).pairs == 0
+
+
+def test_a_reader_behind_a_later_writer_is_caught():
+    """w r w, where the read runs after the second write: RAW holds, WAR does not."""
+    with pytest.raises(ScheduleError, match="1 of 3 "):
+        check(
+            traced(0, 0, 1, (5, MUT)),
+            traced(1, 4, 5, (5, CONST)),
+            traced(2, 2, 3, (5, MUT)),
+        )
+
+
+def test_one_instruction_may_read_what_it_writes():
+    both = ((5, MUT), (5, CONST))
+    assert check(traced(0, 0, 1, *both), traced(1, 2, 3, *both)).pairs == 1
+
+
+def test_times_swapped_in_a_real_trace_are_caught(seed):
+    found = trace(work, random.Random(seed), [0], 40)
+    verify(found)
+    edge = next(e for e in found.edges if found.instructions[e.source].kind == w.Kind.OP_CALL)
+    a, b = found.instructions[edge.source], found.instructions[edge.target]
+    found.instructions[edge.source] = dataclasses.replace(a, started=b.started, ended=b.ended)
+    found.instructions[edge.target] = dataclasses.replace(b, started=a.started, ended=a.ended)
+    with pytest.raises(ScheduleError):
+        verify(found)
+
+
+# --- violations that really happen --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hazard", "mutant"), [("RAW", machine.RAW), ("WAR", machine.WAR), ("WAW", machine.WAW)]
+)
+def test_a_machine_that_forgets_a_hazard_is_caught(hazard, mutant):
+    """The first instruction waits for the second, which can only be because the order is broken."""
+    first, second = streams(3)[1:]
+    shared, other, third = tensor(), tensor(), tensor()
+    operands = {
+        "RAW": [(shared, other), (third, shared)],
+        "WAR": [(other, shared), (shared, third)],
+        "WAW": [(shared, other), (shared, third)],
+    }[hazard]
+    engine.words[w.MUTANT] = mutant
+    gate = Gate()
+    with record() as found:
+        with use_stream(first):
+            wait_for_gate(*operands[0], gate.address)
+        with use_stream(second):
+            open_gate(*operands[1], gate.address)
+    engine.words[w.MUTANT] = 0
+    with pytest.raises(ScheduleError, match=r"wait_for_gate and #\d+ open_gate overlap"):
+        verify(found)
+    assert [e for e in found.edges if e.hazard == hazard] == [
+        Edge(0, 1, hazard, 0 if hazard != "WAR" else 1)
+    ]
+
+
+def test_a_machine_that_forgets_nothing_keeps_the_second_waiting():
+    """The same program on the real machine: the second is received and does not run."""
+    first, second = streams(3)[1:]
+    x, later = tensor(), tensor()
+    with record() as found, Gate() as gate:
+        with use_stream(first):
+            wait_for_gate(x, tensor(), gate.address)
+        with use_stream(second):
+            update(tensor(), x, 1)
+            update(later, later, 1)  # in the second's stream, and free to go
+            later.numpy()
+        stuck = [line for line in dump().splitlines() if "update" in line]
+        assert len(stuck) == 1
+        assert "pending" in stuck[0]
+    assert verify(found).pairs >= 1
+
+
+def test_a_barrier_that_does_not_wait_is_caught():
+    x = tensor()
+    with Gate() as gate:
+        wait_for_gate(x, tensor(), gate.address)
+        assert not engine.wait_idle(0.2)
+        engine.words[w.MUTANT] = machine.BARRIER_ORDER
+        assert engine.wait_idle(200)
+        engine.words[w.MUTANT] = 0
+        assert not gate.words[0]

@@ -1,0 +1,304 @@
+"""The thread that watches: the chain when nothing moves, SIGUSR1, and who is shown what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.eager.interpreter import use_stream
+from flowvm.errors import VMError
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine import layout as w
+from flowvm.vm.watch import window
+from flowvm.vm.watch.lively import Lively, Waited, chain, chain_text, pending
+from flowvm.vm.watch.watchdog import Watch
+from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
+from tests.vm.live import script, streams, until
+
+
+def test_pending_says_which_operand_of_which_instruction_is_waited_for():
+    x, y = tensor([1]), tensor([2])
+    side = streams(2)[1]
+    with Gate() as gate:
+        with use_stream(side):
+            wait_for_gate(x, x, gate.address)
+        update(y, x, 1)  # writes y, reads x
+        mix(y, y, 1)
+        update(x, y, 1)  # writes x, which #1 reads and the gate's kernel writes
+        until(lambda: gate.is_reached and len(pending(engine)) >= 4, "all are received")
+        first, second, third, fourth = flow.vm.pending()[:4]
+    assert first.state == "running"
+    assert first.stream == engine.stream_name(side)
+    assert "test_watchdog.py:" in first.line
+    assert second.waits == (Waited(first.seq, 1, "const", "RAW"),)
+    assert third.waits == (Waited(second.seq, 1, "const", "RAW"),)
+    assert Waited(first.seq, 0, "mut", "WAW") in fourth.waits
+    assert Waited(second.seq, 0, "mut", "WAR") in fourth.waits
+    assert "operand 1, const, RAW" in repr(second)
+    engine.wait_idle()
+    assert flow.vm.pending() == []
+
+
+def test_what_is_queued_is_behind_what_runs():
+    x, y = tensor([1]), tensor([2])
+    with Gate() as gate:
+        wait_for_gate(x, x, gate.address)
+        update(y, y, 1)  # has nothing to do with it but the stream
+        until(lambda: gate.is_reached and len(pending(engine)) == 2, "both are received")
+        until(lambda: pending(engine)[1].state == "dispatched", "it is in the queue")
+        first, second = pending(engine)
+        until(lambda: pending(engine)[0].seconds > 0, "its start is known")
+    assert second.behind == first.seq
+    assert second.reason() == f"in the queue of cpu behind #{first.seq}"
+    assert not second.waits
+
+
+def row(seq, name="add", waits=(), behind=-1, state="pending"):
+    waited = tuple(Waited(s, 0, "const", "RAW") for s in waits)
+    return Lively(seq, name, state, "cpu", "a.py:1", waited, behind)
+
+
+def test_a_chain_goes_from_the_reader_to_what_runs():
+    found = [row(1, state="running"), row(2, behind=1), row(3), row(4, waits=(2, 3)),
+             row(5, waits=(4,)), row(6, "wait", waits=(4,)), row(7)]  # fmt: skip
+    assert [x.seq for x in chain(found)] == [6, 4, 3]
+    found[2] = row(3, waits=(1,))
+    assert [x.seq for x in chain(found)] == [6, 4, 3, 1]
+    assert [x.seq for x in chain(found[:5])] == [5, 4, 3, 1]
+    assert chain([]) == []
+    assert chain_text([]) == ""
+    # what a busy VM shows may be torn: a circle ends, and so does a long chain
+    assert [x.seq for x in chain([row(1, waits=(2,)), row(2, waits=(1,))])] == [2, 1]
+    long = [row(k, waits=(k - 1,)) for k in range(1, 100)]
+    assert len(chain(long)) == 32
+    assert "99 instructions are lively" in chain_text(long)
+
+
+def test_the_watchdog_speaks_although_python_waits_for_nothing_of_the_vm():
+    done = script(
+        """
+        said = threading.Event()
+        class Err:
+            def write(self, text):
+                sys.__stderr__.write(text)
+                if "no progress" in text:
+                    said.set()
+            def flush(self):
+                pass
+        sys.stderr = Err()
+        gate, x, y = Gate(), tensor([1]), tensor([2])
+        wait_for_gate(x, x, gate.address)
+        update(y, x, 1)
+        said.wait()                     # the main thread is in no wait of the VM's
+        gate.open()
+        print(y.item())
+        """,
+        watchdog="0.3",
+    )
+    assert done.stdout == "13\n"
+    assert done.stderr.count("no progress for 0.3 s") == 1
+    assert "in the queue of cpu behind #0" in done.stderr
+    assert "running on cpu for" in done.stderr
+
+
+def test_a_stuck_callback_is_named_with_its_line():
+    done = script(
+        """
+        stuck, x = threading.Event(), tensor([1])
+        class Err:
+            def write(self, text):
+                sys.__stderr__.write(text)
+                if "no progress" in text:
+                    stuck.set()
+            def flush(self):
+                pass
+        sys.stderr = Err()
+        def reads_a_file(address):
+            stuck.wait()
+        engine.call_back(reads_a_file, [x._ref], [w.MUT])
+        print(x.item())
+        """,
+        watchdog="0.3",
+    )
+    assert done.stdout == "1\n"
+    assert "running on host for" in done.stderr
+    assert "reads_a_file()" in done.stderr
+
+
+def test_it_is_silent_when_idle_when_off_and_after_the_process_was_stopped():
+    said = []
+    watch = Watch(engine)
+    watch._print = said.append  # type: ignore[method-assign]
+    engine.wait_idle()
+    x = tensor([1])
+    with flow.config(watchdog=5000):
+        watch.look(1000.0)
+        watch.since -= 100_000
+        watch.look(1000.0)
+        assert said == []  # idle
+        with Gate() as gate:
+            wait_for_gate(x, x, gate.address)
+            until(lambda: gate.is_reached, "it runs")
+            watch.look(1000.0)  # sees that something is new
+            watch.since -= 100_000
+            watch.looked -= 100_000  # and then nobody looked for long
+            watch.look(1000.0)
+            assert said == []
+            watch.since -= 4000
+            watch.look(1000.0)
+            assert said == []
+            watch.since -= 2000
+            watch.look(1000.0)
+            watch.look(1000.0)
+            assert said == ["no progress for 5000 s"]
+
+
+def test_sigusr1_prints_the_dump_and_the_program_goes_on():
+    done = script(
+        """
+        gate, x = Gate(), tensor([1])
+        wait_for_gate(x, x, gate.address)
+        while not gate.is_reached:
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        gate.open()
+        print(x.item())
+        """
+    )
+    assert done.stdout == "2\n"
+    assert "running on cpu" in done.stderr
+    assert "lively instructions" in done.stderr
+
+
+def test_a_handler_of_the_program_is_left_alone():
+    done = script(
+        """
+        signal.signal(signal.SIGUSR1, lambda *_: print("mine"))
+        tensor([1]).item()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        """
+    )
+    assert done.stdout == "mine\n"
+    assert done.stderr == ""
+
+
+# --- the window ---------------------------------------------------------------------------------
+
+
+def test_a_process_is_shown_to_others_of_its_user_and_only_what_was_asked_for():
+    mix(tensor(), tensor(), 1).numpy()
+    child = f"from flowvm.vm.watch import window; h, p = window.ask({os.getpid()}, {{'most': 3}}); "
+    child += "print(h['pid'], h['received'] - h['first'], len(h['line_of']), any(h['names']))"
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert done.stdout.split() == [str(os.getpid()), "3", "3", "True"], done.stderr
+    assert os.getpid() in window.shown()
+
+
+def test_parts_are_the_words_themselves():
+    mix(tensor(), tensor(), 1).numpy()
+    header, parts = window.ask(os.getpid(), {})
+    assert [[first, len(raw) // 8] for first, raw in parts] == header["parts"]
+    words = dict(parts)
+    streams_at = np.frombuffer(words[w.STR], np.int64)
+    shown = streams_at.reshape(-1, w.STR_WORDS)[0]
+    assert shown[w.T_ARENA] == engine.m[w.STR + w.T_ARENA] != 0
+    assert 0 < shown[w.T_DONE] <= engine.m[w.STR + w.T_DONE]  # its worker goes on
+    for first, raw in parts:
+        assert w.CTL <= first
+        assert first + len(raw) // 8 <= w.WORDS
+
+
+def test_a_ring_is_shown_in_at_most_two_parts():
+    for first, last in ((0, 0), (0, 5), (6, 10), (3, 40), (8, 16)):
+        parts = window._ring(100, 2, 7, first, last)
+        places = [(100 + 2 * (k & 7)) for k in range(max(first, last - 8), last)]
+        shown = [at for start, words in parts for at in range(start, start + words, 2)]
+        assert shown == places
+        assert len(parts) <= 2
+
+
+def test_nonsense_and_silence_do_not_stop_the_window():
+    tensor([1]).item()
+    for question in (b"what\n", b"[]\n", b'{"most": "many"}\n', b"\n", b""):
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(window._name(os.getpid()))
+            asker.sendall(question)
+            asker.shutdown(socket.SHUT_WR)
+            assert asker.recv(1) == b""
+    assert window.ask(os.getpid(), {})[0]["pid"] == os.getpid()
+
+
+def test_several_ask_at_once():
+    with ThreadPoolExecutor(4) as askers:
+        found = list(askers.map(lambda _: window.ask(os.getpid(), {})[0]["pid"], range(20)))
+    assert found == [os.getpid()] * 20
+
+
+def test_reasons_for_showing_nothing():
+    with pytest.raises(VMError, match="there is no process"):
+        window.ask(1 << 22, {})
+    quiet = "import os, sys, flowvm; print(os.getpid(), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", quiet], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        pid = int(other.stdout.readline())
+        with pytest.raises(VMError, match="has run no flowvm operation yet"):
+            window.ask(pid, {})
+        other.stdin.close()
+    done = script(
+        """
+        from flowvm.vm.watch import window
+        tensor([1]).item()
+        print(os.getpid() in window.shown())
+        """,
+        window="0",
+    )
+    assert done.stdout == "False\n"
+
+
+def test_a_fork_has_a_window_of_its_own_and_the_parent_keeps_his():
+    done = script(
+        """
+        from flowvm.vm.watch import window
+        x = tensor([1])
+        update(x, x, 1); x.item()
+        child = os.fork()
+        if child == 0:
+            try:
+                hidden = os.getpid() not in window.shown()
+                x.item()
+                shown = window.ask(os.getpid(), {})[0]["pid"] == os.getpid()
+                os._exit(0 if hidden and shown else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        print(window.ask(os.getpid(), {})[0]["pid"] == os.getpid(), child in window.shown())
+        """
+    )
+    assert done.stdout == "True False\n"
+
+
+def test_sigstop_of_the_asked_is_said(monkeypatch):
+    monkeypatch.setattr(window, "PATIENCE_S", 0.1)
+    body = "import os, sys, flowvm as f; f.ones(1).item(); print(os.getpid(), flush=True); "
+    body += "sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", body], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        pid = int(other.stdout.readline())
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)  # until all of its threads have stopped
+        try:
+            with pytest.raises(VMError, match="does not answer"):
+                window.ask(pid, {})
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        other.stdin.close()

@@ -1,0 +1,332 @@
+"""The caching allocator, run uncompiled on memory that a fake system hands out."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowvm.vm.machine import layout as w
+from flowvm.vm.workers import allocator
+from flowvm.vm.workers.allocator import (
+    KEEP,
+    LARGE_CLASS,
+    SLAB,
+    SMALLEST,
+    allocate,
+    class_of,
+    release,
+    size_of,
+    trim,
+)
+
+LARGE = size_of(LARGE_CLASS)
+STREAMS = 3
+
+
+class System:
+    """`aligned_alloc` and `free` over one reserved range, that fails beyond `most` bytes."""
+
+    def __init__(self, most=1 << 40):
+        self.most = most
+        self.blocks: dict[int, tuple[int, object]] = {}
+
+    @property
+    def held(self):
+        return sum(size for size, _ in self.blocks.values())
+
+    def aligned_alloc(self, alignment, size):
+        assert size % alignment == 0, "C asks for a multiple"
+        if self.held + size > self.most:
+            return 0
+        # as much as the allocator touches: links in all blocks of a slab, or that of a large block
+        keep = np.empty(min(size, SLAB) // 8 + 64, np.int64)
+        address = (keep.ctypes.data + 63) // 64 * 64
+        self.blocks[address] = (size, keep)
+        return address
+
+    def free(self, address):
+        assert address in self.blocks, "freed twice, or never allocated"
+        del self.blocks[address]
+
+
+class RealSystem(System):
+    """The same over memory that exists, for tests that write to it."""
+
+    def aligned_alloc(self, alignment, size):
+        keep = np.empty(size + alignment, np.uint8)
+        address = -(-keep.ctypes.data // alignment) * alignment
+        self.blocks[address] = (size, keep)
+        return address
+
+
+@pytest.fixture
+def system(monkeypatch):
+    return installed(monkeypatch, System())
+
+
+def installed(monkeypatch, system):
+    monkeypatch.setattr(allocator, "aligned_alloc", system.aligned_alloc)
+    monkeypatch.setattr(allocator, "free", system.free)
+    monkeypatch.setattr(allocator, "advise_huge", lambda address, size: 0)
+    return system
+
+
+def memory():
+    return memoryview(np.zeros(w.STR + STREAMS * w.STR_WORDS, np.int64))
+
+
+# --- size classes -------------------------------------------------------------------------------
+
+sizes = st.one_of(
+    st.integers(0, 4096), st.integers(0, 1 << 44), st.integers(0, 42).map(lambda p: 1 << p)
+)
+
+
+@settings(max_examples=500)
+@given(sizes)
+def test_the_smallest_class_that_holds_a_size(size):
+    c = class_of(size)
+    assert size_of(c) >= size
+    assert c == 0 or size_of(c - 1) < size or size_of(c - 1) == size_of(c)
+
+
+@settings(max_examples=500)
+@given(sizes.filter(lambda s: s > 4 * SMALLEST))
+def test_at_most_a_quarter_is_wasted(size):
+    assert size_of(class_of(size)) <= size * 1.25
+
+
+def test_sizes_are_aligned_and_grow():
+    every = [size_of(c) for c in range(w.N_CLASSES)]
+    assert all(size % 64 == 0 for size in every)
+    assert every == sorted(every)
+    assert LARGE == 1 << 20
+    for size in every:
+        # asking for exactly that much gives that much
+        assert every[class_of(size)] == size
+
+
+# --- allocating ---------------------------------------------------------------------------------
+
+
+def test_blocks_are_aligned_and_do_not_overlap(monkeypatch, seed):
+    installed(monkeypatch, RealSystem())
+    m, rng, blocks = memory(), random.Random(seed), []
+    for _ in range(300):
+        size = rng.choice(
+            (1, 63, 64, 65, 1000, 40_000, 200_000, 3 << 20 if rng.random() < 0.05 else 8)
+        )
+        block = allocate(m, 0, size)
+        assert block % 64 == 0
+        blocks.append((block, size_of(class_of(size))))
+        ctypes.memset(block, 0xFF, size)
+    blocks.sort()
+    for (a, size), (b, _) in itertools.pairwise(blocks):
+        assert a + size <= b
+
+
+def test_a_freed_block_is_used_again_last_in_first_out(system):
+    m = memory()
+    for size in (100, LARGE + 1):
+        first, second = allocate(m, 0, size), allocate(m, 0, size)
+        held = system.held
+        release(m, 0, first, class_of(size))
+        release(m, 0, second, class_of(size))
+        assert [allocate(m, 0, size), allocate(m, 0, size)] == [second, first]
+        assert system.held == held
+
+
+def test_a_freed_block_is_used_for_its_class_and_its_stream_only(system):
+    m = memory()
+    block = allocate(m, 0, 100)
+    release(m, 0, block, class_of(100))
+    assert allocate(m, 0, 1000) != block
+    assert allocate(m, 1, 100) != block
+    assert allocate(m, 0, class_of(100) and 112) == block  # another size of that class
+
+
+def test_no_memory_is_no_block(monkeypatch):
+    m, system = memory(), installed(monkeypatch, System(most=8 << 20))
+    assert allocate(m, 0, 16 << 20) == 0
+    assert allocate(m, 0, 1 << 62) == 0  # larger than any class
+    assert m[w.LIVE_BYTES] == m[w.RESERVED_BYTES] == m[w.PEAK_BYTES] == 0
+    small = [allocate(m, 0, 1 << 20) for _ in range(20)]
+    assert small.count(0) == 20 - 2 * (system.most // SLAB)
+    assert m[w.RESERVED_BYTES] == system.held == system.most
+
+
+def test_cached_blocks_are_given_up_before_there_is_no_memory(monkeypatch):
+    m, system = memory(), installed(monkeypatch, System(most=8 << 20))
+    block = allocate(m, 0, 5 << 20)
+    release(m, 0, block, class_of(5 << 20))
+    assert allocate(m, 0, 6 << 20) != 0
+    assert m[w.RESERVED_BYTES] == system.held == 6 << 20
+    assert m[w.N_TRIMMED] == 1
+
+
+def test_the_cache_is_bounded(system):
+    m = memory()
+    for size in range(2 << 20, 400 << 20, 8 << 20):  # each of another class, none ever used again
+        block = allocate(m, 0, size)
+        release(m, 0, block, class_of(size))
+        assert m[w.STR + w.T_CACHED] <= KEEP + 2 * size_of(class_of(size))
+    assert m[w.N_TRIMMED] > 0
+
+
+def test_trim_gives_back_what_no_tensor_occupies(system):
+    m = memory()
+    kept, other = allocate(m, 0, 2 << 20), allocate(m, 1, 2 << 20)
+    for block in [allocate(m, 0, 4 << 20) for _ in range(3)]:
+        release(m, 0, block, class_of(4 << 20))
+    release(m, 1, other, class_of(2 << 20))
+    trim(m, 0)
+    assert kept in system.blocks
+    assert m[w.STR + w.T_CACHED] == 0
+    assert m[w.RESERVED_BYTES] == system.held == 4 << 20  # stream 1 keeps its own
+    trim(m, 0)
+    assert allocate(m, 0, 4 << 20) in system.blocks
+
+
+# --- the streams of a device ----------------------------------------------------------------------
+
+
+class Device(System):
+    """Streams 0 and 1 are a device's, which has `most` bytes; stream 2 is the CPU's."""
+
+    ALLOCATE, FREE = 1, 2  # stand for addresses
+
+    def __init__(self, monkeypatch, most):
+        super().__init__(most)
+        self.m = memory()
+        self.m[w.USED_STREAMS] = STREAMS
+        self.count = np.zeros(w.CTL_WORDS, np.int64)
+        self.stream_blocks = [np.zeros(w.B_WORDS, np.int64) for _ in range(2)]
+        self.calls = [np.zeros(w.CALL_WORDS, np.int64) for _ in range(2)]
+        for stream, (block, call) in enumerate(zip(self.stream_blocks, self.calls, strict=True)):
+            block[w.BF_ALLOCATE], block[w.BF_FREE] = self.ALLOCATE, self.FREE
+            block[w.B_CALL] = call.ctypes.data
+            at = w.STR + stream * w.STR_WORDS
+            self.m[at + w.T_BLOCK], self.m[at + w.T_MEMORY] = block.ctypes.data, w.DEVICE_MEMORY
+            self.m[at + w.T_COUNTERS] = self.count.ctypes.data
+        monkeypatch.setattr(allocator, "call_address", self.call)
+
+    def call(self, function, arguments):
+        call = allocator.words_at(arguments, 2)
+        if function == self.FREE:
+            self.free(int(call[0]))
+            return 0
+        if self.refuses:
+            return self.refuses
+        address = self.aligned_alloc(64, int(call[1]))
+        allocator.store_word(int(call[0]), address)
+        return 0 if address else 2
+
+    refuses = 0
+
+    def take(self, stream, size):
+        return allocate(self.m, stream, size), stream, size
+
+    def give(self, *taken):
+        for block, stream, size in taken:
+            release(self.m, stream, block, class_of(size))
+
+
+def test_a_full_device_takes_back_what_its_other_streams_keep(monkeypatch):
+    system = Device(monkeypatch, 9 << 20)
+    small = [system.take(1, 1 << 18) for _ in range(12)]  # two slabs
+    large = system.take(1, 3 << 20)
+    kept, _, _ = system.take(0, 1000)
+    assert system.take(0, 4 << 20)[0] == 0
+    system.give(*small[:8], large)
+    assert system.take(0, 3 << 20)[0] != 0  # for the other stream's large block and first slab
+    assert system.count[w.RESERVED_BYTES] == system.held == 7 << 20
+    assert system.take(0, 4 << 20)[0] == 0
+    system.give(*small[8:])
+    assert system.take(0, 4 << 20)[0] != 0
+    assert kept in system.blocks
+    assert system.count[w.RESERVED_BYTES] == system.count[w.PEAK_RESERVED] == system.most
+
+
+def test_slabs_go_back_when_all_that_was_cut_of_them_is_free(monkeypatch, seed):
+    system, rng = Device(monkeypatch, 1 << 40), random.Random(seed)
+    live = []
+    for _ in range(600):
+        if rng.random() < 0.6:
+            live.append(system.take(rng.randrange(2), rng.randrange(1, LARGE)))
+        elif live:
+            system.give(live.pop(rng.randrange(len(live))))
+        if rng.random() < 0.05:
+            trim(system.m, rng.randrange(2))
+            ends = [(at, at + size) for at, (size, _) in system.blocks.items()]
+            assert all(any(a <= block < b for a, b in ends) for block, _, _ in live)
+    assert len({block for block, _, _ in live}) == len(live)
+    system.give(*live)
+    for stream in range(2):
+        trim(system.m, stream)
+    assert system.held == system.count[w.RESERVED_BYTES] == system.count[w.LIVE_BYTES] == 0
+
+
+def test_a_device_is_used_only_so_far(monkeypatch):
+    system = Device(monkeypatch, 1 << 40)
+    system.count[w.MOST_BYTES] = 10 << 20
+    first = system.take(0, 6 << 20)
+    assert system.take(1, 6 << 20)[0] == 0
+    system.give(first)
+    assert system.take(1, 6 << 20)[0] != 0
+    assert system.held == 6 << 20
+
+
+def test_what_the_driver_answers_is_kept(monkeypatch):
+    system = Device(monkeypatch, 1 << 20)
+    for answer in (700, 0):
+        system.refuses = answer
+        assert system.take(1, 2 << 20)[0] == 0
+        assert system.stream_blocks[1][w.B_REFUSED] == (answer or 2)
+
+
+# --- against a model ----------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(("allocate", "allocate", "release", "trim")),
+        st.integers(0, STREAMS - 1),
+        st.one_of(st.integers(0, 5000), st.integers(1, 64).map(lambda k: k << 18)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(steps, st.sampled_from((20 << 20, 1 << 40)))
+def test_accounting_is_that_of_a_model(steps, most):
+    """Live, peak and reserved bytes; blocks are handed out once; what is live is never freed."""
+    m, system = memory(), System(most)
+    live: dict[int, tuple[int, int]] = {}  # block -> stream, class
+    peak = 0
+    with pytest.MonkeyPatch.context() as patch:
+        installed(patch, system)
+        for what, stream, size in steps:
+            if what == "allocate":
+                block = allocate(m, stream, size)
+                if block:
+                    assert block not in live
+                    live[block] = stream, class_of(size)
+            elif what == "trim":
+                trim(m, stream)
+                assert m[w.STR + stream * w.STR_WORDS + w.T_CACHED] == 0
+            elif live:
+                block = list(live)[size % len(live)]
+                release(m, live[block][0], block, live.pop(block)[1])
+            now = sum(size_of(c) for _, c in live.values())
+            peak = max(peak, now)
+            assert m[w.LIVE_BYTES] == now
+            assert m[w.PEAK_BYTES] == peak
+            assert m[w.RESERVED_BYTES] == system.held >= now
+            large = {b for b, (_, c) in live.items() if c > LARGE_CLASS}
+            assert large <= set(system.blocks)
