@@ -137,11 +137,12 @@ def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
     The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
     `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
     """
-    key = source_key(make, facts)
+    with _no_collection():
+        key = f"{_host_key()}\n{source_key(make, facts)}"
     with _lock:
         if (address := _addresses.get(key)) is None:
             begun = time.monotonic_ns()
-            digest = hashlib.sha256(f"{_host_key()}\n{key}".encode()).hexdigest()[:40]
+            digest = hashlib.sha256(key.encode()).hexdigest()[:40]
             address = _from_cache(digest)
             if address is None:
                 address = _compile(digest, make, name)
@@ -393,7 +394,7 @@ def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
     """No garbage collection: typing makes many objects that live, and looking them over again and
-    again takes a tenth of the time.
+    again takes a tenth of the time; a collection in the first keys takes longer than they do.
     """
     enabled = gc.isenabled()
     gc.disable()

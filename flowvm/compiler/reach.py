@@ -56,12 +56,15 @@ class Fact(NamedTuple):
     text: str
 
 
+_BETWEEN = "\0"
+
+
 class _Parts(NamedTuple):
     """What one thing contributes, and the things that it reaches at first hand."""
 
-    facts: list[Fact]
+    lines: str  # its facts, which are many: a line for each, with _BETWEEN kind, place and text
     reached: list[Any]
-    digest: str  # of the facts
+    digest: str  # of the lines
 
 
 class _Unimported(NamedTuple):
@@ -84,7 +87,8 @@ def reach(*roots: Any) -> frozenset[Fact]:
     for root in roots:
         _told(root, reached)
     found, _ = _walk(reached, False, {})
-    return frozenset(fact for parts in found for fact in parts.facts)
+    lines = {line for parts in found for line in parts.lines.split("\n") if line}
+    return frozenset(Fact(*line.split(_BETWEEN)) for line in lines)
 
 
 # --- the walk -------------------------------------------------------------------------------
@@ -129,14 +133,14 @@ def _digests(found: list[_Parts]) -> list[str]:
 def _is_settled(item: Any) -> bool:
     """Whether it is of a module of flowvm, and that for as long as the process lives."""
     if isinstance(item, pytypes.FunctionType):
-        return item.__closure__ is None and _package(item.__globals__.get("__name__")) == "flowvm"
+        return item.__closure__ is None and _is_flowvms(item.__globals__.get("__name__"))
     if isinstance(item, type):
-        return _package(item.__module__) == "flowvm" and "<locals>" not in item.__qualname__
+        return _is_flowvms(item.__module__) and "<locals>" not in item.__qualname__
     return isinstance(item, _Unimported)
 
 
 def _parts(item: Any) -> _Parts:
-    facts: list[Fact] = []
+    facts: list[str] = []
     reached: list[Any] = []
     if isinstance(item, pytypes.FunctionType):
         _of_function(item, facts, reached)
@@ -144,10 +148,16 @@ def _parts(item: Any) -> _Parts:
         _of_class(item, facts, reached)
     else:
         _of_unimported(item, facts, reached)
-    return _Parts(facts, reached, _digest_of(sorted(map("\0".join, facts))))
+    facts.sort()
+    lines = "\n".join(facts)
+    return _Parts(lines, reached, hashlib.sha256(lines.encode()).hexdigest())
 
 
-def _of_function(function: pytypes.FunctionType, facts: list[Fact], reached: list[Any]) -> None:
+def _fact(kind: str, place: str, text: str) -> str:
+    return f"{kind}{_BETWEEN}{place}{_BETWEEN}{text}"
+
+
+def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list[Any]) -> None:
     code, scope = function.__code__, function.__globals__
     module = scope.get("__name__") or ""
     place = f"{module}.{function.__qualname__}"
@@ -158,10 +168,10 @@ def _of_function(function: pytypes.FunctionType, facts: list[Fact], reached: lis
         _of_imports(code, names, facts, reached)
     given = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for name, cell in given.items():
-        facts.append(Fact("given", f"{place}.{name}", _told(_in_cell(cell), reached)))
+        facts.append(_fact("given", f"{place}.{name}", _told(_in_cell(cell), reached)))
     defaults = (function.__defaults__, function.__kwdefaults__)
     if any(defaults):
-        facts.append(Fact("given", f"{place}()", _told(defaults, reached)))
+        facts.append(_fact("given", f"{place}()", _told(defaults, reached)))
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
         _told(wrapped, reached)
@@ -180,16 +190,16 @@ def _in_cell(cell: pytypes.CellType) -> Any:
 
 def _of_code(
     code: pytypes.CodeType, module: str, place: str, scope: dict[str, Any]
-) -> Iterator[Fact]:
+) -> Iterator[str]:
     path = code.co_filename
     if path.startswith("<"):
-        yield Fact("function", place, _code_digest(code))
+        yield _fact("function", place, _code_digest(code))
         return
     # two lambdas of one line have one name
     which = _code_digest(code) if code.co_name == "<lambda>" else ""
-    yield Fact("function", place, f"line {code.co_firstlineno} {which}")
+    yield _fact("function", place, f"line {code.co_firstlineno} {which}")
     try:
-        yield Fact("file", module, file_digest(path))
+        yield _fact("file", module, file_digest(path))
     except OSError as error:
         lines = linecache.getlines(path, scope)  # a notebook's cell, or a zipped module
         if not lines:
@@ -197,30 +207,53 @@ def _of_code(
                 f"{place} was read from {path}, which cannot be read any more ({error}); "
                 f"put it back, or start Python again: the cache could take it for another"
             ) from error
-        yield Fact("file", module, _digest_of(lines))
+        yield _fact("file", module, _digest_of(lines))
+
+
+class _Named(NamedTuple):
+    """What a name means: its fact, what it reaches, the module or namespace that it is."""
+
+    fact: str
+    reached: list[Any]
+    inner: tuple[str, dict[str, Any]] | None
+
+
+_NO_FACT = _Named("", [], None)
+_named_in: dict[str, dict[str, _Named]] = {}  # of the modules of flowvm
 
 
 def _of_names(
-    names: set[str], scope: Any, module: str, facts: list[Fact], reached: list[Any]
+    names: set[str], scope: dict[str, Any], module: str, facts: list[str], reached: list[Any]
 ) -> None:
     """What `names` mean in a module, or in the modules and namespaces that they name there."""
-    todo: list[tuple[str, Any]] = [(module, scope)]
-    seen = {id(scope)}
+    todo, seen = [(module, scope)], [scope]
     while todo:
         where, held = todo.pop()
+        known: dict[str, _Named] = {}
+        if where in sys.modules and vars(sys.modules[where]) is held and _is_flowvms(where):
+            known = _named_in.setdefault(where, known)
         for name in names & held.keys():
-            value = held[name]
-            if isinstance(value, (pytypes.ModuleType, pytypes.SimpleNamespace)):
-                inner = f"{where}.{name}"
-                if isinstance(value, pytypes.ModuleType):
-                    inner = value.__name__
-                    if _is_foreign(inner):
-                        continue
-                if id(vars(value)) not in seen:
-                    seen.add(id(vars(value)))
-                    todo.append((inner, vars(value)))
-            elif not name.startswith("__") and _counts(name, value):
-                facts.append(Fact("constant", f"{where}.{name}", _told(value, reached)))
+            named = known.get(name)
+            if named is None:
+                named = known[name] = _named(where, name, held[name])
+            if named.fact:
+                facts.append(named.fact)
+                reached += named.reached
+            elif named.inner and not any(named.inner[1] is other for other in seen):
+                seen.append(named.inner[1])
+                todo.append(named.inner)
+
+
+def _named(where: str, name: str, value: Any) -> _Named:
+    if isinstance(value, pytypes.ModuleType):
+        inner = value.__name__
+        return _NO_FACT if _is_foreign(inner) else _Named("", [], (inner, vars(value)))
+    if isinstance(value, pytypes.SimpleNamespace):
+        return _Named("", [], (f"{where}.{name}", vars(value)))
+    if name.startswith("__") or not _counts(name, value):
+        return _NO_FACT
+    reached: list[Any] = []
+    return _Named(_fact("constant", f"{where}.{name}", _told(value, reached)), reached, None)
 
 
 def _counts(name: str, value: Any) -> bool:
@@ -240,13 +273,13 @@ def _can_change(value: Any) -> bool:
 
 
 def _of_imports(
-    code: pytypes.CodeType, names: set[str], facts: list[Fact], reached: list[Any]
+    code: pytypes.CodeType, names: set[str], facts: list[str], reached: list[Any]
 ) -> None:
     """What `code` imports of flowvm; of a module, what `names` are in it."""
-    if not any("." in name for name in names):  # a module's name, where it has one
+    if not any(map(_is_flowvms, names)):
         return
     for name, wanted in _imports(code):
-        if _package(name) != "flowvm":
+        if not _is_flowvms(name):
             continue
         if _is_unimported(name):
             reached.append(_Unimported(name))
@@ -312,22 +345,22 @@ def _is_unimported(name: str) -> bool:
     return bool(path) and _TOP_IMPORT.search(Path(path).read_bytes()) is not None
 
 
-def _of_unimported(module: _Unimported, facts: list[Fact], reached: list[Any]) -> None:
-    facts.append(Fact("file", module.name, file_digest(_origin(module.name))))
+def _of_unimported(module: _Unimported, facts: list[str], reached: list[Any]) -> None:
+    facts.append(_fact("file", module.name, file_digest(_origin(module.name))))
     spec = importlib.util.find_spec(module.name)
     assert spec is not None
     code = spec.loader.get_code(module.name)  # type: ignore[union-attr]
     _of_imports(code, _names(code), facts, reached)
 
 
-def _of_class(kind: type, facts: list[Fact], reached: list[Any]) -> None:
+def _of_class(kind: type, facts: list[str], reached: list[Any]) -> None:
     """All of a class: who has an object of it calls what it likes."""
     place = f"{kind.__module__}.{kind.__qualname__}"
     _told(kind.__bases__, reached)
     for name, value in vars(kind).items():
         if name in _OF_EVERY_CLASS or not _counts(name, value):
             continue
-        facts.append(Fact("attribute", f"{place}.{name}", _told(value, reached)))
+        facts.append(_fact("attribute", f"{place}.{name}", _told(value, reached)))
 
 
 _OF_EVERY_CLASS = {
@@ -428,6 +461,11 @@ def _is_frozen(value: Any) -> bool:
     return parameters is not None and parameters.frozen
 
 
+@functools.cache
+def _is_flowvms(module: str | None) -> bool:
+    return _package(module) == "flowvm"
+
+
 def _package(module: str | None) -> str:
     return (module or "").partition(".")[0]
 
@@ -437,6 +475,7 @@ _FOREIGN = {*sys.stdlib_module_names, "numpy", "scipy", "numba", "numba_cuda", "
 }
 
 
+@functools.cache
 def _is_foreign(module: str | None) -> bool:
     """Whether a module is none of flowvm's and none of its user's."""
     return _package(module) in _FOREIGN

@@ -121,17 +121,18 @@ def modules_of(facts):
 def key_without(places, roots):
     """The key, made again as far as it depends on these places."""
     for item, parts in list(reach._remembered.items()):
-        if any(fact.place in places for fact in parts.facts):
+        if any(f"\0{place}\0" in parts.lines for place in places):
             del reach._remembered[item]
     reach._settled_keys.clear()
+    reach._named_in.clear()
     return reach.source_key(*roots)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays():
     yield
-    reach._remembered.clear()
-    reach._settled_keys.clear()
+    for memory in (reach._remembered, reach._settled_keys, reach._named_in):
+        memory.clear()
 
 
 # --- each thing reached changes the key -------------------------------------------------------
