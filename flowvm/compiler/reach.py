@@ -195,8 +195,9 @@ def _of_code(
     if path.startswith("<"):
         yield _fact("function", place, _code_digest(code))
         return
-    # two lambdas of one line have one name
-    which = _code_digest(code) if code.co_name == "<lambda>" else ""
+    # two lambdas of one line have one name; a user's module may be reloaded, its file edited
+    named = _is_flowvms(module) and code.co_name != "<lambda>"
+    which = "" if named else _code_digest(code)
     yield _fact("function", place, f"line {code.co_firstlineno} {which}")
     try:
         yield _fact("file", module, file_digest(path))

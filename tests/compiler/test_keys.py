@@ -429,6 +429,27 @@ def test_code_without_a_file_counts_by_itself():
     assert len({key(nested.format(*k)) for k in ((1, 2), (1, 3), (2, 2))}) == 3
 
 
+def test_a_module_that_is_reloaded_counts_as_it_is_now(tmp_path):
+    path = tmp_path / "edited.py"
+
+    def key(text):
+        path.write_text(text)
+        scope = {"__name__": "edited"}
+        exec(compile(text, str(path), "exec"), scope)
+        return reach.source_key(scope["f"])
+
+    assert key("def f(x): return x + 1") != key("def f(x): return x + 2")
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_no_key_is_given_an_object_that_it_cannot_tell(kind):
+    """What is in a closure, in a default or in a `partial`, and could hold anything."""
+    for name, roots in all_roots(kind).items():
+        for fact in reach.reach(*roots):
+            if fact.kind == "given" and "an object of flowvm" in fact.text:
+                assert not fact.text.endswith(" tuple()"), (name, fact)
+
+
 def test_a_file_that_is_gone_is_an_error(tmp_path):
     path = tmp_path / "gone.py"
     scope = {"__name__": "gone"}
