@@ -607,7 +607,7 @@ def twice_body(out, x, lo, hi):
 def test_a_loop_over_the_range_is_vectorized(monkeypatch, rng):
     said = []
 
-    def load(key, make, name):
+    def load(make, name):
         lowered = make()
         module = jit._linked(lowered, "symbol")
         jit._optimize(module, lowered.loops_only)
