@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvm import from_dlpack, ones, vm, zeros
+from flowvm import from_dlpack, ones, tensor, vm, zeros
 from flowvm.dtype import ALL_DTYPES, DType, bfloat16
-from flowvm.eager import tensor
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm import empty, get_printoptions, ones, printoptions, set_printoptions
-from flowvm.eager import tensor
+from flowvm import empty, get_printoptions, ones, printoptions, set_printoptions, tensor
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from flowvm import Stream, current_stream, ones, stream, vm, zeros
-from flowvm.eager import tensor
+from flowvm import Stream, current_stream, ones, stream, tensor, vm, zeros
 from flowvm.errors import ArgumentTypeError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine import layout as w

@@ -197,7 +197,7 @@ def product_operator(
 
     signature = "a, b, addend -> out" if added else "a, b -> out"
     made = operator_of(
-        op(signature, name=name, dense=False, cuda="products:product")(
+        op(signature, name=name, dense=False, cuda="flowvm.ops.products.cuda.products:product")(
             with_addend if added else alone
         )
     )

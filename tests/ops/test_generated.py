@@ -10,26 +10,6 @@ from op_checks import Checks
 
 NAMED = op_calls.all_samples()
 
-# modules of flowvm.ops that other modules are written with: they offer a user nothing
-INTERNAL = {
-    "accumulate", "assembly", "blas", "blocks", "class_loss_kernels", "class_loss_ops", "codegen",
-    "conv_code", "conv_ops", "conv_plain", "conv_plan", "conv_rows", "conv_strips", "conv_tile",
-    "conv_walk", "conv_weight", "core", "cuda", "decay", "elementwise", "fold_kernels",
-    "fold_rules", "fold_walk", "folds", "gemm", "gemm_epilogue", "gemm_kernels", "gemm_plan",
-    "gemm_whole", "index_kernels",
-    "intrinsics", "loss_scaling",
-    "moment_kernels", "moves", "norm_checks", "norm_columns", "norm_kernels", "norm_launch",
-    "norm_ops", "norm_planes", "nth", "optimizer", "order", "philox", "plan", "poisson",
-    "pool_kernels",
-    "pool_ops", "rebase", "recording", "recurrence", "reduced", "registry", "resize_kernels",
-    "rows", "scalar",
-    "scalar_area", "scalar_bits", "scalar_division", "scalar_erf", "scalar_exp", "scalar_launch",
-    "scalar_log",
-    "scalar_power", "scalar_special", "scalar_trig",
-    "scan_blocks", "scan_kernels", "search_kernels", "shuffle", "softmax_kernels", "tile",
-    "tile_code", "tile_emit", "tile_packing", "tile_thin", "transfers", "unary", "walk",
-}  # fmt: skip
-
 # public functions without samples, and why
 NO_SAMPLES = {
     "allclose": "gives a Python bool",
@@ -112,7 +92,7 @@ def test_every_public_function_has_samples():
     missing = [
         f"{module}.{name}"
         for module, name, function in op_calls.public_functions()
-        if module not in INTERNAL and name not in NO_SAMPLES and id(function) not in known
+        if name not in NO_SAMPLES and id(function) not in known
         if name not in named and name.rstrip("_") not in named
     ]
     assert not missing, f"give these samples(...), or a reason here: {', '.join(missing)}"

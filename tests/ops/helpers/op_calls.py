@@ -27,11 +27,19 @@ TOLERANCES = {"float64": (1e-10, 1e-12), "float32": (1e-5, 1e-6), "float16": (4e
 
 def modules() -> list[types.ModuleType]:
     """Every module of flowvm.ops, imported: importing one is what declares its samples."""
-    names = sorted(m.name for m in pkgutil.iter_modules(flowvm.ops.__path__))
-    return [importlib.import_module(f"flowvm.ops.{name}") for name in names]
+    found = pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops.")
+    return [importlib.import_module(name) for name in sorted(m.name for m in found)]
 
 
 ALL_MODULES = modules()
+
+ROOMS_WITHOUT_PUBLIC_OPS = ("declare", "scalar", "updates")
+
+
+def is_public(module: types.ModuleType) -> bool:
+    """Whether it has public ops: it lies in a room itself, not in a folder of the room."""
+    place = module.__name__.split(".")[2:]
+    return len(place) == 2 and place[0] not in ROOMS_WITHOUT_PUBLIC_OPS
 
 
 def all_samples() -> list[Any]:
@@ -164,9 +172,9 @@ def _text(value: Any) -> str:
 
 
 def public_functions() -> list[tuple[str, str, Any]]:
-    """(module, name, function) of everything callable that flowvm.ops offers, classes aside."""
+    """(module, name, function) of everything callable that the rooms offer, classes aside."""
     found = []
-    for module in ALL_MODULES:
+    for module in filter(is_public, ALL_MODULES):
         short = module.__name__.rpartition(".")[2]
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)

@@ -190,9 +190,14 @@ def test_credit():
     """Issuing waits for room behind a kernel on one stream; another stream idles."""
     done = script(
         """
-        from tests.profiler.analysis.test_stalls import MOST, STALL, again, lane_of, spin,
-        use_stream from flowvm.profiler import profile other = engine.new_stream("other") xs =
-        [tensor() for _ in range(4)] spin(xs[0], xs[1], 1) update(xs[0], xs[1], 1) xs[0].numpy()
+        from tests.profiler.analysis.test_stalls import MOST, STALL, again, lane_of, spin
+        from tests.profiler.analysis.test_stalls import use_stream
+        from flowvm.profiler import profile
+        other = engine.new_stream("other")
+        xs = [tensor() for _ in range(4)]
+        spin(xs[0], xs[1], 1)
+        update(xs[0], xs[1], 1)
+        xs[0].numpy()
 
         @again
         def planted():

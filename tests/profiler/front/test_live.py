@@ -305,7 +305,7 @@ while not sys.stdin.closed:
 
 @pytest.fixture
 def other():
-    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "vm")
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "vm")
     with subprocess.Popen(
         [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": path},
