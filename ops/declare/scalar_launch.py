@@ -67,8 +67,8 @@ class ScalarLaunch:
         return assigned(self.once)
 
     @property
-    def first(self) -> str:
-        """`once` as a program whose results these values are."""
+    def prelude(self) -> str:
+        """`once` as a program whose results are these values."""
         return f"{self.once}\n({', '.join(self.hoisted)},)" if self.once else ""
 
     @property
@@ -97,7 +97,7 @@ class ScalarLaunch:
             self.numbers,
             self.raises,
             pattern=pattern,
-            once=self.first,
+            once=self.prelude,
             into=self.into,
         )
 

@@ -17,7 +17,7 @@ from flowvm.config import config, say
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
-from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.ops.declare.scalar_launch import ScalarLaunch, assigned
 
 __all__ = ["update"]
 
@@ -44,8 +44,13 @@ def update(
     scalars = tuple(n.strip() for n, _, _ in kinds)
     real = [kind.strip() == "float" for _, _, kind in kinds]
     result = ", ".join(names[k] for k in written)
-    expr = f"{textwrap.dedent(each).strip()}\n{result}"
+    each = textwrap.dedent(each).strip()
+    expr = f"{each}\n{result}"
     before = textwrap.dedent(once).strip()
+    if kept := {names[k] for k in written} - set(assigned(each)):
+        raise ValueError(f"{name}: `each` gives {', '.join(sorted(kept))} no new value")
+    if again := {*names, *scalars} & set(assigned(before)):
+        raise ValueError(f"{name}: `once` cannot give {', '.join(sorted(again))} another value")
 
     def infer(*metas: TensorMeta) -> ScalarLaunch:
         first = metas[0]

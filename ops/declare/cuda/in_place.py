@@ -25,7 +25,7 @@ def in_place(launch: ScalarLaunch) -> CudaLaunch:
     """The CUDA launch of a program whose results replace its operands."""
     part = part_of(
         launch.expr, launch.args, launch.stored, launch.compute[0], launch.numbers, launch.into,
-        launch.hoisted, launch.first,
+        launch.hoisted, launch.prelude,
     )  # fmt: skip
     views = [View(m.dtype, (m.numel,)) for m in launch.inputs]
     params: list[Param] = [Operand(k, view) for k, view in enumerate(views)]
@@ -36,7 +36,7 @@ def in_place(launch: ScalarLaunch) -> CudaLaunch:
 @functools.cache
 def part_of(
     expr: str, args: tuple[str, ...], stored: tuple[str, ...], compute: str,
-    numbers: tuple[str, ...], into: tuple[int, ...], hoisted: tuple[str, ...], first: str,
+    numbers: tuple[str, ...], into: tuple[int, ...], hoisted: tuple[str, ...], prelude: str,
 ) -> Callable[..., Any]:  # fmt: skip
     """part(start, stride, arrays..., numbers...): every `stride`-th element from `start` on."""
     kinds = dict(zip(args, stored, strict=True))
@@ -60,9 +60,9 @@ def part_of(
     function, _ = expression_function(expr, (*args, *hoisted), (compute,) * len(args + hoisted))
     function.__globals__["INLINE_ALWAYS"] = True
     space = {**SCOPE, "expression": function}
-    if first:
-        space["once"], _ = expression_function(first, numbers, tuple(kinds[n] for n in numbers))
-    arguments = (expr, args, stored, compute, numbers, into, hoisted, first)
+    if prelude:
+        space["once"], _ = expression_function(prelude, numbers, tuple(kinds[n] for n in numbers))
+    arguments = (expr, args, stored, compute, numbers, into, hoisted, prelude)
     return written("\n".join(lines), "in_place", space, f"{__name__}:part_of", *arguments)
 
 
