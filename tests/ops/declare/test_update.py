@@ -94,7 +94,7 @@ def test_updates_of_many_tensors_are_one_node(rng):
 def test_operands_must_agree():
     with pytest.raises(ShapeError, match=r"blend_: g has shape \(2,\), x \(3,\)"):
         blend_(flow.ones(3), flow.ones(2), flow.ones(3), 0.1, 0.9, 1, False)
-    with pytest.raises(DTypeError, match="blend_: state has dtype flow.float64, x flow.float32"):
+    with pytest.raises(DTypeError, match=r"blend_: state has dtype flow\.float64, x flow\.float32"):
         blend_(flow.ones(3), flow.ones(3), flow.ones(3).double(), 0.1, 0.9, 1, False)
 
 
