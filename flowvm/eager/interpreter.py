@@ -781,7 +781,8 @@ def _source(op: Operator) -> str:
     operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
     values = [*reversed(op.scalars), *reversed(operands), "_word"]
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
-        f"    if {n}.__class__ is not float and {n}.__class__ is not int: {n} = as_number({n})"
+        f"    if {n}.__class__ is not float and {n}.__class__ is not int and "
+        f"{n}.__class__ is not bool: {n} = as_number({n})"
         for n in op.scalars
     ]
     lines += [

@@ -32,6 +32,7 @@ from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.watch.narrate import kernel_text
 
 __all__ = [
@@ -51,10 +52,12 @@ def _kind(value: float) -> str:
 
 
 def _lower(
-    infer: Callable[..., Launch], scalar_kinds: str, counts: bool
+    infer: Callable[..., Launch | ScalarLaunch], scalar_kinds: str, counts: bool
 ) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         launch = infer(*metas, *attrs)
+        if isinstance(launch, ScalarLaunch):
+            return launch.on_cpu()
         if launch.arena > ARENA_BYTES:
             raise ValueError(
                 f"{infer.__name__}: an arena has {ARENA_BYTES} bytes, got {launch.arena}"
@@ -114,7 +117,7 @@ def op(
     dense: bool = True,
     half: str = "upcast",
     cuda: str | Callable[..., Any] = "",
-) -> Callable[[Callable[..., Launch]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Launch | ScalarLaunch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
 
     signature   "x, y! -> out, rows?": inputs left, those written in place with !; fresh outputs
@@ -135,7 +138,7 @@ def op(
                 for CUDA
 
     The infer function takes the inputs' metas and the attributes (hashable), checks them, and
-    returns a Launch.
+    returns a Launch, or a ScalarLaunch of operands that are dense.
     """
     left, right = signature.split("->")
     inputs = [n.strip() for n in left.split(",") if n.strip()]
@@ -147,7 +150,7 @@ def op(
     pairs = [s.split(":") for s in scalars.split(",") if s.strip()]
     kinds = "".join({"float": "d", "int": "q"}[kind.strip()] for _, kind in pairs)
 
-    def declare(infer: Callable[..., Launch]) -> Callable[..., Any]:
+    def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., Any]:
         attrs = tuple(inspect.signature(infer).parameters)[len(inputs) :]
         made = Operator(
             name=name or infer.__name__,

@@ -6,16 +6,17 @@ the CPU's Invocation of it; `ops/declare/cuda/elementwise.py` makes CUDA kernels
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowvm.eager.interpreter import Invocation
-from flowvm.meta import TensorMeta
+from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.cpu import codegen
 from flowvm.ops.declare.cpu.plan import PATTERN, plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel
 
-__all__ = ["ScalarLaunch", "broadcast_stride"]
+__all__ = ["ScalarLaunch", "assigned", "broadcast_stride"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class ScalarLaunch:
     ("float64" or "int64" of a number), dtypes that `expr` computes in.  `numbers` are the names of
     the dynamic scalars among `args`, and `pack` their struct codes, first to last.  `raises` is the
     status where `expr` raises.
+
+    `once` is lines that name further values for `expr`, computed from the dynamic scalars alone, in
+    float64 and not for each element.  `into` says which inputs the results replace, where there are
+    no `outputs`: then all inputs are dense and of one shape.
 
     `copy`: `expr` is "x" and moves the bytes.  `repeats`: many calls are like this one, so it is
     worth a kernel for its pattern of strides alone.
@@ -43,33 +48,65 @@ class ScalarLaunch:
     raises: int = codegen.DIVISION_BY_ZERO
     copy: bool = False
     repeats: bool = False
+    once: str = ""
+    into: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> Size:
+        """Of what is computed."""
+        return (self.outputs or self.inputs)[0].shape
+
+    @property
+    def results(self) -> tuple[TensorMeta, ...]:
+        """What `expr` is stored in."""
+        return self.outputs or tuple(self.inputs[k] for k in self.into)
+
+    @property
+    def hoisted(self) -> tuple[str, ...]:
+        """The names that `once` gives values."""
+        return assigned(self.once)
+
+    @property
+    def prelude(self) -> str:
+        """`once` as a program whose results are these values."""
+        return f"{self.once}\n({', '.join(self.hoisted)},)" if self.once else ""
 
     @property
     def strides(self) -> list[tuple[int, ...]]:
         """Of every operand, outputs first, as tensors of the outputs' shape."""
-        shape = self.outputs[0].shape
+        shape = self.shape
         return [m.stride for m in self.outputs] + [broadcast_stride(m, shape) for m in self.inputs]
 
     def on_cpu(self) -> Invocation:
         """The CPU's."""
         sizes = [m.dtype.itemsize for m in (*self.outputs, *self.inputs)]
-        plan = plan_of(self.outputs[0].shape, self.strides, sizes, copy=self.copy)
-        pattern = int(plan.layout[PATTERN]) if self.repeats else None
+        plan = plan_of(self.shape, self.strides, sizes, copy=self.copy)
+        pattern = int(plan.layout[PATTERN]) if self.repeats or self.into else None
         kernel = copy_kernel() if self.copy else self.kernel(pattern)
         return Invocation(self.outputs, kernel, *plan, 0, self.pack[::-1])
 
     def kernel(self, pattern: int | None) -> int:
         """The address of the CPU's kernel for plans of `pattern`, None for all."""
+        late = self.hoisted
         return codegen.elementwise_kernel(
             self.expr,
-            self.args,
-            self.stored,
-            [m.dtype.name for m in self.outputs],
-            self.compute,
+            (*self.args, *late),
+            (*self.stored, *["float64"] * len(late)),
+            [m.dtype.name for m in self.results],
+            (*self.compute, *self.compute[:1] * len(late)),
             self.numbers,
             self.raises,
             pattern=pattern,
+            once=self.prelude,
+            into=self.into,
         )
+
+
+def assigned(program: str) -> tuple[str, ...]:
+    """The names that the lines of a program give values, first to last."""
+    nodes = [node for line in ast.parse(program).body for node in ast.walk(line)]
+    stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return tuple(dict.fromkeys(stored))
 
 
 def broadcast_stride(meta: TensorMeta, shape: Sequence[int]) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def _one_number(name: str, meta: TensorMeta, dtype: Any) -> View:
     return View(dtype, (1,))
 
 
-@op("grad!, scale -> found", cuda="optimizer:unscale")
+@op("grad!, scale -> found", cuda="loss_scaling:unscale")
 def unscale_(grad: TensorMeta, scale: TensorMeta) -> Launch:
     """unscale_(grad, scale): divide `grad` by `scale`, in place; for each block of it, 1.0 if an
     element was infinite or NaN, else 0.0.

@@ -10,7 +10,8 @@ from flowvm.cuda.compiler import compiling
 from flowvm.errors import CaptureError, OutOfRangeError
 from flowvm.graph.plan import device_graph
 from flowvm.ops.declare.cuda import lowering, placing, steps
-from flowvm.ops.updates.cuda import merging, optimizer
+from flowvm.ops.declare.registry import operator_of
+from flowvm.ops.updates.cuda import merging
 from flowvm.vm.machine.device_words import GRAPH
 from flowvm.vm.machine.words import CTL
 from flowvm.vm.workers.device_graph import PATIENCE
@@ -416,17 +417,22 @@ def test_dropped_graphs_give_their_memory_back(device):
 
 def test_the_kernels_compile(ptx_of, monkeypatch):
     """What graphs have kernels for besides those of their nodes."""
+
+    def part(name, count):
+        step = operator_of(getattr(flow.ops, name))
+        return lowering.launch_of(step, (flow.ones(8)._meta,) * count, ()).steps[0].part
+
     monkeypatch.setattr(compiling, "simulated", lambda: False)
     words, number = ("int64", 1, "C"), ("float64", 1, "C")
-    adam = "int64", *["float64"] * 6, "int64"
-    sgd = steps.whole(optimizer._sgd, 5)
-    each = merging.each_kernel(optimizer._adam, ("float32",) * 4, len(adam), 4096)
+    adam = "int64", "int64", *["float64"] * 5, "int64"
+    each = merging.each_kernel(part("adam_step_", 4), ("float32",) * 4, len(adam), 4096)
+    sgd = steps.whole(part("sgd_step_", 2), 5)
     vector = ("float32", 1, "C")
     for kernel, signature in (
         (each, (words, "int64", *adam)),
         (
             placing.by_address(sgd, (False,) * 3 + (True,) * 2),
-            (vector, vector, "float64", number, number),
+            (vector, vector, "int64", number, number),
         ),
         (placing.put_kernel(8), (words, *["int64"] * 8)),
         (placing._collect, (words, words, "int64")),

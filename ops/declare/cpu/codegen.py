@@ -171,6 +171,8 @@ def elementwise_kernel(
     raises: int = DIVISION_BY_ZERO,
     *,
     pattern: int | None = None,
+    once: str = "",
+    into: Sequence[int] = (),
 ) -> int:
     """The address of a kernel that computes `expr` for every element.
 
@@ -182,6 +184,10 @@ def elementwise_kernel(
     take the dtype that it is computed in.  If evaluating it raises, the kernel stops and returns
     `raises`.  `pattern` is that of the only plans it is for (`ops/declare/cpu/plan.py`); None: of
     all.
+
+    `once` is a program of the dynamic scalars, evaluated before a tile: its results are the last of
+    `args`, "float64" each.  `into` says which tensors the results of `expr` replace: these are its
+    outputs then, and there are no others.
     """
     return _elementwise(
         expr,
@@ -192,6 +198,8 @@ def elementwise_kernel(
         frozenset(scalar_args),
         int(raises),
         pattern,
+        once,
+        tuple(into),
     )
 
 
@@ -205,22 +213,25 @@ def _elementwise(
     scalar_args: frozenset[str],
     raises: int,
     pattern: int | None,
+    once: str = "",
+    into: tuple[int, ...] = (),
 ) -> int:
     if not len(args) == len(in_dtypes) == len(compute):
         raise ValueError(f"{expr!r}: {len(args)} args, {in_dtypes=}, {compute=}")
     if unknown := {*in_dtypes, *out_dtypes, *compute} - _STORED.keys():
         raise ValueError(f"{expr!r}: no kernel can read or write {', '.join(sorted(unknown))}")
     provide()
-    scope = _scope(expr)
+    scope = _scope(f"{once}\n{expr}")
 
     def make() -> jit.Lowered:
         inner = _lower_expression(expr, args, compute, scope)
         rare = _lower_guarded(expr, args, compute, scope)
+        before = _lower_once(once, args, in_dtypes, scalar_args, scope)
         text = _elementwise_text(
-            inner, rare, args, in_dtypes, out_dtypes, compute, scalar_args, raises, pattern,
-            _is_long(expr),
+            inner, rare, before, args, in_dtypes, out_dtypes, compute, scalar_args, raises, pattern,
+            into, _is_long(expr),
         )  # fmt: skip
-        return jit.linked(_joined(inner, *rare), text, loops_only=True)
+        return jit.linked(_joined(inner, *rare, *before), text, loops_only=True)
 
     name = f"{expr}, {' '.join(in_dtypes)} -> {' '.join(out_dtypes)}"
     return jit.load(make, name)
@@ -235,6 +246,16 @@ def _lower_expression(
 ) -> LoweredFunction:
     function, passed = _expression_in(scope, expr, args, compute)
     return _lower_typed(function, passed)
+
+
+def _lower_once(
+    once: str, args: tuple[str, ...], stored: tuple[str, ...], scalar_args: frozenset[str],
+    scope: dict[str, Any],
+) -> tuple[LoweredFunction, ...]:  # fmt: skip
+    """What is evaluated before a tile, if anything is."""
+    numbers = [(a, s) for a, s in zip(args, stored, strict=True) if a in scalar_args]
+    names, kinds = zip(*numbers, strict=True) if numbers else ((), ())
+    return (_lower_expression(once, names, kinds, scope),) if once else ()
 
 
 def expression_function(
@@ -345,6 +366,7 @@ class TypedLiterals(ast.NodeTransformer):
 def _elementwise_text(
     inner: LoweredFunction,
     rare: tuple[LoweredFunction, ...],
+    before: tuple[LoweredFunction, ...],
     args: tuple[str, ...],
     in_dtypes: tuple[str, ...],
     out_dtypes: tuple[str, ...],
@@ -352,6 +374,7 @@ def _elementwise_text(
     scalar_args: frozenset[str],
     raises: int,
     only: int | None,
+    into: tuple[int, ...],
     long: bool,
 ) -> str:
     """A function for a tile of each kind that can be met, their table, and the entry, which is one
@@ -363,18 +386,19 @@ def _elementwise_text(
     take four vectors at a time: a chain of operations leaves the vector unit idle between two of
     its steps (exp and tanh take 0.82 of the time).
     """
-    tensors = [k for k, name in enumerate(args) if name not in scalar_args]
-    scalars = [k for k, name in enumerate(args) if name in scalar_args]
-    outs = len(out_dtypes)
+    late = len(args) - sum(len(_results(function)) for function in before)
+    tensors = [k for k, name in enumerate(args[:late]) if name not in scalar_args]
+    scalars = [k for k, name in enumerate(args[:late]) if name in scalar_args]
+    outs = 0 if into else len(out_dtypes)
     count = outs + len(tensors)
-    stored = [_STORED[d] for d in (*out_dtypes, *(in_dtypes[k] for k in tensors))]
+    stored = [_STORED[d] for d in (*out_dtypes[:outs], *(in_dtypes[k] for k in tensors))]
     kinds = [("dense", 0), *((f"single{k}", 1 << k) for k in range(outs, count))]
     kinds = [kind for kind in kinds if only in (None, kind[1])]
 
     def tile(function: LoweredFunction, name: str, pattern: int, stores: bool = True) -> str:
         return _tile(
             function, (name, pattern), stored, outs, out_dtypes if stores else (), in_dtypes,
-            compute, tensors, scalars, raises, long,
+            compute, tensors, scalars, raises, long, before, into or range(outs),
         )  # fmt: skip
 
     functions = []
@@ -388,10 +412,9 @@ def _elementwise_text(
     table = ", ".join(
         f"i64 {pattern}, i64 ptrtoint (ptr @tile_{name} to i64)" for name, pattern in kinds
     )
-    declared = "".join(f", {a}" for a in inner.args_ir)
     return "\n".join(
         [
-            *(f'declare i32 @"{f.name}"(ptr, ptr{declared})' for f in (inner, *rare)),
+            *map(_declared, (inner, *rare, *before)),
             f"declare i32 @{WALK}(i64, i64, i64, i64, i64, i64, ptr)",
             f"@table = internal constant [{2 * len(kinds)} x i64] [{table}]",
             *functions,
@@ -402,6 +425,10 @@ def _elementwise_text(
             _LOOP_METADATA,
         ]
     )
+
+
+def _declared(function: LoweredFunction) -> str:
+    return f'declare i32 @"{function.name}"(ptr, ptr{"".join(f", {a}" for a in function.args_ir)})'
 
 
 def _choice(name: str) -> str:
@@ -465,6 +492,8 @@ def _tile(
     scalars: list[int],
     raises: int,
     long: bool,
+    before: tuple[LoweredFunction, ...],
+    targets: Sequence[int],
 ) -> str:
     """The function that computes one tile of at least one element.
 
@@ -480,11 +509,21 @@ def _tile(
     t.put("%e = alloca ptr")
     start = [t.word("%pointers", k, "ptr") for k in range(len(stored))]
     step = [t.word("%steps", k) for k in range(len(stored))]
+    late = len(tensors) + len(scalars)
     values: dict[int, str] = {}
+    words: list[str] = []
     for position, k in enumerate(scalars):
         word_kind, source = ("double", "float64") if in_dtypes[k] == "float64" else ("i64", "int64")
         word = t.word("%args", OPERANDS_AT + len(stored) + position, word_kind)
+        words.append(f", {word_kind} {word}")
         values[k] = _passed(t, word, source, compute[k], inner.args_ir[k])
+    for function in before:
+        t.put(f"%o = alloca {function.result_ir}")
+        t.put(f'call i32 @"{function.name}"(ptr %o, ptr %e{"".join(words)})')
+        for at, result in enumerate(_results(function)):
+            spot = t.new(f"getelementptr {function.result_ir}, ptr %o, i32 0, i32 {at}")
+            number, k = t.new(f"load {_STORED[result]}, ptr {spot}"), late + at
+            values[k] = _passed(t, number, result, compute[k], inner.args_ir[k])
     t.put("br label %row")
     t.label("row")
     t.put("%row_number = phi i64 [0, %entry], [%next_row, %done]")
@@ -515,11 +554,11 @@ def _tile(
     status = t.new(f'call i32 @"{inner.name}"(ptr %r, ptr %e{passed}){group}')
     results = _results(inner) if out_dtypes else []
     for k, (dtype, result) in enumerate(zip(out_dtypes, results, strict=True)):
-        spot = (
-            "%r" if outs == 1 else t.new(f"getelementptr {inner.result_ir}, ptr %r, i32 0, i32 {k}")
-        )
-        value = t.new(f"load {_STORED[result]}, ptr {spot}{group}")
-        t.put(f"store {stored[k]} {_convert(t, value, result, dtype)}, ptr {place(k)}{group}")
+        spot = "%r"
+        if len(results) > 1:
+            spot = t.new(f"getelementptr {inner.result_ir}, ptr %r, i32 0, i32 {k}")
+        value, to = t.new(f"load {_STORED[result]}, ptr {spot}{group}"), place(targets[k])
+        t.put(f"store {_STORED[dtype]} {_convert(t, value, result, dtype)}, ptr {to}{group}")
     t.put(f"%worse = or i32 %bad, {status}")
     t.put("br label %next")
     t.label("next")

@@ -52,7 +52,17 @@ from flowvm.ops.declare.cuda.transposes import transpose_step, turned
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.scalar.half import STORED
 
-__all__ = ["flat_kernel", "is_generated", "row_kernel", "scalar_step", "scalars", "strided_step"]
+__all__ = [
+    "SCOPE",
+    "converted",
+    "flat_kernel",
+    "is_generated",
+    "numbers_of",
+    "row_kernel",
+    "scalar_step",
+    "scalars",
+    "strided_step",
+]
 
 BLOCK = 256
 MOST_DIMS = 8
@@ -117,7 +127,7 @@ def scalar_step(launch: ScalarLaunch) -> KernelStep:
         tuple(names[: len(launch.outputs)]), launch.raises,
     )  # fmt: skip
     operands = [(k, s, 0) for k, s in enumerate(launch.strides)]
-    return _step(wanted, names, launch.outputs[0].shape, operands, _numbers(launch))
+    return _step(wanted, names, launch.outputs[0].shape, operands, numbers_of(launch))
 
 
 def _moved_as(meta: TensorMeta) -> str:
@@ -240,7 +250,8 @@ def _most_blocks(most: int) -> int:
     return 3 if simulated() else most
 
 
-def _numbers(launch: ScalarLaunch) -> list[Param]:
+def numbers_of(launch: ScalarLaunch) -> list[Param]:
+    """Its dynamic scalars, as parameters of a kernel."""
     kinds = {"d": "f", "q": "i"}
     return [Scalar(i, kinds[code]) for i, code in enumerate(launch.pack)]
 
@@ -411,7 +422,7 @@ def _evaluated(wanted: Scalars, read: dict[str, str], name: str) -> list[str]:
         if arg in wanted.numbers:
             given.append(f"num_{arg}")
         else:
-            given.append(_converted(read[f"in_{arg}"], source, kind))
+            given.append(converted(read[f"in_{arg}"], source, kind))
     if not wanted.reports:
         return [f"{name} = expression({', '.join(given)})"]
     passed = ", ".join(f"{g}," if len(given) == 1 else g for g in given)
@@ -426,7 +437,7 @@ def _result(wanted: Scalars, name: str, place: int) -> str:
     return name if len(wanted.outputs) == 1 else f"{name}[{place}]"
 
 
-def _converted(value: str, source: str, kind: str) -> str:
+def converted(value: str, source: str, kind: str) -> str:
     """An element of dtype `source` as the expression gets it that computes in `kind`."""
     if kind == "bool":
         return value if source == "bool" else f"({value} != 0)"
@@ -443,7 +454,7 @@ def _converted(value: str, source: str, kind: str) -> str:
     return f"{kind}({value})"
 
 
-_SCOPE: dict[str, Any] = {
+SCOPE: dict[str, Any] = {
     name: getattr(np, name)
     for name in ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint64")
 }
@@ -461,12 +472,12 @@ def _kernel(
     numbers = [f"number_{n}" for n in wanted.numbers]
     details = ["details"] if wanted.reports else []
     kinds = dict(zip(wanted.args, zip(wanted.stored, wanted.compute, strict=True), strict=True))
-    before = [f"num_{n} = {_converted(f'number_{n}', *kinds[n])}" for n in wanted.numbers]
+    before = [f"num_{n} = {converted(f'number_{n}', *kinds[n])}" for n in wanted.numbers]
     text = "\n".join([
         f"def elementwise({', '.join([*arrays, *numbers, *extra, *details])}):",
         *_indented([*before, *lines]),
     ])  # fmt: skip
     function, _ = expression_function(wanted.expr, wanted.args, wanted.compute)
     function.__globals__["INLINE_ALWAYS"] = True
-    space = {**_SCOPE, "attempt": attempt, "expression": function, **scope}
+    space = {**SCOPE, "attempt": attempt, "expression": function, **scope}
     return written(text, "elementwise", space, f"{__name__}:{maker}", *arguments)

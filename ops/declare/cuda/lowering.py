@@ -49,6 +49,7 @@ from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.cuda.bodies import adapted, is_body
 from flowvm.ops.declare.cuda.copies import assembly
 from flowvm.ops.declare.cuda.elementwise import scalars
+from flowvm.ops.declare.cuda.in_place import in_place
 from flowvm.ops.declare.cuda.placing import placed, reports
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
@@ -110,6 +111,8 @@ def _launched(
         rule = op.cuda if callable(op.cuda) else _rule(op.cuda)
         return rule(inferred, metas, attrs), ""
     match inferred:
+        case ScalarLaunch() if inferred.into:
+            return in_place(inferred), inferred.pack
         case ScalarLaunch():
             return scalars(inferred), inferred.pack
         case Assembly():

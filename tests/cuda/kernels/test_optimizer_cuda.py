@@ -14,25 +14,25 @@ from flowvm.ops.updates.loss_scaling import unscale_, update_scale_
 SIZES = (0, 1, 31, 33, 300)
 ADAM = (1e-3, 0.9, 0.99, 1e-8, 0.01)
 CALLS = [
-    *(("sgd_step_", 2, (m,), (0.1, 0.01)) for m in (False, True)),
+    *(("sgd_step_", 2, (maximize, 0.1, 0.01)) for maximize in (0, 1)),
     *(
-        ("sgd_momentum_step_", 3, (nesterov, False), (0.1, 0.9, 0.1, 0.01, first))
-        for nesterov in (False, True)
+        ("sgd_momentum_step_", 3, (nesterov, 0, 0.1, 0.9, 0.1, 0.01, first))
+        for nesterov in (0, 1)
         for first in (0, 1)
     ),
-    *(("adam_step_", 4, (decoupled, True), (*ADAM, 5)) for decoupled in (False, True)),
-    *(("amsgrad_step_", 5, (decoupled, False), (*ADAM, 1)) for decoupled in (False, True)),
+    *(("adam_step_", 4, (decoupled, 1, *ADAM, 5)) for decoupled in (0, 1)),
+    *(("amsgrad_step_", 5, (decoupled, 0, *ADAM, 1)) for decoupled in (0, 1)),
 ]
 assert flow.eye(1).numel() == 1  # all ops are declared
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize(("name", "count", "attrs", "scalars"), CALLS)
-def test_updates(rng, name, count, attrs, scalars, n, dtype):
+@pytest.mark.parametrize(("name", "count", "scalars"), CALLS)
+def test_updates(rng, name, count, scalars, n, dtype):
     arrays = [rng.random(n).astype(dtype) for _ in range(count)]
-    _, wanted = on_cpu(named(name), arrays, attrs, scalars)
-    play(named(name), arrays, attrs, scalars)
+    _, wanted = on_cpu(named(name), arrays, (), scalars)
+    play(named(name), arrays, (), scalars)
     for got, right in zip(arrays, wanted, strict=True):
         assert got.dtype == right.dtype
         np.testing.assert_allclose(got, right, rtol=0, atol=8 * np.finfo(dtype).eps)
@@ -106,7 +106,7 @@ def test_training_with_a_scaler_is_that_of_the_cpu(device, name):
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
     monkeypatch.setattr(compiling, "simulated", lambda: False)
     x = np.zeros(1000, dtype)
-    made = [launch(named(name), [x] * count, attrs) for name, count, attrs, _ in CALLS]
+    made = [launch(named(name), [x] * count) for name, count, _ in CALLS]
     made.append(launch(named("accumulate_"), [x, x]))
     made.append(launch(unscale_, [x, np.ones(1, np.float32)]))
     for one in made:

@@ -1,0 +1,85 @@
+"""Ops that change tensors in place, each element by what lies at its place: steps of optimizers.
+
+    scale_ = update("scale_", "x!, y", "by: float", each="x = x * by + y")
+
+One program says what becomes of an element, on every device.  It computes in the tensors' dtype;
+what it needs of the numbers alone is a program of its own, computed in float64 and not for each
+element.  The numbers are dynamic scalars: another learning rate or step is not another kernel.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.config import config, say
+from flowvm.errors import DTypeError, ShapeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import op
+from flowvm.ops.declare.scalar_launch import ScalarLaunch, assigned
+
+__all__ = ["update"]
+
+
+def update(
+    name: str, tensors: str, numbers: str = "", *, once: str = "", each: str, doc: str = ""
+) -> Callable[..., Any]:
+    """Declare an update; the result is the function `name(tensors..., numbers...)`, which gives
+    the first tensor.
+
+    tensors     "param!, grad": all of one shape and dtype; those with ! are changed
+    numbers     "lr: float, step: int"; a bool is an int
+    once        lines of assignments: what follows from the numbers alone, in float64, by new names
+    each        lines of assignments, in which every tensor's name is its element: those with ! have
+                their new values behind the last line.  It may use the numbers and what `once` named
+
+    The functions of `flowvm.ops.scalar.functions` may be called.  What is not dense, and reduced
+    floats, are copied and written back.  Nothing is recorded for autograd.
+    """
+    names = [part.strip() for part in tensors.split(",")]
+    written = tuple(k for k, n in enumerate(names) if n.endswith("!"))
+    names = [n.rstrip("!") for n in names]
+    kinds = [part.partition(":") for part in numbers.split(",") if part.strip()]
+    scalars = tuple(n.strip() for n, _, _ in kinds)
+    real = [kind.strip() == "float" for _, _, kind in kinds]
+    result = ", ".join(names[k] for k in written)
+    each = textwrap.dedent(each).strip()
+    expr = f"{each}\n{result}"
+    before = textwrap.dedent(once).strip()
+    if kept := {names[k] for k in written} - set(assigned(each)):
+        raise ValueError(f"{name}: `each` gives {', '.join(sorted(kept))} no new value")
+    if again := {*names, *scalars} & set(assigned(before)):
+        raise ValueError(f"{name}: `once` cannot give {', '.join(sorted(again))} another value")
+
+    def infer(*metas: TensorMeta) -> ScalarLaunch:
+        first = metas[0]
+        for operand, meta in zip(names, metas, strict=True):
+            if meta.shape != first.shape:
+                raise ShapeError(
+                    f"{name}: {operand} has shape {tuple(meta.shape)}, {names[0]} "
+                    f"{tuple(first.shape)}"
+                )
+            if meta.dtype is not first.dtype:
+                raise DTypeError(
+                    f"{name}: {operand} has dtype {meta.dtype}, {names[0]} {first.dtype}"
+                )
+        if config.debug >= 4:
+            lines = textwrap.indent(f"{before}\n{expr}".strip(), "    ")
+            say(4, f"kernel of {name}: of {first.dtype.name}\n{lines}")
+        dtype = first.dtype.name
+        return ScalarLaunch(
+            outputs=(),
+            inputs=metas,
+            expr=expr,
+            args=(*names, *scalars),
+            stored=(*[dtype] * len(names), *("float64" if r else "int64" for r in real)),
+            compute=(dtype,) * (len(names) + len(scalars)),
+            numbers=scalars,
+            pack="".join("d" if r else "q" for r in real),
+            once=before,
+            into=written,
+        )
+
+    infer.__doc__ = doc
+    return op(f"{tensors} -> ", name=name, scalars=numbers)(infer)
