@@ -47,6 +47,7 @@ from flowvm.compiler.progress import compiling
 from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
 from flowvm.errors import CompileError
+from flowvm.private.numba import NUMBA
 
 __all__ = [
     "Lowered",
@@ -122,9 +123,7 @@ def native(
     """
 
     def make() -> Lowered:
-        from numba.core.sigutils import normalize_signature
-
-        args, result = normalize_signature(signature)
+        args, result = NUMBA.normalize_signature(signature)
         return c_function(lower(function, args, result, reassociate=reassociate))
 
     return load(make, function.__qualname__, facts)
