@@ -21,7 +21,6 @@ Long because backward is one loop, and its special cases are read beside it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from sys import getrefcount
 from typing import Any
 
 from flowvm.autograd.hooks import NodeHooks, run_hooks
@@ -40,6 +39,7 @@ from flowvm.errors import AutogradError
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
+from flowvm.private.cpython import SOLE, getrefcount
 from flowvm.vm.engine.hot import hot
 from flowvm.vm.engine.lines import behind
 
@@ -171,7 +171,7 @@ def _run(
         g = grads.pop(node, None)
         if node.is_leaf:
             if g is not None:
-                if steal and getrefcount(g) == _SOLE and not node.hooks:
+                if steal and getrefcount(g) == SOLE and not node.hooks:
                     _store(node, g)
                 else:
                     _leaf(node, g, create_graph, watch)
@@ -234,7 +234,7 @@ def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> 
     elif (
         old._meta.numel >= _IN_PLACE
         and not create_graph
-        and getrefcount(old) == _SOLE + 1
+        and getrefcount(old) == SOLE + 1
         and _own_memory(old)
     ):
         _add_in_place(old, g)
@@ -395,16 +395,7 @@ def _own_memory(t: Tensor) -> bool:
     storage = t._storage
     if storage is None:
         return True
-    return getrefcount(storage) == _SOLE + 1 and t._meta.contiguous and t._ref == storage.id
-
-
-def _sole() -> int:
-    """What getrefcount says of an object that one local variable holds: Pythons differ."""
-    g = object()
-    return getrefcount(g)
-
-
-_SOLE = _sole()
+    return getrefcount(storage) == SOLE + 1 and t._meta.contiguous and t._ref == storage.id
 
 
 # --- gradients that do not fit, and errors

@@ -13,6 +13,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
+from flowvm.private.cpython import capsule_pointer
+
 __all__ = ["BFLOAT", "UNSIGNED", "dtype_code", "marked", "retyped"]
 
 UNSIGNED: Final = 1  # DLPack's codes of dtypes
@@ -24,11 +26,8 @@ _DTYPE: Final = 12  # behind the device
 
 def _address(capsule: Any) -> int:
     """Of the device in the capsule's DLTensor."""
-    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    name = name_of(capsule)
-    return int(pointer_of(capsule, name)) + {**_DEVICE, **_USED}[name]
+    name, address = capsule_pointer(capsule)
+    return address + {**_DEVICE, **_USED}[name]
 
 
 def marked(capsule: Any, device: tuple[int, int]) -> Any:

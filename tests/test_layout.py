@@ -22,7 +22,7 @@ MAX_LINES = 350
 # A layer may import from itself and from those below it.
 # fmt: off
 LAYERS = (
-    ("capsules", "compiler", "config", "device", "dtype", "errors", "meta", "version"),
+    ("capsules", "compiler", "config", "device", "dtype", "errors", "meta", "private", "version"),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
     ("launch",),

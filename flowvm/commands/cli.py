@@ -73,6 +73,9 @@ def parser() -> argparse.ArgumentParser:
         "doctor", help="say what is installed, what is missing and how to get it"
     )
     doctor.add_argument("--json", action="store_true", help="print JSON, for a report or a script")
+    doctor.add_argument(
+        "--private", action="store_true", help="list every private name used of other packages"
+    )
     warmup = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
     warmup.add_argument("--all", action="store_true", help="every op that declares samples")
     warmup.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")

@@ -2,11 +2,13 @@
 here.
 
 A verdict a line, with the fix on the same line, so that the output can be pasted into a bug
-report.  Environment checks read metadata and touch no device; then the self-test runs ops through
-the VM and compares them with NumPy.  The exit code is 1 if a line says FAIL, else 0.
+report.  Environment checks read metadata and touch no device; then the private names that flowvm
+uses of other packages are looked for, and the self-test runs ops through the VM and compares them
+with NumPy.  The exit code is 1 if a line says FAIL, else 0.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -20,7 +22,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
-__all__ = ["Check", "environment", "main", "self_test", "show_versions"]
+__all__ = ["Check", "environment", "main", "private_names", "self_test", "show_versions"]
 
 OK, INFO, WARN, FAIL = "ok", "info", "warn", "FAIL"
 
@@ -43,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the report and return the exit code."""
     began = time.perf_counter()
     checks: list[Check] = []
-    for check in (*environment(), *self_test()):
+    for check in itertools.chain(environment(), private_names(args.private), self_test()):
         checks.append(check)
         if not args.json:
             print(check, flush=True)
@@ -203,6 +205,50 @@ def _overrides() -> Check:
 
     set_ = [f"{name}={value}" for name, value in config.overrides().items()]
     return Check(INFO, "overrides", " ".join(set_) if set_ else "no FLOWVM_* variable is set")
+
+
+def private_names(every: bool = False) -> Iterator[Check]:
+    """What flowvm uses of packages that they do not promise: a line a package, and one for each
+    name that is not as it was, or for every one.
+    """
+    for package in _packages():
+        if package.version == "not installed":
+            continue  # said above
+        standings = list(package.report())
+        well = sum(standing.verdict == OK for standing in standings)
+        text = f"{well} of {len(standings)} private names of {package.distribution} as tested"
+        if package.version in package.tested:
+            yield Check(OK, "private", f"{text}: {package.version}")
+        else:
+            yield Check(INFO, "private", f"{text}: {package.version}; tested: {package.versions}")
+        for use, verdict, why in standings:
+            if every or verdict != OK:
+                yield _private(package, use, verdict, why)
+
+
+def _private(package: Any, use: Any, verdict: str, why: str) -> Check:
+    name = use.where or use.name
+    text = f"{package.distribution}: {name}, which {use.needed_for}"
+    if verdict == OK:
+        return Check(OK, "private", text)
+    fix = f"pip install '{package.distribution}=={package.tested[-1]}'"
+    if verdict == "skipped":
+        return Check(INFO, "private", f"{text}: skipped, {why}", f"{fix}, for speed alone")
+    return Check(FAIL, "private", f"{text}: missing, {why}", fix)
+
+
+def _packages() -> Iterator[Any]:
+    from flowvm.private.cpython import CPYTHON
+    from flowvm.private.numba import NUMBA
+    from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
+    from flowvm.private.scipy import SCIPY
+
+    yield from (CPYTHON, NUMBA, SCIPY)
+    if NUMBA.version == "not installed":
+        return
+    from numba import config
+
+    yield SIMULATOR if config.ENABLE_CUDASIM else NUMBA_CUDA
 
 
 def self_test() -> Iterator[Check]:

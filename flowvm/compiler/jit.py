@@ -43,9 +43,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm.compiler.native import LoweredFunction, lower
+from flowvm.compiler.progress import compiling
 from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
 from flowvm.errors import CompileError
+from flowvm.private.numba import NUMBA
 
 __all__ = [
     "Lowered",
@@ -57,12 +59,10 @@ __all__ = [
     "llvm",
     "load",
     "native",
-    "on_terminal",
     "provide",
     "prune",
     "set_cache_dir",
     "stats",
-    "telling",
 ]
 
 
@@ -123,9 +123,7 @@ def native(
     """
 
     def make() -> Lowered:
-        from numba.core.sigutils import normalize_signature
-
-        args, result = normalize_signature(signature)
+        args, result = NUMBA.normalize_signature(signature)
         return c_function(lower(function, args, result, reassociate=reassociate))
 
     return load(make, function.__qualname__, facts)
@@ -371,7 +369,7 @@ def _symbol_exists(name: str) -> bool:
 
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     start = time.perf_counter()
-    with _progress.compiling(name), _no_collection():
+    with compiling(name), _no_collection():
         module, imports, code = _object(make(), _symbol(digest))
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)
@@ -494,73 +492,10 @@ bad:
     return linked(lowered, text)
 
 
-# --- the status line ------------------------------------------------------------------------
-
-
-class _Progress:
-    """One line on a terminal while compiling, once that has taken more than a second in all.
-
-    It is there only while something compiles, so that nothing else is ever printed behind it; and
-    not while somebody else owns the terminal's lines (rich's displays replace `sys.stderr`).
-    """
-
-    PATIENCE = 1.0
-    BURST_ENDS_AFTER = 0.5
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-        self.count = 0
-        self.ended = 0.0
-        self.told: Callable[[str], None] | None = None  # has a line of its own
-
-    @contextlib.contextmanager
-    def compiling(self, name: str) -> Iterator[None]:
-        if self.told is not None:
-            self.told(name)
-        if self.told is not None or not on_terminal():
-            yield
-            return
-        start = time.monotonic()
-        if start - self.ended > self.BURST_ENDS_AFTER:
-            self.spent, self.count = 0.0, 0
-        show = self.spent > self.PATIENCE
-        if show:
-            text = f"flowvm: compiling kernels (first run only) ... {self.count}"
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-        try:
-            yield
-        finally:
-            if show:
-                print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
-            self.ended = time.monotonic()
-            self.spent += self.ended - start
-            self.count += 1
-
-
-_progress = _Progress()
-
-
-def on_terminal() -> bool:
-    """Whether a line may be written to stderr and taken back."""
-    terminal = sys.__stderr__
-    return terminal is not None and terminal is sys.stderr and terminal.isatty()
-
-
-@contextlib.contextmanager
-def telling(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call `listener` with the name of each kernel that is compiled inside, and show nothing."""
-    before, _progress.told = _progress.told, listener
-    try:
-        yield
-    finally:
-        _progress.told = before
-
-
 def _after_fork_in_child() -> None:
     # The thread that held the lock in the parent does not exist here.
-    global _lock, _progress
+    global _lock
     _lock = threading.RLock()
-    _progress = _Progress()
 
 
 if hasattr(os, "register_at_fork"):

@@ -16,7 +16,9 @@ Invariants
 - Callees are typed and lowered, never optimized on their own: that happens once, after the link
   (`flowvm.compiler.jit`).
 
-Long because all that is private to Numba is in this one place.
+What of Numba is private stands in `flowvm.private.numba`.
+
+Long because typing and lowering, and all three kinds of functions that take part, are one subject.
 """
 
 from __future__ import annotations
@@ -29,6 +31,15 @@ from typing import Any, NamedTuple
 
 from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts
 from flowvm.errors import CompileError
+from flowvm.private.numba import (
+    NUMBA,
+    compiled_by,
+    function_compiler,
+    global_type,
+    iterators,
+    never_finalized,
+    parts_of,
+)
 
 __all__ = [
     "Intrinsic",
@@ -158,21 +169,17 @@ class _Frontend:
     """Numba's front end: typing and lowering, with the optimization of callees put off to our own
     link.
 
-    Needed privately: `_FunctionCompiler`, a code library's `_final_module`, `_linking_libraries`,
-    `_ensure_finalized` and `_get_module_for_linking`; `typeof_impl`, by which a plain function or
-    an `Intrinsic` becomes typable while this compiles, and at no other time; and `_defns`, by which
-    a range counts as `_next_in_range` says, likewise.
+    Only while this compiles is a plain function or an `Intrinsic` typable, and does a range count
+    as `_next_in_range` says.
     """
 
     def __init__(self) -> None:
-        from numba.core.registry import cpu_target
-
-        self.target = cpu_target
+        self.target = NUMBA.target
         self.dispatchers: dict[Any, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
-        self.compiler = _device_compiler()
+        self.compiler = function_compiler(_flags, _lowered)
         self.target.target_context.refresh()
-        self.next_of_kind = self.target.target_context._defns["iternext"]._cache
+        self.next_of_kind = iterators(self.target.target_context)
         self.next_in_range = _next_in_range()
         self._register()
 
@@ -181,14 +188,14 @@ class _Frontend:
         return {"nopython": True, "nogil": True, "error_model": "numpy", "fastmath": flags}
 
     def _register(self) -> None:
-        from numba.core.typing.typeof import typeof_impl
+        from numba.extending import typeof_impl
 
         plain = typeof_impl.dispatch(pytypes.FunctionType)
 
         def of_function(value: Any, c: Any) -> Any:
             if not self.active:
                 return plain(value, c)
-            known = self.target.typing_context._get_global_type(value)  # an @overload of Numba's
+            known = global_type(self.target.typing_context, value)  # an @overload of Numba's
             if known is not None:
                 return known
             return self._dispatcher_type(value)
@@ -217,29 +224,24 @@ class _Frontend:
 
     def dispatcher(self, function: Any) -> Any:
         if function not in self.dispatchers:
-            from numba.core.registry import CPUDispatcher
-
             options = self.options(bool(function.__globals__.get("REASSOCIATE")))
-            made = CPUDispatcher(function, targetoptions=options)
-            made._compiler = self.compiler(
-                function, self.target, options, made._compiler.locals, pipeline()
+            self.dispatchers[function] = compiled_by(
+                function,
+                options,
+                lambda types: self.compiler(function, self.target, options, types, pipeline()),
             )
-            self.dispatchers[function] = made
         return self.dispatchers[function]
 
     def lower(
         self, function: Any, args: tuple[Any, ...], result: Any, reassociate: bool
     ) -> LoweredFunction:
-        from numba.core.compiler_lock import global_compiler_lock
-        from numba.core.errors import NumbaError
-
         compiler = self.compiler(function, self.target, self.options(reassociate), {}, pipeline())
-        with global_compiler_lock, self._compiling(), shortcuts():
+        with NUMBA.lock, self._compiling(), shortcuts():
             self.target.typing_context.refresh()
             self.target.target_context.refresh()
             try:
                 compiled = compiler.compile(tuple(args), result)
-            except NumbaError as error:
+            except NUMBA.NumbaError as error:
                 raise CompileError(
                     f"{function.__qualname__} cannot be compiled: {error}"
                 ) from error
@@ -260,7 +262,7 @@ class _Frontend:
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
-        from numba.core import config
+        from numba import config
 
         disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0  # kernels cannot run uncompiled
         known = self.next_of_kind.copy()
@@ -275,30 +277,23 @@ class _Frontend:
             config.DISABLE_JIT = disabled
 
 
-def _device_compiler() -> Any:
-    """Numba's function compiler, stopped after lowering: no wrappers, no optimization, no code."""
-    from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
+def _flags(flags: Any) -> Any:
+    """Stop after lowering: no wrappers, no optimization, no code."""
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.no_compile = True
+    return settled_flags(flags)
 
-    class DeviceCompiler(_FunctionCompiler):  # type: ignore[misc]
-        def _customize_flags(self, flags: Any) -> Any:
-            flags.no_cpython_wrapper = True
-            flags.no_cfunc_wrapper = True
-            flags.no_compile = True
-            return settled_flags(flags)
 
-        def _compile_core(self, args: Any, return_type: Any) -> Any:
-            compiled = super()._compile_core(args, return_type)
-            # Numba keys a callee by its entry point, which must be a builtin method, and would
-            # finalize its library when a caller uses it.
-            compiled = compiled._replace(entry_point=[].append)
-            compiled.library._ensure_finalized = lambda: None
-            compiled.library.flowvm_unfinished = True
-            self.targetdescr.target_context.insert_user_function(
-                compiled.entry_point, compiled.fndesc, [compiled.library]
-            )
-            return compiled
-
-    return DeviceCompiler
+def _lowered(target: Any, compiled: Any) -> Any:
+    """A lowered function, ready to be called by others."""
+    # Numba keys a callee by its entry point, which must be a builtin method, and would finalize its
+    # library when a caller uses it.
+    compiled = compiled._replace(entry_point=[].append)
+    never_finalized(compiled.library)
+    compiled.library.flowvm_unfinished = True
+    target.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
+    return compiled
 
 
 def _next_in_range() -> dict[Any, Any]:
@@ -309,11 +304,11 @@ def _next_in_range() -> dict[Any, Any]:
     begins at 0 or above, which it has to know to vectorize the loop.
     """
     from numba import types
-    from numba.core import cgutils
-    from numba.core.imputils import RefType, iternext_impl
+
+    cgutils, imputils = NUMBA.cgutils, NUMBA.imputils
 
     def made(kind: Any) -> Any:
-        @iternext_impl(RefType.UNTRACKED)  # type: ignore[untyped-decorator]
+        @imputils.iternext_impl(imputils.RefType.UNTRACKED)  # type: ignore[untyped-decorator]
         def advance(context: Any, builder: Any, signature: Any, args: Any, result: Any) -> None:
             state = cgutils.create_struct_proxy(kind)(context, builder, args[0])
             count = builder.load(state.count)
@@ -332,23 +327,18 @@ def _next_in_range() -> dict[Any, Any]:
 
 def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:
     """The modules of `library` and of those it calls, each once, without Numba's runtime."""
-    from numba.core.runtime import rtsys
-
-    if id(library) in seen or library is getattr(rtsys, "library", None):
+    if id(library) in seen or library is getattr(NUMBA.runtime, "library", None):
         return
     seen.add(id(library))
-    if not getattr(library, "flowvm_unfinished", False):
-        modules.append(library._get_module_for_linking())
-        return
-    modules.append(library._final_module)
-    for callee in library._linking_libraries:
+    module, callees = parts_of(library, not getattr(library, "flowvm_unfinished", False))
+    modules.append(module)
+    for callee in callees:
         _collect(callee, modules, seen)
 
 
 def _overloaded_type() -> Any:
     """Numba's type for an `Overloaded`, which has no value at run time."""
     from numba import types
-    from numba.core.imputils import lower_constant
     from numba.extending import models, register_model
 
     class OverloadedType(types.Callable, types.Opaque):  # type: ignore[misc]
@@ -369,9 +359,7 @@ def _overloaded_type() -> Any:
             return (), True
 
         def get_impl_key(self, signature: Any) -> Any:
-            from numba.core.registry import cpu_target
-
-            context = cpu_target.typing_context
+            context = NUMBA.target.typing_context
             implementation, _ = self._chosen(context, signature.args)
             return implementation.get_impl_key(signature)
 
@@ -380,5 +368,5 @@ def _overloaded_type() -> Any:
     def no_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
-    lower_constant(OverloadedType)(no_value)
+    NUMBA.imputils.lower_constant(OverloadedType)(no_value)
     return OverloadedType

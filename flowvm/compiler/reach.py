@@ -27,7 +27,6 @@ Long because what is walked and how it is told are one: each value told may have
 from __future__ import annotations
 
 import dataclasses
-import dis
 import enum
 import functools
 import hashlib
@@ -44,6 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import CompileError
+from flowvm.private.cpython import CPYTHON, imports_of
 
 __all__ = ["Fact", "reach", "source_key"]
 
@@ -75,6 +75,7 @@ class _Unimported(NamedTuple):
 
 def source_key(*roots: Any) -> str:
     """A digest that changes with anything that `roots` reach."""
+    CPYTHON.require("imports")
     reached: list[Any] = []
     texts = [_told(root, reached) for root in roots]
     found, settled = _walk(reached, True, {})
@@ -279,7 +280,7 @@ def _of_imports(
     """What `code` imports of flowvm; of a module, what `names` are in it."""
     if not any(map(_is_flowvms, names)):
         return
-    for name, wanted in _imports(code):
+    for name, wanted in imports_of(code):
         if not _is_flowvms(name):
             continue
         if _is_unimported(name):
@@ -298,33 +299,6 @@ def _of_imports(
                 reached.append(_Unimported(inner))
             elif not _is_foreign(inner):
                 _of_names(names, vars(importlib.import_module(inner)), inner, facts, reached)
-
-
-_EXTENDED, _IMPORT_NAME, _IMPORT_FROM = (
-    dis.opmap[name] for name in ("EXTENDED_ARG", "IMPORT_NAME", "IMPORT_FROM")
-)
-
-
-def _imports(code: pytypes.CodeType) -> Iterator[tuple[str, list[str]]]:
-    """The modules that `code` and the code written inside it import, and what of each."""
-    module, wanted, high = "", list[str](), 0
-    steps = code.co_code
-    for step, low in zip(steps[::2], steps[1::2], strict=True):
-        if step == _EXTENDED:
-            high = high << 8 | low
-            continue
-        if step == _IMPORT_NAME:
-            if module:
-                yield module, wanted
-            module, wanted = code.co_names[high << 8 | low], []
-        elif step == _IMPORT_FROM:
-            wanted.append(code.co_names[high << 8 | low])
-        high = 0
-    if module:
-        yield module, wanted
-    for constant in code.co_consts:
-        if isinstance(constant, pytypes.CodeType):
-            yield from _imports(constant)
 
 
 @functools.cache

@@ -11,8 +11,11 @@ Invariants
 - Numba has its own code back where `shortcuts()` ends, and other threads of Numba wait for the
   compiler lock meanwhile, so other users of Numba in the process see no change.
 
-Private to Numba are, besides what `flowvm.compiler.native` names, all names in `_replacements`, a
-set of flags' `_values`, and the names of two passes.
+- A shortcut is taken only where Numba reads as it did when the shortcut was written
+  (`flowvm.private.table`); without it, the same code is compiled slower.
+
+Private to Numba are the shortcuts in the table of `flowvm.private.numba`, the attributes that are
+replaced here, and `_impl_keys` and `_values` of what they are replaced on.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
+
+from flowvm.private.numba import NUMBA
 
 __all__ = ["pipeline", "settled_flags", "shortcuts"]
 
@@ -50,20 +55,7 @@ def shortcuts() -> Iterator[None]:
 @functools.cache
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
     """(class or object, name of its attribute, what that is inside `shortcuts`)."""
-    from numba.core import base, ir
-    from numba.core.registry import cpu_target
-    from numba.core.runtime.context import NRTContext
-    from numba.core.types.functions import BaseFunction
-
-    context = cpu_target.target_context
-    return (
-        (BaseFunction, "get_call_type", _remembering_call_types(BaseFunction.get_call_type)),
-        (ir.Inst, "_rec_list_vars", _variables_of(ir)),
-        (NRTContext, "incref", _no_count),
-        (NRTContext, "decref", _no_count),
-        (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
-        (context, "get_abi_sizeof", _remembering_sizes(context.get_abi_sizeof)),
-    )
+    return tuple(r for name, quick in _SHORTCUTS if NUMBA.usable(name) for r in quick())
 
 
 def _no_count(self: Any, builder: Any, kind: Any, value: Any) -> None:
@@ -75,16 +67,16 @@ def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     Numba tries every template of `+`, of arrays, lists, strings and sets, each time.
     """
-    from numba.core import types
-    from numba.core.targetconfig import ConfigStack
+    from numba import types
 
+    flags_now = NUMBA.flags_stack.top_or_none
     known: dict[Any, tuple[Any, Any]] = {}
     simple = (types.Number, types.Boolean, types.Literal, types.Array)
 
     def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
         if kws or not all(isinstance(a, simple) for a in args):
             return plain(self, context, args, kws)
-        key = (self, args, ConfigStack.top_or_none())
+        key = (self, args, flags_now())
         if key in known:
             signature, self._impl_keys[signature.args] = known[key]
             return signature
@@ -133,19 +125,62 @@ def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
     return get_abi_sizeof
 
 
+# --- the table ------------------------------------------------------------------------------
+
+Replacement = tuple[Any, str, Any]
+
+
+def _call_types() -> list[Replacement]:
+    if not NUMBA.usable("flags_stack"):
+        return []
+    owner = NUMBA.call_types
+    return [(owner, "get_call_type", _remembering_call_types(owner.get_call_type))]
+
+
+def _variables() -> list[Replacement]:
+    return [(NUMBA.variables.Inst, "_rec_list_vars", _variables_of(NUMBA.variables))]
+
+
+def _counts() -> list[Replacement]:
+    return [(NUMBA.counts, name, _no_count) for name in ("incref", "decref")]
+
+
+def _locations() -> list[Replacement]:
+    owner = NUMBA.locations
+    return [(owner, "_has_loc", functools.lru_cache(4096)(owner._has_loc))]
+
+
+def _sizes() -> list[Replacement]:
+    context = NUMBA.target.target_context
+    return [(context, "get_abi_sizeof", _remembering_sizes(context.get_abi_sizeof))]
+
+
+_SHORTCUTS: tuple[tuple[str, Callable[[], list[Replacement]]], ...] = (
+    ("call_types", _call_types),
+    ("variables", _variables),
+    ("counts", _counts),
+    ("locations", _locations),
+    ("sizes", _sizes),
+)
+
+
+# --- passes and flags -----------------------------------------------------------------------
+
+
 @functools.cache
 def pipeline() -> Any:
     """Numba's compiler without the passes that have nothing to do."""
-    from numba.core.compiler import CompilerBase, DefaultPassBuilder
-    from numba.core.compiler_machinery import PassManager
+    if not NUMBA.usable("pipeline"):
+        return NUMBA.Compiler
+    numba = NUMBA.pipeline
 
-    class ShortPipeline(CompilerBase):  # type: ignore[misc]
+    class ShortPipeline(numba.CompilerBase):  # type: ignore[misc, name-defined]
         def define_pipelines(self) -> list[Any]:
             idle = {ARRAY_EXPRESSIONS}
             if not _has_closures(self.state.func_id.code):
                 idle.add(CLOSURES)
-            short = PassManager("flowvm")
-            for kind, why in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
+            short = numba.PassManager("flowvm")
+            for kind, why in numba.DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
                 if getattr(kind, "__name__", "") not in idle:
                     short.add_pass(kind, why)
             short.finalize()
@@ -161,12 +196,12 @@ def _has_closures(code: CodeType) -> bool:
 
 def settled_flags(flags: Any) -> Any:
     """The same flags, which know their hash: Numba's take 40 look-ups for each comparison."""
-    return _settled()(flags)
+    return _settled()(flags) if NUMBA.usable("flags") else flags
 
 
 @functools.cache
 def _settled() -> Any:
-    from numba.core.compiler import Flags
+    flags: Any = NUMBA.flags
 
     class Watched(dict[str, Any]):
         """Values of flags; a change forgets what was known of them."""
@@ -187,7 +222,7 @@ def _settled() -> Any:
             self.owner.forget()
             return super().pop(*args)
 
-    class SettledFlags(Flags):  # type: ignore[misc]
+    class SettledFlags(flags):  # type: ignore[misc]
         __slots__ = ("found", "hashed")
 
         found: Any

@@ -29,6 +29,7 @@ from flowvm.dtype import DType, bfloat16
 from flowvm.eager.reading import adopt_array, memory_now, wait_for
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
+from flowvm.vm.engine.interrupt import protected
 
 __all__ = ["CUDA", "Capsules", "exported", "from_interface", "interface", "tensor_on"]
 
@@ -42,6 +43,7 @@ class _Lent(Storage):
 
     __slots__ = ()
 
+    @protected
     def __del__(self) -> None:
         try:
             for used in runtimes():

@@ -20,6 +20,7 @@ from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
 from flowvm.meta import Size, TensorMeta
 from flowvm.vm.engine.hot import hot
+from flowvm.vm.engine.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Storage:
         self.id = id
         self.version = version
 
+    @protected
     def __del__(self) -> None:
         _dead(self.id)
 
@@ -69,6 +71,7 @@ class Tensor:
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
         raise ArgumentTypeError("make tensors with flow.tensor(data), flow.zeros(shape) and so on")
 
+    @protected
     def __del__(self) -> None:
         try:
             if self._storage is None:

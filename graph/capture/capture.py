@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import jit
@@ -41,6 +40,7 @@ from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError, Status
 from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.meta import TensorMeta
+from flowvm.private.cpython import HELD, getrefcount
 from flowvm.streams import current_stream
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import KIND, OPERAND
@@ -283,8 +283,8 @@ class Capture:
         found = set()
         for kept in self._kept:
             if isinstance(kept, Tensor):
-                own = getrefcount(kept) > _HELD
-                if own or (kept._storage is not None and getrefcount(kept._storage) > _HELD - 1):
+                own = getrefcount(kept) > HELD
+                if own or (kept._storage is not None and getrefcount(kept._storage) > HELD - 1):
                     found.add(self._by_storage[kept._ref & OPERAND.STORAGE_MASK])
         return found
 
@@ -490,17 +490,6 @@ class Capture:
         buffer.nbytes = meta.span
         self.whole[buffer] = meta
         return Operand(buffer, 0, meta)
-
-
-def _held() -> int:
-    """What getrefcount says of an object that one list and one local variable hold."""
-    kept = [object()]
-    for held in kept:
-        return getrefcount(held)
-    return 0
-
-
-_HELD = _held()
 
 
 def _stream_for(device: Device) -> tuple[Any, int]:

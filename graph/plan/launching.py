@@ -27,7 +27,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import Buffer, BufferKind, Operand
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.interrupt import PROTECTED
+from flowvm.vm.engine.interrupt import protected
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Launching"]
 
-PROTECTED.update(("launch_plan", "replay_plan", "run_plan"))
 NEVER = 1 << 62  # the number of an instruction that has none yet
 MOST_BLOCKS = 128  # in a ring; further launches in flight bring blocks of their own
 
@@ -85,8 +84,8 @@ class Launching:
             *self.lines(numbers, 1),
             f"    return ({''.join(f'o{k}, ' for k in range(len(graph.outputs)))})",
         ]
-        self.function: Callable[..., tuple[Tensor, ...]] = generated(
-            "\n".join(lines) + "\n", f"<flowvm launch {plan.name}>", self.own
+        self.function: Callable[..., tuple[Tensor, ...]] = protected(
+            generated("\n".join(lines) + "\n", f"<flowvm launch {plan.name}>", self.own)
         )
 
     def lines(self, numbers: Sequence[str], depth: int) -> list[str]:
@@ -132,6 +131,7 @@ class _Blocks:
         _forget_released()
         return block
 
+    @protected
     def __del__(self) -> None:  # the engine keeps what launches in flight still need
         block = self.ring[0]
         for _ in range(self.count):

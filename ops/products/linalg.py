@@ -10,22 +10,21 @@ Long because each function stands with its kernel, its gradient and its samples.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from flowvm.compiler.native import Intrinsic
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
-from flowvm.ops.products.cpu.blas import one_thread
+from flowvm.ops.products.cpu.blas import call, enter, leave, threads
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
+from flowvm.private.scipy import lapack_routine
 
 __all__ = ["cholesky", "det", "inv", "inverse", "logdet", "slogdet", "solve"]
 
@@ -38,53 +37,18 @@ HEAD = 8  # int32 words of scratch before the pivots: the integers that LAPACK t
 
 @functools.cache
 def _routine(name: str) -> int:
-    """The address of a LAPACK routine of the library that SciPy carries."""
-    from scipy.linalg import cython_lapack
-
-    one_thread()
-    capsule = cython_lapack.__pyx_capi__[name]
-    api = ctypes.pythonapi
-    api.PyCapsule_GetName.restype = ctypes.c_char_p
-    api.PyCapsule_GetName.argtypes = [ctypes.py_object]
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    return int(api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule)))
-
-
-def _call_python(address: int, *pointers: int) -> None:
-    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(pointers))(address)(*pointers)
-
-
-def _call_define() -> Any:
-    from llvmlite import ir
-    from numba import types
-
-    def typing(
-        typingctx: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
-    ) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            word = ir.IntType(64)
-            kind = ir.FunctionType(ir.VoidType(), [word] * 8).as_pointer()
-            builder.call(builder.inttoptr(values[0], kind), values[1:])
-            return context.get_dummy_value()
-
-        return types.void(*([types.int64] * 9)), codegen
-
-    return typing
-
-
-# Up to eight pointers; in C's calling convention a routine does not see those it has no parameter
-# for.
-_call = Intrinsic(_call_python, _call_define)
+    return lapack_routine(name)
 
 
 def _solve_body(
-    out: Array, a: Array, b: Array, address: int, n: int, k: int, count: int, units: int,
-    a0: int, b0: int, each: int, identity: bool, scratch: Array, lo: int, hi: int, details: Array,
+    out: Array, a: Array, b: Array, address: int, library: int, n: int, k: int, count: int,
+    units: int, a0: int, b0: int, each: int, identity: bool, scratch: Array, lo: int, hi: int,
+    details: Array,
 ) -> int:  # fmt: skip
     """out = a⁻¹ b; LAPACK's columns are our rows, so both are transposed on the way.  Strides of 0
     broadcast.
     """
+    enter(library)
     for unit in range(lo, hi):
         own = scratch[unit * each : (unit + 1) * each]
         ints = own[: 4 * (HEAD + n)].view(np.int32)
@@ -104,24 +68,27 @@ def _solve_body(
                         right[j * n + i] = b[item * b0 + i * k + j]
             ints[0], ints[1], ints[2] = n, k, 0
             if n > 0 and k > 0:
-                _call(
+                call(
                     address, at, at + 4, data, at, at + 4 * HEAD,
                     data + n * n * out.itemsize, at, at + 8,
                 )  # fmt: skip
             if ints[2] != 0:
                 details[0], details[1] = item, ints[2] - 1
+                leave(library)
                 return SINGULAR
             for i in range(n):
                 for j in range(k):
                     out[item * n * k + i * k + j] = right[j * n + i]
+    leave(library)
     return 0
 
 
 def _determinant_body(
-    sign: Array, logarithm: Array, a: Array, address: int, n: int, count: int, units: int,
-    each: int,
+    sign: Array, logarithm: Array, a: Array, address: int, library: int, n: int, count: int,
+    units: int, each: int,
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
+    enter(library)
     for unit in range(lo, hi):
         own = scratch[unit * each : (unit + 1) * each]
         ints = own[: 4 * (HEAD + n)].view(np.int32)
@@ -132,7 +99,7 @@ def _determinant_body(
                 reals[i] = a[item * n * n + i]
             ints[0], ints[2] = n, 0
             if n > 0:
-                _call(address, at, at, data, at, at + 4 * HEAD, at + 8, 0, 0)
+                call(address, at, at, data, at, at + 4 * HEAD, at + 8, 0, 0)
             s, total = 1.0, 0.0
             for i in range(n):
                 v = reals[i * n + i]
@@ -144,13 +111,15 @@ def _determinant_body(
                     s = 0.0
                 total += np.log(abs(v))
             sign[item], logarithm[item] = s, total
+    leave(library)
 
 
 def _cholesky_body(
-    out: Array, a: Array, address: int, n: int, count: int, units: int, scratch: Array,
-    lo: int, hi: int, details: Array,
+    out: Array, a: Array, address: int, library: int, n: int, count: int, units: int,
+    scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
     """LAPACK's upper factor is, in our rows, the lower one."""
+    enter(library)
     for unit in range(lo, hi):
         own = scratch[unit * 64 : (unit + 1) * 64]
         ints, at = own.view(np.int32), own.ctypes.data
@@ -162,10 +131,12 @@ def _cholesky_body(
                     matrix[i * n + j] = a[item * n * n + i * n + j] if j <= i else 0
             ints[0], ints[2] = n, 0
             if n > 0:
-                _call(address, at + 32, at, matrix.ctypes.data, at, at + 8, 1, 0, 0)
+                call(address, at + 32, at, matrix.ctypes.data, at, at + 8, 1, 0, 0)
             if ints[2] != 0:
                 details[0], details[1] = item, ints[2]
+                leave(library)
                 return NOT_POSITIVE
+    leave(library)
     return 0
 
 
@@ -208,18 +179,19 @@ def _system(a: TensorMeta, b: TensorMeta | None) -> Launch:
     out = a.with_shape((*batch, n, k))
     a0 = 0 if math.prod(a.shape[:-2]) != count else n * n
     b0 = 0 if b is None or math.prod(b.shape[:-2]) != count else n * k
-    consts = (_named(a, "gesv"), n, k, count, units, a0, b0, each, b is None)
+    consts = (_named(a, "gesv"), threads(), n, k, count, units, a0, b0, each, b is None)
     body = _solve_body if b is not None else _inverse_body
     views = _flat(out, a) if b is None else _flat(out, a, b)
     return Launch((out,), body, views, consts, units, 1, max(64, units * each))
 
 
 def _inverse_body(
-    out: Array, a: Array, address: int, n: int, k: int, count: int, units: int,
+    out: Array, a: Array, address: int, library: int, n: int, k: int, count: int, units: int,
     a0: int, b0: int, each: int, identity: bool, scratch: Array, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
     return _solve_body(
-        out, a, a, address, n, k, count, units, a0, b0, each, identity, scratch, lo, hi, details
+        out, a, a, address, library, n, k, count, units, a0, b0, each, identity, scratch, lo, hi,
+        details,
     )  # fmt: skip
 
 
@@ -258,7 +230,7 @@ def _slogdet(a: TensorMeta) -> Launch:
     count = math.prod(a.shape[:-2])
     units, each = min(UNITS, count), _scratch(n, 0, a.dtype.itemsize)
     out = a.with_shape(a.shape[:-2])
-    consts = (_named(a, "getrf"), n, count, units, each)
+    consts = (_named(a, "getrf"), threads(), n, count, units, each)
     views = _flat(out, out, a)
     return Launch((out, out), _determinant_body, views, consts, units, 1, max(64, units * each))
 
@@ -283,7 +255,7 @@ def _cholesky(a: TensorMeta) -> Launch:
     n = _square("cholesky", a)
     count = math.prod(a.shape[:-2])
     units = min(UNITS, count)
-    consts = (_named(a, "potrf"), n, count, units)
+    consts = (_named(a, "potrf"), threads(), n, count, units)
     views = _flat(a, a)
     return Launch((a.dense(),), _cholesky_body, views, consts, units, 1, max(64, 64 * units))
 

@@ -18,6 +18,7 @@ import numpy as np
 from flowvm.compiler.native import Intrinsic
 from flowvm.dtype import dtype_named
 from flowvm.ops.scalar.half import narrowed, widened
+from flowvm.private.numba import NUMBA
 
 __all__ = [
     "Number",
@@ -85,10 +86,9 @@ def _define_float(build: Callable[..., Any], arity: int) -> Any:
 def declared(builder: Any, name: str, values: list[Any]) -> Any:
     """A call of the function `name`, which takes and gives numbers of one dtype."""
     from llvmlite import ir
-    from numba.core import cgutils
 
     kinds = [v.type for v in values]
-    function = cgutils.get_or_insert_function(
+    function = NUMBA.cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(kinds[0], kinds), name
     )
     return builder.call(function, values)

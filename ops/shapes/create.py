@@ -21,6 +21,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
+from flowvm.vm.engine.interrupt import protected
 
 __all__ = [
     "as_tensor",
@@ -146,6 +147,7 @@ class _Lent:
         self.array = array
         array.flags.writeable = False
 
+    @protected
     def __del__(self) -> None:
         self.array.flags.writeable = True
 

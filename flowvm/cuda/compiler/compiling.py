@@ -42,6 +42,7 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.compiler.reach import source_key
 from flowvm.cuda.launch import Address, Const, Details, KernelStep, Operand, Param, Scalar, Scratch
 from flowvm.errors import CompileError
+from flowvm.private.numba_cuda import NUMBA_CUDA
 
 __all__ = [
     "Kernel",
@@ -68,7 +69,7 @@ SIMULATED_BLOCK = 32  # threads of a block in the simulator, where each is a thr
 
 def simulated() -> bool:
     """Whether kernels run in Numba's simulator, as Python."""
-    from numba.core import config
+    from numba import config
 
     return bool(config.ENABLE_CUDASIM)
 
@@ -166,8 +167,8 @@ def available() -> str:
 def _toolchain_error() -> str:
     try:
         import numba.cuda  # noqa: F401
-        from numba.cuda.cudadrv import nvvm
 
+        nvvm = NUMBA_CUDA.nvvm
         nvvm.NVVM()
         nvvm.LibDevice()
     except Exception as error:

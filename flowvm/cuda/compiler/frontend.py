@@ -1,28 +1,32 @@
 """Numba-CUDA's front end and code generator, for kernels that are plain Python functions.
 
 The contexts, in which Numba looks up what names mean and how types are laid out, are subclasses of
-its own and belong to `Frontend` alone.  All that is private to Numba-CUDA is in this one place:
-`compile_extra`, `kernel_fixup`, `CUDADispatcher.compile_device`, a code library's `_module`, and
-the names of the registries.
+its own and belong to `Frontend` alone.  What of Numba-CUDA is private stands in
+`flowvm.private.numba_cuda`.
 
-Long because that is one place.
+Long because the front end and the four classes of Numba's that it stands in for are one thing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import importlib.metadata
 import types as pytypes
 from typing import Any
-
-import numpy as np
 
 from flowvm.compiler.native import Intrinsic, Overloaded
 from flowvm.cuda.compiler.indices import special
 from flowvm.errors import CompileError
 from flowvm.ops.scalar.half import narrowed, widened
+from flowvm.private.numba_cuda import (
+    NUMBA_CUDA,
+    compiling,
+    cuda_target,
+    enter_at,
+    global_type,
+    type_of,
+)
 
 __all__ = ["Frontend", "define_attempt", "define_status", "frontend"]
 
@@ -36,33 +40,11 @@ def frontend() -> Frontend:
     return Frontend()
 
 
-def _import_array_functions() -> None:
-    """Have Numba-CUDA import what it else would later.
-
-    Up to 0.30.4 that asks for np.row_stack, which NumPy 2.5 has no more; so it is there, as the
-    vstack that it was, for as long as the import takes.
-    """
-    names: Any = np
-    gone = not hasattr(np, "row_stack")
-    if gone:
-        names.row_stack = np.vstack
-    try:
-        importlib.import_module("numba.cuda.np.arrayobj")
-    finally:
-        if gone:
-            del names.row_stack
-
-
 class Frontend:
     """Types, lowers and generates code; use it under the lock of `compiling`."""
 
     def __init__(self) -> None:
-        _import_array_functions()
-        from numba.cuda.descriptor import CUDATarget
-
-        self.target = CUDATarget("cuda")
-        self.target._typingctx = _typing_context(self)
-        self.target._targetctx = _target_context(self.target._typingctx)
+        self.target = cuda_target(_typing_context(self), _target_context)
         self.dispatcher_class = _dispatcher_class(self)
         self.overloaded_type = _overloaded_type(self)
         self.dispatchers: dict[Any, Any] = {}
@@ -72,7 +54,6 @@ class Frontend:
     def library(self, kernel: Any, signature: Any) -> Any:
         """`kernel` lowered, ready for code of any capability; with the name of its entry."""
         from numba.cuda import types
-        from numba.cuda.compiler import kernel_fixup
 
         args = tuple(_numba_type(kind) for kind in signature)
         try:
@@ -84,8 +65,7 @@ class Frontend:
             ) from error
         library = compiled.library
         name = compiled.fndesc.llvm_func_name
-        library._entry_name = name
-        kernel_fixup(library.get_function(name), False)
+        enter_at(library, name)
         return library, name
 
     def compile(self, kernel: Any, signature: Any, cc: tuple[int, int]) -> tuple[str, str]:
@@ -98,26 +78,20 @@ class Frontend:
 
     def lower(self, function: Any, args: tuple[Any, ...], result: Any = None) -> Any:
         """Numba's compile result of `function`, without machine code."""
-        from numba.cuda import utils
-        from numba.cuda.compiler import CUDACompiler, compile_extra
-        from numba.cuda.core.callconv import CUDACallConv
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-        from numba.cuda.flags import CUDAFlags
-
-        flags = CUDAFlags()
+        compiler, flags = NUMBA_CUDA.compiler, NUMBA_CUDA.CUDAFlags()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         flags.error_model = "numpy"
         flags.forceinline = bool(function.__globals__.get("INLINE_ALWAYS"))
         flags.nvvm_options = {"opt": 3, "fastmath": False}  # fma is NVVM's default
         flags.compute_capability = LOWERED_FOR
         typing, target = self.target.typing_context, self.target.target_context
-        with global_compiler_lock, utils.numba_target_override():
+        with NUMBA_CUDA.lock, NUMBA_CUDA.utils.numba_target_override():
             typing.refresh()
             target.refresh()
-            compiled = compile_extra(
+            compiled = compiler.compile_extra(
                 typingctx=typing, targetctx=target, func=function, args=args, return_type=result,
-                flags=flags, locals={}, pipeline_class=CUDACompiler,
-                call_conv=CUDACallConv(target), abi_info={},
+                flags=flags, locals={}, pipeline_class=compiler.CUDACompiler,
+                call_conv=NUMBA_CUDA.CUDACallConv(target), abi_info={},
             )  # fmt: skip
             compiled.library.finalize()
         return compiled
@@ -135,7 +109,7 @@ class Frontend:
     def function_type(self, function: Any) -> Any:
         if function not in self.dispatchers:
             self.dispatchers[function] = self.dispatcher_class(function, {"device": True})
-        return self.dispatchers[function]._numba_type_
+        return type_of(self.dispatchers[function])
 
     def intrinsic_type(self, value: Intrinsic) -> Any:
         context = self.target.typing_context
@@ -167,20 +141,19 @@ def _generate(modules: list[str], cc: tuple[int, int]) -> str:
     instructions for; broken modules are found by the compiler itself.
     """
     from cuda.bindings import nvvm
-    from numba.cuda.cudadrv.nvrtc import get_arch_option
-    from numba.cuda.cudadrv.nvvm import LibDevice, llvm_replace
 
+    names = NUMBA_CUDA.nvvm
     try:
-        options = [f"-arch={get_arch_option(*cc)}", "-opt=3"]
+        options = [f"-arch={NUMBA_CUDA.get_arch_option(*cc)}", "-opt=3"]
     except Exception as error:  # the toolkit knows no such device, or none so old any more
         raise CompileError(f"{error} ({_versions()})") from error
     program = nvvm.create_program()
     try:
         for module in modules:
-            text = llvm_replace(module).encode()
+            text = names.llvm_replace(module).encode()
             nvvm.add_module_to_program(program, text, len(text), "")
         if any('@"__nv_' in module or "@__nv_" in module for module in modules):
-            library = LibDevice().get()
+            library = names.LibDevice().get()
             nvvm.lazy_add_module_to_program(program, library, len(library), "")
         nvvm.compile_program(program, len(options), options)
         made = bytearray(nvvm.get_compiled_result_size(program))
@@ -218,19 +191,19 @@ def _numba_type(kind: Any) -> Any:
 
 def _typing_context(owner: Frontend) -> Any:
     from numba.cuda import types
-    from numba.cuda.target import CUDATypingContext
-    from numba.cuda.typeconv import Conversion
 
-    class TypingContext(CUDATypingContext):  # type: ignore[misc]
+    base: Any = NUMBA_CUDA.TypingContext
+
+    class TypingContext(base):  # type: ignore[misc]
         def resolve_value_type(self, value: Any) -> Any:
             if isinstance(value, pytypes.FunctionType):
-                known = self._get_global_type(value)  # an @overload of Numba's
+                known = global_type(self, value)  # an @overload of Numba's
                 return owner.type_of(value) if known is None else known
             return owner.type_of(value) or super().resolve_value_type(value)
 
         def can_convert(self, fromty: Any, toty: Any) -> Any:
             if toty == types.bfloat16 and fromty == types.boolean:
-                return Conversion.unsafe  # Numba knows it of every other dtype
+                return NUMBA_CUDA.Conversion.unsafe  # Numba knows it of every other dtype
             return super().can_convert(fromty, toty)
 
     return TypingContext()
@@ -239,24 +212,23 @@ def _typing_context(owner: Frontend) -> Any:
 def _target_context(typing: Any) -> Any:
     from llvmlite import ir
     from numba.cuda import types
-    from numba.cuda.datamodel import DataModelManager
-    from numba.cuda.datamodel.models import BooleanModel
-    from numba.cuda.target import CUDATargetContext
 
+    base: Any = NUMBA_CUDA.TargetContext
+    model: Any = NUMBA_CUDA.BooleanModel
     reduced = {types.float16: "float16", types.bfloat16: "bfloat16"}
 
-    class AnyNonzero(BooleanModel):  # type: ignore[misc]
+    class AnyNonzero(model):  # type: ignore[misc]
         """A bool in memory: a byte of which any bit makes it true."""
 
         def from_data(self, builder: Any, value: Any) -> Any:
             return builder.icmp_unsigned("!=", value, value.type(0))
 
-    class TargetContext(CUDATargetContext):  # type: ignore[misc]
+    class TargetContext(base):  # type: ignore[misc]
         data_model_manager: Any
 
         def __init__(self) -> None:
             super().__init__(typing)
-            ours = DataModelManager()
+            ours = NUMBA_CUDA.DataModelManager()
             ours.register(types.Boolean, AnyNonzero)
             self.data_model_manager = ours.chain(self.data_model_manager)
 
@@ -279,16 +251,16 @@ def _target_context(typing: Any) -> Any:
 
 
 def _dispatcher_class(owner: Frontend) -> Any:
-    from numba.cuda.dispatcher import CUDADispatcher
+    base: Any = NUMBA_CUDA.CUDADispatcher
 
-    class DeviceFunction(CUDADispatcher):  # type: ignore[misc]
+    class DeviceFunction(base):  # type: ignore[misc]
         """A function that kernels call: compiled by `owner` for the types it is called with."""
 
         targetdescr = owner.target
 
         def compile_device(self, args: Any, return_type: Any = None) -> Any:
             if args not in self.overloads:
-                with self._compiling_counter:
+                with compiling(self):
                     compiled = owner.lower(self.py_func, args, return_type)
                 self.overloads[args] = compiled
                 compiled.target_context.insert_user_function(
@@ -302,7 +274,6 @@ def _dispatcher_class(owner: Frontend) -> Any:
 def _overloaded_type(owner: Frontend) -> Any:
     """Numba's type for an `Overloaded`, which has no value at run time."""
     from numba.cuda import types
-    from numba.cuda.core.imputils import lower_constant
     from numba.cuda.extending import core_models, register_model
 
     class OverloadedType(types.Callable, types.Opaque):  # type: ignore[misc]
@@ -329,7 +300,7 @@ def _overloaded_type(owner: Frontend) -> Any:
 
     register_model(OverloadedType)(core_models.OpaqueModel)
 
-    @lower_constant(OverloadedType)  # type: ignore[untyped-decorator]
+    @NUMBA_CUDA.imputils.lower_constant(OverloadedType)  # type: ignore[untyped-decorator]
     def no_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
@@ -348,13 +319,11 @@ def _attempted(
     context: Any, builder: Any, function: Any, called: Any, given: Any, kinds: Any
 ) -> Any:
     """A call whose status is looked at and not passed on: the status, and what came back."""
-    from numba.cuda import cgutils
-
     compiled = function.dispatcher.overloads[tuple(called.args)]
     passed = [
         context.cast(builder, value, kind, taken)
         for value, kind, taken in zip(
-            cgutils.unpack_tuple(builder, given), kinds, called.args, strict=True
+            NUMBA_CUDA.cgutils.unpack_tuple(builder, given), kinds, called.args, strict=True
         )
     ]
     context.active_code_library.add_linking_library(compiled.library)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.errors import CompileError
+from flowvm.private.numba_cuda import NUMBA_CUDA
 
 __all__ = ["special"]
 
@@ -68,31 +69,26 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 
 
 def _read(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    from numba.cuda.np.arrayobj import load_item
-
-    return load_item(
-        context, builder, signature.args[0], _place(context, builder, signature, values)
-    )
+    place = _place(context, builder, signature, values)
+    return NUMBA_CUDA.arrays.load_item(context, builder, signature.args[0], place)
 
 
 def _written(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    from numba.cuda.np.arrayobj import store_item
-
     kind, _, given = signature.args
     value = context.cast(builder, values[2], given, kind.dtype)
-    store_item(context, builder, kind, value, _place(context, builder, signature, values))
+    place = _place(context, builder, signature, values)
+    NUMBA_CUDA.arrays.store_item(context, builder, kind, value, place)
     return context.get_dummy_value()
 
 
 def _part_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    from numba.cuda import cgutils
-    from numba.cuda.np.arrayobj import make_array, make_view
-
+    cgutils, arrays = NUMBA_CUDA.cgutils, NUMBA_CUDA.arrays
     kind, index = signature.args
-    array, count = make_array(kind)(context, builder, values[0]), len(_parts(index))
+    array, count = arrays.make_array(kind)(context, builder, values[0]), len(_parts(index))
     place = _place(context, builder, signature, values)
     sizes, steps = (cgutils.unpack_tuple(builder, v)[count:] for v in (array.shape, array.strides))
-    made = make_view(context, builder, kind, array, signature.return_type, place, sizes, steps)
+    result = signature.return_type
+    made = arrays.make_view(context, builder, kind, array, result, place, sizes, steps)
     return made._getvalue()
 
 
@@ -101,11 +97,9 @@ def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     is global memory.
     """
     from llvmlite import ir
-    from numba.cuda import cgutils
-    from numba.cuda.np.arrayobj import make_array
 
-    kind, index = signature.args[:2]
-    array, parts = make_array(kind)(context, builder, values[0]), _parts(index)
+    cgutils, kind, index = NUMBA_CUDA.cgutils, *signature.args[:2]
+    array, parts = NUMBA_CUDA.arrays.make_array(kind)(context, builder, values[0]), _parts(index)
     given = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
     numbers = [_plain_value(context, builder, *pair) for pair in zip(parts, given, strict=True)]
     if kind.layout == "C" and len(numbers) == kind.ndim:
@@ -128,8 +122,9 @@ def _is_tuple(kind: Any) -> bool:
 
 def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
     """Numba's own way, for indices of which some are slices: given integers without a sign."""
-    from numba.cuda import cgutils, types
+    from numba.cuda import types
 
+    cgutils = NUMBA_CUDA.cgutils
     array, index, *rest = signature.args
     kinds = [_plain(part) for part in _parts(index)]
     if all(a is b for a, b in zip(kinds, _parts(index), strict=True)):
@@ -173,8 +168,7 @@ def _plain_value(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def _range_begun(kind: Any) -> Any:
-    from numba.cuda import cgutils
-    from numba.cuda.core.imputils import impl_ret_untracked
+    cgutils, imputils = NUMBA_CUDA.cgutils, NUMBA_CUDA.imputils
 
     def begun(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         state = cgutils.create_struct_proxy(kind)(context, builder, values[0])
@@ -182,15 +176,15 @@ def _range_begun(kind: Any) -> Any:
         made.iter = cgutils.alloca_once_value(builder, state.start)
         made.stop, made.step = state.stop, state.step
         made.count = made.iter  # Numba's other fields need none
-        return impl_ret_untracked(context, builder, signature.return_type, made._getvalue())
+        result = signature.return_type
+        return imputils.impl_ret_untracked(context, builder, result, made._getvalue())
 
     return begun
 
 
 def _range_went_on(kind: Any) -> Any:
     """Downwards, places are compared as what all bits of them inverted are: in the other order."""
-    from numba.cuda import cgutils
-    from numba.cuda.core.imputils import RefType, iternext_impl
+    cgutils, imputils = NUMBA_CUDA.cgutils, NUMBA_CUDA.imputils
 
     signed = kind.yield_type.signed
 
@@ -209,4 +203,4 @@ def _range_went_on(kind: Any) -> Any:
             flags = ["nsw"] if signed else []
             builder.store(builder.add(value, at.step, flags=flags), at.iter)
 
-    return iternext_impl(RefType.BORROWED)(went_on)
+    return imputils.iternext_impl(imputils.RefType.BORROWED)(went_on)

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.private.numba_cuda import SIMULATOR, memories
+
 __all__ = ["reached", "run_grid"]
 
 Triple = tuple[int, int, int]
@@ -170,9 +172,9 @@ def _swapped(functions: list[Any], module: Any) -> Iterator[None]:
 
 
 def _module(grid: Triple, block: Triple, shared: int) -> Any:
-    from numba.cuda.simulator.kernelapi import FakeCUDAModule
+    base: Any = SIMULATOR.FakeCUDAModule
 
-    class Module(FakeCUDAModule):  # type: ignore[misc]
+    class Module(base):  # type: ignore[misc]
         """`cuda`; `current` is the thread that runs, and does the waiting."""
 
         current: _Strand
@@ -241,8 +243,7 @@ def _module(grid: Triple, block: Triple, shared: int) -> Any:
             return _unsigned(value)[1].bit_count()
 
     made = Module(grid, block, shared)
-    made._shared = _Shared(shared)
-    made._local = _Local()
+    memories(made, _Shared(shared), _Local())
     return made
 
 
@@ -253,9 +254,8 @@ def _unsigned(value: Any) -> tuple[int, int]:
 
 def _dtype(kind: Any) -> Any:
     from numba.cuda import types
-    from numba.cuda.np import numpy_support
 
-    return numpy_support.as_dtype(kind) if isinstance(kind, types.Type) else np.dtype(kind)
+    return SIMULATOR.as_dtype(kind) if isinstance(kind, types.Type) else np.dtype(kind)
 
 
 class _Local:
@@ -328,7 +328,7 @@ def _run_straight(
     kernel: Any, given: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
 ) -> None:
     for place in blocks:
-        module._shared.clear()
+        module.shared.clear()
         block = _Place(place)
         for strand in strands:
             strand.block = block
@@ -387,7 +387,7 @@ class _Baton:
         if place is None:
             self._end()
             return
-        self.module._shared.clear()
+        self.module.shared.clear()
         block = _Place(place)
         self.brought, self.members = {}, {-1: len(self.strands)}
         for strand in self.strands:

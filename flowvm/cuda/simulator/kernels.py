@@ -259,7 +259,7 @@ def _dense(array: Array, step: int) -> bool:
 def choose_simulator() -> None:
     """Let Numba-CUDA be its simulator in this process; DeviceError where it is the real one."""
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
-    from numba.core import config
+    from numba import config
 
     if not config.ENABLE_CUDASIM and "numba.cuda" not in sys.modules:
         config.reload_config()

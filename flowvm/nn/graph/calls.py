@@ -31,6 +31,7 @@ from flowvm.graph.capture.trees import flatten
 from flowvm.meta import TensorMeta
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
 from flowvm.nn.graph.watchers import Others
+from flowvm.vm.engine.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class CallTest:
             test.append("    with graph._lock:")
             does = [f"    {line}" for line in does]
         source = "\n".join(["def replay_plan(graph, args, kwargs):", *test, *does]) + "\n"
-        return generated(source, f"<flowvm replay {name}>", self.own)
+        return protected(generated(source, f"<flowvm replay {name}>", self.own))
 
     def lines(self) -> list[str]:
         made, own, scaler = self.made, self.own, self.call.scaler

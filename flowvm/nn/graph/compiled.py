@@ -21,6 +21,7 @@ from flowvm.graph.plan.plan import Plan
 from flowvm.nn.graph.calls import Call, CallTest
 from flowvm.nn.graph.steps import Steps
 from flowvm.ops.declare.recording import Recorded
+from flowvm.vm.engine.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["Compiled", "storages_of"]
@@ -60,7 +61,7 @@ class Compiled(Conditions):
             names = [f"x{k}" for k in range(len(self.plan.graph.inputs))]
             lines = [f"def run_plan({', '.join(names)}):", *body.lines(1)]
             source = "\n".join(lines) + "\n"
-            self._run = generated(source, f"<flowvm run {self.plan.name}>", body.own)
+            self._run = protected(generated(source, f"<flowvm run {self.plan.name}>", body.own))
         return self._run(*inputs)
 
     def replay_for(self, call: Call) -> Callable[..., Any]:

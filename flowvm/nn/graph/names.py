@@ -4,12 +4,12 @@ parameter, by its bytecode.
 
 from __future__ import annotations
 
-import dis
 import functools
 import sysconfig
-from collections.abc import Iterator
 from types import CodeType
 
+from flowvm.private import cpython
+from flowvm.private.cpython import CPYTHON
 from flowvm.vm.engine.lines import is_internal
 
 __all__ = ["is_library", "loads_of"]
@@ -28,32 +28,5 @@ def loads_of(code: CodeType) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """(kind, name, attributes behind it) of the names that code loads; kind is "global", "closure"
     or, for the first parameter, "self".
     """
-    return tuple(dict.fromkeys(_found_loads(code, code.co_varnames[:1])))
-
-
-def _found_loads(
-    code: CodeType, first: tuple[str, ...]
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    kind, name, attributes = "", "", []
-    for instruction in dis.get_instructions(code):
-        op, value = instruction.opname, instruction.argval
-        if op in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.append(value)
-            continue
-        if op == "COPY":  # self.count += 1 loads through one
-            continue
-        if kind:
-            yield kind, name, tuple(attributes)
-        kind, attributes = "", []
-        if isinstance(value, tuple) and value:  # two variables at once
-            value = value[-1]
-        if op in ("LOAD_GLOBAL", "LOAD_NAME"):
-            kind, name = "global", value
-        elif op in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
-            kind, name = ("self" if (value,) == first else "closure"), value
-        elif op.startswith("LOAD_FAST") and (value,) == first:
-            kind, name = "self", value
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            inside = bool(first) and first[0] in constant.co_freevars
-            yield from _found_loads(constant, first if inside else ("",))
+    CPYTHON.require("loads")
+    return tuple(dict.fromkeys(cpython.loads_of(code, code.co_varnames[:1])))

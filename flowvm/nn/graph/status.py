@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from flowvm.compiler import jit
+from flowvm.compiler.progress import on_terminal, telling
 
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
@@ -40,7 +40,7 @@ class Status:
     @contextmanager
     def shown(self) -> Iterator[Status]:
         """The line may be on the terminal inside; kernels that are compiled count."""
-        with jit.telling(self._compiles):
+        with telling(self._compiles):
             try:
                 yield self
             finally:
@@ -79,7 +79,7 @@ class Status:
 
     def _show(self) -> None:
         seconds = time.monotonic() - self.began
-        if seconds < PATIENCE or not jit.on_terminal():
+        if seconds < PATIENCE or not on_terminal():
             return
         kernels = f", compiling kernel {self.kernels}" if self.kernels else ""
         text = f"graph {self.name}: {self._stage}{kernels}\N{HORIZONTAL ELLIPSIS} {seconds:.1f} s"

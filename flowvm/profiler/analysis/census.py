@@ -25,6 +25,7 @@ import numpy as np
 
 from flowvm.eager.interpreter import Node
 from flowvm.eager.tensor import Tensor
+from flowvm.private.cpython import LOCALS, getrefcount
 from flowvm.profiler.run.run import Run
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import is_internal, short_position
@@ -283,22 +284,9 @@ def _locals(frame: FrameType) -> list[tuple[str, Any]]:
     # what is no identifier is Python's own, or made by a tool
     found = [(name, value) for name, value in copied.items() if name.isidentifier()]
     ours = sys.version_info < (3, 13) and sys.gettrace() is None
-    if ours and sys.getrefcount(copied) <= _OURS:
+    if ours and getrefcount(copied) <= LOCALS:
         copied.clear()
     return found
-
-
-def _ours() -> int:
-    """What getrefcount says of a function's copied variables if nobody else has them."""
-
-    def inner() -> int:
-        copied = sys._getframe(1).f_locals
-        return sys.getrefcount(copied)
-
-    return inner()
-
-
-_OURS = _ours()
 
 
 def _named(name: str, value: Any) -> str:

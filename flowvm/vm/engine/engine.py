@@ -42,9 +42,10 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.config import config, say
 from flowvm.errors import VMError
+from flowvm.private.cpython import never_freed
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_STREAM, hot
-from flowvm.vm.engine.interrupt import interrupt
+from flowvm.vm.engine.interrupt import interrupt, protected, waiting
 from flowvm.vm.engine.lines import apart, user_frame
 from flowvm.vm.engine.tracebacks import install
 from flowvm.vm.machine.lang import address_of, load_acquire
@@ -218,6 +219,7 @@ class Engine:
 
     # --- threads ------------------------------------------------------------------------------
 
+    @protected
     def start(self) -> None:
         """Start the threads, if they are not running and are wanted."""
         with self.lock:
@@ -283,6 +285,7 @@ class Engine:
         at = STR.AT + stream * STR.WORDS
         self.words[at + STR.ARENA] = self._arena(f"stream {stream}")
 
+    @protected
     def stop(self, seconds: float) -> bool:
         """Stop the threads; whether all of them left within `seconds`."""
         with self.lock:
@@ -447,6 +450,7 @@ class Engine:
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 
+    @protected
     def publish(
         self,
         entry: int,
@@ -504,6 +508,7 @@ class Engine:
         else:  # also at interpreter exit, after the threads have left
             self._run_sequentially()
 
+    @waiting
     def make_room(self, seq: int, until: float | None = None) -> None:
         """Called by an issuing thread past `limit`: wait until the VM has room; read its news."""
         debug = config.debug >= 2
@@ -529,6 +534,7 @@ class Engine:
 
     # --- storages -----------------------------------------------------------------------------
 
+    @protected
     def refill(self) -> int:
         """More free storage ids; one of them is the answer."""
         with self.lock:
@@ -549,6 +555,7 @@ class Engine:
                 free.extend(range(last - 1, first - 1, -1))
             return free.pop()
 
+    @protected
     def reclaim(self) -> None:
         """Take back the ids of storages whose ReleaseTensor has run; let go of adopted memory."""
         freed = load_acquire(self.m, CTL.FREED)
@@ -579,6 +586,7 @@ class Engine:
         self.words[at + STO.CLASS] = 0
         return storage
 
+    @protected
     def release_dead(self) -> None:
         """Turn what `Tensor.__del__` left into ReleaseTensor instructions."""
         dead: list[int] = hot["dead"]
@@ -622,6 +630,7 @@ class Engine:
         cell[0][0] = cell[0][1] = 0
         return cell
 
+    @waiting
     def _wait(self, entry: int, operands: Sequence[int], seconds: float | None = None) -> int:
         """Issue a waiter and wait for it: 0 when it is done.
 
@@ -717,6 +726,7 @@ class Engine:
                 self._run_callback(slot)
                 self.call("host_finish")(self.base, HOST_STREAM)
 
+    @protected
     def _run_callback(self, slot: int) -> None:
         record = RING.AT + slot * RING.WORDS
         seq = int(self.words[record + RING.MARK]) - 1
@@ -832,7 +842,7 @@ class Engine:
                 print(text, file=sys.stderr)
             if not self.stop(2.0 if finished else 0.2) or not finished:
                 # a kernel is running still: what it may look at must outlive the interpreter
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+                never_freed(self)
         self.stopped = True
         self.failures.report_unseen()
 

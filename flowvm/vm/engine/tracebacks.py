@@ -26,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from flowvm.config import config
 from flowvm.errors import FlowError, on_made
+from flowvm.private.cpython import traceback_slot
 from flowvm.vm.engine.lines import INTERNAL
 
 __all__ = ["NOTE", "border", "cut", "install", "shown", "users"]
@@ -100,7 +101,7 @@ def hide() -> None:
 
 on_made.append(hide)
 
-_raw: Any = BaseException.__dict__["__traceback__"]
+_raw: Any = traceback_slot()
 
 
 def _traceback(error: FlowError) -> TracebackType | None:

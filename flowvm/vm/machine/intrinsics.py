@@ -10,11 +10,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
+from flowvm.private.numba import NUMBA
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import ticks_are_tsc
 
+cgutils = NUMBA.cgutils
 WORDS = types.Array(types.int64, 1, "C")
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
@@ -84,12 +85,10 @@ def call_address(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 def words_at(typingctx: Any, address: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        from numba.np.arrayobj import populate_array
-
         address, count = values
         array = context.make_array(WORDS)(context, builder)
         eight = context.get_constant(types.intp, 8)
-        populate_array(
+        NUMBA.populate_array(
             array,
             data=builder.inttoptr(address, I64.as_pointer()),
             shape=cgutils.pack_array(builder, [count]),

@@ -7,12 +7,12 @@ instruction leaves these arrays only after its writes.  "Not yet" may be a momen
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import NamedTuple
 
 import numpy as np
 
+from flowvm.private.cpython import CPYTHON, next_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import hot
 from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STATE, STO
@@ -33,17 +33,10 @@ class Pending(NamedTuple):
         return f"#{self.seq} {self.name}"
 
 
-if sys.version_info < (3, 12):  # later versions deprecate what is the quicker way
-
-    def issued() -> int:
-        """The sequence number that comes next: everything issued so far is below it."""
-        number: int = hot["counter"].__reduce__()[1][0]
-        return number
-else:
-
-    def issued() -> int:
-        """The sequence number that comes next: everything issued so far is below it."""
-        return int(repr(hot["counter"])[6:-1])  # "count(7)"
+def issued() -> int:
+    """The sequence number that comes next: everything issued so far is below it."""
+    CPYTHON.require("counter")
+    return next_of(hot["counter"])
 
 
 def _name(slot: int) -> str:

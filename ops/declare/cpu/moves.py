@@ -20,6 +20,7 @@ import functools
 from typing import Any
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.private.numba import NUMBA
 
 __all__ = ["SQUARE", "load_word", "move", "store_word"]
 
@@ -39,11 +40,10 @@ def _pointer(builder: Any, address: Any, kind: Any, index: Any = None) -> Any:
 def _prefetch(builder: Any, address: Any) -> None:
     """Ask for the cache line at `address`, which need not be memory of ours."""
     from llvmlite import ir
-    from numba.core import cgutils
 
     byte, number = ir.IntType(8), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    function = NUMBA.cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     builder.call(function, [_pointer(builder, address, byte), number(0), number(3), number(1)])
 
 

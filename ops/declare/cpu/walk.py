@@ -23,6 +23,7 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.ops.declare.cpu import moves
 from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
+from flowvm.private.numba import NUMBA
 
 __all__ = [
     "MOVE",
@@ -146,12 +147,11 @@ def _offset(words: int, outer: int, index: int, row: int, column: int) -> int:
 def _stack_define() -> Any:
     from llvmlite import ir
     from numba import types
-    from numba.core import cgutils
 
     def typing(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             word = ir.IntType(64)
-            return builder.ptrtoint(cgutils.alloca_once(builder, word, size=_WORDS), word)
+            return builder.ptrtoint(NUMBA.cgutils.alloca_once(builder, word, size=_WORDS), word)
 
         return types.int64(), codegen
 

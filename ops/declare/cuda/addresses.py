@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
+from flowvm.private.numba_cuda import NUMBA_CUDA
 
 __all__ = ["array_at"]
 
@@ -31,8 +32,9 @@ def _python(kind: str) -> Any:
 def _define(kind: str) -> Any:
     def define() -> Any:
         from llvmlite import ir
-        from numba.cuda import cgutils, types
+        from numba.cuda import types
 
+        cgutils = NUMBA_CUDA.cgutils
         element: Any = getattr(types, kind)
         result = types.Array(element, 1, "C")
         word = ir.IntType(64)

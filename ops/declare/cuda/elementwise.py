@@ -18,10 +18,8 @@ Long because kernels of all patterns of strides are generated here, of the same 
 
 from __future__ import annotations
 
-import dis
 import functools
 import math
-import types as pytypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -51,6 +49,7 @@ from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.declare.cuda.transposes import transpose_step, turned
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.scalar.half import STORED
+from flowvm.private.cpython import CPYTHON, raises
 
 __all__ = [
     "SCOPE",
@@ -262,12 +261,9 @@ def _details(wanted: Scalars) -> list[Param]:
 
 @functools.cache
 def _may_raise(expr: str, args: tuple[str, ...], compute: tuple[str, ...]) -> bool:
+    CPYTHON.require("raises")
     function, _ = expression_function(expr, args, compute)
-    return any(_raises(f.__code__) for f in reached(function))
-
-
-def _raises(code: pytypes.CodeType) -> bool:
-    return any(i.opname == "RAISE_VARARGS" for i in dis.get_instructions(code))
+    return any(raises(f.__code__) for f in reached(function))
 
 
 def is_generated(kernel: Kernel) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.ops.planes.cpu.conv_code import Emitter, address_of, emitter, same_reals
+from flowvm.private.numba import NUMBA
 
 __all__ = ["add_row", "sum_row", "take_row"]
 
@@ -198,10 +199,8 @@ def _sum_define() -> Any:
             return None
 
         def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
-            from numba.core import cgutils
-
             e = emitter(_Rows, builder.module, str(x.dtype))
-            spot = cgutils.alloca_once(builder, e.real)
+            spot = NUMBA.cgutils.alloca_once(builder, e.real)
             builder.call(e.sum_row(), [address_of(context, builder, sig, v, 0), v[2], spot])
             return builder.load(spot)
 

@@ -1,28 +1,99 @@
-"""The BLAS library that SciPy carries, as LAPACK's routines call it (`ops/products/linalg.py`): one
-thread.
+"""The BLAS library that SciPy carries, as LAPACK's routines call it (`ops/products/linalg.py`): on
+one thread.
+
+The VM splits work itself, and two pools of threads would fight for the cores: a system of 500
+equations then takes several times as long.  How many threads the library uses is one number for the
+whole process, and not ours: it is 1 from the first `enter` to the last `leave`, and what it was
+before otherwise.  Who calls SciPy on another thread meanwhile gets the same numbers, on one thread.
 
 Matrix products do not use it; theirs is `ops/products/cpu/gemm.py`.
+
+Invariant: whoever holds LOCK is in neither Python nor LAPACK, so nobody waits long for it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import glob
-import os
+from typing import Any
 
-__all__ = ["one_thread"]
+import numpy as np
+
+from flowvm.compiler.native import Intrinsic
+from flowvm.private.scipy import openblas_threads
+from flowvm.vm.machine.lang import compare_exchange, sched_yield, store_release, words_at
+
+__all__ = ["call", "enter", "leave", "threads"]
+
+# words of the block at `threads()`
+LOCK, USERS, BEFORE, GET, SET, WORDS = 0, 1, 2, 3, 4, 5
+_INT = (1 << 31) - 1
 
 
 @functools.cache
-def one_thread() -> None:
-    """Let the library run on one thread: the VM splits work itself, and two pools would fight."""
-    import scipy
+def threads() -> int:
+    """The address of the block that `enter` and `leave` take; 0 where there is nothing to set."""
+    found = openblas_threads()
+    return 0 if found is None else int(_block(*found).ctypes.data)
 
-    folder = os.path.join(os.path.dirname(os.path.dirname(scipy.__file__)), "scipy.libs")
-    for path in glob.glob(os.path.join(folder, "*openblas*")):
-        library = ctypes.CDLL(path)
-        for prefix in ("scipy_openblas", "openblas"):
-            for suffix in ("", "64_"):
-                if hasattr(library, f"{prefix}_set_num_threads{suffix}"):
-                    getattr(library, f"{prefix}_set_num_threads{suffix}")(1)
+
+@functools.cache
+def _block(get: int, put: int) -> Any:
+    block = np.zeros(WORDS, np.int64)
+    block[GET], block[SET] = get, put
+    return block
+
+
+def _call_python(address: int, *arguments: int) -> int:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(arguments))
+    return int(kind(address)(*arguments))
+
+
+def _call_define() -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def typing(
+        typingctx: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            word = ir.IntType(64)
+            kind = ir.FunctionType(word, [word] * 8).as_pointer()
+            return builder.call(builder.inttoptr(values[0], kind), values[1:])
+
+        return types.int64(*([types.int64] * 9)), codegen
+
+    return typing
+
+
+# Up to eight integers or pointers; in C's calling convention a function does not see those it has
+# no parameter for, and one without a result leaves anything in its place.
+call = Intrinsic(_call_python, _call_define)
+
+
+def enter(block: int) -> None:
+    """Let the library run on one thread, until all who entered have left."""
+    if block == 0:
+        return
+    words = words_at(block, WORDS)
+    while not compare_exchange(words, LOCK, 0, 1):
+        sched_yield()
+    if words[USERS] == 0:
+        words[BEFORE] = call(words[GET], 0, 0, 0, 0, 0, 0, 0, 0) & _INT
+        if words[BEFORE] != 1:
+            call(words[SET], 1, 0, 0, 0, 0, 0, 0, 0)
+    words[USERS] += 1
+    store_release(words, LOCK, 0)
+
+
+def leave(block: int) -> None:
+    """The last to leave gives the library the threads that it had."""
+    if block == 0:
+        return
+    words = words_at(block, WORDS)
+    while not compare_exchange(words, LOCK, 0, 1):
+        sched_yield()
+    words[USERS] -= 1
+    if words[USERS] == 0 and words[BEFORE] != 1:
+        call(words[SET], words[BEFORE], 0, 0, 0, 0, 0, 0, 0)
+    store_release(words, LOCK, 0)

@@ -212,7 +212,7 @@ def _room(meta: TensorMeta, count: int) -> tuple[Scratch, int]:
 
 def solve(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     """X of A @ X = B."""
-    _, n, k, count, _, a0, b0, _, _ = launch.consts
+    _, _, n, k, count, _, a0, b0, _, _ = launch.consts
     out, a, b = (Operand(i, view) for i, view in enumerate(launch.views))
     whole = Operand(0, View(out.view.dtype, (int(count), int(n), int(k))))
     room, size = _room(metas[0], int(count))
@@ -222,7 +222,7 @@ def solve(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
 
 def inverse(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     """The inverse of each matrix."""
-    n, count = metas[0].shape[-1], int(launch.consts[3])
+    n, count = metas[0].shape[-1], int(launch.consts[4])
     out, a = (Operand(i, view) for i, view in enumerate(launch.views))
     whole = Operand(0, View(out.view.dtype, (count, n, n)))
     room, size = _room(metas[0], count)
@@ -238,7 +238,7 @@ def slogdet(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
 
 def cholesky(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     """The lower triangular factor of each matrix."""
-    n, count = metas[0].shape[-1], int(launch.consts[2])
+    n, count = metas[0].shape[-1], int(launch.consts[3])
     out, a = (Operand(i, view) for i, view in enumerate(launch.views))
     whole = Operand(0, View(out.view.dtype, (count, n, n)))
     return _by_matrix(launch, _cholesky, count, whole, a, Details())

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 import flowvm as flow
-from flowvm.compiler import jit
+from flowvm.compiler import progress
 from flowvm.errors import ArgumentError, RecaptureWarning
 from flowvm.nn.graph import status as graph_status
 
@@ -281,7 +281,7 @@ def test_kernels_that_are_compiled_are_counted_and_an_error_takes_the_line_away(
         with status.shown():
             status.stage("capturing")
             for name in ("one", "two"):
-                with jit._progress.compiling(name):
+                with progress.compiling(name):
                     pass
             raise KeyError
 

@@ -1,5 +1,6 @@
 """Matrix products in every layout and size that takes another path, and linear systems."""
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import flowvm as flow
 from flowvm import autograd
 from flowvm.errors import ArgumentTypeError, DTypeError, LinAlgError, ShapeError
+from flowvm.ops.products.cpu import blas
+from flowvm.private.scipy import openblas_threads
 
 RTOL = {"float32": 1e-4, "float64": 1e-10, "int64": 0, "int32": 0, "uint8": 0}
 
@@ -217,3 +220,55 @@ def test_empty_systems():
     assert tuple(flow.inverse(flow.ones(0, 3, 3)).shape) == (0, 3, 3)
     assert flow.det(flow.ones(2, 0, 0)).tolist() == [1.0, 1.0]
     assert tuple(flow.solve(flow.ones(0, 0), flow.ones(0, 2)).shape) == (0, 2)
+
+
+# --- the library's threads ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads_of_openblas():
+    """What SciPy's OpenBLAS is told, and what it has before and after the test."""
+    found = openblas_threads()
+    if found is None:
+        pytest.skip("SciPy has no OpenBLAS of its own")
+    ask = ctypes.CFUNCTYPE(ctypes.c_int)(found[0])
+    tell = ctypes.CFUNCTYPE(None, ctypes.c_int)(found[1])
+    before = ask()
+    yield ask, tell
+    flow.vm.sync()
+    tell(before)
+
+
+def test_the_library_has_its_threads_back(threads_of_openblas, rng):
+    ask, tell = threads_of_openblas
+    tell(2)
+    a = rng.standard_normal((5, 40, 40)) + 40 * np.eye(40)
+    for made in (flow.inverse, flow.det):
+        made(tensor(a)).numpy()
+        assert ask() == 2
+    with pytest.raises(LinAlgError):
+        flow.inverse(flow.zeros(3, 3)).numpy()
+    assert ask() == 2
+    with pytest.raises(LinAlgError):
+        flow.cholesky(tensor(-np.eye(3))).numpy()
+    assert ask() == 2
+
+
+def test_the_library_has_one_thread_while_somebody_is_inside(threads_of_openblas):
+    ask, tell = threads_of_openblas
+    tell(2)
+    block = blas.threads()
+    blas.enter(block)
+    assert ask() == 1
+    blas.enter(block)
+    blas.leave(block)
+    assert ask() == 1
+    blas.leave(block)
+    assert ask() == 2
+
+
+def test_another_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(blas, "openblas_threads", lambda: None)
+    assert blas.threads.__wrapped__() == 0
+    blas.enter(0)
+    blas.leave(0)

@@ -1,0 +1,349 @@
+"""What flowvm knows of CPython that no document promises: reference counts, bytecode, where signals
+are looked at.
+
+Public, though CPython's own, are `sys._getframe` and `sys._current_frames`, and the C functions of
+capsules.  `CPYTHON` is the table; what it lists is here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import itertools
+import platform
+import sys
+from collections.abc import Iterator
+from sys import getrefcount
+from types import CodeType
+from typing import Any, Final
+
+from flowvm.errors import VMError
+from flowvm.private.table import Package, Use
+
+__all__ = [
+    "CPYTHON",
+    "HELD",
+    "LOCALS",
+    "SOLE",
+    "capsule_pointer",
+    "checks_for_signals",
+    "getrefcount",
+    "imports_of",
+    "loads_of",
+    "never_freed",
+    "next_of",
+    "raises",
+    "traceback_slot",
+]
+
+TESTED = ("3.11.7", "3.12.1", "3.13.0")
+
+
+# --- reference counts -------------------------------------------------------------------------
+
+
+def _sole() -> int:
+    held = object()
+    return getrefcount(held)
+
+
+def _held() -> int:
+    listed = [object()]
+    for held in listed:
+        return getrefcount(held)
+    raise AssertionError
+
+
+def _locals() -> int:
+    def inner() -> int:
+        copied = sys._getframe(1).f_locals
+        return getrefcount(copied)
+
+    return inner()
+
+
+_SOLE: Final = _sole()
+
+
+def _counting() -> str:
+    """Why getrefcount does not tell how many hold an object, or ""."""
+    for held in (object(), Package.__new__(Package), []):
+        before = getrefcount(held)
+        again = [held, held]
+        after = getrefcount(held)
+        if (before, after) != (_SOLE + 1, _SOLE + 3):
+            return (
+                f"getrefcount says {before}, and {after} where a list holds it {len(again)} times"
+            )
+    return ""
+
+
+# What getrefcount says of an object that one local variable holds, that one list and one local
+# variable hold, and of a function's copied variables that nobody else has.  Where it says something
+# else than how many hold an object, far less: then no object is ever taken to be held once.
+_LESS: Final = -9 if _counting() else 0
+SOLE: Final = _SOLE + _LESS
+HELD: Final = _held() + _LESS
+LOCALS: Final = _locals() + _LESS
+
+
+# --- counters ---------------------------------------------------------------------------------
+
+if sys.version_info < (3, 12):  # later versions deprecate what is the quicker way
+
+    def next_of(counter: Any) -> int:
+        """The number that an `itertools.count` hands out next; it stays the next."""
+        number: int = counter.__reduce__()[1][0]
+        return number
+else:
+
+    def next_of(counter: Any) -> int:
+        """The number that an `itertools.count` hands out next; it stays the next."""
+        return int(repr(counter)[6:-1])  # "count(7)"
+
+
+def _counter() -> str:
+    counter = itertools.count(7)
+    next(counter)
+    try:
+        said = next_of(counter)
+    except (ValueError, TypeError, AttributeError) as error:
+        return f"{counter!r} cannot be read: {error}"
+    return "" if said == 8 == next(counter) else f"{counter!r} was read as {said}"
+
+
+# --- bytecode ---------------------------------------------------------------------------------
+
+
+def loads_of(code: CodeType, first: tuple[str, ...]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(kind, name, attributes behind it) of the names that code loads, and the code in it; kind is
+    "global", "closure" or, for the name in `first`, "self".
+    """
+    kind, name, attributes = "", "", []
+    for instruction in dis.get_instructions(code):
+        op, value = instruction.opname, instruction.argval
+        if op in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.append(value)
+            continue
+        if op == "COPY":  # self.count += 1 loads through one
+            continue
+        if kind:
+            yield kind, name, tuple(attributes)
+        kind, attributes = "", []
+        if isinstance(value, tuple) and value:  # two variables at once
+            value = value[-1]
+        if op in ("LOAD_GLOBAL", "LOAD_NAME"):
+            kind, name = "global", value
+        elif op in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
+            kind, name = ("self" if (value,) == first else "closure"), value
+        elif op.startswith("LOAD_FAST") and (value,) == first:
+            kind, name = "self", value
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inside = bool(first) and first[0] in constant.co_freevars
+            yield from loads_of(constant, first if inside else ("",))
+
+
+def _loads() -> str:
+    def outer(closure: Any) -> Any:
+        def sample(self: Any, other: Any) -> Any:
+            self.count += 1
+            return self.layer.weight + sys.path.append(other) + closure.x
+
+        return sample
+
+    function = outer(None)
+    found = dict.fromkeys(loads_of(function.__code__, ("self",)))
+    expected = {
+        ("self", "self", ("count",)),
+        ("self", "self", ("layer", "weight")),
+        ("global", "sys", ("path", "append")),
+        ("closure", "closure", ("x",)),
+    }
+    return "" if set(found) == expected else f"a sample loads {sorted(found)}"
+
+
+_EXTENDED, _IMPORT_NAME, _IMPORT_FROM = (
+    dis.opmap.get(name, -1) for name in ("EXTENDED_ARG", "IMPORT_NAME", "IMPORT_FROM")
+)
+
+
+def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
+    """The modules that `code` and the code written inside it import, and what of each."""
+    module, wanted, high = "", list[str](), 0
+    steps = code.co_code
+    for step, low in zip(steps[::2], steps[1::2], strict=True):
+        if step == _EXTENDED:
+            high = high << 8 | low
+            continue
+        if step == _IMPORT_NAME:
+            if module:
+                yield module, wanted
+            module, wanted = code.co_names[high << 8 | low], []
+        elif step == _IMPORT_FROM:
+            wanted.append(code.co_names[high << 8 | low])
+        high = 0
+    if module:
+        yield module, wanted
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from imports_of(constant)
+
+
+def raises(code: CodeType) -> bool:
+    """Whether there is a `raise` in code; not in the code in it."""
+    return any(i.opname == "RAISE_VARARGS" for i in dis.get_instructions(code))
+
+
+def _raises() -> str:
+    def one() -> None:
+        raise ValueError
+
+    def none() -> None:
+        one()
+
+    found = raises(one.__code__), raises(none.__code__)
+    return "" if found == (True, False) else f"of two samples, the first of which raises: {found}"
+
+
+def _imports() -> str:
+    def sample() -> Any:
+        import os.path
+        from sys import path, version
+
+        def inner() -> Any:
+            from json import dumps
+
+            return dumps
+
+        return os.path, path, version, inner
+
+    found = list(imports_of(sample.__code__))
+    expected = [("os.path", []), ("sys", ["path", "version"]), ("json", ["dumps"])]
+    return "" if found == expected else f"a sample imports {found}"
+
+
+# --- signals ----------------------------------------------------------------------------------
+
+# Behind these, CPython runs handlers of signals and may change threads; as of 3.12 behind those
+# calls as well that go to C.
+_CHECKING: Final = ("CALL", "JUMP_BACKWARD", "RESUME", "SEND", "YIELD_VALUE")
+
+
+def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
+    """The instructions at which a signal may come, from where code stores the variable `first` to
+    its call behind loading `last`; of that call not the one itself, but what it takes.
+    """
+    found, inside, loaded = list[str](), False, False
+    for instruction in dis.get_instructions(code):
+        if not inside:
+            inside = instruction.opname.startswith("STORE_FAST") and first in _names(instruction)
+            continue
+        if last in _names(instruction):
+            loaded = True
+        if instruction.opname.startswith("CALL") and loaded:
+            return found
+        if instruction.opname.startswith(_CHECKING):
+            found.append(instruction.opname)
+    raise ValueError(f"{code.co_name} stores no {first}, or calls no {last} behind it")
+
+
+def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
+    value = instruction.argval
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _signals() -> str:
+    """A number is taken, and a record written, with nothing in between; as generated calls do."""
+
+    def sample(counter: Any, codes: Any, code: Any, write: Any) -> None:
+        for seq in counter:  # noqa: B007
+            break
+        at = seq & 3
+        codes[at] = code
+        write(codes, (at << 8) + 64, code, seq + 1)
+
+    between = checks_for_signals(sample.__code__, "seq", "write")
+    return f"a signal may come at {', '.join(between)}" if between else ""
+
+
+# --- tracebacks and capsules ------------------------------------------------------------------
+
+
+def traceback_slot() -> Any:
+    """The descriptor behind `__traceback__`, which a property of a subclass may stand in front of:
+    C code that raises and catches looks past it.
+    """
+    CPYTHON.require("traceback")
+    return BaseException.__dict__["__traceback__"]
+
+
+def _traceback() -> str:
+    slot: Any = BaseException.__dict__.get("__traceback__")
+    if not hasattr(slot, "__get__") or not hasattr(slot, "__set__"):
+        return f"BaseException.__traceback__ is {slot!r}"
+
+    class Quiet(Exception):  # noqa: N818
+        __traceback__ = property(lambda self: None, slot.__set__)
+
+    try:
+        raise Quiet
+    except Quiet as error:
+        whole = slot.__get__(error)
+        seen = error.__traceback__
+    return "" if whole is not None and seen is None else "a property of a subclass is not asked"
+
+
+def capsule_pointer(capsule: Any) -> tuple[bytes, int]:
+    """The name of a capsule, and the address in it."""
+    api = ctypes.pythonapi
+    name_of, pointer_of = api.PyCapsule_GetName, api.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name: bytes = name_of(capsule)
+    return name, int(pointer_of(capsule, name))
+
+
+def never_freed(value: object) -> None:
+    """Let `value` outlive the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+CPYTHON = Package(
+    "python",
+    TESTED,
+    (
+        Use(
+            "refcounts",
+            "sys:getrefcount",
+            "lets a gradient be stored or added to where nobody else holds it",
+            probe=_counting,
+            optional=True,
+        ),
+        Use("counter", "itertools:count", "says how much was issued", probe=_counter),
+        Use("loads", "dis:get_instructions", "says which names a graph depends on", probe=_loads),
+        Use("raises", "dis:get_instructions", "says which kernels may fail", probe=_raises),
+        Use("imports", "dis:opmap", "says what compiled code imports", probe=_imports),
+        Use(
+            "signals",
+            "dis:get_instructions",
+            "must let no signal come between a sequence number and its record",
+            probe=_signals,
+        ),
+        Use(
+            "traceback",
+            "builtins:BaseException.__traceback__",
+            "shows errors without flowvm's frames",
+            probe=_traceback,
+        ),
+        Use("frames", "sys:_getframe", "finds the user's line of a call"),
+        Use(
+            "capsules",
+            "ctypes:pythonapi",
+            "reads addresses out of capsules, and keeps what a running kernel looks at",
+            ("PyCapsule_GetName", "PyCapsule_GetPointer", "Py_IncRef"),
+        ),
+    ),
+    error=VMError,
+    version=platform.python_version,
+)

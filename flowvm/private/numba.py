@@ -1,0 +1,241 @@
+"""Numba's private names: its front end, which types and lowers what flowvm compiles for the CPU.
+
+`NUMBA` is the table.  The functions below are all that touches private attributes of Numba's
+objects, besides the shortcuts (`flowvm.compiler.shortcuts`), whose entries stand here.
+
+Public are `numba.types`, `numba.extending` and `numba.config`, and of what the documents of Numba
+tell who extends it, `_getvalue` of a structure.  Nothing here imports Numba before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.private.table import Package, Use
+
+__all__ = [
+    "NUMBA",
+    "compiled_by",
+    "function_compiler",
+    "global_type",
+    "iterators",
+    "never_finalized",
+    "parts_of",
+]
+
+TESTED = ("0.62.1", "0.64.0", "0.68.1")
+
+NUMBA = Package(
+    "numba",
+    TESTED,
+    (
+        Use(
+            "target",
+            "numba.core.registry:cpu_target",
+            "holds what Numba knows of types and of code",
+            ("typing_context", "target_context", "options"),
+        ),
+        Use(
+            "CPUDispatcher",
+            "numba.core.registry:CPUDispatcher",
+            "is how a compiled function calls a plain one",
+            ("_compiler", "py_func", "overloads"),
+        ),
+        Use(
+            "FunctionCompiler",
+            "numba.core.dispatcher:_FunctionCompiler",
+            "types and lowers a function",
+            ("_customize_flags", "_compile_core", "compile", "targetdescr", "locals"),
+        ),
+        Use(
+            "Compiler",
+            "numba.core.compiler:Compiler",
+            "is the order of the passes that type and lower",
+        ),
+        Use(
+            "lock",
+            "numba.core.compiler_lock:global_compiler_lock",
+            "keeps other users of Numba out while flowvm compiles",
+        ),
+        Use("NumbaError", "numba.core.errors:NumbaError", "is what a wrong kernel raises"),
+        Use(
+            "TypingContext",
+            "numba.core.typing.context:BaseContext",
+            "says what a global name means",
+            ("_get_global_type", "refresh", "resolve_value_type"),
+        ),
+        Use(
+            "TargetContext",
+            "numba.core.base:BaseContext",
+            "holds how everything is lowered",
+            ("_defns", "refresh", "insert_user_function", "data_model_manager"),
+        ),
+        Use(
+            "OverloadSelector",
+            "numba.core.base:OverloadSelector",
+            "remembers how a range is iterated",
+            ("_cache",),
+        ),
+        Use(
+            "CodeLibrary",
+            "numba.core.codegen:CPUCodeLibrary",
+            "holds the LLVM module of a function and the libraries that it calls",
+            ("_final_module", "_linking_libraries", "_ensure_finalized", "_get_module_for_linking"),
+        ),
+        Use("runtime", "numba.core.runtime:rtsys", "is the library that native code may not need"),
+        Use(
+            "normalize_signature",
+            "numba.core.sigutils:normalize_signature",
+            "reads signatures that are written as text",
+        ),
+        Use(
+            "imputils",
+            "numba.core.imputils",
+            "registers how a range is counted and a constant is lowered",
+            ("RefType", "iternext_impl", "lower_constant"),
+        ),
+        Use(
+            "cgutils",
+            "numba.core.cgutils",
+            "makes the small parts of LLVM code",
+            ("alloca_once", "create_struct_proxy", "get_or_insert_function", "pack_array"),
+        ),
+        Use(
+            "populate_array",
+            "numba.np.arrayobj:populate_array",
+            "makes an array of an address",
+        ),
+        # --- shortcuts ----------------------------------------------------------------------
+        Use(
+            "flags_stack",
+            "numba.core.targetconfig:ConfigStack",
+            "says with which flags a call is typed",
+            ("top_or_none",),
+            optional=True,
+        ),
+        Use(
+            "call_types",
+            "numba.core.types.functions:BaseFunction",
+            "is typed again and again with the same operators",
+            ("get_call_type", "_impl_keys"),
+            ("numba.core.types.functions:BaseFunction.get_call_type",),
+            ("0fadc5ac86cec706",),
+        ),
+        Use(
+            "variables",
+            "numba.core.ir",
+            "is asked which variables a statement names",
+            ("Inst", "Var"),
+            ("numba.core.ir:Inst._rec_list_vars",),
+            ("2e8cb976be3c3b2f",),
+        ),
+        Use(
+            "counts",
+            "numba.core.runtime.context:NRTContext",
+            "counts references to memory that kernels never own",
+            ("incref", "decref"),
+            (
+                "numba.core.runtime.context:NRTContext.incref",
+                "numba.core.runtime.context:NRTContext.decref",
+            ),
+            ("216a0e5cfecb53c3",),
+        ),
+        Use(
+            "locations",
+            "numba.core.base",
+            "looks at the signature of each implementation it uses",
+            ("_has_loc",),
+            ("numba.core.base:_has_loc",),
+            ("1acc23c46276e2e0",),
+        ),
+        Use(
+            "sizes",
+            "numba.core.base:BaseContext",
+            "has LLVM parse a module to know the size of a type",
+            ("get_abi_sizeof",),
+            ("numba.core.base:BaseContext.get_abi_sizeof",),
+            ("a3a1b29d2ca8f4fd",),
+        ),
+        Use(
+            "pipeline",
+            "numba.core.compiler",
+            "runs passes that have nothing to do in most kernels",
+            ("CompilerBase", "DefaultPassBuilder", "PassManager"),
+            (
+                "numba.core.untyped_passes:InlineClosureLikes.run_pass",
+                "numba.core.typed_passes:NopythonRewrites.run_pass",
+                "numba.core.compiler_machinery:PassManager.add_pass",
+                "numba.core.compiler_machinery:PassManager.finalize",
+            ),
+            ("4ddb87d24dc91608",),
+        ),
+        Use(
+            "flags",
+            "numba.core.compiler:Flags",
+            "is compared by all its values each time",
+            ("_values", "values"),
+            (
+                "numba.core.targetconfig:TargetConfig.__init__",
+                "numba.core.targetconfig:TargetConfig.__hash__",
+                "numba.core.targetconfig:TargetConfig.__eq__",
+                "numba.core.targetconfig:TargetConfig.values",
+                "numba.core.targetconfig:TargetConfig.discard",
+                "numba.core.targetconfig:TargetConfig.copy",
+                "numba.core.targetconfig:_MetaTargetConfig.__init__",
+            ),
+            ("54fd17ee3759cf3d",),
+        ),
+    ),
+)
+
+
+def function_compiler(flags: Callable[[Any], Any], lowered: Callable[[Any, Any], Any]) -> type[Any]:
+    """Numba's compiler of one function, a class: `flags` changes the flags it is compiled with, and
+    `lowered(target, result)` answers what is made of the result once it is lowered.
+    """
+
+    class FunctionCompiler(NUMBA.FunctionCompiler):  # type: ignore[misc]
+        def _customize_flags(self, given: Any) -> Any:
+            return flags(given)
+
+        def _compile_core(self, args: Any, return_type: Any) -> Any:
+            compiled = super()._compile_core(args, return_type)
+            return lowered(self.targetdescr.target_context, compiled)
+
+    return FunctionCompiler
+
+
+def compiled_by(function: Any, options: dict[str, Any], compiler: Callable[[Any], Any]) -> Any:
+    """A dispatcher of `function`, which `compiler(locals)` compiles: types of its variables."""
+    dispatcher = NUMBA.CPUDispatcher(function, targetoptions=options)
+    dispatcher._compiler = compiler(dispatcher._compiler.locals)
+    return dispatcher
+
+
+def global_type(context: Any, value: Any) -> Any:
+    """The type of a global that Numba has registered, such as what an @overload is for; or None."""
+    NUMBA.require("TypingContext")
+    return context._get_global_type(value)
+
+
+def iterators(context: Any) -> dict[Any, Any]:
+    """Numba's own dict: how iterators of a type go on, by types."""
+    NUMBA.require("TargetContext", "OverloadSelector")
+    steps: dict[Any, Any] = context._defns["iternext"]._cache
+    return steps
+
+
+def never_finalized(library: Any) -> None:
+    """Let no caller of a library generate its code."""
+    library._ensure_finalized = lambda: None
+
+
+def parts_of(library: Any, finished: bool) -> tuple[Any, list[Any]]:
+    """The LLVM module of a library, and the libraries that it calls; a finished one has all of
+    them in its module.
+    """
+    NUMBA.require("CodeLibrary")
+    if finished:
+        return library._get_module_for_linking(), []
+    return library._final_module, list(library._linking_libraries)

@@ -1,0 +1,203 @@
+"""Tables of private names: what is used, what for, with which versions it was tested, is it there.
+
+A `Package` is such a table.  Its names are looked for when one is first used, `NUMBA.cgutils`, and
+then remembered.  A name that is gone is an error that says which package in which version has it no
+more, and which versions have it.
+
+A *shortcut* is code of ours in the place of the package's own, for speed alone.  It is taken only
+where what it replaces is, to the letter, what it was written for; else `usable` leaves it out, with
+one warning for all of them.  Compiled code is the same with and without it.
+
+`report` says of every name how it stands, for `flowvm doctor`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from flowvm.errors import CompileError, FlowError
+
+__all__ = ["MISSING", "OK", "SKIPPED", "Package", "Standing", "Use", "digest_of", "found_at"]
+
+OK, SKIPPED, MISSING = "ok", "skipped", "missing"
+
+
+class Use(NamedTuple):
+    """A private name: `where` it is ("module" or "module:attribute.attribute") and what it is
+    needed for; of what is found there, `holds` are the attributes that are used in turn.
+
+    A shortcut has `replaces`, the functions whose meaning it relies on, and `sources`, the digests
+    (`digest_of`) of the texts of all of them that are known to mean the same.  A `probe` answers
+    why a thing does not do what is expected of it, or ""; `prepare` is called before the look.
+    """
+
+    name: str
+    where: str
+    needed_for: str
+    holds: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    probe: Callable[[], str] | None = None
+    prepare: Callable[[], object] | None = None
+    optional: bool = False
+
+    @property
+    def shortcut(self) -> bool:
+        """Whether flowvm does without it."""
+        return self.optional or bool(self.replaces)
+
+
+class Standing(NamedTuple):
+    """How a use stands: OK, SKIPPED or MISSING, and why."""
+
+    use: Use
+    verdict: str
+    why: str
+
+
+class Package:
+    """The private names of one package, which are its attributes.
+
+    `distribution` is what is installed, `tested` the versions that were tried, oldest first.
+    `error` is raised where a name is gone.
+    """
+
+    def __init__(
+        self,
+        distribution: str,
+        tested: tuple[str, ...],
+        uses: tuple[Use, ...],
+        *,
+        error: type[FlowError] = CompileError,
+        version: Callable[[], str] | None = None,
+    ) -> None:
+        self.distribution, self.tested, self.error = distribution, tested, error
+        self.uses = {use.name: use for use in uses}
+        self._version = version
+        self._lock = threading.RLock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Look for everything anew."""
+        for name in self.uses:
+            vars(self).pop(name, None)
+        self._usable: frozenset[str] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self.uses:
+            raise AttributeError(f"{name!r} is no private name of {self.distribution} that is used")
+        use = self.uses[name]
+        found, why = self._look(use)
+        if why:
+            raise self.error(
+                f"{use.where}, which {use.needed_for}, is not what it was: {why}.  Here is "
+                f"{self.distribution} {self.version}; flowvm was tested with {self.versions}: "
+                f"install one of those"
+            )
+        vars(self)[name] = found  # where it is found without coming here
+        return found
+
+    def jit_parts(self) -> tuple[Any, ...]:
+        """What keys of compiled code cover: see `flowvm.compiler.reach`."""
+        return (self._digest,)
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(repr([use[:4] for use in self.uses.values()]).encode()).hexdigest()
+
+    @property
+    def version(self) -> str:
+        """The one that is installed."""
+        if self._version is not None:
+            return self._version()
+        try:
+            return metadata.version(self.distribution)
+        except metadata.PackageNotFoundError:
+            return "not installed"
+
+    @property
+    def versions(self) -> str:
+        """Those that were tested, in words."""
+        first, *rest = self.tested
+        return f"{first} to {rest[-1]}" if rest else first
+
+    def require(self, *names: str) -> None:
+        """The error, if one of the names is gone; all of them are looked for."""
+        for name in names:
+            getattr(self, name)
+
+    def usable(self, name: str) -> bool:
+        """Whether the shortcut `name` may be taken.  The first question is answered for all of
+        them, with a warning if some may not.
+        """
+        with self._lock:
+            if self._usable is None:
+                bad = [s for s in self.report(shortcuts=True) if s.verdict != OK]
+                self._usable = frozenset(self.uses) - {s.use.name for s in bad}
+                if bad:
+                    listed = "; ".join(f"{s.use.name} ({s.why})" for s in bad)
+                    warnings.warn(
+                        f"flowvm does without {len(bad)} of its shortcuts through "
+                        f"{self.distribution} {self.version}, which it does not know (tested: "
+                        f"{self.versions}); results are the same, kernels take longer to compile: "
+                        f"{listed}",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
+        return name in self._usable
+
+    def report(self, shortcuts: bool = False) -> Iterator[Standing]:
+        """How every use stands, or every shortcut."""
+        for use in self.uses.values():
+            if use.shortcut or not shortcuts:
+                why = self._look(use)[1]
+                yield Standing(use, (SKIPPED if use.shortcut else MISSING) if why else OK, why)
+
+    def _look(self, use: Use) -> tuple[Any, str]:
+        """What `use` names, and why it cannot be used, or ""."""
+        try:
+            if use.prepare is not None:
+                use.prepare()
+            found = found_at(use.where) if use.where else None
+            missing = [name for name in use.holds if not _holds(found, name)]
+            if missing:
+                return None, f"it has no {', '.join(missing)}"
+            if use.replaces and digest_of(use.replaces) not in use.sources:
+                return None, f"{', '.join(use.replaces)} reads otherwise"
+            return found, use.probe() if use.probe is not None else ""
+        except (ImportError, AttributeError, OSError, TypeError) as error:
+            return None, f"{type(error).__name__}: {error}"
+
+
+def found_at(where: str) -> Any:
+    """What "module:attribute.attribute" names."""
+    module, _, path = where.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in filter(None, path.split(".")):
+        found = getattr(found, part)
+    return found
+
+
+def _holds(found: Any, name: str) -> bool:
+    """Whether an object, or those of a class, have the attribute `name`: it is there, or `__init__`
+    of the class names it.
+    """
+    if hasattr(found, name):
+        return True
+    begins = [vars(kind).get("__init__") for kind in getattr(found, "__mro__", ())]
+    return any(name in f.__code__.co_names for f in begins if inspect.isfunction(f))
+
+
+def digest_of(functions: tuple[str, ...]) -> str:
+    """A digest of the source texts of functions, each named as `found_at` takes it."""
+    texts = [inspect.getsource(inspect.unwrap(found_at(where))) for where in functions]
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()[:16]

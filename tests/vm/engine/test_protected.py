@@ -1,0 +1,150 @@
+"""Where a Ctrl-C may not come: each such function is known by its code, and nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowvm as flow
+from flowvm.eager.tensor import Storage, Tensor
+from flowvm.graph.plan import launching
+from flowvm.private import cpython
+from flowvm.vm.engine import interrupt
+from flowvm.vm.engine.engine import Engine
+from flowvm.vm.engine.interrupt import is_protected, is_waiting
+
+ROOT = Path(flow.__file__).resolve().parent
+FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]
+
+# between taking a number, a block or a storage and making it known
+PROTECTED = [
+    Engine.publish, Engine.refill, Engine.release_dead, Engine.reclaim, Engine._run_callback,
+    Engine.start, Engine.stop, Storage.__del__, Tensor.__del__, launching._Blocks.__del__,
+]  # fmt: skip
+WAITING = [Engine.make_room, Engine._wait]
+
+
+@pytest.mark.parametrize("function", PROTECTED, ids=lambda f: f.__qualname__)
+def test_who_must_not_be_interrupted_says_so(function):
+    assert is_protected(function.__code__)
+
+
+@pytest.mark.parametrize("function", WAITING, ids=lambda f: f.__qualname__)
+def test_who_waits_says_so(function):
+    assert is_waiting(function.__code__)
+
+
+def test_no_finalizer_is_forgotten():
+    bare = [
+        f"{path.name}:{node.lineno}"
+        for folder in FOLDERS
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and node.name == "__del__"
+        and "protected" not in [ast.unparse(d) for d in node.decorator_list]
+    ]
+    assert not bare, f"a Ctrl-C in these would be swallowed: {bare}"
+
+
+def test_who_takes_sequence_numbers_is_protected_or_writes_at_once():
+    """`for seq in counter: break`, as written in flowvm's own functions."""
+    takers = [
+        (path, node)
+        for folder in FOLDERS
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and any(
+            isinstance(n, ast.For) and ast.unparse(n.iter).endswith("counter")
+            for n in ast.walk(node)
+        )
+        and path.parent.name != "private"
+    ]
+    assert [node.name for _, node in takers] == ["publish"]
+    assert all("protected" in map(ast.unparse, n.decorator_list) for _, n in takers)
+
+
+def codes_of(handled):
+    """The generated functions that ran, by their name."""
+    seen = {}
+
+    def look(frame, event, argument):
+        if frame.f_code.co_filename.startswith("<flowvm"):
+            seen.setdefault(frame.f_code.co_name, set()).add(frame.f_code)
+
+    sys.setprofile(look)
+    try:
+        handled()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def test_calls_of_graphs_are_protected():
+    layer = flow.nn.Linear(2, 2)
+
+    class Double(flow.nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def build(self, x):
+            return self.layer(x) * 2
+
+    graph = Double()
+    x = flow.ones(1, 2)
+    graph(x)
+    seen = codes_of(lambda: [graph(x) for _ in range(3)])
+    assert "replay_plan" in seen
+    for name in seen.keys() - {"<module>", "make"}:  # which make the functions
+        assert all(map(is_protected, seen[name])), name
+
+
+def test_what_a_plan_leaves_is_protected_no_more_and_its_twin_is():
+    def made():
+        namespace = {}
+        exec(compile("def launch(x):\n    return x", "<flowvm twin>", "exec"), namespace)
+        return interrupt.protected(namespace.pop("launch"))
+
+    one, two = made(), made()
+    assert one.__code__ == two.__code__
+    before = len(interrupt._protected)
+    del one
+    assert len(interrupt._protected) == before - 1
+    assert is_protected(two.__code__)
+
+
+def test_another_function_of_a_protected_name_is_not():
+    def publish():
+        """Not the engine's."""
+
+    assert not is_protected(publish.__code__)
+    assert not is_waiting(publish.__code__)
+
+
+@pytest.mark.parametrize("name", ["add", "relu", "sum", "matmul"])
+def test_generated_calls_let_no_signal_between_number_and_record(name):
+    x = flow.ones(2, 2)
+    call = {"add": lambda: x + x, "relu": x.relu, "sum": x.sum, "matmul": lambda: x @ x}[name]
+    seen = codes_of(call)
+    codes = [c for found in seen.values() for c in found if "_seq" in c.co_varnames]
+    assert codes
+    for code in codes:
+        assert cpython.checks_for_signals(code, "_seq", "_write") == []
+
+
+def test_a_call_in_between_would_be_seen():
+    def careless(counter, write, look):
+        for _seq in counter:
+            break
+        look()
+        write(_seq)
+
+    code = careless.__code__
+    assert cpython.checks_for_signals(code, "_seq", "write")
+    with pytest.raises(ValueError, match="stores no"):
+        cpython.checks_for_signals(code, "other", "write")
