@@ -31,7 +31,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.cpu.body_kernel import body_kernel, body_layout
 from flowvm.vm.watch.narrate import kernel_text
 
 __all__ = [
@@ -63,7 +63,7 @@ def _lower(
         operands = [(v.dtype.name, len(v.shape), v.dense) for v in views]
         if config.debug >= 4:
             say(4, kernel_text(infer.__name__, launch.body, operands, scalar_kinds))
-        kernel = codegen.body_kernel(
+        kernel = body_kernel(
             launch.body,
             operands,
             "".join(_kind(c) for c in launch.consts),
@@ -73,9 +73,7 @@ def _lower(
             reassociate=launch.reassociate,
             counts=counts,
         )
-        layout = codegen.body_layout(
-            [(v.shape, v.strides) for v in views], launch.consts, launch.scratch
-        )
+        layout = body_layout([(v.shape, v.strides) for v in views], launch.consts, launch.scratch)
         return Invocation(
             launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
             phases=tuple((units, max(1, grain)) for units, grain in launch.phases),

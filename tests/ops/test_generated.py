@@ -12,9 +12,11 @@ NAMED = op_calls.all_samples()
 
 # modules of flowvm.ops that other modules are written with: they offer a user nothing
 INTERNAL = {
-    "accumulate", "assembly", "blas", "blocks", "class_loss_kernels", "class_loss_ops", "codegen",
+    "accumulate", "assembly", "blas", "blocks", "body_kernel", "class_loss_kernels",
+    "class_loss_ops",
     "conv_code", "conv_ops", "conv_plain", "conv_plan", "conv_rows", "conv_strips", "conv_tile",
-    "conv_walk", "conv_weight", "core", "cuda", "decay", "elementwise", "fold_kernels",
+    "conv_walk", "conv_weight", "core", "cuda", "decay", "elementwise",
+    "elementwise_kernel", "expressions", "fold_kernels",
     "fold_rules", "fold_walk", "folds", "gemm", "gemm_epilogue", "gemm_kernels", "gemm_plan",
     "gemm_whole", "index_kernels",
     "intrinsics", "loss_scaling",
@@ -27,7 +29,7 @@ INTERNAL = {
     "scalar_log",
     "scalar_power", "scalar_special", "scalar_trig",
     "scan_blocks", "scan_kernels", "search_kernels", "shuffle", "softmax_kernels", "tile",
-    "tile_code", "tile_emit", "tile_packing", "tile_thin", "transfers", "unary", "walk",
+    "tile_code", "tile_emit", "tile_packing", "text", "tile_thin", "transfers", "unary", "walk",
 }  # fmt: skip
 
 # public functions without samples, and why

@@ -11,7 +11,9 @@ from scipy import special
 
 from flowvm.compiler import jit
 from flowvm.errors import CompileError
-from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.cpu import body_kernel as bodies
+from flowvm.ops.declare.cpu.body_kernel import body_kernel, body_layout
+from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementwise_kernel
 from flowvm.ops.declare.cpu.plan import plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel, walk
 from flowvm.ops.scalar import functions as scalar
@@ -43,7 +45,7 @@ def elementwise(expr, outs, ins, compute=None, scalars=None, splits=()):
     dtypes = [str(a.dtype) for a in ins]
     kinds = ["float64" if isinstance(v, float) else "int64" for v in scalars.values()]
     compute = compute or [*dtypes, *(dtypes[:1] * len(kinds) or kinds)]
-    address = codegen.elementwise_kernel(
+    address = elementwise_kernel(
         expr, [*names, *scalars], [*dtypes, *kinds], [str(o.dtype) for o in outs], compute, scalars
     )
     operands = [*outs, *(np.broadcast_to(a, outs[0].shape) for a in ins)]
@@ -92,7 +94,7 @@ def test_plans():
 
 
 def test_body_layouts():
-    words = codegen.body_layout([((2, 3), (3, 1)), ((), ())], [7, 0.5, True], scratch=64)
+    words = body_layout([((2, 3), (3, 1)), ((), ())], [7, 0.5, True], scratch=64)
     half = int(np.float64(0.5).view(np.int64))
     assert words.tolist() == [2, 3, 3, 1, 7, half, 1, 64]
 
@@ -237,7 +239,7 @@ def test_integers(rng, dtype):
         ones[zero] = 0
         for name in ("floor_divide", "remainder", "fmod"):
             status = elementwise(f"{name}(x, y)", [out], [x, ones])
-            assert status == codegen.DIVISION_BY_ZERO
+            assert status == DIVISION_BY_ZERO
 
 
 def test_divisions_of_64_bits(rng):
@@ -273,7 +275,7 @@ def test_what_raises_does_so_anywhere(rng, tiles, dtype, bad):
             wrong = x.copy()
             wrong[at] = bad
             status = elementwise("finite(x)", [out], [wrong], **options)
-            assert status == codegen.DIVISION_BY_ZERO  # the status given when it was compiled
+            assert status == DIVISION_BY_ZERO  # the status given when it was compiled
 
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -331,9 +333,9 @@ def test_scalars_literals_and_several_outputs(rng):
 
 def test_wrong_requests_raise_at_once():
     with pytest.raises(ValueError, match="complex64"):
-        codegen.elementwise_kernel("x", ["x"], ["complex64"], ["float32"], ["float32"])
+        elementwise_kernel("x", ["x"], ["complex64"], ["float32"], ["float32"])
     with pytest.raises(ValueError, match="args"):
-        codegen.elementwise_kernel("x", ["x", "y"], ["float32"], ["float32"], ["float32"])
+        elementwise_kernel("x", ["x", "y"], ["float32"], ["float32"], ["float32"])
 
 
 def test_the_walk_means_the_same_in_python():
@@ -558,7 +560,7 @@ def operand(a):
 
 def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=(), **kw):
     kinds = {bool: "b", int: "i", float: "f"}
-    address = codegen.body_kernel(
+    address = body_kernel(
         body,
         [operand(a) for a in arrays],
         [kinds[type(c)] for c in consts],
@@ -567,7 +569,7 @@ def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=
         **kw,
     )
     shapes = [(a.shape, [s // a.itemsize for s in a.strides]) for a in arrays]
-    layout = codegen.body_layout(shapes, consts, 0 if scratch is None else scratch.nbytes)
+    layout = body_layout(shapes, consts, 0 if scratch is None else scratch.nbytes)
     return call(address, layout, arrays, scalars, units, splits, scratch)
 
 
@@ -588,7 +590,7 @@ def test_a_body_reports_an_error(rng):
     np.testing.assert_array_equal(out, x[index] + 1)
     index[1] = 5
     assert run_body(gather_body, [out, x, index], units=3) == (1, [5, 5, 0, 0, 0, 0])
-    assert run_body(raising_body, [out], units=1)[0] == codegen.RAISED
+    assert run_body(raising_body, [out], units=1)[0] == bodies.RAISED
 
 
 def test_consts_scalars_scratch_and_0d():
@@ -607,15 +609,15 @@ def twice_body(out, x, lo, hi):
 def test_a_loop_over_the_range_is_vectorized(monkeypatch, rng):
     said = []
 
-    def load(key, make, name):
+    def load(make, name):
         lowered = make()
         module = jit._linked(lowered, "symbol")
         jit._optimize(module, lowered.loops_only)
         said.append(str(module))
         return 0
 
-    monkeypatch.setattr(codegen.jit, "load", load)
-    codegen._body.__wrapped__(
+    monkeypatch.setattr(bodies.jit, "load", load)
+    bodies._body.__wrapped__(
         twice_body, (("float32", 1, True),) * 2, (), (), False, False, False, False
     )
     assert re.search(r"load <\d+ x float>", said[0])
@@ -649,8 +651,8 @@ def test_row_views_and_reassociated_sums(rng):
 
 def test_bodies_that_cannot_be(rng):
     with pytest.raises(CompileError, match="NRT_"):
-        codegen.body_kernel(allocating_body, [("float64", 1, True)])
+        body_kernel(allocating_body, [("float64", 1, True)])
     with pytest.raises(ValueError, match="float16"):
-        codegen.body_kernel(rows_body, [("float16", 1, True), ("float16", 2, True)])
+        body_kernel(rows_body, [("float16", 1, True), ("float16", 2, True)])
     with pytest.raises(ValueError, match="rows_body"):
-        codegen.body_kernel(rows_body, [("float32", 1, True)])
+        body_kernel(rows_body, [("float32", 1, True)])
