@@ -53,9 +53,9 @@ def elementwise(expr, *args):
 def product():
     body = gemm_kernels.product_body(True, True)
     kinds = ("i",) * (1 + len(gemm_kernels.Plan._fields)) + ("f", "f")
-    body_kernel._body.__wrapped__(
-        body, ((FLOAT, 1, True),) * 4, kinds, (), True, True, False, False
-    )
+    operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
+    made = body_kernel._Body(body, operands, kinds, (), False, False)
+    body_kernel._kernel.__wrapped__(made)
 
 
 def loops():
