@@ -6,33 +6,49 @@ Every device's lowering starts from it, so it lies below the ops and below the d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flowvm.dtype import DType, dtype_named
 from flowvm.meta import TensorMeta, dense_stride
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Launch", "View", "bits", "elsewhere"]
+__all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Const", "Launch", "View", "bits", "elsewhere"]
 
 ARENA_BYTES, PHASE_BITS = ARG.ARENA_BYTES, ARG.PHASE_BITS
 
 # elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
 GRAIN = 1 << 15
 
+Number = int | float | bool
+Const = Number | tuple[Number, ...]
+
 
 @dataclass(frozen=True)
 class View:
-    """An operand as the kernel body sees it; `stride` is in elements, None is C order."""
+    """An operand as the kernel body sees it; `stride` is in elements, None is C order.
+
+    `given` is of an operand that a call may lack: whether this one has it; None where every call
+    does.  One that is not given is an empty array, so one kernel serves calls with it and without.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
+    given: bool | None = None
 
     @staticmethod
     def of(meta: TensorMeta) -> View:
         """The operand as it is."""
         return View(meta.dtype, tuple(meta.shape), meta.stride)
+
+    @staticmethod
+    def optional(view: View | None, dtype: DType, ndim: int = 1) -> View:
+        """An operand that a call may lack; if this one does, `view` is None.
+
+        Such operands come last, and their op has no dynamic scalars.
+        """
+        return View(dtype, (0,) * ndim, None, False) if view is None else replace(view, given=True)
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -59,10 +75,17 @@ class Launch:
 
     `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` works on the
     range [lo, hi) of `units`; arrays are the outputs, then the inputs, as `views` says (default: as
-    they are).  It returns None or a Status.  A mut2 op's body is called with lo = hi = -1 first and
-    leaves the rows of output k in details[k]; then with the range, and leaves the rows again.
-    `reassociate` lets LLVM reorder the sums that are written in `body` itself, which vectorizes
-    them.
+    they are).  It returns None or a Status.
+
+    A const is a number or several: a NamedTuple of numbers is one argument whose fields are theirs
+    (sizes that a family of kernels shares), any other tuple is an int64 array.  None is copied: a
+    compiled body reads them where they lie, so what a loop asks again and again it takes into a
+    local first.  `scratch`, `arena` and `details` are passed to bodies that have a parameter of
+    that name.
+
+    A mut2 op's body is called with lo = hi = -1 first and leaves the rows of output k in
+    details[k]; then with the range, and leaves the rows again.  `reassociate` lets LLVM reorder the
+    sums that are written in `body` itself, which vectorizes them.
 
     `phases` are the (units, grain) of further passes: a phase begins when all of the one before is
     done, and its units are numbered from `p << PHASE_BITS` (the first `phases[0]` is phase 1).
@@ -82,7 +105,7 @@ class Launch:
     outputs: tuple[TensorMeta, ...]
     body: Callable[..., Any]
     views: tuple[View, ...] = ()
-    consts: tuple[int | float | bool, ...] = ()
+    consts: tuple[Const, ...] = ()
     units: int = 1
     grain: int = 1
     scratch: int = 0

@@ -33,7 +33,7 @@ from flowvm.graph.passes.fusion_program import program_text, real_of, title
 from flowvm.graph.passes.grouping import Groups
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.cpu.codegen import TypedLiterals
+from flowvm.ops.declare.cpu.expressions import TypedLiterals
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.cpu.gemm_epilogue import unchanged

@@ -13,7 +13,7 @@ from flowvm.eager.interpreter import Invocation, Node, Operator, call_into, grad
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, ShapeError, Status
 from flowvm.meta import Size, TensorMeta
-from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO
 from flowvm.ops.declare.elementwise import _apart, record_in_place
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
@@ -24,7 +24,7 @@ __all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
 
 
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
-    kind, expr, raises = out.dtype, "x", codegen.DIVISION_BY_ZERO
+    kind, expr, raises = out.dtype, "x", DIVISION_BY_ZERO
     if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
         kind = x.dtype.compute
         expr, raises = "finite(x)", int(Status.NAN_TO_INTEGER)

@@ -31,7 +31,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.watch.narrate import kernel_text
 
@@ -47,10 +47,6 @@ __all__ = [
 ]
 
 
-def _kind(value: float) -> str:
-    return "b" if isinstance(value, (bool, np.bool_)) else "f" if isinstance(value, float) else "i"
-
-
 def _lower(
     infer: Callable[..., Launch | ScalarLaunch], scalar_kinds: str, counts: bool
 ) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
@@ -63,22 +59,19 @@ def _lower(
                 f"{infer.__name__}: an arena has {ARENA_BYTES} bytes, got {launch.arena}"
             )
         views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
-        operands = [(v.dtype.name, len(v.shape), v.dense) for v in views]
+        operands = [Operand.of(v) for v in views]
         if config.debug >= 4:
-            say(4, kernel_text(infer.__name__, launch.body, operands, scalar_kinds))
-        kernel = codegen.body_kernel(
+            arrays = [o[:3] for o in operands]
+            say(4, kernel_text(infer.__name__, launch.body, arrays, scalar_kinds))
+        kernel = body_kernel(
             launch.body,
             operands,
-            "".join(_kind(c) for c in launch.consts),
+            [kind_of(c) for c in launch.consts],
             scalar_kinds.replace("d", "f").replace("q", "i"),
-            launch.scratch > 0,
-            launch.arena > 0,
             reassociate=launch.reassociate,
             counts=counts,
         )
-        layout = codegen.body_layout(
-            [(v.shape, v.strides) for v in views], launch.consts, launch.scratch
-        )
+        layout = body_layout(views, launch.consts, launch.scratch)
         return Invocation(
             launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
             phases=tuple((units, max(1, grain)) for units, grain in launch.phases),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flowvm.eager.interpreter import Invocation
 from flowvm.meta import Size, TensorMeta
-from flowvm.ops.declare.cpu import codegen
+from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementwise_kernel
 from flowvm.ops.declare.cpu.plan import PATTERN, plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel
 
@@ -24,7 +24,7 @@ class ScalarLaunch:
     """For every element: the outputs are `expr` of the inputs.
 
     `inputs` are read as tensors of the outputs' shape, repeated where they are smaller.  `args`,
-    `stored` and `compute` go together, as in `codegen.elementwise_kernel`: names, dtypes in memory
+    `stored` and `compute` go together, as in `elementwise_kernel`: names, dtypes in memory
     ("float64" or "int64" of a number), dtypes that `expr` computes in.  `numbers` are the names of
     the dynamic scalars among `args`, and `pack` their struct codes, first to last.  `raises` is the
     status where `expr` raises.
@@ -45,7 +45,7 @@ class ScalarLaunch:
     compute: tuple[str, ...]
     numbers: tuple[str, ...] = ()
     pack: str = ""
-    raises: int = codegen.DIVISION_BY_ZERO
+    raises: int = DIVISION_BY_ZERO
     copy: bool = False
     repeats: bool = False
     once: str = ""
@@ -88,7 +88,7 @@ class ScalarLaunch:
     def kernel(self, pattern: int | None) -> int:
         """The address of the CPU's kernel for plans of `pattern`, None for all."""
         late = self.hoisted
-        return codegen.elementwise_kernel(
+        return elementwise_kernel(
             self.expr,
             (*self.args, *late),
             (*self.stored, *["float64"] * len(late)),

@@ -20,7 +20,7 @@ import pytest
 
 from flowvm.compiler import jit, reach
 from flowvm.errors import CompileError
-from flowvm.ops.declare.cpu import blocks, codegen
+from flowvm.ops.declare.cpu import blocks, body_kernel, elementwise_kernel
 from flowvm.ops.planes.cpu import conv_strips, conv_walk
 from flowvm.ops.products.cpu import gemm_kernels
 from flowvm.ops.products.cpu.tile import tile_functions
@@ -45,15 +45,17 @@ class Made:
 
 
 def elementwise(expr, *args):
-    codegen._elementwise.__wrapped__(
-        expr, args, (FLOAT,) * len(args), (FLOAT,), (FLOAT,) * len(args), frozenset(), 2, None
-    )
+    floats = (FLOAT,) * len(args)
+    program = elementwise_kernel._Program(expr, args, floats, (FLOAT,), floats, frozenset(), 2)
+    elementwise_kernel._kernel.__wrapped__(program, None)
 
 
 def product():
     body = gemm_kernels.product_body(True, True)
     kinds = ("i",) * (1 + len(gemm_kernels.Plan._fields)) + ("f", "f")
-    codegen._body.__wrapped__(body, ((FLOAT, 1, True),) * 4, kinds, (), True, True, False, False)
+    operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
+    made = body_kernel._Body(body, operands, kinds, (), False, False)
+    body_kernel._kernel.__wrapped__(made)
 
 
 def loops():
@@ -79,7 +81,7 @@ def roots_of(kind):
     made = Made()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit, "load", made.load)
-        patch.setattr(codegen, "provide", lambda: None)
+        patch.setattr(elementwise_kernel, "provide", lambda: None)
         KINDS[kind]()
     return made.roots
 
@@ -211,12 +213,14 @@ FACTS = {
         "ticks_are_tsc",
     ],
     "expression": [
-        "flowvm.ops.declare.cpu.codegen",
+        "flowvm.ops.declare.cpu.elementwise_kernel",
+        "flowvm.ops.declare.cpu.expressions",
+        "flowvm.ops.declare.cpu.text",
         "OPERANDS_AT",
         "WALK",
-        "_STORED",
+        "IN_MEMORY",
         "STORED",
-        "_PASSED",
+        "PASSED",
     ],
     "functions": [
         "flowvm.ops.scalar.trig",

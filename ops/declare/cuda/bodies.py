@@ -50,24 +50,22 @@ Kernel = Callable[..., Any]
 def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> CudaLaunch:
     """The body of `launch` as a CUDA launch."""
     views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
-    names = list(inspect.signature(launch.body).parameters)
+    consts = tuple(_passed(c) for c in launch.consts)
+    names = frozenset(inspect.signature(launch.body).parameters)
     kernel = body_kernel(
-        launch.body,
-        len(views),
-        "".join("b" if isinstance(c, bool) else "n" for c in launch.consts),
-        op.scalar_kinds,
-        launch.scratch > 0,
-        launch.arena,
-        names[-1] == "details",
-    )
-    before: list[Param] = [Operand(k, view) for k, view in enumerate(views)]
-    before += [Const(c if isinstance(c, float) else int(c)) for c in launch.consts]
+        launch.body, len(views), consts, op.scalar_kinds, "scratch" in names,
+        launch.arena if "arena" in names else None, "details" in names,
+    )  # fmt: skip
+    before: list[Param] = _operands(views)
+    for const in launch.consts:
+        numbers = const if isinstance(const, tuple) else (const,)
+        before += [Const(c if isinstance(c, float) else int(c)) for c in numbers]
     before += [Scalar(i, "f" if k == "d" else "i") for i, k in enumerate(op.scalar_kinds)]
     bytes_ = launch.scratch
-    if launch.scratch:
+    if "scratch" in names:
         before.append(Scratch(0, "uint8", (launch.scratch,)))
     least = _threads_at_once(launch)
-    if launch.arena:
+    if "arena" in names:
         start = -(-bytes_ // ALIGNED) * ALIGNED
         before.append(Scratch(start, "uint8", (least * launch.arena,)))
         bytes_ = start + least * launch.arena
@@ -83,6 +81,25 @@ def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> Cuda
             block, grid = _grid(units, least)
             steps.append(KernelStep(kernel, params, grid, block))
     return CudaLaunch(launch.outputs, tuple(steps), bytes_)
+
+
+def _operands(views: Sequence[View]) -> list[Param]:
+    """The arrays; one that is not given is empty, and lies where the first one does."""
+    params: list[Param] = []
+    place = 0
+    for view in views:
+        params.append(Operand(place if view.given is not False else 0, view))
+        place += view.given is not False
+    return params
+
+
+def _passed(const: Any) -> tuple[Callable[..., Any] | None, str]:
+    """What a const is made of in the kernel: the type of a NamedTuple, tuple, or None of a number;
+    and "b" or "n" for each number.
+    """
+    numbers = const if isinstance(const, tuple) else (const,)
+    kinds = "".join("b" if isinstance(c, bool) else "n" for c in numbers)
+    return type(const) if isinstance(const, tuple) else None, kinds
 
 
 def is_body(kernel: Kernel) -> bool:
@@ -103,22 +120,31 @@ def _grid(units: int, most: int) -> tuple[tuple[int, int, int], tuple[int, int, 
 
 @functools.cache
 def body_kernel(
-    body: Callable[..., Any], arrays: int, consts: str, scalars: str, scratch: bool, arena: int,
-    details: bool,
+    body: Callable[..., Any], arrays: int,
+    consts: tuple[tuple[Callable[..., Any] | None, str], ...], scalars: str, scratch: bool,
+    arena: int | None, details: bool,
 ) -> Kernel:  # fmt: skip
     """kernel(arrays..., consts..., scalars..., [scratch], [arena], first, units, details): the body
     for each of the units from `first` on; where `first` is -1 it counts.
     """
     names = [f"a{k}" for k in range(arrays)]
     given = list(names)
-    for k, kind in enumerate(consts):
-        names.append(f"c{k}")
-        given.append(f"c{k} != 0" if kind == "b" else f"c{k}")
+    for k, (kind, codes) in enumerate(consts):
+        own = [f"c{k}_{i}" for i in range(len(codes))]
+        names += own
+        numbers = [f"{n} != 0" if c == "b" else n for n, c in zip(own, codes, strict=True)]
+        if kind is None:
+            given += numbers
+        elif kind is tuple:
+            given.append(f"({', '.join(numbers)},)")
+        else:
+            given.append(f"t{k}({', '.join(numbers)})")
     names += [f"s{k}" for k in range(len(scalars))]
     given += [f"s{k}" for k in range(len(scalars))]
-    names += ["scratch"] * scratch + ["arena"] * bool(arena)
-    given += ["scratch"] * scratch + ["mine"] * bool(arena)
-    mine = [f"mine = arena[thread * {arena} : (thread + 1) * {arena}]"] if arena else []
+    has_arena = arena is not None
+    names += ["scratch"] * scratch + ["arena"] * has_arena
+    given += ["scratch"] * scratch + ["mine"] * has_arena
+    mine = [f"mine = arena[thread * {arena} : (thread + 1) * {arena}]"] if has_arena else []
     local = [f"local = cuda.local.array({DETAILS}, int64)", "local[:] = 0"] if details else []
     unit = ", ".join([*given, "u", "u + 1", *(["local"] * details)])
     both = ", ".join([*given, "-1", "-1", *(["details[:6]"] * details)])
@@ -140,6 +166,7 @@ def body_kernel(
     space = {
         "body": body, "status_of": status_of, "int64": types.int64,
         "RAISED": int(Status.INVALID_VALUE),
+        **{f"t{k}": kind for k, (kind, _) in enumerate(consts) if kind is not None},
     }  # fmt: skip
     arguments = (body, arrays, consts, scalars, scratch, arena, details)
     made = written(text, "on_units", space, f"{__name__}:body_kernel", *arguments)

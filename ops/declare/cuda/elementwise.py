@@ -42,7 +42,7 @@ from flowvm.dtype import dtype_named
 from flowvm.errors import ArgumentError
 from flowvm.launch import View, bits
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.cpu.codegen import expression_function
+from flowvm.ops.declare.cpu.expressions import expression_function
 from flowvm.ops.declare.cpu.plan import Dim, merged
 from flowvm.ops.declare.cuda.memory import aligned, load_many, store_many
 from flowvm.ops.declare.cuda.steps import written

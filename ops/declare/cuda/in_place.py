@@ -13,7 +13,7 @@ from typing import Any
 
 from flowvm.cuda.launch import CudaLaunch, Operand, Param
 from flowvm.launch import View
-from flowvm.ops.declare.cpu.codegen import expression_function
+from flowvm.ops.declare.cpu.expressions import expression_function
 from flowvm.ops.declare.cuda.elementwise import SCOPE, converted, numbers_of
 from flowvm.ops.declare.cuda.steps import elements_step, written
 from flowvm.ops.declare.scalar_launch import ScalarLaunch

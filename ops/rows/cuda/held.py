@@ -19,7 +19,7 @@ import numpy as np
 
 from flowvm.cuda.compiler.compiling import simulated, threads
 from flowvm.cuda.launch import Const, KernelStep, Param, blocks_for
-from flowvm.ops.declare.cpu.codegen import expression_function
+from flowvm.ops.declare.cpu.expressions import expression_function
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cuda.reducing import power_above
 from flowvm.ops.rows.cuda.sums import join_pair

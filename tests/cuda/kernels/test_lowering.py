@@ -1,6 +1,7 @@
 """From an op to the words that the VM's steps are made of, and bodies as kernels."""
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -134,6 +135,16 @@ def _squares(out, x, factor, twice, lo, hi):
         out[i] = x[i] * x[i] * factor * (2 if twice else 1)
 
 
+class _Sizes(NamedTuple):
+    factor: float
+    twice: bool
+
+
+def _chosen(out, x, more, sizes, order, lo, hi):
+    for i in range(lo, hi):
+        out[i] = x[order[i % 3]] * sizes.factor * (2 if sizes.twice else 1) + len(more)
+
+
 def _two_phases(out, x, scratch, lo, hi):
     for u in range(lo, hi):
         if u < 1 << PHASE_BITS:
@@ -179,12 +190,22 @@ def _launch(body, x, **more):
     return adapted(_operator(), launch, metas[1:])
 
 
+_FLAT = View(flow.float64, (1000,))
+_CHOSEN = {
+    "consts": (_Sizes(3.0, True), (2, 0, 1)),
+    "views": (_FLAT, _FLAT, View.optional(None, flow.float64)),
+}
+
+
 @pytest.mark.parametrize("order", ["", "reversed"])
 def test_a_body_runs_for_every_unit(order, rng):
     x = rng.standard_normal(1000)
     out = np.zeros_like(x)
     run(_launch(_squares, x, consts=(3.0, True)), [out, x], order=order)
     np.testing.assert_array_equal(out, x * x * 3.0 * 2)
+    picked = x[np.array([2, 0, 1])[np.arange(1000) % 3]]
+    run(_launch(_chosen, x, **_CHOSEN), [out, x], order=order)
+    np.testing.assert_array_equal(out, picked * 3.0 * 2)
     n = rng.integers(0, 100, 300).astype(np.uint8)
     out = np.zeros_like(n)
     run(_launch(_two_phases, n, scratch=300, phases=((300, 10),)), [out, n], order=order)
@@ -221,7 +242,7 @@ def test_a_body_that_counts_does_so_first():
 def test_bodies_compile(ptx_of):
     for body, more in (
         (_squares, {"consts": (3.0, True)}), (_with_arena, {"arena": 16}), (_picky, {}),
-        (_two_phases, {"scratch": 8, "phases": ((8, 1),)}),
+        (_two_phases, {"scratch": 8, "phases": ((8, 1),)}), (_chosen, _CHOSEN),
     ):  # fmt: skip
         for text in ptx_of.launch(_launch(body, np.zeros(8, np.uint8), **more)):
             assert f"flowvm_{body.__name__}" in text

@@ -4,14 +4,19 @@ import ctypes
 import itertools
 import math
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from scipy import special
 
 from flowvm.compiler import jit
+from flowvm.dtype import dtype_named
 from flowvm.errors import CompileError
-from flowvm.ops.declare.cpu import codegen
+from flowvm.launch import View
+from flowvm.ops.declare.cpu import body_kernel as bodies
+from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
+from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementwise_kernel
 from flowvm.ops.declare.cpu.plan import plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel, walk
 from flowvm.ops.scalar import functions as scalar
@@ -43,7 +48,7 @@ def elementwise(expr, outs, ins, compute=None, scalars=None, splits=()):
     dtypes = [str(a.dtype) for a in ins]
     kinds = ["float64" if isinstance(v, float) else "int64" for v in scalars.values()]
     compute = compute or [*dtypes, *(dtypes[:1] * len(kinds) or kinds)]
-    address = codegen.elementwise_kernel(
+    address = elementwise_kernel(
         expr, [*names, *scalars], [*dtypes, *kinds], [str(o.dtype) for o in outs], compute, scalars
     )
     operands = [*outs, *(np.broadcast_to(a, outs[0].shape) for a in ins)]
@@ -92,9 +97,12 @@ def test_plans():
 
 
 def test_body_layouts():
-    words = codegen.body_layout([((2, 3), (3, 1)), ((), ())], [7, 0.5, True], scratch=64)
+    views = [seen(np.zeros((2, 3))), seen(np.zeros(()))]
+    words = body_layout(views, [7, 0.5, True], scratch=64)
     half = int(np.float64(0.5).view(np.int64))
     assert words.tolist() == [2, 3, 3, 1, 7, half, 1, 64]
+    words = body_layout(views[1:], [(7, 8), Sizes(3, 0.5, False)], scratch=64)
+    assert words.tolist() == [6, 2, 3, half, 0, 64, 7, 8]
 
 
 # --- elementwise ----------------------------------------------------------------------------
@@ -237,7 +245,7 @@ def test_integers(rng, dtype):
         ones[zero] = 0
         for name in ("floor_divide", "remainder", "fmod"):
             status = elementwise(f"{name}(x, y)", [out], [x, ones])
-            assert status == codegen.DIVISION_BY_ZERO
+            assert status == DIVISION_BY_ZERO
 
 
 def test_divisions_of_64_bits(rng):
@@ -273,7 +281,7 @@ def test_what_raises_does_so_anywhere(rng, tiles, dtype, bad):
             wrong = x.copy()
             wrong[at] = bad
             status = elementwise("finite(x)", [out], [wrong], **options)
-            assert status == codegen.DIVISION_BY_ZERO  # the status given when it was compiled
+            assert status == DIVISION_BY_ZERO  # the status given when it was compiled
 
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -331,9 +339,9 @@ def test_scalars_literals_and_several_outputs(rng):
 
 def test_wrong_requests_raise_at_once():
     with pytest.raises(ValueError, match="complex64"):
-        codegen.elementwise_kernel("x", ["x"], ["complex64"], ["float32"], ["float32"])
+        elementwise_kernel("x", ["x"], ["complex64"], ["float32"], ["float32"])
     with pytest.raises(ValueError, match="args"):
-        codegen.elementwise_kernel("x", ["x", "y"], ["float32"], ["float32"], ["float32"])
+        elementwise_kernel("x", ["x", "y"], ["float32"], ["float32"], ["float32"])
 
 
 def test_the_walk_means_the_same_in_python():
@@ -552,22 +560,25 @@ def rows_body(out, x, lo, hi):
         out[r] = row.sum()
 
 
-def operand(a):
-    return (str(a.dtype), a.ndim, a.flags.c_contiguous)
+class Sizes(NamedTuple):
+    rows: int
+    scale: float
+    turned: bool
 
 
-def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=(), **kw):
-    kinds = {bool: "b", int: "i", float: "f"}
-    address = codegen.body_kernel(
-        body,
-        [operand(a) for a in arrays],
-        [kinds[type(c)] for c in consts],
-        [kinds[type(s)] for s in scalars],
-        scratch is not None,
-        **kw,
-    )
-    shapes = [(a.shape, [s // a.itemsize for s in a.strides]) for a in arrays]
-    layout = codegen.body_layout(shapes, consts, 0 if scratch is None else scratch.nbytes)
+def seen(a, given=None):
+    strides = tuple(s // a.itemsize for s in a.strides)
+    return View(dtype_named(str(a.dtype)), a.shape, strides, given)
+
+
+def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=(), more=(), **kw):
+    """`more` are views of optional operands; those that are given are the last of `arrays`."""
+    views = [*map(seen, arrays[: len(arrays) - sum(v.given for v in more)]), *more]
+    address = body_kernel(
+        body, [Operand.of(v) for v in views], [kind_of(c) for c in consts],
+        [kind_of(s) for s in scalars], **kw,
+    )  # fmt: skip
+    layout = body_layout(views, consts, 0 if scratch is None else scratch.nbytes)
     return call(address, layout, arrays, scalars, units, splits, scratch)
 
 
@@ -588,7 +599,7 @@ def test_a_body_reports_an_error(rng):
     np.testing.assert_array_equal(out, x[index] + 1)
     index[1] = 5
     assert run_body(gather_body, [out, x, index], units=3) == (1, [5, 5, 0, 0, 0, 0])
-    assert run_body(raising_body, [out], units=1)[0] == codegen.RAISED
+    assert run_body(raising_body, [out], units=1)[0] == bodies.RAISED
 
 
 def test_consts_scalars_scratch_and_0d():
@@ -614,10 +625,9 @@ def test_a_loop_over_the_range_is_vectorized(monkeypatch, rng):
         said.append(str(module))
         return 0
 
-    monkeypatch.setattr(codegen.jit, "load", load)
-    codegen._body.__wrapped__(
-        twice_body, (("float32", 1, True),) * 2, (), (), False, False, False, False
-    )
+    monkeypatch.setattr(bodies.jit, "load", load)
+    operands = (Operand("float32", 1, True),) * 2
+    bodies._kernel.__wrapped__(bodies._Body(twice_body, operands, (), (), False, False))
     assert re.search(r"load <\d+ x float>", said[0])
     assert "gather" not in said[0]
 
@@ -647,10 +657,53 @@ def test_row_views_and_reassociated_sums(rng):
         np.testing.assert_allclose(out, x.sum(1), rtol=1e-5, atol=1e-5)
 
 
+def record_body(out, x, sizes, order, lo, hi):
+    for r in range(lo, hi):
+        row = order[sizes.rows - 1 - r] if sizes.turned else order[r]
+        for j in range(out.shape[1]):
+            out[r, j] = x[row, j] * sizes.scale
+
+
+def optional_body(out, x, bias, turn, lo, hi):
+    for r in range(lo, hi):
+        out[r] = x[r] + (bias[r] if len(bias) else 0) + turn.shape[1] * turn.size
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_consts_of_several_numbers(rng, turned):
+    x = floats(rng, 4, 5)
+    out, order = np.empty_like(x), (2, 0, 3, 1)
+    consts = [Sizes(4, 0.5, turned), order]
+    assert run_body(record_body, [out, x], consts, 4, splits=(1,))[0] == 0
+    np.testing.assert_array_equal(out, x[list(order[::-1] if turned else order)] * 0.5)
+
+
+def test_operands_that_a_call_may_lack(rng):
+    x, bias, turn = floats(rng, 5), floats(rng, 5), np.zeros((2, 3), np.int64)
+    kernels = set()
+    for has_bias, has_turn in itertools.product([False, True], repeat=2):
+        out = np.empty_like(x)
+        more = [
+            View.optional(seen(bias) if has_bias else None, dtype_named("float32")),
+            View.optional(seen(turn) if has_turn else None, dtype_named("int64"), 2),
+        ]
+        arrays = [out, x, *([bias] * has_bias), *([turn] * has_turn)]
+        assert run_body(optional_body, arrays, units=5, more=more)[0] == 0
+        np.testing.assert_allclose(out, x + bias * has_bias + 18 * has_turn, rtol=1e-6)
+        operands = tuple(Operand.of(v) for v in [seen(out), seen(x), *more])
+        kernels.add(body_kernel(optional_body, operands))
+    assert len(kernels) == 1
+
+
 def test_bodies_that_cannot_be(rng):
+    last = Operand("float64", 1, True, optional=True)
+    with pytest.raises(ValueError, match="come last"):
+        body_kernel(rows_body, [last, Operand("float64", 1, True)])
+    with pytest.raises(ValueError, match="scalars"):
+        body_kernel(ranges_body, [last], scalars="iii")
     with pytest.raises(CompileError, match="NRT_"):
-        codegen.body_kernel(allocating_body, [("float64", 1, True)])
+        body_kernel(allocating_body, [Operand("float64", 1, True)])
     with pytest.raises(ValueError, match="float16"):
-        codegen.body_kernel(rows_body, [("float16", 1, True), ("float16", 2, True)])
+        body_kernel(rows_body, [Operand("float16", 1, True), Operand("float16", 2, True)])
     with pytest.raises(ValueError, match="rows_body"):
-        codegen.body_kernel(rows_body, [("float32", 1, True)])
+        body_kernel(rows_body, [Operand("float32", 1, True)])

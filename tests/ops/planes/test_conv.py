@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.dtype import dtype_named
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
-from flowvm.ops.declare.cpu import codegen
+from flowvm.launch import View
+from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.ops.planes.conv import _conv_reference, _transposed_reference
 from flowvm.ops.planes.cpu.conv_code import lanes_of
@@ -298,9 +300,9 @@ def test_strip(rng, dtype, kind):
         masks = np.tile(np.array([5, 10], "uint16"), vectors)
         tables = [table, spots.view("uint8"), masks.view("uint8")]
         numbers = (rows, depth, kind, vectors)
-        operands = [(str(v.dtype), 1, True) for v in (*arrays, *tables)]
-        address = codegen.body_kernel(_strip, operands, "iiii")
-        layout = codegen.body_layout([(v.shape, (1,)) for v in (*arrays, *tables)], numbers)
+        views = [View(dtype_named(str(v.dtype)), v.shape) for v in (*arrays, *tables)]
+        address = body_kernel(_strip, [Operand.of(v) for v in views], "iiii")
+        layout = body_layout(views, numbers)
         words = np.zeros(OPERANDS_AT + 7, np.int64)
         words[OPERANDS_AT:] = [v.ctypes.data for v in (*arrays, *tables)]
         exact = [v.copy() for v in arrays]

@@ -1,0 +1,138 @@
+"""Scalar expressions as functions for Numba: what they may call, and what their numbers are.
+
+An expression's names are its arguments and the functions of `flowvm.ops.scalar`; a program of them
+is lines that name intermediate values, then the expression.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler.native import LoweredFunction, Overloaded, lower
+from flowvm.ops.scalar import functions as scalar
+from flowvm.ops.scalar.bits import Guarded
+from flowvm.ops.scalar.half import STORED
+
+__all__ = [
+    "PASSED",
+    "TypedLiterals",
+    "expression_function",
+    "is_long",
+    "lowered_expression",
+    "lowered_guarded",
+    "scope_of",
+]
+
+# what Numba sees instead
+PASSED = {"uint8": "int16", **dict.fromkeys(STORED, "float32")}
+
+
+def expression_function(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> tuple[Callable[..., Any], list[str]]:
+    """`expr` as a Python function of `args`, to be compiled, and the dtypes that it is to get."""
+    return _expression_in(scope_of(expr), expr, args, compute)
+
+
+def _expression_in(
+    scope: dict[str, Any], expr: str, args: tuple[str, ...], compute: tuple[str, ...]
+) -> tuple[Callable[..., Any], list[str]]:
+    passed = [PASSED.get(name, name) for name in compute]
+    literal = next((d for d in ("float64", "float32") if d in passed), "")
+    *steps, result = ast.unparse(TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
+    source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
+    return _function_of(source, expr, args, scope), passed
+
+
+def _function_of(
+    source: str, expr: str, args: tuple[str, ...], scope: dict[str, Any]
+) -> Callable[..., Any]:
+    source = f"def expression({', '.join(args)}):\n{source}\n"
+    space = dict(scope)
+    exec(compile(source, f"<{expr}>", "exec"), space)
+    made: Callable[..., Any] = space["expression"]
+    return made
+
+
+def scope_of(expr: str) -> dict[str, Any]:
+    """What `expr` calls, by name; of a `Guarded` also `<name>_fits` and `<name>_near`.
+
+    No other functions: the key of a kernel covers those here.
+    """
+    found: dict[str, Any] = {name: getattr(np, name) for name in ("float32", "float64", "int64")}
+    for name in sorted(_functions().keys() & set(re.findall(r"\w+", expr))):
+        function = found[name] = _functions()[name]
+        if isinstance(function, Guarded):
+            found |= {f.__name__: f for f in (function.fits, function.near)}
+    return found
+
+
+@functools.cache
+def _functions() -> dict[str, Overloaded]:
+    return scalar.functions()
+
+
+class TypedLiterals(ast.NodeTransformer):
+    """Numbers become `float32(number)` where that is what the expression computes in."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if (
+            not self.dtype
+            or isinstance(node.value, bool)
+            or not isinstance(node.value, int | float)
+        ):
+            return node
+        number = ast.Constant(float(node.value))
+        return ast.Call(ast.Name(self.dtype, ast.Load()), [number], [])
+
+
+def is_long(expr: str) -> bool:
+    """Whether one element is a chain of operations: a program, or a function's polynomials."""
+    return "\n" in expr or any(isinstance(n, ast.Call) for n in ast.walk(ast.parse(expr)))
+
+
+def lowered_expression(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
+) -> LoweredFunction:
+    function, passed = _expression_in(scope, expr, args, compute)
+    return _lower_typed(function, passed)
+
+
+def lowered_guarded(
+    expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
+) -> tuple[LoweredFunction, ...]:
+    """For an expression that is one call of a `Guarded`: what raises where its rare case is, and
+    what may be called where it is not; else nothing.
+    """
+    *steps, last = ast.parse(expr).body
+    call = last.value if isinstance(last, ast.Expr) and not steps else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return ()
+    function, passed = scope[call.func.id], [PASSED.get(c, c) for c in compute]
+    if not isinstance(function, Guarded) or not all(isinstance(a, ast.Name) for a in call.args):
+        return ()
+    if (
+        function.choose(passed)[0] not in function.fits.implementations
+    ):  # integers have no such case
+        return ()
+    given = ", ".join(ast.unparse(a) for a in call.args)
+    check = f"    if not {call.func.id}_fits({given}):\n        raise ValueError\n    return True"
+    near = f"    return {call.func.id}_near({given})"
+    functions = (_function_of(s, expr, args, scope) for s in (check, near))
+    return tuple(_lower_typed(f, passed) for f in functions)
+
+
+def _lower_typed(function: Callable[..., Any], passed: list[str]) -> LoweredFunction:
+    from numba import types
+
+    kinds = tuple(getattr(types, "boolean" if p == "bool" else p) for p in passed)
+    return lower(function, kinds)

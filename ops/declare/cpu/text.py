@@ -1,0 +1,88 @@
+"""LLVM instructions as text, and values converted from one dtype to another in it.
+
+What surrounds an expression or a body (reading words, walking strides, converting dtypes) is such
+text: it costs no type inference, and it can tell LLVM what Python cannot say.
+"""
+
+from __future__ import annotations
+
+from flowvm.ops.scalar.half import STORED, narrowed_text, widened_text
+
+__all__ = ["IN_MEMORY", "SIZES", "Text", "converted"]
+
+# dtype name -> LLVM's type in memory
+IN_MEMORY = {
+    "bool": "i8",
+    "uint8": "i8",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint64": "i64",
+    **STORED,
+    "float32": "float",
+    "float64": "double",
+}
+SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
+_FLOATS = ("float", "double")
+
+
+class Text:
+    """LLVM instructions under construction; `new` names a value."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.late: list[str] = []  # to be put where a loop ends
+        self.count = 0
+
+    def put(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def new(self, code: str) -> str:
+        self.count += 1
+        self.put(f"%v{self.count} = {code}")
+        return f"%v{self.count}"
+
+    def word(self, base: str, index: str | int, kind: str = "i64") -> str:
+        """The value at word `index` of `base`, a double or pointer if `kind` says so."""
+        place = self.new(f"getelementptr i64, ptr {base}, i64 {index}")
+        return self.new(f"load {kind}, ptr {place}")
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def converted(text: Text, value: str, source: str, target: str) -> str:
+    """`value` as stored for dtype `source`, as stored for `target`; any nonzero byte is true."""
+    if source == target and source != "bool":
+        return value
+    if source in STORED:
+        value, source = widened_text(text.new, value, source), "float32"
+        return converted(text, value, source, target)
+    if target in STORED:
+        return narrowed_text(text.new, converted(text, value, source, "float32"), target)
+    a, b = IN_MEMORY[source], IN_MEMORY[target]
+    if target == "bool":
+        zero, test = ("0.0", "fcmp une") if a in _FLOATS else ("0", "icmp ne")
+        return text.new(f"zext i1 {text.new(f'{test} {a} {value}, {zero}')} to i8")
+    if source == "bool":
+        value = text.new(f"zext i1 {text.new(f'icmp ne i8 {value}, 0')} to i8")
+    if a in _FLOATS and b in _FLOATS:
+        wider = SIZES[b] > SIZES[a]
+        return text.new(f"{'fpext' if wider else 'fptrunc'} {a} {value} to {b}")
+    if a in _FLOATS:
+        if b == "i64":
+            return text.new(f"fptosi {a} {value} to i64")
+        whole = text.new(f"fptosi {a} {value} to i32")
+        return whole if b == "i32" else text.new(f"trunc i32 {whole} to {b}")
+    unsigned = source in ("bool", "uint8", "uint64")
+    if b in _FLOATS:
+        return text.new(f"{'ui' if unsigned else 'si'}tofp {a} {value} to {b}")
+    if SIZES[a] == SIZES[b]:
+        return value
+    if SIZES[a] > SIZES[b]:
+        return text.new(f"trunc {a} {value} to {b}")
+    return text.new(f"{'zext' if unsigned else 'sext'} {a} {value} to {b}")
