@@ -1,6 +1,6 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture.md`; the state's layout in `flowvm.vm.machine.layout`, the
+How it works is in `docs/architecture/vm.md`; the state's layout in `flowvm.vm.machine.layout`, the
 scheduler's logic in `flowvm.vm.machine.machine`.
 """
 
