@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from tools import pictures
+from tools.drawings.__main__ import DRAWINGS, FOLDER
+from tools.drawings.canvas import Canvas
 
 ROOT = Path(__file__).parent.parent
+SHOWING = ("README", "vm", "graphs")  # pages of docs/architecture with drawings
 SHOWN = {
     "summary": ("bound by", "floor", "linear", "train.py:", "next  1."),
     "timeline": ("python", "scheduler", "cpu", "data", "run", "sync"),
@@ -66,7 +69,22 @@ def test_the_one_in_the_documentation_shows_what_it_must(name: str) -> None:
     assert "http" not in path.read_text().replace("http://www.w3.org/2000/svg", "")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/profiler.md"])
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_is_what_the_code_makes(name: str) -> None:
+    drawn = DRAWINGS[name]().svg()
+    assert (FOLDER / f"{name}.svg").read_text() == drawn, "make it again: python -m tools.drawings"
+    ElementTree.fromstring(drawn)
+    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_text_that_does_not_fit_is_not_drawn() -> None:
+    with pytest.raises(ValueError, match="needs"):
+        Canvas(100, 100, "").labelled(0, 0, 60, 20, ["a long line of text"])
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/profiler.md", *(f"docs/architecture/{p}.md" for p in SHOWING)]
+)
 def test_pictures_that_are_shown_are_there(page: str) -> None:
     path = ROOT / page
     named = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", path.read_text())

@@ -1,7 +1,7 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture.md`; the words of its state in `flowvm.vm.machine.words`, the
-scheduler's logic in `flowvm.vm.machine.machine`.
+How it works is in `docs/architecture/vm.md`; the words of its state in `flowvm.vm.machine.words`,
+the scheduler's logic in `flowvm.vm.machine.machine`.
 """
 
 from __future__ import annotations

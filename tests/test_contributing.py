@@ -1,0 +1,97 @@
+"""The programs of CONTRIBUTING.md run, section by section, and what they add really works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SECTIONS = {
+    title: re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    for title, text in re.findall(
+        r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S
+    )
+}
+CHECKED = """
+import sys
+sys.path.insert(0, {helpers!r})
+from op_checks import Checks
+from flowvm.ops.declare.registry import SAMPLES
+(added,) = [one for one in SAMPLES if one.name == {name!r}]
+checks = Checks(added, 0)
+for dtype in added.floats:
+    checks.forward(dtype)
+checks.strided()
+checks.sequential()
+checks.docstring()
+"""
+HELPERS = str(ROOT / "tests" / "ops" / "helpers")
+# section -> what must hold behind it
+BEHIND = {
+    "Add an op": CHECKED.format(helpers=HELPERS, name="squareplus")
+    + "checks.gradcheck()\nchecks.gradgradcheck()\n",
+    "Add a kernel": CHECKED.format(helpers=HELPERS, name="spread")
+    + """
+try:
+    spread(flow.rand(3))
+except ShapeError:
+    pass
+else:
+    raise AssertionError("no matrix")
+flow.set_num_threads(1)
+alone = spread(x).numpy()
+flow.set_num_threads(3)
+assert np.array_equal(alone, spread(x).numpy())
+""",
+    "Add a CUDA kernel": "assert last(x.to('cuda')).device.type == 'cuda'\n",
+    "Add a pass": """
+(plan,) = step.plans
+assert [task.node.operator.name for task in plan.tasks] == ["relu", "matmul"]
+assert "2 tasks" in step.explain()
+assert "relu_once" in repr(step.compare())
+without = Step()
+without.config.disable("relu_once")
+assert without(x).tolist() == step(x).tolist()
+
+
+class Shown(flow.nn.Graph):
+    def build(self, x):
+        return flow.relu(flow.relu(x))
+
+
+assert Shown()(x).tolist() == x.tolist()
+""",
+    "Add a screen to the profiler": """
+import json
+shown = busy(p)
+lines = shown.screen(80).plain(False).splitlines()
+assert "cpu" in lines[2] and "%" in lines[2], lines
+assert all(len(line) <= 80 for line in lines)
+assert shown.screen(80).plain(True).isascii()
+assert json.dumps(shown.to_dict())
+assert shown.streams[0][1] >= 10
+""",
+}
+
+
+def test_each_section_with_a_program_is_run() -> None:
+    assert {title for title, programs in SECTIONS.items() if programs} == set(BEHIND)
+
+
+@pytest.mark.parametrize("title", BEHIND)
+def test_a_section_works(title: str, tmp_path: Path) -> None:
+    program = "\n".join([*SECTIONS[title], BEHIND[title]])
+    path = tmp_path / "section.py"  # a file, so that the line of what fails is told
+    path.write_text(program)
+    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("title", [title for title in SECTIONS if title.startswith("Add ")])
+def test_a_section_has_at_most_a_page(title: str) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert section is not None
+    assert len(section.group(1).splitlines()) <= 70

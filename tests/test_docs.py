@@ -1,0 +1,179 @@
+"""What the documentation names is there: files, modules, names, links; and its programs run."""
+
+import functools
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import tour
+
+ROOT = Path(__file__).parent.parent
+ARCHITECTURE = ROOT / "docs" / "architecture"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if page.exists()]
+TOP = {path.name for path in ROOT.iterdir()}
+FENCED = re.compile(r"^```.*?^```", re.M | re.S)
+# what a page names that is made on the way: by the reader, by a build, by a script of CI
+MADE = {".venv", "build"}
+
+
+def each_page() -> Any:
+    return pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])
+
+
+@functools.cache
+def prose(page: Path) -> str:
+    """A page without its programs."""
+    return FENCED.sub("", page.read_text())
+
+
+def quoted(page: Path) -> list[str]:
+    """What stands between backticks."""
+    return [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ +(.+)$", prose(page), re.M)
+    return {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+@each_page()
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{target}: there is no {path}"
+        assert not anchor or anchor in anchors(path), f"{target}: no such heading"
+
+
+@each_page()
+def test_a_link_that_shows_a_path_leads_there(page: Path) -> None:
+    for shown, target in re.findall(r"\[`?([\w./-]+/[\w./-]+)`?\]\(([^)\s#]+)\)", prose(page)):
+        assert (page.parent / target).resolve() == (ROOT / shown).resolve()
+
+
+@each_page()
+def test_paths_that_are_named_exist(page: Path) -> None:
+    wrong = []
+    for text in quoted(page):
+        for word in re.findall(r"[\w.*-]+(?:/[\w.*-]+)+/?", text):
+            first = word.split("/")[0]
+            is_file = word.endswith((".py", ".md", ".sh", ".svg", ".toml"))
+            if first in MADE or (first not in TOP and not is_file):
+                continue
+            if not list(ROOT.glob(word)):
+                wrong.append(word)
+    assert not wrong, f"not there, counted from the repository's root: {wrong}"
+
+
+def resolved(dotted: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            at: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for name in parts[length:]:
+            fields = {*getattr(at, "__dataclass_fields__", ()), *getattr(at, "__annotations__", ())}
+            if not hasattr(at, name):
+                return name in fields
+            at = getattr(at, name)
+        return True
+    return False
+
+
+@each_page()
+def test_dotted_names_exist(page: Path) -> None:
+    named = set()
+    for text in quoted(page):
+        named |= set(re.findall(r"(?<![\w./])(flowvm(?:\.[A-Za-z_]\w*)+)", text))
+        flow = re.findall(r"(?<![\w./])flow((?:\.[A-Za-z_]\w*)+)", text)
+        named |= {"flowvm" + rest for rest in flow}
+    assert not (wrong := sorted(n for n in named if not resolved(n))), f"no such names: {wrong}"
+
+
+@each_page()
+def test_a_name_of_a_file_is_in_that_file(page: Path) -> None:
+    """`name` of `path`, or: `name` in `path`."""
+    text = prose(page)
+    pairs = re.findall(r"`([\w.]+)`\s+(?:of|in)\s+\[`([\w./-]+\.py)`\]", text)
+    for name, path in pairs:
+        last = name.split(".")[-1]
+        assert re.search(rf"\b{last}\b", (ROOT / path).read_text()), f"{name} is not in {path}"
+
+
+def programs(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("number", range(len(programs(ROOT / "README.md"))))
+def test_the_programs_of_the_readme_run(number: int, tmp_path: Path) -> None:
+    program = programs(ROOT / "README.md")[number]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+TOUR = {match.group(2): match for match in tour.programs(tour.PAGE.read_text())}
+
+
+@pytest.mark.parametrize("name", TOUR)
+def test_the_tour_shows_what_its_programs_print(name: str) -> None:
+    source, _, _, command, shown = TOUR[name].groups()
+    assert f"python {name}" in command
+    printed = tour.printed(source, name, command)
+    assert tour.settled(printed) == tour.settled(shown), "make it again: python -m tools.tour"
+
+
+def rows(page: Path, columns: int) -> list[list[str]]:
+    """The cells of a page's tables of so many columns, without their heads."""
+    lines = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if len(row) == columns and not row[0].startswith("---")]
+
+
+def test_the_table_of_rooms_has_each_room() -> None:
+    folders = [ROOT / name for name in ("flowvm", "ops", "autograd", "graph")]
+    packages = {p.parent for folder in folders for p in folder.rglob("__init__.py")}
+    rooms = {str(p.relative_to(ROOT)) for p in packages}
+    named: set[str] = set()
+    for room, _, _ in rows(ARCHITECTURE / "README.md", 3):
+        for path in re.findall(r"`([\w/*]+)`", room):
+            named |= {str(p.relative_to(ROOT)) for p in ROOT.glob(path)}
+    assert rooms - named == set(), "these have no row"
+    assert named - rooms == set(), "these are no rooms"
+
+
+@pytest.mark.parametrize("room", sorted((ROOT / "docs" / "architecture").glob("*.md")))
+def test_each_page_is_in_the_index(room: Path) -> None:
+    assert room.name == "README.md" or f"({room.name})" in (ARCHITECTURE / "README.md").read_text()
+
+
+GLOSSARY = [row for row in rows(ARCHITECTURE / "glossary.md", 3) if row[0] != "word"]
+
+
+def test_the_glossary_is_in_order() -> None:
+    words = [row[0].lower() for row in GLOSSARY]
+    assert words == sorted(words)
+
+
+@pytest.mark.parametrize("row", GLOSSARY, ids=[row[0] for row in GLOSSARY])
+def test_a_word_of_the_glossary_is_used_where_it_says(row: list[str]) -> None:
+    word, said, where = row
+    assert said.count(". ") <= 2, "one or two sentences"
+    first = re.split(r"[ ,]", word.lower())[0].removesuffix("s")
+    paths = re.findall(r"\[`([^`]+)`\]", where)
+    assert paths
+    for path in paths:
+        text = (ROOT / path).read_text().lower()
+        assert first in text or first.replace(" ", "_") in text, f"{word} is not in {path}"
