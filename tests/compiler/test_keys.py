@@ -46,7 +46,7 @@ class Made:
 
 def elementwise(expr, *args):
     floats = (FLOAT,) * len(args)
-    program = elementwise_kernel._Program(expr, args, floats, (FLOAT,), floats, frozenset(), 2)
+    program = elementwise_kernel._Program(expr, args, floats, (FLOAT,), floats, frozenset(), 2, "", ())
     elementwise_kernel._kernel.__wrapped__(program, None)
 
 
