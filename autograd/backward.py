@@ -12,7 +12,7 @@ from flowvm.eager.interpreter import current_recorder, set_grad_enabled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.ops.declare.recording import filled_of
-from flowvm.vm.engine.tracebacks import border
+from flowvm.vm.callers.tracebacks import border
 
 __all__ = ["backward", "grad", "scaled", "seeded"]
 

@@ -40,8 +40,8 @@ from flowvm.errors import AutogradError
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
-from flowvm.vm.engine.hot import hot
-from flowvm.vm.engine.lines import behind
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.lines import behind
 
 __all__ = ["Watch", "add_to_grad", "anomaly", "run"]
 

@@ -202,10 +202,10 @@ def _known_meta(t: Tensor) -> TensorMeta | None:
 
 def _missing(t: Tensor, options: PrintOptions) -> str | None:
     """Why there are no values to show, or None when there are."""
-    pending = writer_within(t._ref, PATIENCE if options.sync else 0.0)
+    pending = writer_within(engine, t._ref, PATIENCE if options.sync else 0.0)
     if pending is not None:
         return f"<pending: {pending}>"
-    failed = poison_of(t._ref)
+    failed = poison_of(engine, t._ref)
     if failed is not None:
         engine.failures.collect()
         failure = engine.failures.by_seq.get(failed)

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from flowvm.config import config
 from flowvm.eager import interpreter
 from flowvm.errors import ArgumentTypeError
+from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM
 from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.watch.peek import POLL, issued, lively_on
 
@@ -55,12 +55,12 @@ class Stream:
 
     def query(self) -> bool:
         """Whether everything issued to it so far is done."""
-        return not lively_on(self.number, issued())
+        return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
         """Wait until everything issued to it so far is done; raise an error nobody has seen."""
         before = issued()
-        while lively_on(self.number, before):
+        while lively_on(engine, self.number, before):
             time.sleep(POLL)
         engine.failures.collect()
         engine.failures.raise_unseen()

@@ -22,7 +22,7 @@ MAX_LINES = 350
 # A layer may import from itself and from those below it.
 # fmt: off
 LAYERS = (
-    ("capsules", "compiler", "config", "device", "dtype", "errors", "meta", "version"),
+    ("capsules", "compiler", "config", "device", "dtype", "errors", "lazy", "meta", "version"),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
     ("launch",),
@@ -30,7 +30,7 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     ("amp", "nn", "optim", "serialization", "utils"),
-    ("", "__main__", "commands", "datasets"),  # "" is flowvm itself
+    ("", "__main__", "commands", "datasets", "providers"),  # "" is flowvm itself
 )
 # fmt: on
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,8 +1,8 @@
 """What compiled code is made of, as text that changes when any of it does: the key of its cache.
 
 `source_key(make)` follows `make` to all that it reaches, through globals, closures, defaults,
-attributes of modules and imports inside functions.  What is compiled and what generates the code
-are followed alike, so nobody lists files.
+attributes of modules, modules imported late (`flowvm.lazy`) and imports inside functions.  What is
+compiled and what generates the code are followed alike, so nobody lists files.
 
 - Of a function, the digest of the file it is written in counts, and which function it is.  Code
   that never had a file (a prompt, text that was executed) counts by itself.  A file that cannot be
@@ -14,8 +14,8 @@ are followed alike, so nobody lists files.
   UPPERCASE, with or without underscores in front.  Under any other name they are the process's
   state (caches, locks, settings), and a key must not see them.
 - Python's own library, NumPy, SciPy, Numba and llvmlite are not entered: their versions are part
-  of every key.  A flowvm module whose first level imports Numba or llvmlite, and which a function
-  imports, is not imported for its key: it counts by its file, and so does what it reaches.
+  of every key.  A flowvm module whose first level imports Numba or llvmlite, and which is imported
+  late, is not imported for its key: it counts by its file, and so does what it reaches.
 
 Invariants: nothing here imports Numba; a key is the same in every process and whatever was imported
 or compiled before.  Each file is read once a process.  What modules of flowvm hold is taken not to
@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import CompileError
+from flowvm.lazy import Lazy, name_of
 
 __all__ = ["Fact", "reach", "source_key"]
 
@@ -210,6 +211,14 @@ def _of_names(
         where, held = todo.pop()
         for name in names & held.keys():
             value = held[name]
+            if isinstance(value, Lazy):
+                reached.append(Lazy)
+                if _is_foreign(name_of(value)):
+                    continue
+                if _is_unimported(name_of(value)):
+                    reached.append(_Unimported(name_of(value)))
+                    continue
+                value = importlib.import_module(name_of(value))
             if isinstance(value, (pytypes.ModuleType, pytypes.SimpleNamespace)):
                 inner = f"{where}.{name}"
                 if isinstance(value, pytypes.ModuleType):
@@ -380,6 +389,8 @@ def _told(value: Any, reached: list[Any]) -> str:
         return f"code {_code_digest(value)}"
     if isinstance(value, pytypes.ModuleType):
         return f"module {value.__name__}"
+    if isinstance(value, Lazy):
+        return f"module {name_of(value)}"
     return _told_of_code(value, reached)
 
 

@@ -34,8 +34,8 @@ from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
 from flowvm.device import Device
 from flowvm.eager import interpreter
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
 from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import address_of
@@ -79,7 +79,7 @@ class Stream:
 
     def query(self) -> bool:
         """Whether everything issued to it so far is done."""
-        return not lively_on(self.number, issued())
+        return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
         """Wait until everything issued to it so far is done; raise an error nobody has seen."""
@@ -120,7 +120,7 @@ class _Default(Stream):
 
 def _wait_for(numbers: list[int]) -> None:
     before = issued()
-    while any(lively_on(number, before) for number in numbers):
+    while any(lively_on(engine, number, before) for number in numbers):
         time.sleep(POLL)
     engine.failures.collect()
     engine.failures.raise_unseen()
@@ -181,7 +181,7 @@ class _Mark:
         if self.recorded is None:
             return True
         stream, seq = self.recorded
-        return not lively_on(stream, seq + 1)
+        return not lively_on(engine, stream, seq + 1)
 
 
 _spare: dict[tuple[Runtime, bool], list[_Mark]] = {}  # with timing or without: of events gone

@@ -35,12 +35,12 @@ from flowvm.device import Device, cpu
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.live import Frozen, Live, freeze
 from flowvm.eager.tensor import Storage, Tensor, alias
-from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, FlowError
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError, FlowError
 from flowvm.meta import TensorMeta
+from flowvm.vm.callers.hot import CALL_STREAM, hot
+from flowvm.vm.callers.lines import INTERNAL, NO_ORIGIN, UNKNOWN, Backward
+from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM, hot
-from flowvm.vm.engine.lines import INTERNAL, NO_ORIGIN, UNKNOWN, Backward
-from flowvm.vm.engine.tracebacks import cut
 from flowvm.vm.machine import layout as w
 
 __all__ = [
@@ -212,8 +212,6 @@ class Node:
             saved = self._recalled()
         for tensor, version in zip(saved, self.versions, strict=True):
             if tensor._storage is not None and tensor._storage.version != version:
-                from flowvm.errors import AutogradError
-
                 raise AutogradError(
                     f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its "
                     f"gradient, and it was changed in place since (version {tensor.version}, saved "
@@ -223,8 +221,6 @@ class Node:
 
     def _recalled(self) -> tuple[Tensor, ...]:
         if self._saved is None:
-            from flowvm.errors import AutogradError
-
             raise AutogradError(
                 f"backward through {self.operator.name} a second time: what it saved was freed by "
                 f"the first.  Give the first backward retain_graph=True"

@@ -19,7 +19,7 @@ from flowvm.device import Device
 from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
 from flowvm.meta import Size, TensorMeta
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine import layout as w
 
 if TYPE_CHECKING:

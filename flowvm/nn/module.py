@@ -25,7 +25,7 @@ from flowvm.errors import ArgumentTypeError, FlowError
 from flowvm.nn import state
 from flowvm.nn.hooks import Hooks, RemovableHandle, call_with_hooks
 from flowvm.nn.parameter import Parameter, set_data
-from flowvm.vm.engine.tracebacks import cut
+from flowvm.vm.callers.tracebacks import cut
 
 if TYPE_CHECKING:
     from flowvm.device import Device

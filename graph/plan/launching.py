@@ -26,8 +26,8 @@ from flowvm.eager.interpreter import LARGE, current_recorder, generated, placed,
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import Buffer, BufferKind, Operand
+from flowvm.vm.callers.interrupt import PROTECTED
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.interrupt import PROTECTED
 from flowvm.vm.machine import layout as w
 
 if TYPE_CHECKING:

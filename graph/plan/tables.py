@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from flowvm.graph.logical.printing import size_text
 from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
+from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import short_position
 from flowvm.vm.machine import layout as w
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import samples
+from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice
 from flowvm.ops.shapes.views import _given, _xs
 
@@ -35,8 +36,6 @@ __all__ = [
 
 
 def _pieces_grad(c: Any, *gradients: Tensor | None) -> tuple[Tensor]:
-    from flowvm.ops.shapes.join import cat, stack
-
     given = next(g for g in gradients if g is not None)
     dtype = given._meta.dtype
     parts = [

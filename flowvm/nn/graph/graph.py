@@ -59,7 +59,7 @@ from flowvm.nn.graph.state import graph_state, load_graph_state
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import inlining
 from flowvm.serialization import load, save
-from flowvm.vm.engine.tracebacks import cut
+from flowvm.vm.callers.tracebacks import cut
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler

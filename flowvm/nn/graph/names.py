@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from types import CodeType
 
-from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.callers.lines import is_internal
 
 __all__ = ["is_library", "loads_of"]
 

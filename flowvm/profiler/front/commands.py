@@ -102,7 +102,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _print_error(error: BaseException) -> None:
     """A program's error without the frames that ran it."""
-    from flowvm.vm.engine.tracebacks import shown
+    from flowvm.vm.callers.tracebacks import shown
 
     tb = error.__traceback__
     while tb is not None and (

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from flowvm.vm.machine.lang import ticks_are_tsc
+from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.layout import CALL_WORDS
 
 WORDS = types.Array(types.int64, 1, "C")

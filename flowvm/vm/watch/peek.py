@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine import layout as w
+from flowvm.vm.watch.protocol import VM
 
 __all__ = ["Pending", "issued", "lively_on", "poison_of", "writer_within"]
 
@@ -46,34 +46,34 @@ else:
         return int(repr(hot["counter"])[6:-1])  # "count(7)"
 
 
-def _name(slot: int) -> str:
-    entry = engine.words[w.RING + slot * w.RECORD_WORDS + w.ENTRY] & w.ENTRY_MASK
-    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+def _name(vm: VM, slot: int) -> str:
+    entry = vm.words[w.RING + slot * w.RECORD_WORDS + w.ENTRY] & w.ENTRY_MASK
+    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     return str(getattr(info, "name", info))
 
 
-def _writer(operand: int) -> Pending | None:
+def _writer(vm: VM, operand: int) -> Pending | None:
     """The last received writer of the operand's storage, if it is not done."""
-    words = engine.words
+    words = vm.words
     first = w.DEP + (operand & w.STORAGE_MASK) * w.DEP_WORDS + w.D_FIRST
     while (index := words[first] - 1) >= 0:  # invariant: [one writer]? readers*
         node = w.ACC + index * w.ACC_WORDS
         writes, slot = words[node + w.A_WRITES], words[node + w.A_SLOT]
         if words[first] - 1 == index:  # else it left the list, and what was read is another's
             seq = words[w.INS + slot * w.INS_WORDS + w.I_SEQ]
-            return Pending(seq, _name(slot)) if writes else None
+            return Pending(seq, _name(vm, slot)) if writes else None
     return None
 
 
-def writer_within(operand: int, seconds: float) -> Pending | None:
+def writer_within(vm: VM, operand: int, seconds: float) -> Pending | None:
     """Give an operand's writers up to `seconds`: None when they are done, else what is pending."""
     before, deadline = issued(), time.monotonic() + seconds
     while True:
-        received, now = int(engine.words[w.RECEIVED]), time.monotonic()
+        received, now = int(vm.words[w.RECEIVED]), time.monotonic()
         if received < before:  # taken within microseconds, unless something is wrong
             pending, deadline_here = Pending(received, "not scheduled"), deadline + GRACE
         else:
-            writer = _writer(operand)
+            writer = _writer(vm, operand)
             if writer is None:
                 return None
             pending, deadline_here = writer, deadline
@@ -82,17 +82,17 @@ def writer_within(operand: int, seconds: float) -> Pending | None:
         time.sleep(POLL)
 
 
-def poison_of(operand: int) -> int | None:
+def poison_of(vm: VM, operand: int) -> int | None:
     """The sequence number of the failed instruction that poisoned a written operand, or None."""
-    cause = engine.words[w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS + w.S_POISON]
+    cause = vm.words[w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS + w.S_POISON]
     return int(cause) - 1 if cause else None
 
 
-def lively_on(stream: int, before: int) -> bool:
+def lively_on(vm: VM, stream: int, before: int) -> bool:
     """Whether an instruction of `stream` with a sequence number below `before` is not done yet."""
-    if engine.words[w.RECEIVED] < before:
+    if vm.words[w.RECEIVED] < before:
         return True
-    table = engine.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(w.CAPACITY, w.INS_WORDS)
+    table = vm.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(w.CAPACITY, w.INS_WORDS)
     state = table[:, w.I_STATE]
     waiting = (state >= w.PENDING) & (state < w.RELEASED)
     mine = (table[:, w.I_STREAM] == stream) & (table[:, w.I_SEQ] < before)

@@ -10,8 +10,8 @@ import threading
 import numpy as np
 
 from flowvm.eager.interpreter import current_stream, use_stream
+from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM, hot
 from flowvm.vm.machine import layout as w
 from tests.vm.kernels import Gate, alone, empty, mix, open_gate, tensor, update, wait_for_gate
 from tests.vm.live import Background, streams, until, word

@@ -12,8 +12,8 @@ from flowvm.eager.interpreter import use_stream
 from flowvm.eager.reading import adopt_array
 from flowvm.errors import VMError
 from flowvm.vm import empty_cache, stats
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
 from flowvm.vm.machine import layout as w
 from tests.vm.kernels import Gate, alone, empty, mix, odd, tensor, update, wait_for_gate
 from tests.vm.live import script, streams, until, word

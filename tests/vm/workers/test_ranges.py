@@ -9,8 +9,8 @@ import pytest
 import flowvm as flow
 from flowvm.eager.interpreter import Operator, use_stream
 from flowvm.errors import KernelError
+from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM
 from flowvm.vm.machine import layout as w
 from tests.vm.kernels import (
     USER_STATUS,

@@ -14,7 +14,7 @@ import time
 import weakref
 from types import FrameType
 
-from flowvm.vm.engine.lines import INTERNAL
+from flowvm.vm.callers.lines import INTERNAL
 
 __all__ = ["PROTECTED", "WAITING", "interrupt"]
 
