@@ -11,19 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ScheduleError
+from flowvm.lazy import lazy as _lazy
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine as _engine
 from flowvm.vm.engine.failures import Errors, Failure
 from flowvm.vm.machine import layout as _w
-from flowvm.vm.watch.dumping import dump_text as _dump_text
-from flowvm.vm.watch.lively import Lively
-from flowvm.vm.watch.lively import pending as _pending
 from flowvm.vm.watch.trace import Trace
 from flowvm.vm.watch.trace import record as _record
 from flowvm.vm.watch.verify import Verified, verify
+
+if TYPE_CHECKING:
+    from flowvm.vm.watch import dumping as _dumping
+    from flowvm.vm.watch import lively as _lively
+else:
+    _dumping = _lazy("flowvm.vm.watch.dumping")
+    _lively = _lazy("flowvm.vm.watch.lively")
 
 __all__ = [
     "Errors",
@@ -105,12 +110,12 @@ class _Dump(str):
 
 def dump() -> str:
     """What is lively right now, and what each instruction waits for, as text."""
-    return _Dump(_dump_text(_engine))
+    return _Dump(_dumping.dump_text(_engine))
 
 
-def pending() -> list[Lively]:
+def pending() -> list[_lively.Lively]:
     """What was issued and is not done, oldest first, as values; nothing is waited for."""
-    return _pending(_engine)
+    return _lively.pending(_engine)
 
 
 def record() -> AbstractContextManager[Trace]:

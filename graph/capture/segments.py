@@ -25,7 +25,8 @@ from flowvm.eager.interpreter import set_grad_enabled
 from flowvm.eager.live import Guard, now
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.graph.capture.conditions import Conditions
-from flowvm.graph.logical.logical import BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan
 from flowvm.vm.machine import layout as w
 

@@ -16,7 +16,8 @@ from flowvm.eager.interpreter import call_into, set_grad_enabled
 from flowvm.eager.live import now
 from flowvm.eager.tensor import Storage, Tensor, new_tensor
 from flowvm.errors import CaptureError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.vm.machine import layout as w
 
 __all__ = ["interpret", "run_nodes"]

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from flowvm.config import config, say
 from flowvm.lazy import lazy
 from flowvm.vm.machine import layout as w
-from flowvm.vm.watch.dumping import dump_text
-from flowvm.vm.watch.lively import chain_text, pending
 
 if TYPE_CHECKING:
     import socket
 
-    from flowvm.vm.watch import window
+    from flowvm.vm.watch import dumping, lively, window
 else:
+    dumping = lazy("flowvm.vm.watch.dumping")
+    lively = lazy("flowvm.vm.watch.lively")
     window = lazy("flowvm.vm.watch.window")
 
 __all__ = ["Watch"]
@@ -108,7 +108,7 @@ class Watch:
         self.looked = now
 
     def _print(self, why: str) -> None:
-        found = pending(self.vm)
-        text = f"flowvm: {why}\n{chain_text(found)}\n{dump_text(self.vm, found)}"
+        found = lively.pending(self.vm)
+        text = f"flowvm: {why}\n{lively.chain_text(found)}\n{dumping.dump_text(self.vm, found)}"
         with suppress(OSError, ValueError):  # stderr may be closed
             print(text.replace("\n\n", "\n"), file=sys.stderr, flush=True)

@@ -14,7 +14,8 @@ from flowvm.eager.live import Decisions, Leaf, Live, freeze
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.ops.declare.registry import SAMPLES
 
 nn = flow.nn
