@@ -32,7 +32,7 @@ from flowvm.cuda.driver.driver import INDEX, error_of
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
 from flowvm.device import Device
-from flowvm.eager import interpreter
+from flowvm.eager import modes
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
@@ -137,7 +137,7 @@ def default_stream(device: Any = None) -> Stream:
 def current_stream(device: Any = None) -> Stream:
     """The stream that this thread's instructions for the device go to."""
     default = default_stream(device)
-    number = interpreter.current_device_stream(default.number)
+    number = modes.current_device_stream(default.number)
     return default if number == default.number else _live[number]
 
 
@@ -154,7 +154,7 @@ def stream(stream: Any) -> Iterator[None]:
         raise ArgumentTypeError(f"stream: expected a flow.cuda.Stream, got {kind}")
     index = index_of(stream.device)
     default = streams(index).compute
-    with on_device(index), interpreter.use_device_stream(default, stream.number):
+    with on_device(index), modes.use_device_stream(default, stream.number):
         yield
 
 
@@ -256,7 +256,7 @@ class Event:
 
     def _made_for(self, stream: Stream) -> _Mark:
         """Its mark, made by the first recording."""
-        if interpreter.current_recorder() is not None:
+        if modes.current_recorder() is not None:
             raise CaptureError("events cannot be recorded while a graph is captured")
         if self.device is None:
             self.device = stream.device

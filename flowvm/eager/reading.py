@@ -16,7 +16,7 @@ import numpy as np
 from flowvm.device import Device, cpu
 from flowvm.dtype import DType
 from flowvm.dtype import from_numpy as dtype_from_numpy
-from flowvm.eager.interpreter import current_recorder
+from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
 from flowvm.meta import TensorMeta

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from flowvm.autograd import Function
-from flowvm.eager.interpreter import note_change
+from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
 
 __all__ = ["Called", "Hooks", "RemovableHandle", "call_with_hooks"]

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from flowvm.dtype import uint8
-from flowvm.eager.interpreter import recording_to
 from flowvm.eager.live import Decisions, Live
+from flowvm.eager.modes import recording_to
 from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import CaptureError

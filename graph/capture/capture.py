@@ -27,16 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import jit
 from flowvm.device import Device, cpu
-from flowvm.eager.interpreter import (
-    Node,
-    Operator,
-    OutputEdge,
-    current_recorder,
-    device_of,
-    find_user,
-    recording_to,
-)
+from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live
+from flowvm.eager.modes import current_recorder, find_user, recording_to
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError, Status
 from flowvm.graph.capture.breaks import Breaks

@@ -22,7 +22,9 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.eager.interpreter import LARGE, current_recorder, generated, placed, publishing
+from flowvm.eager.calls import generated, publishing
+from flowvm.eager.interpreter import LARGE
+from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand

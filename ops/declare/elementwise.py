@@ -34,8 +34,10 @@ from flowvm.dtype import (
     int64,
     result_type_of,
 )
-from flowvm.eager.interpreter import Node, Operator, call_into, grad_enabled
+from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, freeze, plain_type
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import (
     ArgumentError,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError

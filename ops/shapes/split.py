@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Node, OutputEdge, grad_enabled
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.rebase import remember_view

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import grad_enabled
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, OutOfRangeError, ShapeError

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.dtype import get_default_dtype
 from flowvm.eager.autocasting import autocast_dtype
-from flowvm.eager.interpreter import generated, grad_enabled
+from flowvm.eager.calls import generated
 from flowvm.eager.live import Leaf, Live, live_lines
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import flatten

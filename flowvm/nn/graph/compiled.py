@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flowvm.eager.interpreter import Node, generated
+from flowvm.eager.calls import generated
 from flowvm.eager.live import Guard, Leaf, Live, live_lines
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.graph.capture.capture import Capture

@@ -38,7 +38,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from flowvm.eager.interpreter import grad_enabled
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
 from flowvm.graph.capture.breaks import Breaks

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal, short_position

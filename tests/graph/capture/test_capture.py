@@ -9,8 +9,8 @@ import pytest
 
 import flowvm as flow
 from flowvm.commands.warmup import as_tensors
-from flowvm.eager.interpreter import use_stream
 from flowvm.eager.live import Decisions, Leaf, Live, freeze
+from flowvm.eager.modes import use_stream
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret

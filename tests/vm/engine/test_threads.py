@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 
-from flowvm.eager.interpreter import current_stream, use_stream
+from flowvm.eager.modes import current_stream, use_stream
 from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine import layout as w

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.vm import record
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine

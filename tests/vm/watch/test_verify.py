@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.errors import ScheduleError
 from flowvm.vm import dump, record, trace
 from flowvm.vm.engine.engine import engine

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.eager.reading import adopt_array
 from flowvm.errors import VMError
 from flowvm.vm import empty_cache, stats
