@@ -11,7 +11,6 @@ from typing import Any
 
 from flowvm.dtype import DType, dtype_named
 from flowvm.meta import TensorMeta, dense_stride
-from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
 
 __all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Launch", "View", "bits", "elsewhere"]
 
@@ -63,9 +62,9 @@ class Launch:
     them.
 
     `phases` are the (units, grain) of further passes: a phase begins when all of the one before is
-    done, and its units are numbered from `p << PHASE_BITS` (the first `phases[0]` is phase 1).
+    done, and its units are numbered from `p << ARG.PHASE_BITS` (the first `phases[0]` is phase 1).
     `scratch` bytes are shared by all ranges of an instruction and live from the first phase to the
-    last: partial sums or packed panels go there.  `arena` bytes (at most ARENA_BYTES) belong to the
+    last: partial sums or packed panels go there.  `arena` bytes (at most ARG.ARENA_BYTES) belong to the
     thread that runs a range, and hold nothing when it begins.
 
     `blocks` says that unit u of the first phase reads or writes, of operand k, the elements from

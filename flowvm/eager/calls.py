@@ -25,7 +25,7 @@ from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, FlowError
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import cut
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, RING
 
 __all__ = ["KEEP_DEAD", "Callee", "call_function", "generated", "publishing"]
 
@@ -127,17 +127,17 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
     `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `taken` is a
     statement without a call for the moment when the sequence number `_seq` is known.
     """
-    mark = "_seq + 1" if w.ORDERED_STORES else "0"
-    back = (w.RECORD_WORDS - len(values) - 1) * 8
+    mark = "_seq + 1" if RING.ORDERED_STORES else "0"
+    back = (RING.WORDS - len(values) - 1) * 8
     return [
         "    for _seq in counter: break",
         *([f"    {taken}"] if taken else []),
-        f"    _i = _seq & {w.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
+        f"    _i = _seq & {RING.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
         f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
         "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
-        *([] if w.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
+        *([] if RING.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
-        f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
+        f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
         "    if _seq >= limit: make_room(_seq)",
     ]
 

@@ -26,7 +26,7 @@ from flowvm.errors import ArgumentTypeError, DeviceError
 from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import ENT, KIND, OPERAND
 
 __all__ = [
     "LARGE",
@@ -187,16 +187,16 @@ def _entry(
     access, sizes = [], []
     for name, meta in zip(op.outputs, invocation.outputs, strict=True):
         if into is not None:
-            access.append(w.MUT)
+            access.append(OPERAND.MUT)
             sizes.append(0)
         elif name in op.unsized:
-            access.append(w.MUT2 | w.ALLOCATE)
+            access.append(OPERAND.MUT2 | OPERAND.ALLOCATE)
             rows = max(1, meta.shape[0])
             sizes.append(meta.nbytes // rows if meta.numel else meta.dtype.itemsize)
         else:
-            access.append(w.MUT | w.ALLOCATE)
+            access.append(OPERAND.MUT | OPERAND.ALLOCATE)
             sizes.append(meta.nbytes)
-    access += [w.MUT if name in op.writes else w.CONST for name in op.inputs]
+    access += [OPERAND.MUT if name in op.writes else OPERAND.CONST for name in op.inputs]
     sizes += [0] * len(op.inputs)
     names = (*op.outputs, *op.inputs)
     kinds = [("mut2" if n in op.unsized else "mut") for n in op.outputs]
@@ -204,7 +204,7 @@ def _entry(
     all_metas = (*invocation.outputs, *metas)
     text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
     number = engine.new_entry(
-        w.OP_CALL,
+        KIND.OP_CALL,
         access,
         kernel=invocation.kernel,
         layout=invocation.layout,
@@ -218,7 +218,7 @@ def _entry(
         info=EntryInfo(op.name, text, all_metas, names, op),
     )
     large = sum(sizes) >= LARGE
-    word = number | invocation.stream << w.ENTRY_BITS
+    word = number | invocation.stream << ENT.BITS
     return (word, *invocation.outputs, large, invocation.scalar_pack)
 
 

@@ -19,7 +19,7 @@ from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.callers.lines import INTERNAL, UNKNOWN, Backward
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import ENT
 
 __all__ = [
     "Recorder", "admit_devices", "current_device_stream", "current_recorder", "current_stream",
@@ -163,9 +163,9 @@ def admit_devices() -> None:
 
 def placed(word: int) -> int:
     """An entry word with the stream that this thread issues it to."""
-    default = word >> w.ENTRY_BITS
+    default = word >> ENT.BITS
     stream = _modes.stream if default == 0 else current_device_stream(default)
-    return word & w.ENTRY_MASK | stream << w.ENTRY_BITS
+    return word & ENT.MASK | stream << ENT.BITS
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def _depart(
     if recorder is not None:
         return recorder.record(op, made, outputs, inputs, attrs, scalars)
     word = placed(made[0])
-    stream = word >> w.ENTRY_BITS
+    stream = word >> ENT.BITS
     if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
         for out in outputs:
             engine.stream_of[out._ref] = stream

@@ -14,7 +14,7 @@ from typing import Any
 
 from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 
 PATIENCE_S = 240.0  # less than a test may take, so that it is said what did not come
 _streams = [CALL_STREAM]
@@ -96,4 +96,4 @@ def script(body: str, check: bool = True, **env: str) -> Any:
 
 def lively() -> int:
     """Instructions received and not released yet."""
-    return word(w.RECEIVED) - word(w.HEAD)
+    return word(CTL.RECEIVED) - word(CTL.HEAD)
