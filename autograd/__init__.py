@@ -1,6 +1,6 @@
 """flowvm.autograd: gradients.
 
-`flowvm.eager.interpreter` records a Node for each differentiable call; here is what goes back over
+`flowvm.eager.calls` records a Node for each differentiable call; here is what goes back over
 them. `engine` runs the nodes, `backward` is what programs call, `leaf` is where gradients end.
 """
 

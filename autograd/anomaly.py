@@ -16,11 +16,11 @@ import numpy as np
 from flowvm.autograd import making
 from flowvm.autograd.engine import anomaly
 from flowvm.autograd.hooks import NodeHooks
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
 from flowvm.eager.reading import values_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
-from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.callers.lines import is_internal
 
 __all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowvm.autograd.engine import Watch, add_to_grad, run
-from flowvm.eager.interpreter import current_recorder, set_grad_enabled
+from flowvm.eager.modes import current_recorder, set_grad_enabled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.ops.declare.recording import filled_of
-from flowvm.vm.engine.tracebacks import border
+from flowvm.vm.callers.tracebacks import border
 
 __all__ = ["backward", "grad", "scaled", "seeded"]
 

@@ -29,7 +29,8 @@ from flowvm.autograd import making
 from flowvm.autograd.function import FunctionCtx
 from flowvm.autograd.modes import enable_grad
 from flowvm.eager.autocasting import autocast_dtype, autocasting_apart
-from flowvm.eager.interpreter import Node, current_recorder, grad_enabled, unpin_user_line
+from flowvm.eager.modes import current_recorder, grad_enabled, unpin_user_line
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.ops.random.generator import default_generator

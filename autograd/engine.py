@@ -26,22 +26,16 @@ from typing import Any
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.autocasting import switch_autocast
-from flowvm.eager.interpreter import (
-    Node,
-    OutputEdge,
-    current_recorder,
-    pin_user_line,
-    set_grad_enabled,
-    unpin_user_line,
-)
+from flowvm.eager.modes import current_recorder, pin_user_line, set_grad_enabled, unpin_user_line
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
-from flowvm.vm.engine.hot import hot
-from flowvm.vm.engine.lines import behind
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.lines import behind
 
 __all__ = ["Watch", "add_to_grad", "anomaly", "run"]
 

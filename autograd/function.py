@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from flowvm.autograd.modes import no_grad
-from flowvm.eager.interpreter import Node, OutputEdge, grad_enabled
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, AutogradError
 

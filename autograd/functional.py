@@ -17,6 +17,7 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.shapes.join import stack
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -248,8 +249,6 @@ def _like_outputs(outputs: Any, create_graph: bool) -> Any:
 
 
 def _stacked(rows: list[Tensor], out: Tensor, t: Tensor, create_graph: bool) -> Tensor:
-    from flowvm.ops.shapes.join import stack
-
     shape = (*out.shape, *t.shape)
     if not rows:
         return filled_of(t._meta.with_shape(shape), 0)

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from flowvm.autograd.leaf import AccumulateGrad
-from flowvm.eager.interpreter import Node, OutputEdge
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.eager.interpreter import note_change
+from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import AutogradError, DTypeError
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
 
 __all__ = ["forget", "is_told", "tell"]
 

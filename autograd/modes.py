@@ -1,6 +1,6 @@
 """Whether this thread records: `no_grad` and its kin, each a context manager and a decorator.
 
-The mode itself is `flowvm.eager.interpreter`'s and belongs to a thread, so a thread that is started
+The mode itself is `flowvm.eager.modes`'s and belongs to a thread, so a thread that is started
 inside `no_grad` records as any other.  Entering is counted per object, so one `no_grad()` may be
 entered again before it was left.
 
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from flowvm.eager import interpreter
+from flowvm.eager import modes
 
 __all__ = [
     "enable_grad",
@@ -39,7 +39,7 @@ _inference = _Inference()
 
 def is_grad_enabled() -> bool:
     """Whether this thread records operations for backward."""
-    return interpreter.grad_enabled()
+    return modes.grad_enabled()
 
 
 def is_inference_mode_enabled() -> bool:
@@ -58,7 +58,7 @@ class _Mode:
         raise NotImplementedError
 
     def _restore(self, before: Any) -> None:
-        interpreter.set_grad_enabled(before)
+        modes.set_grad_enabled(before)
 
     def _again(self) -> _Mode:
         """An object of the same mode for one call of a decorated function."""
@@ -127,7 +127,7 @@ class no_grad(_Mode):  # noqa: N801 - PyTorch's name
         super().__init__()
 
     def _switch(self) -> bool:
-        return interpreter.set_grad_enabled(False)
+        return modes.set_grad_enabled(False)
 
 
 class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
@@ -142,7 +142,7 @@ class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
         super().__init__()
 
     def _switch(self) -> bool:
-        return interpreter.set_grad_enabled(not _inference.on)
+        return modes.set_grad_enabled(not _inference.on)
 
 
 class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
@@ -154,7 +154,7 @@ class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
         self._found: bool | None = self._switch()
 
     def _switch(self) -> bool:
-        return interpreter.set_grad_enabled(self.mode and not _inference.on)
+        return modes.set_grad_enabled(self.mode and not _inference.on)
 
     def _again(self) -> set_grad_enabled:
         return set_grad_enabled(self.mode)
@@ -167,9 +167,7 @@ class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
 
     def __call__(self, function: F) -> F:
         if self._found is not None:
-            interpreter.set_grad_enabled(
-                self._found
-            )  # as a decorator it only concerns the function
+            modes.set_grad_enabled(self._found)  # as a decorator it only concerns the function
             self._found = None
         return super().__call__(function)
 
@@ -194,8 +192,8 @@ class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
     def _switch(self) -> tuple[bool, bool]:
         before = _inference.on
         _inference.on = self.mode
-        return before, interpreter.set_grad_enabled(not self.mode)
+        return before, modes.set_grad_enabled(not self.mode)
 
     def _restore(self, before: tuple[bool, bool]) -> None:
         _inference.on, grad = before
-        interpreter.set_grad_enabled(grad)
+        modes.set_grad_enabled(grad)

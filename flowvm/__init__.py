@@ -21,6 +21,9 @@ from flowvm import (
     ops as ops,
 )
 from flowvm import (
+    providers as _providers,  # noqa: F401 - it tells lower layers who answers
+)
+from flowvm import (
     vm as vm,
 )
 from flowvm.autograd import (
@@ -115,6 +118,7 @@ from flowvm.dtype import (
 )
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
+from flowvm.errors import did_you_mean as _did_you_mean
 from flowvm.interop import from_dlpack as from_dlpack
 from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
@@ -145,7 +149,6 @@ from flowvm.streams import (
 )
 from flowvm.version import VERSION
 from flowvm.vm import last_error as last_error
-from flowvm.vm.engine.engine import engine as _engine
 
 if TYPE_CHECKING:
     from flowvm import amp as amp
@@ -179,14 +182,6 @@ class _Errors(types.ModuleType):
 sys.modules["flowvm.errors"].__class__ = _Errors
 
 
-def _about_memory(stream: Any) -> str:
-    """What an out-of-memory error says of memory."""
-    text: str = importlib.import_module("flowvm.memory").report(stream)
-    return text
-
-
-_engine.failures.about_memory = _about_memory
-
 device = Device
 dtype = DType
 # PyTorch's names for dtypes that are builtins' names too
@@ -219,10 +214,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"flowvm.{name}")
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
-    from flowvm.errors import did_you_mean
-
     # `obj` is left out, or Python would add a guess of its own
-    hint = did_you_mean(name, __dir__())
+    hint = _did_you_mean(name, __dir__())
     raise AttributeError(f"flowvm has no {name!r}{hint}", name=name, obj=None)
 
 

@@ -6,14 +6,13 @@ version to the next, so that accuracies can be compared.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from flowvm.eager.tensor import Tensor
+from flowvm.ops.shapes.create import from_numpy
 
 __all__ = ["digits_arrays", "load_digits"]
 
@@ -39,10 +38,8 @@ def load_digits(split: str = "all") -> "tuple[Tensor, Tensor]":
     >>> images.shape
     flow.Size([1437, 1, 8, 8])
     """
-    import flowvm as flow
-
     images, labels = digits_arrays(split)
-    return flow.from_numpy(images), flow.from_numpy(labels)
+    return from_numpy(images), from_numpy(labels)
 
 
 def _rows(split: str, count: int) -> "np.ndarray[Any, Any]":

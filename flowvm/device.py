@@ -2,14 +2,14 @@
 
 A `Device` is interned: there is one object for "cpu" and one for each "cuda:<index>", so `is`
 compares.  A name may be parsed wherever it is spelt right; whether the device can be used is asked
-by `require`, which says what is missing.  Asking for a CUDA device loads the driver; nothing else
-here does.
+by `require`, which says what is missing.  Who knows is in `backends`, and is asked when a device is
+first needed: asking for a CUDA device loads the driver; nothing else here does.
 """
 
-import importlib
 import os
 import re
 import threading
+from collections.abc import Callable
 from typing import Any, Final, NoReturn, SupportsIndex
 
 from flowvm.errors import ArgumentTypeError, DeviceError
@@ -17,6 +17,7 @@ from flowvm.errors import ArgumentTypeError, DeviceError
 __all__ = [
     "Device",
     "as_device",
+    "backends",
     "cpu",
     "current",
     "forget",
@@ -133,6 +134,8 @@ def get_default_device() -> Device:
     return current.default or cpu
 
 
+# by type of device, but the CPU: why the one of an index cannot be used, "" if it can
+backends: dict[str, Callable[[int], str]] = {}
 _usable: set[Device] = {cpu}
 
 
@@ -149,7 +152,7 @@ def require(device: Device) -> Device:
 
 
 def forget() -> None:
-    """Ask the driver anew which devices can be used."""
+    """Ask anew which devices can be used."""
     _usable.intersection_update({cpu})
 
 
@@ -157,8 +160,7 @@ def _why_not(device: Device) -> str:
     """Why `device` cannot be used; "" if it can, which is remembered."""
     if device in _usable:
         return ""
-    runtime = importlib.import_module("flowvm.cuda.driver.runtime")  # above this layer
-    why: str = runtime.why_not(device.index)
+    why = backends[device.type](device.index or 0)
     if not why:
         _usable.add(device)
     return why

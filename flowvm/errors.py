@@ -37,6 +37,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = lazy("difflib")
 
 __all__ = [
     "DETAILS",
@@ -79,9 +87,7 @@ on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about a name that is none of `known`: the one it is close to, if any."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, list(known), 1)
+    near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

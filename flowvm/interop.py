@@ -20,7 +20,8 @@ these places; a deleter in Python cannot be.
 
 from __future__ import annotations
 
-from typing import Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +31,12 @@ from flowvm.dtype import DType, bfloat16
 from flowvm.eager.reading import adopt_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    from flowvm.cuda import exchange
+else:
+    exchange = lazy("flowvm.cuda.exchange")
 
 __all__ = ["from_dlpack"]
 
@@ -72,9 +79,7 @@ def _dlpack(
         memory = memory_of(t)
         capsule = _capsule(memory.copy() if copy else memory, max_version)
     else:
-        from flowvm.cuda.exchange import exported
-
-        memory = exported(t.detach().clone() if copy else t)
+        memory = exchange.exported(t.detach().clone() if copy else t)
         capsule = marked(_capsule(memory, max_version), asked)
     return retyped(capsule, BFLOAT) if t._meta.dtype is bfloat16 else capsule
 
@@ -100,9 +105,7 @@ def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
     """How CuPy, Numba and others see a CUDA tensor; its memory is shared, see `__dlpack__`."""
     if t._meta.device is cpu:
         raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
-    from flowvm.cuda.exchange import interface
-
-    return interface(t)
+    return exchange.interface(t)
 
 
 Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignore[attr-defined]
@@ -174,9 +177,7 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
 
 
 def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
-    from flowvm.cuda.exchange import Capsules, tensor_on
-
-    producer = Capsules(obj, index)
+    producer = exchange.Capsules(obj, index)
     array = producer.array()
     obstacle = "a copy was asked for" if copy else ""
     if producer.versioned and not array.flags.writeable:
@@ -187,7 +188,7 @@ def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
         raise ArgumentError(
             f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
         )
-    return tensor_on(array, producer.device, obstacle, producer.dtype)
+    return exchange.tensor_on(array, producer.device, obstacle, producer.dtype)
 
 
 class _Lender:
@@ -284,8 +285,6 @@ def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol; use t.detach().clone() for the values"
         )
-    from copy import deepcopy
-
     values = t.detach().clone()
     out = _of_class(type(t), values, t.requires_grad, {})
     memo[id(t)] = out

@@ -88,10 +88,10 @@ class Launch:
     sums that are written in `body` itself, which vectorizes them.
 
     `phases` are the (units, grain) of further passes: a phase begins when all of the one before is
-    done, and its units are numbered from `p << PHASE_BITS` (the first `phases[0]` is phase 1).
+    done, and its units are numbered from `p << ARG.PHASE_BITS` (the first `phases[0]` is phase 1).
     `scratch` bytes are shared by all ranges of an instruction and live from the first phase to the
-    last: partial sums or packed panels go there.  `arena` bytes (at most ARENA_BYTES) belong to the
-    thread that runs a range, and hold nothing when it begins.
+    last: partial sums or packed panels go there.  `arena` bytes (at most ARG.ARENA_BYTES) belong to
+    the thread that runs a range, and hold nothing when it begins.
 
     `blocks` says that unit u of the first phase reads or writes, of operand k, the elements from
     u * blocks[k] to (u + 1) * blocks[k] in C order and no others, and that no other phase touches

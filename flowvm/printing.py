@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,18 @@ from flowvm.dtype import DType, bool_, get_default_dtype, int64
 from flowvm.eager.reading import memory_now
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.peek import poison_of, writer_within
+
+if TYPE_CHECKING:
+    import html
+
+    from flowvm.cuda import peeking
+else:
+    html = lazy("html")
+    peeking = lazy("flowvm.cuda.peeking")
 
 __all__ = ["get_printoptions", "printoptions", "set_printoptions"]
 
@@ -138,9 +147,7 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
 def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
     """A copy of the elements at the positions `kept` of each dimension, as they are stored."""
     if t._meta.device is not cpu:
-        from flowvm.cuda.peeking import elements
-
-        return elements(t, kept)
+        return peeking.elements(t, kept)
     picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in kept))]
     return np.array(picked)
 
@@ -202,10 +209,10 @@ def _known_meta(t: Tensor) -> TensorMeta | None:
 
 def _missing(t: Tensor, options: PrintOptions) -> str | None:
     """Why there are no values to show, or None when there are."""
-    pending = writer_within(t._ref, PATIENCE if options.sync else 0.0)
+    pending = writer_within(engine, t._ref, PATIENCE if options.sync else 0.0)
     if pending is not None:
         return f"<pending: {pending}>"
-    failed = poison_of(t._ref)
+    failed = poison_of(engine, t._ref)
     if failed is not None:
         engine.failures.collect()
         failure = engine.failures.by_seq.get(failed)
@@ -301,13 +308,11 @@ def _dir(t: Tensor) -> list[str]:
 
 @method("_repr_html_")
 def _repr_html(t: Tensor) -> str | None:
-    from html import escape
-
     try:
-        text = _table(t, escape)
+        text = _table(t, html.escape)
     except Exception:
         text = None
-    return text if text is not None else f"<pre>{escape(repr(t))}</pre>"
+    return text if text is not None else f"<pre>{html.escape(repr(t))}</pre>"
 
 
 def _table(t: Tensor, escape: Callable[[str], str]) -> str | None:

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowvm.config import config
-from flowvm.eager import interpreter
+from flowvm.eager import modes
 from flowvm.errors import ArgumentTypeError
+from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM
 from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.watch.peek import POLL, issued, lively_on
 
@@ -55,12 +55,12 @@ class Stream:
 
     def query(self) -> bool:
         """Whether everything issued to it so far is done."""
-        return not lively_on(self.number, issued())
+        return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
         """Wait until everything issued to it so far is done; raise an error nobody has seen."""
         before = issued()
-        while lively_on(self.number, before):
+        while lively_on(engine, self.number, before):
             time.sleep(POLL)
         engine.failures.collect()
         engine.failures.raise_unseen()
@@ -81,7 +81,7 @@ _default = _Default()
 
 def current_stream() -> Stream:
     """The stream that this thread issues to."""
-    number = interpreter.current_stream()
+    number = modes.current_stream()
     return _default if number == CALL_STREAM else _streams[number]
 
 
@@ -93,7 +93,7 @@ def stream(stream: Stream | None) -> Iterator[None]:
         return
     if not isinstance(stream, Stream):
         raise ArgumentTypeError(f"stream: expected a flow.Stream, got {type(stream).__name__}")
-    with interpreter.use_stream(stream.number):
+    with modes.use_stream(stream.number):
         yield
 
 

@@ -16,6 +16,7 @@ from flowvm.ops.places import embedding_bag as _bags
 from flowvm.ops.places import gather as _gathering
 from flowvm.ops.places import indexing as _indexing
 from flowvm.ops.places import masks as _masking
+from flowvm.ops.places import repeats as _repeats
 from flowvm.ops.places import scatter as _scattering
 from flowvm.ops.places import scatter_reduce as _scatter_reduce
 from flowvm.ops.places import search as _searching
@@ -27,6 +28,7 @@ from flowvm.ops.places.embedding_bag import *  # noqa: F403
 from flowvm.ops.places.gather import *  # noqa: F403
 from flowvm.ops.places.indexing import *  # noqa: F403
 from flowvm.ops.places.masks import *  # noqa: F403
+from flowvm.ops.places.repeats import *  # noqa: F403
 from flowvm.ops.places.scatter import *  # noqa: F403
 from flowvm.ops.places.scatter_reduce import *  # noqa: F403
 from flowvm.ops.places.search import *  # noqa: F403
@@ -149,6 +151,7 @@ __all__ += _products.__all__
 __all__ += _random.__all__
 __all__ += _ranges.__all__
 __all__ += _reduce.__all__
+__all__ += _repeats.__all__
 __all__ += _resize.__all__
 __all__ += _scan.__all__
 __all__ += _scatter_reduce.__all__

@@ -14,7 +14,7 @@ from flowvm.eager.autocasting import RULES
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.ops.declare.registry import SAMPLES
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 nn, F = flow.nn, flow.nn.functional
 half, single, double = flow.float16, flow.float32, flow.float64

@@ -1,10 +1,15 @@
-"""The shape of the code base: imports point down, names are public on purpose, files stay small.
+"""The shape of the code base: imports point down and never in a circle, names are public on
+purpose, files stay small.
+
+An import counts wherever it stands: at the head of a file, in a function, for the type checker
+alone, or as a name in quotes that `flowvm.lazy` or importlib is given.
 
 Most of it is read from the syntax trees, so a violation is named by file and line even where the
 module could not be imported.
 """
 
 import ast
+import functools
 import importlib
 import json
 import re
@@ -12,7 +17,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,7 +29,10 @@ MAX_LINES = 350
 # A layer may import from itself and from those below it.
 # fmt: off
 LAYERS = (
-    ("capsules", "compiler", "config", "device", "dtype", "errors", "meta", "private", "version"),
+    (
+        "capsules", "compiler", "config", "device", "dtype", "errors", "lazy", "meta", "private",
+        "version",
+    ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
     ("launch",),
@@ -30,8 +40,25 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     ("amp", "nn", "optim", "serialization", "utils"),
-    ("", "__main__", "commands", "datasets"),  # "" is flowvm itself
+    ("", "__main__", "commands", "datasets", "providers"),  # "" is flowvm itself
 )
+# The same within a package: a room may import from itself and from those in front of it; rooms in
+# one bracket leave each other alone.  A package's own files beside its rooms are above them all,
+# but for those named here.
+ROOMS = {
+    "flowvm.vm": (("machine",), ("workers",), ("callers",), ("watch",), ("engine",)),
+    "flowvm.ops": (
+        ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
+        ("products",), ("planes", "random", "updates"),
+    ),
+    "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
+    "flowvm.profiler": (
+        ("grammar",), ("run",), ("analysis",), ("views",), ("export",), ("front",),
+    ),
+    "flowvm.cuda": (
+        ("launch",), ("compiler",), ("driver",), ("simulator",),
+    ),
+}
 # fmt: on
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MOVED = ("ops", "autograd", "graph")  # top-level folders that are imported as flowvm.<name>
@@ -59,28 +86,69 @@ def layer_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def imports(path: Path, module: str) -> Iterator[tuple[int, str]]:
-    """(line, module) of each import in a file, but not those for the type checker alone."""
-    tree = ast.parse(path.read_text())
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
+class Import(NamedTuple):
+    """One module that a file imports, in whatever way.
+
+    `how`: "first", with the file; "inside" a function, when that runs; "types", for the type
+    checker alone; "late", by `lazy` or importlib, with the name in quotes.
+    """
+
+    line: int
+    target: str
+    how: str
+
+
+@functools.cache
+def imports(path: Path, module: str) -> tuple[Import, ...]:
+    """All that a file imports."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+    return tuple(_imports(ast.parse(path.read_text()), package, "first"))
+
+
+def _imports(node: ast.AST, package: str, how: str) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        inner = how
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            inner = "inside"
+        elif isinstance(child, ast.If) and _name(child.test) == "TYPE_CHECKING":
+            for statement in child.body:
+                yield from _imports(ast.Module([statement], []), package, "types")
+            for statement in child.orelse:
+                yield from _imports(ast.Module([statement], []), package, how)
             continue
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1]
-            base = ".".join([*above, node.module or ""]).rstrip(".") if node.level else node.module
-            for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                yield node.lineno, inner if inner in FILES else str(base)
+        elif isinstance(child, ast.Import):
+            yield from (Import(child.lineno, alias.name, how) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - child.level + 1]
+            base = ".".join([*above, child.module or ""]).rstrip(".")
+            base = base if child.level else str(child.module)
+            for alias in child.names:
+                name = f"{base}.{alias.name}"
+                yield Import(child.lineno, name if name in FILES else base, how)
+        elif isinstance(child, ast.Call) and (name := _named_late(child)):
+            yield Import(child.lineno, name, "late")
+        yield from _imports(child, package, inner)
+
+
+def _named_late(call: ast.Call) -> str:
+    """The module that a call of `lazy` or `import_module` names; "" where it is another call."""
+    if _name(call.func).lstrip("_") not in ("lazy", "Lazy", "import_module") or not call.args:
+        return ""
+    name = call.args[0]
+    return name.value if isinstance(name, ast.Constant) else ""
+
+
+def _name(node: ast.expr) -> str:
+    """The last name of `a` or `x.a`; "" where it is something else."""
+    return getattr(node, "attr", None) or getattr(node, "id", "")
+
+
+def own_imports() -> Iterator[tuple[str, Path, Import]]:
+    """Each import of a file of flowvm by another: who imports, and what."""
+    for module, path in FILES.items():
+        for one in imports(path, module):
+            if one.target in FILES and one.target != module:
+                yield module, path, one
 
 
 def where(path: Path, line: int) -> str:
@@ -94,16 +162,64 @@ def test_every_module_has_a_layer() -> None:
 
 def test_imports_point_down() -> None:
     wrong = {
-        f"{where(path, line)} imports {target}, which is above it"
-        for module, path in FILES.items()
-        for line, target in imports(path, module)
-        if target.split(".")[0] == "flowvm" and above(layer_of(target), layer_of(module))
+        f"{where(path, one.line)} imports {one.target}, which is above it"
+        for module, path, one in own_imports()
+        if RANK[layer_of(one.target)] > RANK[layer_of(module)]
     }
     assert not wrong, "\n".join(sorted(wrong))
 
 
-def above(layer: str, other: str) -> bool:
-    return layer in RANK and other in RANK and RANK[layer] > RANK[other]
+def room_of(package: str, module: str) -> tuple[int, str]:
+    """The rank of a module's room in its package, and the room; "" beside the rooms."""
+    ranks = {name: rank for rank, names in enumerate(ROOMS[package]) for name in names}
+    room = module.removeprefix(package).lstrip(".").partition(".")[0]
+    return (ranks[room], room) if room in ranks else (len(ranks), "")
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_point_down(package: str) -> None:
+    wrong = set()
+    for module, path, one in own_imports():
+        if module.startswith(package) and one.target.startswith(package):
+            (here, own), (there, other) = room_of(package, module), room_of(package, one.target)
+            if own != other and there >= here:
+                wrong.add(f"{where(path, one.line)} imports {one.target}, whose room is not below")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_has_its_place(package: str) -> None:
+    folder = FILES[package].parent
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert rooms <= {name for names in ROOMS[package] for name in names}
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Of whatever kind: what two files say of each other in turn is said in one, or below both."""
+    graph: dict[str, set[str]] = {}
+    for module, _, one in own_imports():
+        graph.setdefault(module, set()).add(one.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+# imported where they are needed, and not for a file's sake: they are large, or may be missing
+PACKAGES = {
+    "IPython", "cuda", "cupy", "llvmlite", "numba", "rich", "safetensors", "scipy", "traitlets",
+}  # fmt: skip
+
+
+def test_no_import_stands_in_a_function() -> None:
+    """What start-up must not pay for is imported by `flowvm.lazy`, at the head of a file."""
+    wrong = [
+        f"{where(path, one.line)} imports {one.target}"
+        for module, path in FILES.items()
+        for one in imports(path, module)
+        if one.how == "inside" and one.target.partition(".")[0] not in PACKAGES
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_file_imports_a_moved_package_by_its_folder() -> None:
@@ -111,7 +227,7 @@ def test_no_file_imports_a_moved_package_by_its_folder() -> None:
     wrong = [
         f"{where(path, line)} imports {target}: write flowvm.{target}"
         for path in (*FILES.values(), *others)
-        for line, target in imports(path, "")
+        for line, target, _ in imports(path, "")
         if target.split(".")[0] in MOVED
     ]
     assert not wrong, "\n".join(wrong)

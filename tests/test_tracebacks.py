@@ -13,9 +13,9 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import AutogradError, FlowError, OutOfRangeError, ShapeError
+from flowvm.vm.callers.lines import is_internal
+from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import is_internal
-from flowvm.vm.engine.tracebacks import border
 from flowvm.vm.machine.words import OPERAND
 
 

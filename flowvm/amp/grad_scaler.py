@@ -17,7 +17,7 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.device import Device, as_device, cpu
 from flowvm.dtype import float32, int32
-from flowvm.eager.interpreter import current_recorder
+from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.ops.updates.loss_scaling import unscale_, update_scale_

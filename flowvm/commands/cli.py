@@ -7,8 +7,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from flowvm.commands import demo
 from flowvm.errors import FlowError
+from flowvm.lazy import lazy
+from flowvm.profiler.front.commands import COMMANDS, add_parsers
+from flowvm.version import VERSION
+
+if TYPE_CHECKING:
+    from flowvm.commands import doctor, repl, warmup
+else:
+    doctor = lazy("flowvm.commands.doctor")
+    repl = lazy("flowvm.commands.repl")
+    warmup = lazy("flowvm.commands.warmup")
 
 __all__ = ["main"]
 
@@ -39,51 +51,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Hand over to the module of the subcommand."""
     if args.command == "demo":
-        from flowvm.commands import demo
-
         return demo.main(args)
     if args.command == "doctor":
-        from flowvm.commands import doctor
-
         return doctor.main(args)
     if args.command == "warmup":
-        from flowvm.commands import warmup
-
         return warmup.main(args)
     if args.command in (None, "repl"):
-        from flowvm.commands import repl
-
         return repl.main()
-    from flowvm.profiler.front.commands import COMMANDS
-
     return COMMANDS[args.command](args)
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    from flowvm.commands.demo import add_arguments
-    from flowvm.profiler.front.commands import add_parsers
-
     top = argparse.ArgumentParser(prog="flowvm", description=DESCRIPTION, allow_abbrev=False)
-    top.add_argument("--version", action="version", version=f"flowvm {_version()}")
+    top.add_argument("--version", action="version", version=f"flowvm {VERSION}")
     commands = top.add_subparsers(dest="command", metavar="command")
     commands.add_parser("repl", help="a Python prompt with flowvm imported (the default)")
-    add_arguments(commands.add_parser("demo", help="train a small CNN on handwritten digits"))
-    doctor = commands.add_parser(
+    demo.add_arguments(commands.add_parser("demo", help="train a small CNN on handwritten digits"))
+    checkup = commands.add_parser(
         "doctor", help="say what is installed, what is missing and how to get it"
     )
-    doctor.add_argument("--json", action="store_true", help="print JSON, for a report or a script")
-    doctor.add_argument(
+    checkup.add_argument("--json", action="store_true", help="print JSON, for a report or a script")
+    checkup.add_argument(
         "--private", action="store_true", help="list every private name used of other packages"
     )
-    warmup = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
-    warmup.add_argument("--all", action="store_true", help="every op that declares samples")
-    warmup.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
+    ahead = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
+    ahead.add_argument("--all", action="store_true", help="every op that declares samples")
+    ahead.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
     add_parsers(commands)
     return top
-
-
-def _version() -> str:
-    from flowvm import __version__
-
-    return __version__

@@ -13,12 +13,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import flowvm as flow
+from flowvm.lazy import lazy
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from flowvm import nn
     from flowvm.eager.tensor import Tensor
     from flowvm.nn import Module
+    from flowvm.nn import functional as F
     from flowvm.optim import Optimizer
+    from flowvm.profiler import grammar
+    from flowvm.profiler.views import timeline
+    from flowvm.utils import data
+else:
+    nn = lazy("flowvm.nn")
+    F = lazy("flowvm.nn.functional")
+    grammar = lazy("flowvm.profiler.grammar")
+    timeline = lazy("flowvm.profiler.views.timeline")
+    data = lazy("flowvm.utils.data")
 
 __all__ = ["add_arguments", "main"]
 
@@ -62,8 +76,6 @@ def main(args: argparse.Namespace) -> int:
     """Train twice, report, and return the exit code."""
     from rich.console import Console
 
-    import flowvm as flow
-
     console = Console(highlight=False)
     data = flow.datasets.load_digits("train"), flow.datasets.load_digits("test")
     (_, labels), (_, test_labels) = data
@@ -87,8 +99,6 @@ def main(args: argparse.Namespace) -> int:
 
 def eager_training(args: argparse.Namespace) -> Training:
     """Every op is issued, every step."""
-    import flowvm as flow
-
     flow.manual_seed(args.seed)
     model = build_model()
     optimizer = flow.optim.Adam(model.parameters(), lr=args.lr)
@@ -97,8 +107,6 @@ def eager_training(args: argparse.Namespace) -> Training:
 
 def graph_training(args: argparse.Namespace) -> Training:
     """The same step, captured once: a call replays it as one instruction."""
-    import flowvm as flow
-    from flowvm.nn import functional as F
 
     flow.manual_seed(args.seed)
 
@@ -121,8 +129,6 @@ def run(
     console: "Console", make: Callable[[Any], Training], data: Any, args: argparse.Namespace
 ) -> tuple[Training, int]:
     """A training, made and gone through, and how many steps that were."""
-    import flowvm as flow
-
     flow.vm.sync()
     there = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
     training = make(args)
@@ -133,13 +139,10 @@ def run(
 
 def train(console: "Console", training: Training, data: Any, args: argparse.Namespace) -> int:
     """All epochs, each with a line; how many steps that were."""
-    import flowvm as flow
-    from flowvm.utils.data import DataLoader, TensorDataset
-
     flow.manual_seed(args.seed)  # of the order of the images
     (images, labels), test = data
-    dataset = TensorDataset(images, labels)
-    loader = DataLoader(dataset, batch_size=args.batch, shuffle=True, drop_last=True)
+    dataset = data.TensorDataset(images, labels)
+    loader = data.DataLoader(dataset, batch_size=args.batch, shuffle=True, drop_last=True)
     console.print(f"\n{training.name}:")
     with progress_bar(console, args.epochs * len(loader)) as advance:
         for epoch in range(1, args.epochs + 1):
@@ -193,8 +196,6 @@ def compare(console: "Console", eager: Training, graph: Training) -> None:
 
 def build_model() -> "Module":
     """Two 3x3 convolutions with batch norm, a pooling and a linear layer."""
-    from flowvm import nn
-
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.BatchNorm2d(16),
@@ -212,8 +213,6 @@ def train_step(
     model: "Module", optimizer: "Optimizer", images: "Tensor", labels: "Tensor"
 ) -> "Tensor":
     """One step of training.  Returns the loss without waiting for it."""
-    from flowvm.nn import functional as F
-
     loss = F.cross_entropy(model(images), labels)
     optimizer.zero_grad()
     loss.backward()
@@ -235,8 +234,6 @@ def train_epoch(training: Training, loader: Any, advance: Callable[[], None]) ->
 
 def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
     """The share of `images` whose largest output is at their label."""
-    import flowvm as flow
-
     model.eval()
     with flow.no_grad():
         right: float = (model(images).argmax(1) == labels).float().mean().item()
@@ -245,8 +242,6 @@ def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
 
 def warm_up(console: "Console", batch: int) -> None:
     """One step and one test of a network that is thrown away, so that all compiling is done."""
-    import flowvm as flow
-
     began = time.perf_counter()
     with console.status("first step: kernels come from the cache, or are compiled ..."):
         model = build_model()
@@ -326,10 +321,6 @@ def show_plan(console: "Console", training: Training) -> None:
 
 def show_one_step(console: "Console", training: Training, data: Any) -> None:
     """What the profiler has of one step: what bound it, when what ran, and what waited for what."""
-    import flowvm as flow
-    from flowvm.profiler.grammar import WIDE
-    from flowvm.profiler.views.timeline import timeline
-
     (images, labels), _ = data
     batch = images[:32], labels[:32]
     training.model.train()
@@ -337,7 +328,7 @@ def show_one_step(console: "Console", training: Training, data: Any) -> None:
     with flow.profiler.profile() as profile:
         training.step(*batch).item()
     console.print("\nOne step of the eager training: what bound it, when, and its instructions")
-    lanes = timeline(profile, width=min(console.width, WIDE))
+    lanes = timeline.timeline(profile, width=min(console.width, grammar.WIDE))
     for screen in (profile.summary(), lanes, profile.graph()):
         console.print(screen)
         console.print()

@@ -20,7 +20,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import flowvm as flow
+from flowvm.config import config
+from flowvm.errors import FlowError
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    from flowvm.cuda.driver import driver, runtime
+else:
+    driver = lazy("flowvm.cuda.driver.driver")
+    runtime = lazy("flowvm.cuda.driver.runtime")
 
 __all__ = ["Check", "environment", "main", "private_names", "self_test", "show_versions"]
 
@@ -108,8 +121,6 @@ def _numpy() -> Check:
     check = _package("numpy", required=True)
     if check.verdict != OK:
         return check
-    import numpy as np
-
     built: Any = np.show_config(mode="dicts")
     blas = built.get("Build Dependencies", {}).get("blas", {})
     return Check(
@@ -148,8 +159,6 @@ def _memory() -> str:
 def _cuda() -> Check:
     """The driver, asked through its library; no context is made."""
     packages = f"{_version('numba-cuda')}, {_version('cupy')}"
-    from flowvm.cuda.driver import driver, runtime
-    from flowvm.errors import FlowError
 
     try:
         version, count = driver.driver().version, runtime.count()
@@ -173,8 +182,6 @@ def _version(package: str) -> str:
 
 
 def _cache() -> Check:
-    from flowvm.config import config
-
     folder = config.cache_dir
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -201,8 +208,6 @@ def _terminal() -> Check:
 
 
 def _overrides() -> Check:
-    from flowvm.config import config
-
     set_ = [f"{name}={value}" for name, value in config.overrides().items()]
     return Check(INFO, "overrides", " ".join(set_) if set_ else "no FLOWVM_* variable is set")
 
@@ -273,39 +278,23 @@ def self_test() -> Iterator[Check]:
 
 
 def _elementwise() -> None:
-    import numpy as np
-
-    import flowvm as flow
-
     x = np.linspace(-4, 4, 10_000, dtype=np.float32)
     t = flow.from_numpy(x)
     _same((t.exp() + t * 2).relu(), np.maximum(np.exp(x) + x * 2, 0))
 
 
 def _reduction() -> None:
-    import numpy as np
-
-    import flowvm as flow
-
     x = np.arange(12_000, dtype=np.float64).reshape(30, 400)
     _same(flow.from_numpy(x).sum(1), x.sum(1))
 
 
 def _matmul() -> None:
-    import numpy as np
-
-    import flowvm as flow
-
     a = np.random.default_rng(0).standard_normal((130, 70)).astype(np.float32)
     t = flow.from_numpy(a)
     _same(t @ t.t(), a @ a.T, 1e-4)
 
 
 def _convolution() -> None:
-    import numpy as np
-
-    import flowvm as flow
-
     x = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
     kernel = flow.ones(1, 1, 3, 3)
     expected = np.lib.stride_tricks.sliding_window_view(x[0, 0], (3, 3)).sum((2, 3))
@@ -313,10 +302,6 @@ def _convolution() -> None:
 
 
 def _gradient() -> None:
-    import numpy as np
-
-    import flowvm as flow
-
     x = flow.arange(5, dtype=flow.float64).requires_grad_()
     (x * x * x).sum().backward()
     _same(x.grad, 3 * np.arange(5.0) ** 2)
@@ -324,8 +309,6 @@ def _gradient() -> None:
 
 def _error() -> None:
     """A kernel that fails must raise here and leave the VM usable."""
-    import flowvm as flow
-
     table, bad = flow.ones(4, 2), flow.tensor([7])
     try:
         table.index_select(0, bad).numpy()
@@ -336,8 +319,6 @@ def _error() -> None:
 
 
 def _sequential() -> None:
-    import flowvm as flow
-
     x = flow.arange(1000).float()
     threaded = (x * 3).cumsum(0)
     with flow.vm.sequential():
@@ -357,15 +338,11 @@ SELF_TESTS: dict[str, Callable[[], None]] = {
 
 
 def _same(tensor: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    import numpy as np
-
     np.testing.assert_allclose(tensor.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
 def _speed() -> str:
     """Time to issue `a + b` on 8x8, and to issue one and wait for it."""
-    import flowvm as flow
-
     a = flow.ones(8, 8)
     issues, waits = 2000, 200
     best_issue = min(_seconds(lambda: a + a, issues, flow.vm.sync) for _ in range(3))

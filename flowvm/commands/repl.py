@@ -3,11 +3,20 @@
 IPython where it is installed, else the standard prompt with history and completion.
 """
 
+import code
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import flowvm as flow
+from flowvm.config import config
+from flowvm.lazy import lazy
+
 __all__ = ["banner", "main", "namespace"]
+
+readline, rlcompleter = lazy("readline"), lazy("rlcompleter")  # not every Python has them
 
 
 def main() -> int:
@@ -21,17 +30,11 @@ def main() -> int:
 
 def namespace() -> dict[str, Any]:
     """What is imported for the user: flow, nn, np."""
-    import numpy as np
-
-    import flowvm as flow
-
     return {"flow": flow, "nn": flow.nn, "np": np}
 
 
 def banner() -> str:
     """Two lines: what runs here, and what to type first."""
-    import flowvm as flow
-
     python = ".".join(map(str, sys.version_info[:3]))
     engine = f"{flow.config.engine} engine, {flow.config.workers} cpu workers"
     return (
@@ -53,8 +56,6 @@ def _ipython(names: dict[str, Any]) -> bool:
 
 
 def _plain(names: dict[str, Any]) -> None:
-    import code
-
     history = _line_editing(names) if sys.stdin.isatty() else None
     console = {"__name__": "__console__", "__doc__": None} | names
     try:
@@ -67,13 +68,9 @@ def _plain(names: dict[str, Any]) -> None:
 def _line_editing(names: dict[str, Any]) -> Path | None:
     """Switch on completion and history; the history's file, or None where there is no readline."""
     try:
-        import readline
-        import rlcompleter
+        readline.set_completer(rlcompleter.Completer(names).complete)
     except ImportError:
         return None
-    from flowvm.config import config
-
-    readline.set_completer(rlcompleter.Completer(names).complete)
     libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
     history = config.cache_dir / "repl_history"
@@ -85,8 +82,6 @@ def _line_editing(names: dict[str, Any]) -> Path | None:
 
 
 def _save_history(history: Path) -> None:
-    import readline
-
     readline.set_history_length(2000)
     try:
         history.parent.mkdir(parents=True, exist_ok=True)

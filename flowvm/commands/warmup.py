@@ -8,18 +8,22 @@ the same moment both compile it, which costs time and nothing else.
 """
 
 import argparse
+import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import ProcessPoolExecutor
+import numpy as np
 
-    from flowvm.ops.declare.registry import OpSamples
+import flowvm as flow
+from flowvm.commands import demo, doctor
+from flowvm.compiler import jit
+from flowvm.config import config
+from flowvm.ops.declare.registry import SAMPLES, OpSamples
 
 __all__ = ["main"]
 
@@ -44,8 +48,6 @@ class Done(NamedTuple):
 
 def main(args: argparse.Namespace) -> int:
     """Compile, say what was done, and return the exit code."""
-    from flowvm.config import config
-
     began = time.perf_counter()
     work = every_piece() if args.all else usual_pieces()
     jobs = max(1, min(args.jobs or len(os.sched_getaffinity(0)), len(work)))
@@ -66,8 +68,6 @@ def main(args: argparse.Namespace) -> int:
 
 def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done]:
     """The pieces of work, in fresh processes, as they are done."""
-    from concurrent.futures import as_completed
-
     os.environ.setdefault("FLOWVM_WORKERS", "1")
     with processes(jobs) as pool:
         try:
@@ -78,18 +78,13 @@ def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done
             raise
 
 
-def processes(jobs: int) -> "ProcessPoolExecutor":
+def processes(jobs: int) -> ProcessPoolExecutor:
     """So many fresh processes, which end with this one, also where it is killed."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
 
 
 def _end_with_parent() -> None:
-    import multiprocessing
-
     parent = multiprocessing.parent_process()
     assert parent is not None, "this process is one of a pool"
 
@@ -101,7 +96,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def progress(pieces: int) -> Iterator["Callable[[str], None]"]:
+def progress(pieces: int) -> Iterator[Callable[[str], None]]:
     """A function that says that a piece is done: a bar on a terminal, else a line now and then."""
     from rich.console import Console
 
@@ -127,23 +122,16 @@ def progress(pieces: int) -> Iterator["Callable[[str], None]"]:
 
 def usual_pieces() -> list[str]:
     """The self-test of `flowvm doctor`, a step of the demo, and the common ops."""
-    from flowvm.commands import doctor
-
     return [*(f"test: {name}" for name in doctor.SELF_TESTS), "demo", *COMMON.split()]
 
 
 def every_piece() -> list[str]:
     """The usual pieces, and every op that declares samples."""
-    import flowvm  # noqa: F401 - declares all ops
-    from flowvm.ops.declare.registry import SAMPLES
-
     return list(dict.fromkeys([*usual_pieces(), *(known.name for known in SAMPLES)]))
 
 
 def warm(name: str, all_samples: bool) -> Done:
     """Run one piece of work in this process: what it compiled and loaded, and what went wrong."""
-    import flowvm  # noqa: F401 - declares all ops
-    from flowvm.compiler import jit
 
     before = jit.stats()
     error = ""
@@ -159,9 +147,6 @@ def run_piece(name: str, all_samples: bool) -> None:
     """What `usual_pieces` and `every_piece` name."""
     from rich.console import Console
 
-    from flowvm.commands import demo, doctor
-    from flowvm.ops.declare.registry import SAMPLES
-
     if name == "demo":
         demo.warm_up(Console(quiet=True), batch=32)
     elif name.startswith("test: "):
@@ -174,12 +159,8 @@ def run_piece(name: str, all_samples: bool) -> None:
             run_samples(known, all_samples)
 
 
-def run_samples(known: "OpSamples", all_samples: bool) -> None:
+def run_samples(known: OpSamples, all_samples: bool) -> None:
     """Call an op as its generated tests would, with every sample or with the first."""
-    import numpy as np
-
-    import flowvm as flow
-
     for sample in known.generate(np.random.default_rng(0)):
         arguments = [as_tensors(value, known.grad) for value in sample.args]
         named = {name: as_tensors(value, known.grad) for name, value in sample.kwargs.items()}
@@ -195,10 +176,6 @@ def run_samples(known: "OpSamples", all_samples: bool) -> None:
 
 def as_tensors(value: Any, grad: bool) -> Any:
     """`value` with tensors for its NumPy arrays, floating-point ones as float32."""
-    import numpy as np
-
-    import flowvm as flow
-
     if isinstance(value, (list, tuple)):
         return type(value)(as_tensors(item, grad) for item in value)
     if not isinstance(value, np.ndarray):

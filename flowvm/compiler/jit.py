@@ -29,7 +29,6 @@ import ctypes
 import functools
 import gc
 import hashlib
-import importlib
 import json
 import logging
 import os
@@ -47,6 +46,7 @@ from flowvm.compiler.progress import compiling
 from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
 from flowvm.errors import CompileError
+from flowvm.lazy import lazy
 from flowvm.private.numba import NUMBA
 
 __all__ = [
@@ -66,16 +66,8 @@ __all__ = [
 ]
 
 
-class _LLVM:
-    """`llvmlite.binding`, imported when the first kernel is made or loaded, not with flowvm."""
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module("llvmlite.binding"), name)
-        setattr(self, name, value)
-        return value
-
-
-llvm: Any = _LLVM()
+llvm = lazy("llvmlite.binding")  # when the first kernel is made or loaded, and not with flowvm
+metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
@@ -271,8 +263,6 @@ def _cannot_write(folder: Path, error: OSError) -> None:
 @functools.cache
 def _host_key() -> str:
     """Everything besides the program that the bytes of an object file depend on."""
-    from importlib import metadata  # and with it, e-mail's parser
-
     parts = [
         str(SCHEMA),
         ".".join(map(str, sys.version_info[:2])),

@@ -1,8 +1,8 @@
 """What compiled code is made of, as text that changes when any of it does: the key of its cache.
 
 `source_key(make)` follows `make` to all that it reaches, through globals, closures, defaults,
-attributes of modules and imports inside functions.  What is compiled and what generates the code
-are followed alike, so nobody lists files.
+attributes of modules, modules imported late (`flowvm.lazy`) and imports inside functions.  What is
+compiled and what generates the code are followed alike, so nobody lists files.
 
 - Of a function, the digest of the file it is written in counts, and which function it is.  Code
   that never had a file (a prompt, text that was executed) counts by itself.  A file that cannot be
@@ -14,8 +14,8 @@ are followed alike, so nobody lists files.
   UPPERCASE, with or without underscores in front.  Under any other name they are the process's
   state (caches, locks, settings), and a key must not see them.
 - Python's own library, NumPy, SciPy, Numba and llvmlite are not entered: their versions are part
-  of every key.  A flowvm module whose first level imports Numba or llvmlite, and which a function
-  imports, is not imported for its key: it counts by its file, and so does what it reaches.
+  of every key.  A flowvm module whose first level imports Numba or llvmlite, and which is imported
+  late, is not imported for its key: it counts by its file, and so does what it reaches.
 
 Invariants: nothing here imports Numba; a key is the same in every process and whatever was imported
 or compiled before.  Each file is read once a process.  What modules of flowvm hold is taken not to
@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import CompileError
+from flowvm.lazy import Lazy, name_of
 from flowvm.private.cpython import CPYTHON, imports_of
 
 __all__ = ["Fact", "reach", "source_key"]
@@ -238,15 +239,22 @@ def _of_names(
             named = known.get(name)
             if named is None:
                 named = known[name] = _named(where, name, held[name])
+            reached += named.reached
             if named.fact:
                 facts.append(named.fact)
-                reached += named.reached
             elif named.inner and not any(named.inner[1] is other for other in seen):
                 seen.append(named.inner[1])
                 todo.append(named.inner)
 
 
 def _named(where: str, name: str, value: Any) -> _Named:
+    if isinstance(value, Lazy):
+        inner = name_of(value)
+        if _is_foreign(inner):
+            return _Named("", [Lazy], None)
+        if _is_unimported(inner):
+            return _Named("", [Lazy, _Unimported(inner)], None)
+        return _Named("", [Lazy], (inner, vars(importlib.import_module(inner))))
     if isinstance(value, pytypes.ModuleType):
         inner = value.__name__
         return _NO_FACT if _is_foreign(inner) else _Named("", [], (inner, vars(value)))
@@ -388,6 +396,8 @@ def _told(value: Any, reached: list[Any]) -> str:
         return f"code {_code_digest(value)}"
     if isinstance(value, pytypes.ModuleType):
         return f"module {value.__name__}"
+    if isinstance(value, Lazy):
+        return f"module {name_of(value)}"
     return _told_of_code(value, reached)
 
 

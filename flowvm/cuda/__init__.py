@@ -11,6 +11,8 @@ Importing it loads no driver; the first function that must know something of a d
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flowvm.cuda.devices import (
     can_device_access_peer,
     current_device,
@@ -24,6 +26,7 @@ from flowvm.cuda.devices import (
     is_initialized,
     set_device,
 )
+from flowvm.cuda.driver.driver import FAKES, Driver
 from flowvm.cuda.events import (
     Event,
     Stream,
@@ -57,6 +60,13 @@ from flowvm.cuda.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    from flowvm.cuda.simulator import recorder, simulator
+else:
+    recorder = lazy("flowvm.cuda.simulator.recorder")
+    simulator = lazy("flowvm.cuda.simulator.simulator")
 
 __all__ = [
     "Event",
@@ -98,3 +108,14 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+
+
+def _simulator(options: str) -> Driver:
+    return simulator.Simulator.of(options).driver()
+
+
+def _recorder(options: str) -> Driver:
+    return recorder.Recorder.of(options).driver()
+
+
+FAKES.update(simulator=_simulator, recorder=_recorder)

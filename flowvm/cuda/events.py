@@ -32,10 +32,10 @@ from flowvm.cuda.driver.driver import INDEX, error_of
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
 from flowvm.device import Device
-from flowvm.eager import interpreter
+from flowvm.eager import modes
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
 from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.machine.device_words import DEV, SOURCE, STEP
 from flowvm.vm.machine.lang import address_of
@@ -80,7 +80,7 @@ class Stream:
 
     def query(self) -> bool:
         """Whether everything issued to it so far is done."""
-        return not lively_on(self.number, issued())
+        return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
         """Wait until everything issued to it so far is done; raise an error nobody has seen."""
@@ -121,7 +121,7 @@ class _Default(Stream):
 
 def _wait_for(numbers: list[int]) -> None:
     before = issued()
-    while any(lively_on(number, before) for number in numbers):
+    while any(lively_on(engine, number, before) for number in numbers):
         time.sleep(POLL)
     engine.failures.collect()
     engine.failures.raise_unseen()
@@ -138,7 +138,7 @@ def default_stream(device: Any = None) -> Stream:
 def current_stream(device: Any = None) -> Stream:
     """The stream that this thread's instructions for the device go to."""
     default = default_stream(device)
-    number = interpreter.current_device_stream(default.number)
+    number = modes.current_device_stream(default.number)
     return default if number == default.number else _live[number]
 
 
@@ -155,7 +155,7 @@ def stream(stream: Any) -> Iterator[None]:
         raise ArgumentTypeError(f"stream: expected a flow.cuda.Stream, got {kind}")
     index = index_of(stream.device)
     default = streams(index).compute
-    with on_device(index), interpreter.use_device_stream(default, stream.number):
+    with on_device(index), modes.use_device_stream(default, stream.number):
         yield
 
 
@@ -182,7 +182,7 @@ class _Mark:
         if self.recorded is None:
             return True
         stream, seq = self.recorded
-        return not lively_on(stream, seq + 1)
+        return not lively_on(engine, stream, seq + 1)
 
 
 _spare: dict[tuple[Runtime, bool], list[_Mark]] = {}  # with timing or without: of events gone
@@ -257,7 +257,7 @@ class Event:
 
     def _made_for(self, stream: Stream) -> _Mark:
         """Its mark, made by the first recording."""
-        if interpreter.current_recorder() is not None:
+        if modes.current_recorder() is not None:
             raise CaptureError("events cannot be recorded while a graph is captured")
         if self.device is None:
             self.device = stream.device

@@ -29,7 +29,7 @@ from flowvm.dtype import DType, bfloat16
 from flowvm.eager.reading import adopt_array, memory_now, wait_for
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
-from flowvm.vm.engine.interrupt import protected
+from flowvm.vm.callers.interrupt import protected
 
 __all__ = ["CUDA", "Capsules", "exported", "from_interface", "interface", "tensor_on"]
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from flowvm.dtype import DType, bfloat16, float16, float32
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "RULES",

@@ -16,13 +16,13 @@ import numpy as np
 from flowvm.device import Device, cpu
 from flowvm.dtype import DType
 from flowvm.dtype import from_numpy as dtype_from_numpy
-from flowvm.eager.interpreter import current_recorder
+from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
 from flowvm.meta import TensorMeta
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
-from flowvm.vm.engine.tracebacks import border
 
 __all__ = ["adopt_array", "memory_now", "memory_of", "values_of", "wait_for"]
 

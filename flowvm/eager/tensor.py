@@ -19,8 +19,8 @@ from flowvm.device import Device
 from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
 from flowvm.meta import Size, TensorMeta
-from flowvm.vm.engine.hot import hot
-from flowvm.vm.engine.interrupt import protected
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 parameter.py and module.py are the ground; every other file is a family of layers.
 """
 
-import flowvm.nn.calls  # noqa: F401 - it listens to the recorder's level
+import flowvm.nn.calls
+import flowvm.nn.graph.function  # noqa: F401 - it gives Graph its `trace`
 from flowvm.nn import functional, init, utils
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module

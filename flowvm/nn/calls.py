@@ -4,7 +4,7 @@
 function, which a *maker* makes of the one below it; without any it is the plain one again.
 
 From level 2 on the profiler is told: the plain one is one that notes which instructions were issued
-inside (`flowvm.vm.engine.scopes`).  A module goes by its path below the outermost module that was
+inside (`flowvm.vm.callers.scopes`).  A module goes by its path below the outermost module that was
 called: `Net.layers.0.attention`; a second `Net` that is alive is `Net(2)`.
 """
 
@@ -21,9 +21,9 @@ from typing import Any
 from flowvm.errors import FlowError
 from flowvm.nn.hooks import call_with_hooks
 from flowvm.nn.module import Module
+from flowvm.vm.callers.scopes import NEVER
+from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.scopes import NEVER
-from flowvm.vm.engine.tracebacks import cut
 from flowvm.vm.watch.peek import issued
 
 __all__ = ["Paths", "forget", "paths", "tell"]

@@ -14,20 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flowvm.autograd import Function
-from flowvm.eager.interpreter import note_change
+from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
 
-if TYPE_CHECKING:
-    from flowvm.nn.module import Module
-
-__all__ = ["Hooks", "RemovableHandle", "call_with_hooks"]
+__all__ = ["Called", "Hooks", "RemovableHandle", "call_with_hooks"]
 
 Hook = Callable[..., Any]
 Grads = tuple[Tensor | None, ...]
 _ids = count()
+
+
+class Called(Protocol):
+    """A module, as far as a call goes."""
+
+    forward: Callable[..., Any]
 
 
 class RemovableHandle:
@@ -65,7 +68,7 @@ class Hooks:
 
 
 def call_with_hooks(
-    module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: Called, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What Module.__call__ does once the module has a hook."""
     for hook, with_kwargs in list(hooks.forward_pre.values()):
@@ -81,7 +84,7 @@ def call_with_hooks(
 
 
 def _run_pre_hook(
-    module: Module, hook: Hook, with_kwargs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: Called, hook: Hook, with_kwargs: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not with_kwargs:
         changed = hook(module, args)
@@ -106,7 +109,7 @@ class _BackwardTap:
     grad there is nothing to wait for: the hooks run with grad_input all None, as in PyTorch.
     """
 
-    def __init__(self, module: Module, hooks: Hooks) -> None:
+    def __init__(self, module: Called, hooks: Hooks) -> None:
         self.module = module
         self.hooks = hooks
         self.grad_output: Grads = ()

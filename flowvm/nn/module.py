@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from flowvm.autograd import no_grad
 from flowvm.dtype import DType, bfloat16, float16, float32, float64
-from flowvm.eager.interpreter import note_change
+from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, FlowError
 from flowvm.nn import state
 from flowvm.nn.hooks import Hooks, RemovableHandle, call_with_hooks
 from flowvm.nn.parameter import Parameter, set_data
-from flowvm.vm.engine.tracebacks import cut
+from flowvm.vm.callers.tracebacks import cut
 
 if TYPE_CHECKING:
     from flowvm.device import Device

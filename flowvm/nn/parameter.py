@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import cast
 
 from flowvm import ops
-from flowvm.eager.interpreter import note_change
+from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
 

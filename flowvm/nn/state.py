@@ -8,7 +8,7 @@ leaves the module as it was. Values may be flowvm tensors, NumPy arrays, or anyt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,10 +18,31 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.nn.parameter import Parameter
 
-if TYPE_CHECKING:
-    from flowvm.nn.module import Module
+__all__ = ["Holder", "IncompatibleKeys", "collect", "load"]
 
-__all__ = ["IncompatibleKeys", "collect", "load"]
+
+class Holder(Protocol):
+    """A module, as far as it holds tensors and other modules."""
+
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _transient: set[str]
+
+    @property
+    def _modules(self) -> Mapping[str, Holder | None]:
+        """The modules in it."""
+
+    def _put(self, table: str, name: str, value: Any) -> None:
+        """Register a value."""
+
+    def state_dict(
+        self,
+        *,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Any]:
+        """Its tensors by path."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -40,7 +61,7 @@ class IncompatibleKeys(NamedTuple):
 
 
 def collect(
-    module: Module, destination: dict[str, Any], prefix: str, keep_vars: bool
+    module: Holder, destination: dict[str, Any], prefix: str, keep_vars: bool
 ) -> dict[str, Any]:
     """Write the tensors of `module`, then of its children, into `destination`."""
     for name, tensor in _own_state(module).items():
@@ -54,7 +75,7 @@ def collect(
 
 
 def load(
-    module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool
+    module: Holder, state_dict: Mapping[str, Any], strict: bool, assign: bool
 ) -> IncompatibleKeys:
     """Copy `state_dict` into `module`, all of it or, when it does not fit, nothing."""
     if not isinstance(state_dict, Mapping):
@@ -83,7 +104,7 @@ def load(
     return keys
 
 
-def _own_state(module: Module) -> dict[str, Tensor]:
+def _own_state(module: Holder) -> dict[str, Tensor]:
     own: dict[str, Tensor] = {k: p for k, p in module._parameters.items() if p is not None}
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._transient:
@@ -91,7 +112,7 @@ def _own_state(module: Module) -> dict[str, Tensor]:
     return own
 
 
-def _targets(module: Module, prefix: str) -> dict[str, tuple[Module, str]]:
+def _targets(module: Holder, prefix: str) -> dict[str, tuple[Holder, str]]:
     """Path -> where that tensor lives; a module reached by two paths is listed under both."""
     found = {prefix + name: (module, name) for name in _own_state(module)}
     for name, child in module._modules.items():
@@ -130,7 +151,7 @@ def _source(key: str, value: Any, target: Tensor) -> tuple[Tensor, str]:
     return value, ""
 
 
-def _store(owner: Module, name: str, source: Tensor, assign: bool) -> None:
+def _store(owner: Holder, name: str, source: Tensor, assign: bool) -> None:
     target: Tensor = getattr(owner, name)
     if not assign:
         target.copy_(source)

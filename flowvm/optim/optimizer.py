@@ -17,11 +17,11 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from flowvm.autograd import enable_grad
-from flowvm.eager.interpreter import current_recorder, set_grad_enabled
+from flowvm.eager.modes import current_recorder, set_grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.nn.module import clear_grads
-from flowvm.vm.engine.tracebacks import border
+from flowvm.vm.callers.tracebacks import border
 
 __all__ = ["Optimizer"]
 

@@ -2,23 +2,33 @@
 
 How it works is in `docs/architecture/vm.md`; the words of its state in `flowvm.vm.machine.words`,
 the scheduler's logic in `flowvm.vm.machine.machine`.
+
+Its rooms, each importing only from those in front: `machine`, `workers`, `callers`, `watch`,
+`engine`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ScheduleError
+from flowvm.lazy import lazy as _lazy
+from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine as _engine
 from flowvm.vm.engine.failures import Errors, Failure
-from flowvm.vm.engine.tracebacks import border
 from flowvm.vm.machine.words import CTL
-from flowvm.vm.watch.trace import Trace, record, trace
+from flowvm.vm.watch.trace import Trace
+from flowvm.vm.watch.trace import record as _record
 from flowvm.vm.watch.verify import Verified, verify
 
 if TYPE_CHECKING:
-    from flowvm.vm.watch.lively import Lively
+    from flowvm.vm.watch import dumping as _dumping
+    from flowvm.vm.watch import lively as _lively
+else:
+    _dumping = _lazy("flowvm.vm.watch.dumping")
+    _lively = _lazy("flowvm.vm.watch.lively")
 
 __all__ = [
     "Errors",
@@ -100,16 +110,27 @@ class _Dump(str):
 
 def dump() -> str:
     """What is lively right now, and what each instruction waits for, as text."""
-    from flowvm.vm.watch.dumping import dump_text
-
-    return _Dump(dump_text(_engine))
+    return _Dump(_dumping.dump_text(_engine))
 
 
-def pending() -> list[Lively]:
+def pending() -> list[_lively.Lively]:
     """What was issued and is not done, oldest first, as values; nothing is waited for."""
-    from flowvm.vm.watch.lively import pending as look
+    return _lively.pending(_engine)
 
-    return look(_engine)
+
+def record() -> AbstractContextManager[Trace]:
+    """Record every instruction issued inside; the trace is complete when the block is left.
+
+    The flight recorder remembers the last 65,536 instructions; earlier ones are `dropped`.
+    """
+    return _record(_engine)
+
+
+def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`."""
+    with record() as found:
+        found.result = function(*args, **kwargs)
+    return found
 
 
 def sequential() -> AbstractContextManager[None]:

@@ -15,23 +15,34 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flowvm.dtype import uint8
-from flowvm.eager.interpreter import recording_to
 from flowvm.eager.live import Decisions, Live
+from flowvm.eager.modes import recording_to
 from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan, compile_plan
 from flowvm.meta import TensorMeta
 
-if TYPE_CHECKING:
-    from flowvm.graph.capture.capture import Capture
+__all__ = ["Breaks", "Captured"]
 
-__all__ = ["Breaks"]
+
+class Captured(Protocol):
+    """A capture (`flowvm.graph.capture.capture`), as far as its segments are ended."""
+
+    graph: LogicalGraph
+    guards: Decisions
+    draws: list[Any]
+    whole: dict[Buffer, TensorMeta]
+    sources: dict[Buffer, Source]
+
+    def reachable(self) -> set[Buffer]:
+        """The buffers that Python can still reach."""
 
 
 class Breaks:
@@ -57,7 +68,7 @@ class Breaks:
         self._echoes: list[tuple[list[Any], list[Any]]] = []
         self._undo: list[Callable[[], Any]] = []
 
-    def end(self, capture: Capture, asked: Operand | None, why: str) -> tuple[Segment, Outcome]:
+    def end(self, capture: Captured, asked: Operand | None, why: str) -> tuple[Segment, Outcome]:
         """End a segment: run what was captured since the last one, unless it ran.
 
         `asked` is a number that is to be known.
@@ -80,7 +91,7 @@ class Breaks:
         self.passed += 1
         return segment, outcome
 
-    def finish(self, capture: Capture) -> tuple[Segment, Plan]:
+    def finish(self, capture: Captured) -> tuple[Segment, Plan]:
         """The last segment, compiled; its outputs are the user's.  What runs it is to be added.
 
         `guards`, `draws` and what was seen are those since the segment before, for the capture too.
@@ -109,7 +120,7 @@ class Breaks:
 
     # --- one segment --------------------------------------------------------------------------
 
-    def _note(self, segment: Segment, capture: Capture) -> None:
+    def _note(self, segment: Segment, capture: Captured) -> None:
         segment.guards = self._new("guards", capture.guards)
         segment.draws = self._new("draws", capture.draws)
         segment.echoes = list(self._echoes)
@@ -120,7 +131,7 @@ class Breaks:
         before, self._taken[what] = self._taken[what], len(of)
         return list(of[before:])
 
-    def _close(self, capture: Capture, asked: Operand | None, why: str) -> Segment:
+    def _close(self, capture: Captured, asked: Operand | None, why: str) -> Segment:
         graph = capture.graph
         border = [node for node in graph.nodes if node.operator.unsized]
         nodes = [node for node in graph.nodes if not node.operator.unsized]
@@ -175,7 +186,7 @@ def _accesses(nodes: Sequence[OpNode]) -> list[tuple[str, Operand]]:
 
 
 def _used_inputs(
-    capture: Capture, border: Sequence[OpNode] = (), asked: Operand | None = None
+    capture: Captured, border: Sequence[OpNode] = (), asked: Operand | None = None
 ) -> list[Source]:
     """Leave inputs that nobody reads out of the capture's graph; where the others come from."""
     graph = capture.graph

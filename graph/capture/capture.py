@@ -26,19 +26,17 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import jit
 from flowvm.device import Device, cpu
-from flowvm.eager.interpreter import (
-    Node,
-    Operator,
-    OutputEdge,
-    current_recorder,
-    device_of,
-    find_user,
-    recording_to,
-)
+from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live
+from flowvm.eager.modes import current_recorder, find_user, recording_to
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError, Status
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.capture.breaks import Breaks
+from flowvm.graph.capture.segments import Outcome, Segment, Source
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.private.cpython import HELD, getrefcount
 from flowvm.streams import current_stream
@@ -46,8 +44,11 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import KIND, OPERAND
 
 if TYPE_CHECKING:
-    from flowvm.graph.capture.breaks import Breaks
-    from flowvm.graph.capture.segments import Outcome, Segment, Source
+    from flowvm.cuda import events
+    from flowvm.cuda.driver import streams
+else:
+    events = lazy("flowvm.cuda.events")
+    streams = lazy("flowvm.cuda.driver.streams")
 
 __all__ = ["Capture", "capturing"]
 
@@ -497,11 +498,8 @@ def _stream_for(device: Device) -> tuple[Any, int]:
     if device is cpu:
         stream = current_stream()
         return stream, stream.number
-    from flowvm.cuda.driver.streams import streams
-    from flowvm.cuda.events import current_stream as used_stream
-
-    used: Any = used_stream(device)
-    return used, 0 if used.number == streams(device.index or 0).compute else used.number
+    used: Any = events.current_stream(device)
+    return used, 0 if used.number == streams.streams(device.index or 0).compute else used.number
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.eager.live import Guard
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = ["Conditions"]
 

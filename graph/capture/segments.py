@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowvm.eager.autocasting import switch_autocast
-from flowvm.eager.interpreter import set_grad_enabled
 from flowvm.eager.live import Guard, now
+from flowvm.eager.modes import set_grad_enabled
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.graph.capture.conditions import Conditions
-from flowvm.graph.logical.logical import BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan
 from flowvm.vm.machine.words import OPERAND
 

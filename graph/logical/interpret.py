@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.autocasting import switch_autocast
-from flowvm.eager.interpreter import call_into, set_grad_enabled
+from flowvm.eager.interpreter import call_into
 from flowvm.eager.live import now
+from flowvm.eager.modes import set_grad_enabled
 from flowvm.eager.tensor import Storage, Tensor, new_tensor
 from flowvm.errors import CaptureError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["interpret", "run_nodes"]

@@ -25,7 +25,7 @@ from flowvm.eager.interpreter import Operator, operators
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
-from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.callers.lines import is_internal
 
 __all__ = ["code_mark", "operator_mark", "plain", "read_operator", "read_plain", "saved_operator"]
 

@@ -7,11 +7,9 @@ node  result                 op            operands                 scalars   wh
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-if TYPE_CHECKING:
-    from flowvm.graph.logical.logical import Buffer, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 
 __all__ = ["graph_text", "node_cells", "size_text"]
 
@@ -74,21 +72,26 @@ def node_cells(node: OpNode) -> tuple[str, ...]:
     )
 
 
-def graph_text(graph: LogicalGraph) -> str:
-    """The graph as a table: inputs, variables, nodes, outputs, and what shares memory."""
-    from flowvm.graph.memory.inplace import shared
-
+def graph_text(
+    name: str,
+    nodes: Sequence[OpNode],
+    inputs: Sequence[Operand],
+    variables: Sequence[Buffer],
+    outputs: Sequence[Operand],
+    same: Mapping[Buffer, Buffer],
+) -> str:
+    """A graph as a table: inputs, variables, nodes, outputs, and what shares memory."""
     rows: list[tuple[str, ...]] = [("node", "result", "op", "operands", "attributes", "where")]
-    rows += [node_cells(node) for node in graph.nodes]
+    rows += [node_cells(node) for node in nodes]
     widths = [min(60, max(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
-    lines = [f"LogicalGraph {graph.name}: {len(graph.nodes)} nodes"]
-    lines += [f"  in   {operand_text(o)} {o.meta!r}" for o in graph.inputs]
-    lines += [f"  var  {buffer_text(b)}" for b in graph.variables()]
+    lines = [f"LogicalGraph {name}: {len(nodes)} nodes"]
+    lines += [f"  in   {operand_text(o)} {o.meta!r}" for o in inputs]
+    lines += [f"  var  {buffer_text(b)}" for b in variables]
     lines += [
         "  "
         + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    lines += [f"  out  {operand_text(o)} {o.meta!r}" for o in graph.outputs]
-    lines += [f"  same {old!r} and then {new!r}" for new, old in shared(graph).items()]
+    lines += [f"  out  {operand_text(o)} {o.meta!r}" for o in outputs]
+    lines += [f"  same {old!r} and then {new!r}" for new, old in same.items()]
     return "\n".join(lines)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 
-__all__ = ["Accesses", "is_pure", "rebuilt", "together", "writers_of"]
+__all__ = ["Accesses", "rebuilt", "together", "writers_of"]
 
 
 def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
@@ -17,11 +18,6 @@ def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
         for buffer in {operand.buffer for operand in node.written()}:
             found[buffer] = found.get(buffer, 0) + 1
     return found
-
-
-def is_pure(node: OpNode) -> bool:
-    """Whether a node only makes new values: it changes nothing that was there before."""
-    return not node.into and not node.operator.writes and not node.operator.unsized
 
 
 class Accesses:

@@ -17,7 +17,8 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import FUNCTIONS, Decisions, Leaf, Live
 from flowvm.errors import ArgumentError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.plain import plain, read_operator, read_plain, saved_operator
 
 __all__ = ["Numbers", "ReadNumbers", "read_graph", "saved_graph"]

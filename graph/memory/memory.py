@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import CaptureError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind
 from flowvm.graph.logical.printing import size_text
 from flowvm.vm.workers.allocator import class_of, size_of
 

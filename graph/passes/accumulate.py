@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.logical.rewriting import Accesses, is_pure, rebuilt, together
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
+from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.ops.declare.recording import _fill
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.places.cpu.index_kernels import ADD

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.graph.passes.epilogues import REAL
 from flowvm.graph.passes.fusion import is_elementwise

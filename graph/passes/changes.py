@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowvm.graph.logical.logical import Buffer, LogicalGraph, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, OpNode
 from flowvm.graph.passes.passes import optimize
 
 __all__ = ["Changes", "PassChange", "changes", "matched"]

@@ -25,8 +25,9 @@ from dataclasses import replace
 from typing import Any
 
 from flowvm.errors import ArgumentError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.logical.rewriting import is_pure, rebuilt
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
+from flowvm.graph.logical.rewriting import rebuilt
 from flowvm.graph.passes.order import order_for_memory, peak_of
 
 __all__ = ["check_marks", "checkpoint_regions", "recompute"]

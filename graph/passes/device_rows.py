@@ -16,15 +16,26 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.errors import DeviceError
 from flowvm.graph.passes.epilogues import REAL
 from flowvm.graph.passes.fusion_program import is_program, operator_by
 from flowvm.graph.passes.row_layout import Part, Ref, RowProgram, merged_dims
+from flowvm.launch import View
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, broadcast_stride
+
+if TYPE_CHECKING:
+    from flowvm.cuda import launch as cuda
+    from flowvm.ops.declare.cuda import lowering
+    from flowvm.ops.rows.cuda import held
+else:
+    cuda = lazy("flowvm.cuda.launch")
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    held = lazy("flowvm.ops.rows.cuda.held")
 
 __all__ = ["held_launch", "held_operator", "holds"]
 
@@ -39,11 +50,9 @@ def holds(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> Any:
     """The launch of such a call, else None."""
-    from flowvm.ops.declare.cuda.lowering import launch_of
-
     if operator.scalars or metas[0].dtype.name not in REAL:
         return None
-    launch = launch_of(operator, metas, attrs)
+    launch = lowering.launch_of(operator, metas, attrs)
     if len(launch.steps) != 1:
         return None
     maker, _ = getattr(getattr(launch.steps[0], "kernel", None), "recipe", ("", ()))
@@ -198,17 +207,12 @@ class _Kernel:
         return f"{name}({', '.join(given)})"
 
     def _scalar(self, place: int) -> Any:
-        from flowvm.cuda.launch import Scalar
-
-        return Scalar(place, "f")
+        return cuda.Scalar(place, "f")
 
     def _array(self, ref: Ref) -> Any:
         """An operand as one dimension of all that it spans."""
-        from flowvm.cuda.launch import Operand
-        from flowvm.launch import View
-
         place, meta = ref
-        return Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))
+        return cuda.Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))
 
     def _index(self, meta: TensorMeta, shape: Sequence[int]) -> str | None:
         """Where an input has the element that is at INDEX in the rows; `m` is the row."""
@@ -237,9 +241,6 @@ class _Kernel:
 
     def launch(self, outputs: int) -> Any:
         """The launch, whose first `outputs` operands are outputs."""
-        from flowvm.cuda.launch import CudaLaunch
-        from flowvm.ops.rows.cuda.held import held_kernel
-
         stored = {name: self._array((to, meta)) for name, to, meta in self.made}
         kept = {n: a for n, a in self.arrays.items() if a.k >= 0}
         outs = {n: a for n, a in kept.items() if n in self.plan.outputs} | stored
@@ -260,10 +261,10 @@ class _Kernel:
         metas = dict(self.row.outs) | {to: meta for _, to, meta in self.made}
         step = replace(
             self.step,
-            kernel=held_kernel(changed, self.dtype, self.lanes, self.each),
+            kernel=held.held_kernel(changed, self.dtype, self.lanes, self.each),
             params=(*outs.values(), *ins.values(), *self.numbers.values(), *self.step.params[-2:]),
         )
-        return CudaLaunch(tuple(metas[k] for k in range(outputs)), (step,))
+        return cuda.CudaLaunch(tuple(metas[k] for k in range(outputs)), (step,))
 
     def _through(self, lines: Lines) -> Lines:
         """Lines that call the program where they read the row."""

@@ -27,7 +27,8 @@ import numpy as np
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import Live
 from flowvm.errors import ShapeError
-from flowvm.graph.logical.logical import LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import program_text, real_of, title
 from flowvm.graph.passes.grouping import Groups

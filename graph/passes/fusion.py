@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from flowvm.eager.live import Live
-from flowvm.graph.logical.logical import LogicalGraph, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.fusion_program import program_of, real_of
 from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
 

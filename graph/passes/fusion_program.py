@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from flowvm.dtype import ALL_DTYPES
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.live import Live
-from flowvm.graph.logical.logical import Operand, OpNode
+from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 

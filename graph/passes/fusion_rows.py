@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator
-from flowvm.graph.logical.logical import LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.device_rows import held_launch, held_operator, holds
 from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import is_program, operator_by, program_of, title

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowvm.graph.logical.logical import BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.logical.rewriting import Accesses, is_pure, rebuilt, together, writers_of
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import BufferKind, Operand, OpNode, is_pure
+from flowvm.graph.logical.rewriting import Accesses, rebuilt, together, writers_of
 
 __all__ = ["MOST_NODES", "MOST_OPERANDS", "Group", "Groups"]
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator
-from flowvm.graph.logical.logical import LogicalGraph, Operand, OpNode
-from flowvm.graph.logical.rewriting import Accesses, is_pure, rebuilt, together
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
+from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece
 from flowvm.ops.declare.core import _cast, _cast_away

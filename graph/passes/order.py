@@ -27,8 +27,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, OpNode
-from flowvm.graph.logical.rewriting import is_pure, rebuilt
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode, is_pure
+from flowvm.graph.logical.rewriting import rebuilt
 from flowvm.graph.memory.memory import ALIGNMENT
 from flowvm.graph.passes.updates import MOST_BYTES
 

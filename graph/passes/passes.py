@@ -19,9 +19,10 @@ from flowvm.config import config
 from flowvm.device import cpu
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.graph.logical.printing import graph_text
-from flowvm.graph.logical.rewriting import is_pure, rebuilt, writers_of
+from flowvm.graph.logical.interpret import run_nodes
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
+from flowvm.graph.logical.rewriting import rebuilt, writers_of
 from flowvm.graph.memory.inplace import reuse_memory
 from flowvm.graph.memory.memory import eager_peak
 from flowvm.graph.passes.accumulate import accumulate_in_place, values_of_sums
@@ -79,7 +80,7 @@ def optimize(
         if watched in (name, "all"):
             print(
                 f"--- {name}: {len(graph.nodes)} nodes before, {len(after.nodes)} after\n"
-                f"{graph_text(graph)}\n--- after {name}\n{graph_text(after)}",
+                f"{graph!r}\n--- after {name}\n{after!r}",
                 file=sys.stderr,
             )
         graph = after
@@ -190,8 +191,6 @@ def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
 
 def fold_constants(graph: LogicalGraph) -> LogicalGraph:
     """Compute now what depends on nothing: the results become variables of the graph."""
-    from flowvm.graph.logical.interpret import run_nodes
-
     writers = writers_of(graph)
     shown = {operand.buffer for operand in graph.outputs}
     constant: set[Buffer] = set()

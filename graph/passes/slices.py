@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from flowvm.graph.logical.logical import Buffer, LogicalGraph, Operand, OpNode
-from flowvm.graph.logical.rewriting import Accesses, is_pure, rebuilt, together
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
+from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.graph.passes.joins import assembly_operator, is_zero, join_copies
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Piece

@@ -15,13 +15,19 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
+from flowvm.graph.passes.merged import Merged
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, stack_memory
 from flowvm.vm.machine.lang import call_kernel, load_word, store_word
 from flowvm.vm.machine.words import ARG
 
 if TYPE_CHECKING:
-    from flowvm.graph.passes.updates import Merged
+    from flowvm.ops.declare.cuda import lowering
+    from flowvm.ops.updates.cuda import merging
+else:
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    merging = lazy("flowvm.ops.updates.cuda.merging")
 
 __all__ = ["launch_each", "lower_each"]
 
@@ -66,15 +72,12 @@ def lower_each(
 
 def launch_each(made: Merged, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
     """The members' launches on CUDA in one."""
-    from flowvm.ops.declare.cuda.lowering import launch_of
-    from flowvm.ops.updates.cuda.merging import merged
-
     all_attrs, numbers_of = attrs
     members = [
-        launch_of(made.base, tuple(own), own_attrs)
+        lowering.launch_of(made.base, tuple(own), own_attrs)
         for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
     ]
-    return merged(members, [made.operands_of(k) for k in range(made.count)], numbers_of)
+    return merging.merged(members, [made.operands_of(k) for k in range(made.count)], numbers_of)
 
 
 Piece = tuple[int, int, int]  # a member, and from where to where in its units

@@ -16,20 +16,30 @@ Invariants:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.device import Device, cpu
-from flowvm.eager.interpreter import Invocation, Operator, call_into, device_of
+from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.eager.live import Live
-from flowvm.graph.logical.logical import Buffer, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
 from flowvm.graph.logical.plain import operator_mark, plain, read_operator
-from flowvm.graph.logical.rewriting import is_pure, rebuilt
+from flowvm.graph.logical.rewriting import rebuilt
+from flowvm.graph.passes.merged import Merged
 from flowvm.graph.passes.update_kernels import launch_each, lower_each
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 
-__all__ = ["Merged", "merge_updates", "merged_again", "merged_operator"]
+if TYPE_CHECKING:
+    from flowvm.ops.declare.cuda import lowering
+    from flowvm.ops.updates.cuda import merging
+else:
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    merging = lazy("flowvm.ops.updates.cuda.merging")
+
+__all__ = ["merge_updates", "merged_again", "merged_operator"]
 
 MOST_BYTES = 1 << 20  # of an operand: a larger one keeps workers busy alone, and its gradient
 MOST_WORDS = 1 << 10  # would have to wait for the others; operands and scalars of a node
@@ -74,10 +84,7 @@ def _merges_on_cpu(node: OpNode) -> bool:
 
 def _merges_on_device(node: OpNode) -> bool:
     """Of any size: there, a launch is what costs."""
-    from flowvm.ops.declare.cuda.lowering import launch_of
-    from flowvm.ops.updates.cuda.merging import merges
-
-    return merges(launch_of(node.operator, _metas(node), node.attrs))
+    return merging.merges(lowering.launch_of(node.operator, _metas(node), node.attrs))
 
 
 def _metas(node: OpNode) -> tuple[TensorMeta, ...]:
@@ -181,48 +188,6 @@ def _scalar_kinds(node: OpNode) -> str:
     if _device_of(node) is not cpu:  # where those that depend on the call do not merge
         return node.operator.scalar_kinds
     return _lowered(node).scalar_pack[::-1] or node.operator.scalar_kinds
-
-
-class Merged(Operator):
-    """`base`, issued for several tensors at once; made by `merged_operator`."""
-
-    base: Operator
-    count: int
-    ahead: int  # outputs of `base` that are given, in front of each member's inputs
-
-    def __post_init__(self) -> None:
-        self.lowered: dict[Any, Invocation] = {}
-        self.call = self._call_each
-
-    def per_member(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-        """`values`, one for each operand, member by member."""
-        each = self.ahead + len(self.base.inputs)
-        return (values[k * each : (k + 1) * each] for k in range(self.count))
-
-    def operands_of(self, k: int) -> list[int]:
-        """Where member k's operands are among those of the whole, as `base` has them."""
-        each, outs = self.ahead + len(self.base.inputs), len(self.outputs) // self.count
-        first = len(self.outputs) + k * each
-        return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]
-
-    def _call_each(self, *args: Any) -> tuple[Any, ...]:
-        """Issue the members one by one: what a merged node means."""
-        tensors, (all_attrs, numbers_of, *scalars) = (
-            args[: len(self.inputs)],
-            args[len(self.inputs) :],
-        )
-        made: list[Any] = []
-        for own, attrs, places in zip(self.per_member(tensors), all_attrs, numbers_of, strict=True):
-            numbers = tuple(scalars[i] for i in places)
-            outs, ins = own[: self.ahead], own[self.ahead :]
-            if not outs:
-                result = self.base.call(*ins, *attrs, *numbers)
-                made += result if isinstance(result, tuple) else [result]
-                continue
-            call_into(self.base, tuple(outs), tuple(ins), attrs, numbers)
-            for out in outs:
-                out.bump()
-        return tuple(made)
 
 
 @functools.cache

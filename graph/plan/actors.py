@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode
 
 __all__ = ["ActorDesc", "actors_of", "by_actor"]
 

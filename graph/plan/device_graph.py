@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.dtype import int64, uint8
-from flowvm.graph.logical.logical import Buffer, BufferKind, OpNode
+from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode
+from flowvm.graph.plan.parts import PlanParts, RegstDesc
 from flowvm.launch import View
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import empty_of
 from flowvm.vm.engine.engine import engine
@@ -23,7 +25,15 @@ from flowvm.vm.watch.peek import issued
 from flowvm.vm.workers.device_graph import NEVER_ALIKE, TOO_LARGE
 
 if TYPE_CHECKING:
-    from flowvm.graph.plan.plan import Plan, RegstDesc
+    from flowvm.cuda import launch
+    from flowvm.cuda.driver import runtime, streams
+    from flowvm.ops.declare.cuda import lowering, placing
+else:
+    launch = lazy("flowvm.cuda.launch")
+    runtime = lazy("flowvm.cuda.driver.runtime")
+    streams = lazy("flowvm.cuda.driver.streams")
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    placing = lazy("flowvm.ops.declare.cuda.placing")
 
 __all__ = ["ChunkEnd", "DeviceGraph"]
 
@@ -47,7 +57,7 @@ class ChunkEnd:
     then the numbers that a launch brings.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanParts) -> None:
         self.begin = plan.memory.nbytes
         self.lines_at = _rounded(self.begin)
         self.reporters = [task.number for task in plan.tasks if task.reports]
@@ -64,9 +74,7 @@ class ChunkEnd:
 
     def nbytes(self, numbers: int) -> int:
         """Bytes that the chunk is longer by."""
-        from flowvm.ops.declare.cuda.placing import put_capacity
-
-        return self.number_at(put_capacity(numbers)) - self.begin
+        return self.number_at(placing.put_capacity(numbers)) - self.begin
 
 
 class DeviceGraph:
@@ -75,7 +83,7 @@ class DeviceGraph:
     """
 
     def __init__(
-        self, plan: Plan, operands: Sequence[RegstDesc], end: ChunkEnd, numbers: int
+        self, plan: PlanParts, operands: Sequence[RegstDesc], end: ChunkEnd, numbers: int
     ) -> None:
         made, inputs = len(plan.made), len(plan.graph.inputs)
         sizes = [r.buffer.nbytes for r in operands[: made + inputs]]
@@ -135,25 +143,23 @@ class DeviceGraph:
 
     def _numbers(self, words: list[int], end: ChunkEnd, numbers: int) -> None:
         """What goes before the tasks and behind them."""
-        from flowvm.cuda.launch import Operand, Scalar
-        from flowvm.ops.declare.cuda.lowering import layout_of
-        from flowvm.ops.declare.cuda.placing import collect_step, put_steps
-
         lines = len(end.reporters)
         words[GRAPH.LINES], words[GRAPH.LINES_AT], words[GRAPH.NUMBERS_AT] = (
             lines, end.lines_at, end.numbers_at,
         )  # fmt: skip
-        given = [Scalar(k, "i") for k in range(numbers)]  # the bits of a number, whatever it is
+        given = [
+            launch.Scalar(k, "i") for k in range(numbers)
+        ]  # the bits of a number, whatever it is
         for place, steps in (
-            (GRAPH.PUT, put_steps(Operand(0, View(int64, (0,))), given)),
-            (GRAPH.COLLECT, (collect_step(0, lines),) if lines else ()),
+            (GRAPH.PUT, placing.put_steps(launch.Operand(0, View(int64, (0,))), given)),
+            (GRAPH.COLLECT, (placing.collect_step(0, lines),) if lines else ()),
         ):
             if steps:
-                layout = layout_of(steps, 1, self.device, "a graph's launch")
+                layout = lowering.layout_of(steps, 1, self.device, "a graph's launch")
                 self.kept.append(layout)
                 words[place] = int(layout.ctypes.data)
 
-    def _reporters(self, words: list[int], plan: Plan, end: ChunkEnd) -> None:
+    def _reporters(self, words: list[int], plan: PlanParts, end: ChunkEnd) -> None:
         """Of each line: its task, and the operands of a launch that depend on what that makes."""
         words[GRAPH.REPORTERS_AT] = len(words)
         found = [_dependents(plan, task) for task in end.reporters]
@@ -163,20 +169,18 @@ class DeviceGraph:
             at += len(operands)
         words += [operand for operands in found for operand in operands]
 
-    def _branches(self, words: list[int], plan: Plan) -> list[tuple[int, int]]:
+    def _branches(self, words: list[int], plan: PlanParts) -> list[tuple[int, int]]:
         """The branches, on the twin of the Plan's stream and the device's lanes: where the address
         of which task is to be written.
         """
-        from flowvm.cuda.driver.streams import block_of, lane_events, lanes
-
         index, of = self.device.index or 0, plan.branches
         numbers = dict.fromkeys(branch.stream for branch in of)  # the first one's is the twin
-        twin = int(block_of(plan.stream)[DEV.TWIN])
-        others = lanes(index, len(numbers) - 1)
+        twin = int(streams.block_of(plan.stream)[DEV.TWIN])
+        others = streams.lanes(index, len(numbers) - 1)
         blocks = dict(zip(numbers, [twin, *others], strict=True))
         waits = [[k for k in b.inputs if of[k].stream != b.stream] for b in of]
         waited = sorted({k for each in waits for k in each})
-        events = dict(zip(waited, lane_events(index, len(waited)), strict=True))
+        events = dict(zip(waited, streams.lane_events(index, len(waited)), strict=True))
         words[GRAPH.LANES_AT], words[GRAPH.LANES] = len(words), len(others)
         words += others
         words[GRAPH.BRANCHES_AT], words[GRAPH.BRANCHES] = len(words), len(of)
@@ -195,7 +199,7 @@ class DeviceGraph:
         return starts
 
 
-def _dependents(plan: Plan, task: int) -> list[int]:
+def _dependents(plan: PlanParts, task: int) -> list[int]:
     """The operands of a launch, but for its outputs, that hold what a task made or what was
     computed of it, when the launch is over.
     """
@@ -219,9 +223,7 @@ def _rounded(size: int) -> int:
 
 
 def _driver(index: int) -> Any:
-    from flowvm.cuda.driver.runtime import runtime
-
-    return runtime(index)
+    return runtime.runtime(index)
 
 
 # of Plans that are gone: (number that later instructions have, words, memory, device); launches of

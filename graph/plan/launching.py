@@ -20,18 +20,18 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowvm.eager.interpreter import LARGE, current_recorder, generated, placed, publishing
+from flowvm.eager.calls import generated, publishing
+from flowvm.eager.interpreter import LARGE
+from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.graph.logical.logical import Buffer, BufferKind, Operand
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
+from flowvm.graph.plan.parts import PlanParts
+from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.interrupt import protected
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND
-
-if TYPE_CHECKING:
-    from flowvm.graph.plan.plan import Plan
 
 __all__ = ["Launching"]
 
@@ -45,7 +45,7 @@ class Launching:
     `lines` are the same for who writes a larger function, with `own` for what they name.
     """
 
-    def __init__(self, plan: Plan, info: Any) -> None:
+    def __init__(self, plan: PlanParts, info: Any) -> None:
         graph, made, kinds = plan.graph, plan.made, plan.live_kinds
         operands = [r.buffer for r in plan.registers.values() if r.operand >= 0]
         if len(operands) > OPERAND.MAX:
@@ -158,7 +158,7 @@ def _forget_released() -> None:
 class _Entry:
     """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 while there is none."""
 
-    def __init__(self, plan: Plan, info: Any) -> None:
+    def __init__(self, plan: PlanParts, info: Any) -> None:
         self.number = [-1]
         self.words, self.info = plan.words, info
         self.sizes = [max(1, b.nbytes) for b in plan.made]
@@ -214,7 +214,7 @@ class _Source:
     dead tensors are released first, for memory is what matters then.
     """
 
-    def __init__(self, plan: Plan, given: int, count: int, mutated: int, large: bool) -> None:
+    def __init__(self, plan: PlanParts, given: int, count: int, mutated: int, large: bool) -> None:
         self.plan, self.given, self.count = plan, given, count
         self.mutated, self.large = mutated, large
         self.own: dict[str, Any] = {}

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowvm.device import cpu
@@ -24,51 +23,34 @@ from flowvm.eager.interpreter import Invocation, device_of, lowered
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import operand_text, size_text
-from flowvm.graph.memory.inplace import shared
 from flowvm.graph.memory.memory import Block, MemoryPlan, MemoryReport, joined, plan_memory
+from flowvm.graph.passes.changes import changes
 from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor
 from flowvm.graph.plan.launching import Launching
+from flowvm.graph.plan.parts import RegstDesc, TaskDesc
 from flowvm.graph.plan.plan_info import PlanInfo
 from flowvm.graph.plan.words import ActorWords, PlanWords
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 
 if TYPE_CHECKING:
-    from flowvm.profiler.front.showing import live
+    from flowvm.graph.passes import changes_view
+    from flowvm.graph.plan import tables
+    from flowvm.ops.declare.cuda import lowering
+    from flowvm.profiler.front import showing
     from flowvm.profiler.views.passes import PassesView
     from flowvm.profiler.views.plan import PlanView
+else:
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    changes_view = lazy("flowvm.graph.passes.changes_view")
+    showing = lazy("flowvm.profiler.front.showing")
+    tables = lazy("flowvm.graph.plan.tables")
 
-__all__ = ["Plan", "RegstDesc", "TaskDesc", "compile_plan"]
-
-
-@dataclass(eq=False)
-class RegstDesc:
-    """Where a buffer is during a launch: `operand` of the launch, or `block` in its chunk."""
-
-    buffer: Buffer
-    operand: int = -1
-    block: Block | None = None
-
-    @property
-    def text(self) -> str:
-        """Such as chunk+128, or operand 3."""
-        return f"operand {self.operand}" if self.block is None else f"chunk+{self.block.offset}"
-
-
-@dataclass(eq=False)
-class TaskDesc:
-    """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
-    bad data.
-    """
-
-    number: int
-    node: OpNode
-    invocation: Invocation
-    registers: list[tuple[str, Operand, RegstDesc]]
-    scratch: Block | None
-    reports: bool = False
+__all__ = ["Plan", "compile_plan"]
 
 
 class Plan:
@@ -121,10 +103,7 @@ class Plan:
         """What the passes made of the captured graph, side by side; see
         `flowvm.graph.passes.changes`.
         """
-        from flowvm.graph.passes.changes import changes
-        from flowvm.profiler.views.passes import passes_view
-
-        return passes_view(changes(self.graph))
+        return changes_view.passes_view(changes(self.graph))
 
     @functools.cached_property
     def changed(self) -> frozenset[int]:
@@ -140,7 +119,7 @@ class Plan:
         for buffer in (*self.made, *inputs, *self.variables):
             found[buffer] = RegstDesc(buffer, len(found))
         lives: dict[Buffer, Block] = {}
-        same = shared(self.graph)
+        same = self.graph.shared()
         first = last = -1
         for step, node in enumerate(self.graph.nodes):
             if step > last:
@@ -233,15 +212,11 @@ class Plan:
 
     def table(self) -> PlanView:
         """The Plan as a screen: actors with registers and credits as they stand, or tasks."""
-        from flowvm.graph.plan.tables import plan_table
+        return tables.plan_table(self, self.memory_report())
 
-        return plan_table(self)
-
-    def watch(self, hz: float = 2.0) -> live:
+    def watch(self, hz: float = 2.0) -> showing.live:
         """`with plan.watch():` shows `table()` while the block runs, as `flow.profiler.live`."""
-        from flowvm.profiler.front.showing import live
-
-        return live(hz, self.table)
+        return showing.live(hz, self.table)
 
     def memory_report(self) -> MemoryReport:
         """What a launch allocates, and what eager code would."""
@@ -280,9 +255,7 @@ def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, b
     operator, attrs = node.operator, node.attrs
     if operator.everywhere or device_of(metas, attrs) is cpu:
         return lowered(operator, metas, attrs), False
-    from flowvm.ops.declare.cuda.lowering import lower_task
-
-    return lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
+    return lowering.lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
 
 
 def _made(graph: LogicalGraph) -> list[Buffer]:

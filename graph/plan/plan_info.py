@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowvm.graph.logical.logical import OpNode
-
-if TYPE_CHECKING:
-    from flowvm.graph.plan.plan import Plan, TaskDesc
+from flowvm.graph.logical.nodes import OpNode
+from flowvm.graph.plan.parts import PlanParts, TaskDesc
 
 __all__ = ["PlanInfo"]
 
@@ -21,7 +19,7 @@ class PlanInfo:
     An entry lives as long as the VM, so this holds no tensor and no Plan.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanParts) -> None:
         self.name = plan.name
         self.operands = f"{len(plan.tasks)} tasks"
         self.nodes = [_described(task.node) for task in plan.tasks]

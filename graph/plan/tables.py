@@ -7,28 +7,25 @@ shown was true at some moment, though not all of it at the same one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from flowvm.graph.logical.nodes import Operand
 from flowvm.graph.logical.printing import size_text
+from flowvm.graph.memory.memory import MemoryReport
+from flowvm.graph.plan.actors import ActorDesc
+from flowvm.graph.plan.parts import PlanParts, RegstDesc, TaskDesc
 from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
+from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import short_position
 from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
-
-if TYPE_CHECKING:
-    from flowvm.graph.logical.logical import Operand
-    from flowvm.graph.plan.actors import ActorDesc
-    from flowvm.graph.plan.plan import Plan, RegstDesc, TaskDesc
 
 __all__ = ["plan_table"]
 
 
-def plan_table(plan: Plan) -> PlanView:
-    """The view of a Plan as it stands."""
+def plan_table(plan: PlanParts, report: MemoryReport) -> PlanView:
+    """The view of a Plan as it stands; `report` says what a launch allocates."""
     words = next((k for k in plan.kept if isinstance(k, ActorWords)), None)
     streams = dict.fromkeys(engine.stream_name(a.stream) for a in plan.actors)
-    report = plan.memory_report()
     notes = [f"a launch takes {size_text(report.chunk + report.outputs)}; plan.dump() has it all"]
     return PlanView(
         name=plan.name,
@@ -68,7 +65,7 @@ def _place(operand: Operand, register: RegstDesc) -> str:
     return operand.buffer.name or register.text
 
 
-def _actors(plan: Plan, words: ActorWords) -> tuple[ActorRow, ...]:
+def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
     first = int(words.words[RUNTIME.FIRST])
     opened = int(words.words[RUNTIME.STARTED])
     acted = [

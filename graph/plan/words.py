@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from flowvm.eager.live import Live
 from flowvm.errors import CaptureError
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.device_graph import ChunkEnd, DeviceGraph
+from flowvm.graph.plan.parts import PlanParts, TaskDesc
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, PLAN, RUNTIME, TASK
 from flowvm.vm.machine.words import MBX
-
-if TYPE_CHECKING:
-    from flowvm.graph.plan.plan import Plan, TaskDesc
 
 __all__ = ["ActorWords", "PlanWords", "bits"]
 
@@ -45,7 +43,7 @@ class PlanWords:
     extra       bytes of a chunk behind its temporaries
     """
 
-    def __init__(self, plan: Plan, actors: ActorWords | None) -> None:
+    def __init__(self, plan: PlanParts, actors: ActorWords | None) -> None:
         self.live: list[Live] = []
         self.live_kinds: list[str] = []
         self.turns: list[int] = []

@@ -9,7 +9,9 @@ from typing import Any
 
 from flowvm.device import Device, as_device
 from flowvm.dtype import DType, as_dtype
-from flowvm.eager.interpreter import Invocation, Node, Operator, call_into, grad_enabled
+from flowvm.eager.interpreter import Invocation, Operator, call_into
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, ShapeError, Status
 from flowvm.meta import Size, TensorMeta

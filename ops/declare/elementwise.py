@@ -34,8 +34,10 @@ from flowvm.dtype import (
     int64,
     result_type_of,
 )
-from flowvm.eager.interpreter import Node, Operator, call_into, grad_enabled
+from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, freeze, plain_type
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import (
     ArgumentError,
@@ -50,7 +52,7 @@ from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import together
-from flowvm.vm.engine.tracebacks import cut
+from flowvm.vm.callers.tracebacks import cut
 
 __all__ = ["Elementwise", "elementwise", "record_in_place"]
 

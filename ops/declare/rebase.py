@@ -7,6 +7,8 @@ it shows of the base's memory, `as_strided`, however it came about.
 
 A base knows its views by weak references, in its `extra()["views"]`. Views of a leaf that requires
 grad are left out: it cannot be changed in place while gradients are recorded.
+
+Gradients here are written with ops that are declared later, which tensors know by name: methods.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
+from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recording import filled_of
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["check_base", "rebase", "remember_view"]
@@ -100,20 +104,14 @@ def _positions(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
 
 def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     """The gradient of the base: the view's, at its elements."""
-    from flowvm.eager.reading import adopt_array
-    from flowvm.ops.declare.recording import filled_of
-    from flowvm.ops.places.scatter import index_add
-
     (meta,) = c.metas
     zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
     at = adopt_array(np.array(_positions(meta, c.attrs))).to(device=meta.device)
-    return (index_add(zeros, 0, at, g.reshape(-1)).reshape(meta.shape),)
+    return (zeros.index_add(0, at, g.reshape(-1)).reshape(meta.shape),)
 
 
 def _copy_slices_grad(c: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """The base keeps its gradient outside the view, and the view gets its part."""
-    from flowvm.eager.reading import adopt_array
-
     meta, part = c.metas
     at = _positions(meta, c.attrs)
     kept = taken = None

@@ -16,7 +16,9 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.dtype import DType
-from flowvm.eager.interpreter import Invocation, Node, Operator, grad_enabled
+from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta

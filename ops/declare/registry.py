@@ -26,7 +26,7 @@ from flowvm.config import config, say
 from flowvm.device import cpu
 from flowvm.dtype import DType
 from flowvm.eager.autocasting import switch_autocast
-from flowvm.eager.interpreter import Invocation, Operator, lowerings
+from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
@@ -80,16 +80,6 @@ def _lower(
 
     return lower
 
-
-def _lower_for_cuda(
-    made: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
-) -> Invocation:
-    from flowvm.ops.declare.cuda.lowering import lower  # and with it, what needs CUDA
-
-    return lower(made, metas, attrs)
-
-
-lowerings["cuda"] = _lower_for_cuda
 
 _operators: dict[Callable[..., Any], Operator] = {}
 

@@ -7,15 +7,23 @@ the result waits for it by its operands, as for any other.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.device import Device, cpu
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.tensor import Tensor
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.vm.machine.lang import address_of
+
+if TYPE_CHECKING:
+    from flowvm.cuda.driver import streams
+    from flowvm.vm.workers import transfers
+else:
+    streams = lazy("flowvm.cuda.driver.streams")
+    transfers = lazy("flowvm.vm.workers.transfers")
 
 __all__ = ["moved", "together"]
 
@@ -24,25 +32,21 @@ _KERNEL = "int32(int64, int64, int64, int64, int64)"
 
 @functools.cache
 def _kernel(name: str) -> int:
-    from flowvm.vm.workers import transfers
-
     return address_of(getattr(transfers, name), _KERNEL)
 
 
 def _lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    from flowvm.cuda.driver.streams import streams
-
     (x,), (device,) = metas, attrs
     out = TensorMeta.of(x.shape, x.dtype, device)
     words = [out.nbytes]
     if device is cpu:
-        name, stream = "copy_out", streams(x.device.index or 0).d2h
+        name, stream = "copy_out", streams.streams(x.device.index or 0).d2h
     else:
-        ours = streams(device.index)
+        ours = streams.streams(device.index)
         name, stream = "copy_in", ours.h2d
         if x.device is not cpu:
             name = "copy_across"
-            words += [ours.runtime.context, streams(x.device.index or 0).runtime.context]
+            words += [ours.runtime.context, streams.streams(x.device.index or 0).runtime.context]
     return Invocation((out,), _kernel(name), np.array(words, np.int64), stream=stream)
 
 
@@ -61,9 +65,7 @@ def moved(x: Tensor, device: Device) -> Tensor:
     """A dense copy of `x` on `device`, which gradients flow through; `x` itself if it is there."""
     if x._meta.device is device:
         return x
-    from flowvm.ops.declare.core import contiguous
-
-    out: Tensor = _move.call(contiguous(x), device)
+    out: Tensor = _move.call(x.contiguous(), device)
     return out
 
 

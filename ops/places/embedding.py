@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import int64
-from flowvm.eager.interpreter import set_grad_enabled
+from flowvm.eager.modes import set_grad_enabled
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View

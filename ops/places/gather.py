@@ -147,11 +147,9 @@ def combine_slices(
 
 
 def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
-    from flowvm.ops.places.scatter import scatter_add
-
     (index,) = c.saved
     zeros = filled_of(c.metas[0], 0, g._meta.dtype)
-    return scatter_add(zeros, c.attrs[0], index, g), None
+    return zeros.scatter_add(c.attrs[0], index, g), None
 
 
 @op(

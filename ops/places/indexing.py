@@ -45,7 +45,7 @@ from flowvm.ops.places.masks import masked_fill_, masked_select
 from flowvm.ops.places.scatter import apart, changed, fresh, number_tensor
 from flowvm.ops.shapes.slices import _basic_geometry, _select, _slice, basic_view
 from flowvm.ops.shapes.views import expand, permute, reshape
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = ["index_put"]
 

@@ -34,8 +34,9 @@ from flowvm.ops.places.gather import (
     put_slices,
     scatter_elements,
 )
+from flowvm.ops.shapes.padding import pad
 from flowvm.ops.shapes.views import reshape
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.peek import issued
 
 __all__ = [
@@ -267,8 +268,6 @@ def _back_to_source(g: Tensor, dim: int, index: Tensor, meta: Any) -> Tensor:
     picked = gather(g, dim, index)
     if meta.ndim == 0 or picked._meta.shape == meta.shape:
         return reshape(picked, meta.shape)
-    from flowvm.ops.shapes.padding import pad
-
     widths = [
         w for d in reversed(range(meta.ndim)) for w in (0, meta.shape[d] - picked._meta.shape[d])
     ]

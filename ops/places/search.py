@@ -22,6 +22,8 @@ from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.places.gather import gather
+from flowvm.ops.places.sort import sort
 from flowvm.ops.shapes.views import reshape
 
 __all__ = ["bucketize", "histc", "isin", "searchsorted"]
@@ -123,8 +125,6 @@ def searchsorted(
     if sequence._meta.ndim == 0:
         raise ShapeError("searchsorted: sorted_sequence must have a dimension, got a 0-d tensor")
     if sorter is not None:
-        from flowvm.ops.places.gather import gather
-
         sequence = gather(sequence, -1, sorter)
     values = _tensor_like(input, sequence)
     shape = values._meta.shape
@@ -186,8 +186,6 @@ def isin(
     like = elements if isinstance(elements, Tensor) else test_elements
     assert isinstance(like, Tensor)
     x, tests = _alike(_tensor_like(elements, like), _tensor_like(test_elements, like))
-    from flowvm.ops.places.sort import sort
-
     flat = reshape(tests, (tests.numel(),))
     out: Tensor = _isin(x, sort(flat).values, bool(invert))
     return out

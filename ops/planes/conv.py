@@ -18,7 +18,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeErr
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "conv1d",

@@ -32,7 +32,7 @@ from flowvm.ops.planes.cpu.resize_kernels import (
     resize_body,
 )
 from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = ["interpolate", "upsample"]
 

@@ -20,7 +20,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "celu",

@@ -12,10 +12,11 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import pairs, reversed_operator
+from flowvm.ops.pointwise.compare import eq, ge, logical_and, where
 from flowvm.ops.pointwise.math import _square, log, reciprocal, rsqrt, sqrt
 from flowvm.ops.pointwise.parts.unary import back
 from flowvm.ops.shapes.fill import full, number_for, zeros_like
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "pow",
@@ -23,8 +24,6 @@ __all__ = [
 
 
 def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    from flowvm.ops.pointwise.compare import eq, ge, logical_and, where
-
     x, y, out = c.saved
 
     def base() -> Tensor:

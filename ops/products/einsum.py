@@ -18,7 +18,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.products.matmul import matmul
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = ["einsum"]
 

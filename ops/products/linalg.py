@@ -24,6 +24,7 @@ from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.products.cpu.blas import call, enter, leave, threads
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
+from flowvm.ops.shapes.create import tensor
 from flowvm.private.scipy import lapack_routine
 
 __all__ = ["cholesky", "det", "inv", "inverse", "logdet", "slogdet", "solve"]
@@ -237,8 +238,6 @@ def _slogdet(a: TensorMeta) -> Launch:
 
 def _cholesky_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     """L⁻ᵀ P L⁻¹ made symmetric, where P is the lower part of Lᵀ g with half of its diagonal."""
-    from flowvm.ops.shapes.create import tensor
-
     (factor,) = c.saved
     n = factor.shape[-1]
     mask = np.tril(np.ones((n, n))) - 0.5 * np.eye(n)

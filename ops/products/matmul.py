@@ -20,7 +20,7 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = ["linear", "matmul"]
 

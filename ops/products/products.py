@@ -19,8 +19,10 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.products.cpu.gemm import Epilogue, product
+from flowvm.ops.products.linalg import inv
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
-from flowvm.vm.engine.hot import hot
+from flowvm.ops.shapes.create import tensor
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "addmm",
@@ -229,12 +231,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError(f"matrix_power: input must be (*, m, m), got shape {tuple(input.shape)}")
     if n < 0:
-        from flowvm.ops.products.linalg import inv
-
         return matrix_power(inv(input), -n)
     if n == 0:
-        from flowvm.ops.shapes.create import tensor
-
         eye = tensor(np.eye(input.shape[-1])).to(input.dtype)
         out: Tensor = eye.expand(input.shape).clone()
         return out

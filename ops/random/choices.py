@@ -13,6 +13,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeErr
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.scatter import changed
+from flowvm.ops.places.search import searchsorted
 from flowvm.ops.random.generator import Generator, default_generator, drawn_from
 from flowvm.ops.random.parts.philox import (
     bernoulli_into,
@@ -93,8 +94,6 @@ def multinomial(
         )
     weights = x.to(float64)
     if replacement:
-        from flowvm.ops.places.search import searchsorted
-
         sums = weights.cumsum(-1)
         wanted = meta.with_shape((*meta.shape[:-1], num_samples), float64)
         places = uniform_of(wanted, generator) * sums[..., -1:]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import as_device
-from flowvm.eager.interpreter import current_recorder
+from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.ops.shapes.create import tensor

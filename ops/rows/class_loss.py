@@ -25,7 +25,7 @@ from flowvm.ops.rows.parts.class_loss_ops import (
     check_reduction,
 )
 from flowvm.ops.rows.softmax import log_softmax
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = ["cross_entropy", "nll_loss"]
 

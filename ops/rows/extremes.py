@@ -32,17 +32,11 @@ from flowvm.ops.rows.parts.fold_walk import (
     shape_without,
     walk_of,
 )
+from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.reduce import amax, amin, require_elements
 from flowvm.ops.shapes.fill import zeros_like
 
 __all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
-
-
-class Extremes(NamedTuple):
-    """What max, min and median give along a dimension: the values, and where they are (int64)."""
-
-    values: Tensor
-    indices: Tensor
 
 
 class MinMax(NamedTuple):

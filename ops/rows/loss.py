@@ -17,13 +17,13 @@ import numpy as np
 
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, AutogradError
+from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
 from flowvm.ops.rows.parts.class_loss_ops import check_reduction
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "binary_cross_entropy",
@@ -213,8 +213,6 @@ def huber_loss(
 
 
 def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
-    from flowvm.errors import ShapeError
-
     if input._meta.shape != target._meta.shape:
         raise ShapeError(
             f"{name}: target must have the input's shape {tuple(input.shape)}, got "

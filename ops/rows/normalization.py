@@ -20,7 +20,7 @@ from flowvm.errors import ArgumentError
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.rows.parts.norm_checks import check_channels
 from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "batch_norm",

@@ -30,7 +30,8 @@ from flowvm.ops.rows.parts.folds import (
     smallest,
     some,
 )
-from flowvm.vm.engine.hot import hot
+from flowvm.ops.rows.scan import others_product
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "all",
@@ -175,8 +176,6 @@ def nansum(
 
 
 def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    from flowvm.ops.rows.scan import others_product
-
     (x,) = c.saved
     (dims,) = c.attrs
     if x._meta.ndim == 0:

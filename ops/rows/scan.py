@@ -18,8 +18,8 @@ from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.math import exp
 from flowvm.ops.rows.cpu import scan_blocks, scan_kernels
 from flowvm.ops.rows.cpu.scan_blocks import Running
-from flowvm.ops.rows.extremes import Extremes
 from flowvm.ops.rows.parts.fold_walk import grain_of
+from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.parts.recurrence import later, line, recurrence_back, scan_launch, split
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat

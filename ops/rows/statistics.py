@@ -21,7 +21,7 @@ from flowvm.ops.pointwise.parts.unary import back
 from flowvm.ops.rows.moments import floats_only, root_of
 from flowvm.ops.rows.parts.folds import Fold, count_up, magnitude_up, square_up
 from flowvm.ops.rows.reduce import amax, amin, dims_of, spread, sum
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "logsumexp",

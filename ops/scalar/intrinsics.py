@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.dtype import dtype_named
+from flowvm.lazy import lazy
 from flowvm.ops.scalar.half import narrowed, widened
 from flowvm.private.numba import NUMBA
+
+if TYPE_CHECKING:
+    import fractions
+else:
+    fractions = lazy("fractions")
 
 __all__ = [
     "Number",
@@ -120,10 +126,9 @@ def _fma(x: Number, y: Number, z: Number) -> Number:
     """x * y + z, rounded once: for float32 by way of float64, which is that but for rare ties."""
     if isinstance(x, np.float32):
         return np.float32(float(x) * float(y) + float(z))
-    from fractions import Fraction
-
+    exact = fractions.Fraction
     try:
-        return type(x)(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
+        return type(x)(exact(float(x)) * exact(float(y)) + exact(float(z)))
     except (OverflowError, ValueError):  # an infinity or NaN, which nothing needs to round
         return x * y + z
 

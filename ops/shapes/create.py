@@ -5,7 +5,7 @@ Data is copied, except by `from_numpy`, which shares memory where that is safe.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,15 @@ from flowvm.dtype import from_numpy as dtype_of
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.lazy import lazy
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
-from flowvm.vm.engine.interrupt import protected
+from flowvm.vm.callers.interrupt import protected
+
+if TYPE_CHECKING:
+    from flowvm.cuda import exchange
+else:
+    exchange = lazy("flowvm.cuda.exchange")
 
 __all__ = [
     "as_tensor",
@@ -56,9 +62,7 @@ def tensor(
         copied: Tensor = data.detach().to(chosen, device=place, copy=True)
         return finished(copied, requires_grad)
     if hasattr(type(data), "__cuda_array_interface__"):
-        from flowvm.cuda.exchange import from_interface
-
-        there: Tensor = from_interface(data, copy=True).to(dtype, device=device)
+        there: Tensor = exchange.from_interface(data, copy=True).to(dtype, device=device)
         return finished(there, requires_grad)
     place = as_device(device)
     array, kind = _array(data, None if dtype is None else as_dtype(dtype))
@@ -130,9 +134,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         there: Tensor = data.to(dtype, device=device)
         return there
     if hasattr(type(data), "__cuda_array_interface__"):
-        from flowvm.cuda.exchange import from_interface
-
-        shared: Tensor = from_interface(data).to(dtype, device=device)
+        shared: Tensor = exchange.from_interface(data).to(dtype, device=device)
         return shared
     if isinstance(data, np.ndarray) and (dtype is None or dtype_of(data.dtype) is as_dtype(dtype)):
         moved: Tensor = from_numpy(data).to(device=as_device(device))

@@ -17,7 +17,7 @@ import numpy as np
 from flowvm.dtype import result_type_of
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
 from flowvm.ops.declare.core import cast
@@ -31,7 +31,7 @@ from flowvm.ops.declare.recording import (
 )
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
-from flowvm.ops.shapes.views import _given, _xs, expand, flatten, reshape, unsqueeze
+from flowvm.ops.shapes.views import _given, _xs, expand, reshape, unsqueeze
 
 __all__ = [
     "atleast_1d",
@@ -43,7 +43,6 @@ __all__ = [
     "concatenate",
     "dstack",
     "hstack",
-    "repeat_interleave",
     "row_stack",
     "stack",
     "tile",
@@ -300,46 +299,6 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
     return repeat(x, (1,) * (x._meta.ndim - len(times)) + times)
 
 
-@method()
-def repeat_interleave(
-    input: Tensor,
-    repeats: int | Tensor,
-    dim: int | None = None,
-    *,
-    output_size: int | None = None,
-) -> Tensor:
-    """Each element (or each slice of `dim`) `repeats` times in place; without `dim` of the
-    flattened tensor.
-
-    `repeats` may be a tensor with a number for each slice; then the result's size is known when it
-    has run.
-    """
-    x = need_tensor("repeat_interleave", "input", input)
-    if dim is None:
-        x, dim = flatten(x), 0
-    at = wrap_dim("repeat_interleave", dim, x._meta.ndim)
-    if x._meta.ndim == 0:
-        x = unsqueeze(x, 0)
-    size = x._meta.shape[at]
-    if isinstance(repeats, Tensor):
-        from flowvm.ops.places.counting import repeated_positions
-        from flowvm.ops.places.gather import index_select
-
-        if repeats._meta.dtype.is_floating_point or repeats._meta.shape not in ((), (1,), (size,)):
-            raise ShapeError(
-                f"repeat_interleave: repeats must be integers, one or {size} of them, got "
-                f"{repeats._meta}"
-            )
-        counts = expand(reshape(repeats, (-1,)), (size,))
-        return index_select(x, at, repeated_positions(counts))
-    (times,) = _given((repeats,))
-    if times < 0:
-        raise ArgumentError(f"repeat_interleave: repeats cannot be negative, got {times}")
-    shape = x._meta.shape
-    spread = expand(unsqueeze(x, at + 1), (*shape[: at + 1], times, *shape[at + 1 :]))
-    return reshape(spread.clone(), (*shape[:at], size * times, *shape[at + 1 :]))
-
-
 # --- samples ------------------------------------------------------------------------------------
 
 
@@ -405,16 +364,3 @@ samples(
     ),
 )
 samples(tile, lambda rng: _xs(rng, ((2, 3), (2,)), ((2,), (2, 2)), ((), (3,))), np.tile)
-samples(
-    repeat_interleave,
-    lambda rng: [
-        *_xs(rng, ((2, 3), 2), ((2, 3), 3, 1), ((2,), 0)),
-        Sample((rng.standard_normal((3, 2)), np.array([2, 0, 1]), 0)),
-        Sample((rng.standard_normal((2, 2)), np.array([3]), 1)),
-    ],
-    np.repeat,
-    errors=(
-        (lambda flow: flow.repeat_interleave(flow.ones(2), -1), ValueError),
-        (lambda flow: flow.repeat_interleave(flow.ones(2), flow.ones(2)), RuntimeError),
-    ),
-)

@@ -16,6 +16,7 @@ from flowvm.ops.declare.recording import filled_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import finished
+from flowvm.ops.shapes.join import stack
 
 __all__ = [
     "cartesian_prod",
@@ -248,8 +249,6 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
     """Every combination of one element of each vector, a row for each."""
-    from flowvm.ops.shapes.join import stack
-
     if len(tensors) == 1:
         return tensors[0]
     grids = [g.reshape(-1) for g in meshgrid(*tensors)]

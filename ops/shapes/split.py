@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Node, OutputEdge, grad_enabled
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import samples
+from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice
 from flowvm.ops.shapes.views import _given, _xs
 
@@ -35,8 +37,6 @@ __all__ = [
 
 
 def _pieces_grad(c: Any, *gradients: Tensor | None) -> tuple[Tensor]:
-    from flowvm.ops.shapes.join import cat, stack
-
     given = next(g for g in gradients if g is not None)
     dtype = given._meta.dtype
     parts = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import grad_enabled
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, OutOfRangeError, ShapeError
@@ -18,7 +18,6 @@ from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.core import view_of
 from flowvm.ops.declare.recording import filled_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import samples
-from flowvm.ops.places.scatter import index_add
 from flowvm.ops.shapes.views import _given, _xs, movedim
 
 __all__ = ["as_strided"]
@@ -47,7 +46,7 @@ def _unfold_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     rows = movedim(g, -1, at + 1).flatten(at, at + 1)
     zeros = filled_of(meta, 0, g._meta.dtype)
     places = adopt_array(positions.reshape(-1)).to(device=meta.device)
-    return (index_add(zeros, at, places, rows),)
+    return (zeros.index_add(at, places, rows),)
 
 
 @method()
@@ -67,7 +66,7 @@ def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     )
     zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
     flat = adopt_array(np.array(positions.reshape(-1))).to(device=meta.device)
-    return (index_add(zeros, 0, flat, g.reshape(-1)).reshape(meta.shape),)
+    return (zeros.index_add(0, flat, g.reshape(-1)).reshape(meta.shape),)
 
 
 @method()

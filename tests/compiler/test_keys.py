@@ -20,6 +20,7 @@ import pytest
 
 from flowvm.compiler import jit, reach
 from flowvm.errors import CompileError
+from flowvm.lazy import lazy
 from flowvm.ops.declare.cpu import blocks, body_kernel, elementwise_kernel
 from flowvm.ops.planes.cpu import conv_strips, conv_walk
 from flowvm.ops.products.cpu import gemm_kernels
@@ -46,7 +47,9 @@ class Made:
 
 def elementwise(expr, *args):
     floats = (FLOAT,) * len(args)
-    program = elementwise_kernel._Program(expr, args, floats, (FLOAT,), floats, frozenset(), 2, "", ())
+    program = elementwise_kernel._Program(
+        expr, args, floats, (FLOAT,), floats, frozenset(), 2, "", ()
+    )
     elementwise_kernel._kernel.__wrapped__(program, None)
 
 
@@ -415,6 +418,21 @@ def test_what_a_function_is_given_counts():
         functools.partial(made, 2)
     )
     assert key({3, 1, 2}) == key({2, 3, 1})
+
+
+def test_a_module_that_is_imported_late_counts(tmp_path, monkeypatch):
+    (tmp_path / "counted_late.py").write_text("def f(x):\n    return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    scope = {"later": lazy("counted_late")}
+    exec("def g(x):\n    return later.f(x)\n", scope)
+    try:
+        key = reach.source_key(scope["g"])
+        assert "counted_late" in modules_of(reach.reach(scope["g"]))
+        path = str(tmp_path / "counted_late.py")
+        monkeypatch.setattr(reach, "file_digest", changed(path))
+        assert reach.source_key(scope["g"]) != key
+    finally:
+        sys.modules.pop("counted_late", None)
 
 
 def test_lambdas_of_one_line_differ():

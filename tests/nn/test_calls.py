@@ -15,9 +15,9 @@ import flowvm as flow
 from flowvm import nn
 from flowvm.nn.calls import Paths
 from flowvm.profiler import profile
+from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, behind
+from flowvm.vm.callers.scopes import NEVER, Scopes
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import NO_ORIGIN, UNKNOWN, behind
-from flowvm.vm.engine.scopes import NEVER, Scopes
 
 
 class Block(nn.Module):

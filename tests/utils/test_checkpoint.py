@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.utils.checkpoint import checkpoint, checkpoint_sequential
 from flowvm.vm.engine.engine import engine

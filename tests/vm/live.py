@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM
 from flowvm.vm.machine.words import CTL
 
 PATIENCE_S = 240.0  # less than a test may take, so that it is said what did not come
@@ -74,7 +74,7 @@ import numpy as np
 import flowvm
 from flowvm.vm.machine.words import CTL, OPERAND, STO
 from flowvm.vm.engine import engine as engine_module
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 import kernels
 from kernels import *

@@ -12,7 +12,8 @@ import numpy as np
 import flowvm as flow
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import no_op

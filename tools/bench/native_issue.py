@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from flowvm.compiler import jit
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine, no_op
-from flowvm.vm.engine.hot import hot
 from flowvm.vm.machine.lang import address_of, load_acquire, sched_yield, store_release, words_at
 from flowvm.vm.machine.words import ARRAY, CTL, KIND, OPERAND, RING
 

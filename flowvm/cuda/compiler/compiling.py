@@ -35,14 +35,20 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import Intrinsic
 from flowvm.compiler.reach import source_key
 from flowvm.cuda.launch import Address, Const, Details, KernelStep, Operand, Param, Scalar, Scratch
 from flowvm.errors import CompileError
+from flowvm.lazy import lazy
 from flowvm.private.numba_cuda import NUMBA_CUDA
+
+if TYPE_CHECKING:
+    from flowvm.cuda.compiler import frontend
+else:
+    frontend = lazy("flowvm.cuda.compiler.frontend")
 
 __all__ = [
     "Kernel",
@@ -193,9 +199,7 @@ def _compile(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str,
             f"CUDA kernels cannot be compiled here ({why}); install numba-cuda[cu12] or "
             f"numba-cuda[cu13], whichever the driver supports"
         )
-    from flowvm.cuda.compiler.frontend import frontend
-
-    text, entry = frontend().compile(kernel, signature, cc)
+    text, entry = frontend.frontend().compile(kernel, signature, cc)
     if outside := re.findall(r"\.extern \.func[^;]*?(\w+)\s*\(", text):
         raise CompileError(
             f"{kernel.__qualname__} calls {', '.join(sorted(set(outside)))}, which is not there "
@@ -243,9 +247,7 @@ def _attempt_python(function: Any, arguments: tuple[Any, ...]) -> tuple[bool, An
 
 
 def _attempt_define() -> Any:
-    from flowvm.cuda.compiler.frontend import define_attempt
-
-    return define_attempt()
+    return frontend.define_attempt()
 
 
 def _status_python(function: Any, arguments: tuple[Any, ...], raised: int) -> int:
@@ -254,9 +256,7 @@ def _status_python(function: Any, arguments: tuple[Any, ...], raised: int) -> in
 
 
 def _status_define() -> Any:
-    from flowvm.cuda.compiler.frontend import define_status
-
-    return define_status()
+    return frontend.define_status()
 
 
 # attempt(f, (a, b)): (True, f(a, b)), or False and something of its type where that raised

@@ -6,7 +6,7 @@
 
 `libcuda.so.1` is loaded by the first call of `driver()`, not at import, and initialized.  The
 setting `cuda_driver` (FLOWVM_CUDA_DRIVER) names another library, or one of the drivers that need
-no GPU: "simulator" (`flowvm.cuda.simulator.simulator`) and "recorder"
+no GPU, which are in `FAKES`: "simulator" (`flowvm.cuda.simulator.simulator`) and "recorder"
 (`flowvm.cuda.simulator.recorder`), whose addresses are callbacks into Python.
 
 Invariants
@@ -24,7 +24,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -32,12 +32,15 @@ import numpy as np
 
 from flowvm.config import config
 from flowvm.cuda.driver import results
+from flowvm.cuda.driver.libraries import load_cublas
 from flowvm.device import forget
 from flowvm.errors import DeviceError, FlowError, on_device_failed
+from flowvm.vm.engine.engine import engine
 
 __all__ = [
     "CUBLAS",
     "DRIVER",
+    "FAKES",
     "INDEX",
     "MINIMUM",
     "NAMES",
@@ -172,6 +175,8 @@ class Driver:
             raise results.error(result, "CUDA is not available")
 
 
+# drivers that need no GPU, by the name of the setting: each makes one of its options
+FAKES: Final[dict[str, Callable[[str], Driver]]] = {}
 _keep: list[Driver] = []
 _lock = threading.RLock()  # guards what follows
 _driver: Driver | None = None
@@ -239,15 +244,8 @@ def _forget_calls(used: Driver | None) -> None:
     """What was lowered for another driver has its handles: let it be lowered anew."""
     global _last
     if used is not None and _last is not None and used is not _last:
-        _forget_entries()
+        engine.forget_entries()
     _last = used or _last
-
-
-def _forget_entries() -> None:
-    from flowvm.eager.interpreter import operators
-
-    for operator in list(operators):
-        operator.cache.clear()
 
 
 def refuse() -> int:
@@ -259,7 +257,7 @@ def _after_fork_in_child() -> None:
     if _driver is not None:
         for name in _driver.functions:
             _driver.functions[name] = lambda *args: refuse()
-        _forget_entries()  # so that calls are lowered anew, which says what is wrong
+        engine.forget_entries()  # so that calls are lowered anew, which says what is wrong
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -315,8 +313,6 @@ on_device_failed.append(_failed_instruction)
 
 def require_cublas() -> None:
     """Fill in cuBLAS's part of the table.  DeviceError, always the same, where it is not found."""
-    from flowvm.cuda.driver.libraries import load_cublas
-
     used = driver()
     with _lock:
         if used.functions.keys() >= CUBLAS.keys():
@@ -336,8 +332,8 @@ def require_cublas() -> None:
 
 def _load(where: str) -> Driver:
     kind, _, options = where.partition(":")
-    if kind in ("simulator", "recorder"):
-        return _fake(kind, options)
+    if kind in FAKES:
+        return FAKES[kind](options)
     if kind == "none":
         raise DeviceError(
             "CUDA is not available: it is switched off by FLOWVM_CUDA_DRIVER=none; use device='cpu'"
@@ -373,11 +369,3 @@ def _check_version(library: ctypes.CDLL, name: str) -> None:
 
 def _addresses(library: ctypes.CDLL, names: Mapping[str, str]) -> dict[str, int]:
     return {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for n in names}
-
-
-def _fake(kind: str, options: str) -> Driver:
-    from flowvm.cuda.simulator.recorder import Recorder
-    from flowvm.cuda.simulator.simulator import Simulator
-
-    made = Simulator.of(options) if kind == "simulator" else Recorder.of(options)
-    return made.driver()

@@ -12,12 +12,18 @@ import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver import results
 from flowvm.cuda.driver.driver import Driver, error_of
 from flowvm.errors import CompileError, DeviceError, FlowError
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    from flowvm.cuda.compiler import compiling
+else:
+    compiling = lazy("flowvm.cuda.compiler.compiling")
 
 __all__ = ["Properties", "Runtime", "count", "properties", "runtime", "runtimes", "why_not"]
 
@@ -112,10 +118,8 @@ class Runtime:
         fake = self.driver.fake
         if fake is not None and not fake.ptx:
             return int(fake.register(kernel, signature, self.index))
-        from flowvm.cuda.compiler.compiling import ptx, readable
-
-        text, entry = ptx(kernel, signature, self.properties.capability)
-        text = readable(text, self.driver.version)
+        text, entry = compiling.ptx(kernel, signature, self.properties.capability)
+        text = compiling.readable(text, self.driver.version)
         if (text, entry) not in self._loaded:  # generated kernels may have the same code
             self._loaded[text, entry] = self._load(kernel, text, entry)
         return self._loaded[text, entry]

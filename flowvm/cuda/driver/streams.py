@@ -26,7 +26,7 @@ from flowvm.cuda.driver import clocks
 from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver.driver import INDEX
 from flowvm.cuda.driver.runtime import Runtime, runtime
-from flowvm.eager import interpreter
+from flowvm.eager import modes
 from flowvm.errors import OutOfMemoryError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import DEV, EVENT, LINES
@@ -81,7 +81,7 @@ def streams(index: int) -> Streams:
         made = runtime(index)
         if made not in _streams:
             if not _streams:
-                interpreter.admit_devices()
+                modes.admit_devices()
             _streams[made] = _make(made)
         return _streams[made]
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.cuda.launch import UNSIZED, itemsize_of
+from flowvm.cuda.simulator.grid import run_grid
 from flowvm.cuda.simulator.memory import Fault, Memory
 from flowvm.dtype import bfloat16
 from flowvm.errors import DeviceError
@@ -146,8 +147,6 @@ class Launch:
 
     def run(self, memory: Memory) -> None:
         """Check again, for memory may have been freed since the call, and run the kernel."""
-        from flowvm.cuda.simulator.grid import run_grid
-
         self.check(memory)
         given = [a.within(memory).view() if isinstance(a, Array) else a for a in self.arguments]
         try:

@@ -26,6 +26,7 @@ from flowvm.graph.capture.capture import Capture
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.shapes.join import cat, stack
 
 __all__ = ["MicroBatches", "in_turn"]
 
@@ -152,8 +153,6 @@ def in_turn(
     """Run `build` eagerly on one micro-batch after the other: the structure of its outputs, and
     they, packed as a graph packs them.
     """
-    from flowvm.ops.shapes.join import cat, stack
-
     leaves: list[Tensor] = []
     structure = flatten((args, kwargs), leaves)
     found: list[list[Tensor]] = []

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.dtype import get_default_dtype
 from flowvm.eager.autocasting import autocast_dtype
-from flowvm.eager.interpreter import generated, grad_enabled
+from flowvm.eager.calls import generated
 from flowvm.eager.live import Leaf, Live, live_lines
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import flatten
 from flowvm.meta import TensorMeta
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
 from flowvm.nn.graph.watchers import Others
-from flowvm.vm.engine.interrupt import protected
+from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:

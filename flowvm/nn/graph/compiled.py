@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flowvm.eager.interpreter import Node, generated
+from flowvm.eager.calls import generated
 from flowvm.eager.live import Guard, Leaf, Live, live_lines
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.graph.capture.capture import Capture
@@ -21,7 +22,7 @@ from flowvm.graph.plan.plan import Plan
 from flowvm.nn.graph.calls import Call, CallTest
 from flowvm.nn.graph.steps import Steps
 from flowvm.ops.declare.recording import Recorded
-from flowvm.vm.engine.interrupt import protected
+from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["Compiled", "storages_of"]

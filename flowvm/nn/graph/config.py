@@ -130,8 +130,6 @@ class GraphConfig:
         Each is a module, or its path as `print(graph)` shows it, "model.blocks.0"; none at all
         takes back what was given before.  ArgumentTypeError for anything else.
         """
-        from flowvm.nn.module import Module
-
         for module in modules:
             _expect(module, (str, Module), "checkpoint", "each argument")
         new = tuple(m for m in dict.fromkeys(modules) if m not in self._checkpoints)

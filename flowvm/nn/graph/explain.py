@@ -17,8 +17,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.autocasting import autocast_dtype
-from flowvm.eager.interpreter import find_user
 from flowvm.eager.live import Live
+from flowvm.eager.modes import find_user
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import RecaptureWarning
 from flowvm.graph.capture.trees import unflatten

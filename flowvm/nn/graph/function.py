@@ -124,3 +124,6 @@ def compile(function: Callable[..., Any]) -> Graph:
     if isinstance(function, (FunctionType, MethodType)):
         functools.update_wrapper(graph, function, updated=())
     return graph
+
+
+Graph.trace = staticmethod(compile)

@@ -36,9 +36,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from flowvm.eager.interpreter import grad_enabled
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
 from flowvm.graph.capture.breaks import Breaks
@@ -46,12 +46,13 @@ from flowvm.graph.capture.segments import Run, Segment
 from flowvm.graph.capture.trees import flatten
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.plan.plan import Plan
+from flowvm.lazy import lazy
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.explain import History, call_facts
 from flowvm.nn.graph.grads import Landed, Landing
-from flowvm.nn.graph.loading import load_runtime_state
+from flowvm.nn.graph.loading import loaded_plans
 from flowvm.nn.graph.repr import graph_tree
 from flowvm.nn.graph.saving import runtime_state
 from flowvm.nn.graph.segments import Segmented
@@ -59,12 +60,17 @@ from flowvm.nn.graph.state import graph_state, load_graph_state
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import inlining
 from flowvm.serialization import load, save
-from flowvm.vm.engine.tracebacks import cut
+from flowvm.vm.callers.tracebacks import cut
 
 if TYPE_CHECKING:
-    from flowvm.amp import GradScaler
-    from flowvm.optim import Optimizer
+    from flowvm.amp import grad_scaler as scaling
+    from flowvm.optim import lr_scheduler
+    from flowvm.optim import optimizer as optimizers
     from flowvm.profiler.views.passes import PassesView
+else:
+    scaling = lazy("flowvm.amp.grad_scaler")
+    lr_scheduler = lazy("flowvm.optim.lr_scheduler")
+    optimizers = lazy("flowvm.optim.optimizer")
 
 __all__ = ["Graph"]
 
@@ -93,12 +99,8 @@ class Graph(GraphBuild):
         self._replay = None
         self._own = frozenset(vars(self))
 
-    @staticmethod
-    def trace(function: Callable[..., Any]) -> Graph:
-        """A graph of a plain function, a method or a module; see `flow.compile`."""
-        from flowvm.nn.graph.function import compile
-
-        return compile(function)
+    # `flow.compile`: a graph of a plain function, a method or a module (`function` puts it here)
+    trace: ClassVar[Callable[[Callable[..., Any]], Graph]]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
         """A graph of copies of its modules and optimizers, captured when it is first called."""
@@ -115,34 +117,29 @@ class Graph(GraphBuild):
             f"flow.save(graph.state_dict(), path) saves what it computes with"
         )
 
-    def add_optimizer(self, optim: Optimizer, *, lr_sch: Any = None) -> None:
+    def add_optimizer(self, optim: optimizers.Optimizer, *, lr_sch: Any = None) -> None:
         """Step `optim` at the end of every call, then `lr_sch`.
 
         `build` calls `loss.backward()`; gradients are cleared and the step is taken by the graph.
         """
-        from flowvm.optim import Optimizer
-        from flowvm.optim.lr_scheduler import ReduceLROnPlateau
-
-        if not isinstance(optim, Optimizer):
+        if not isinstance(optim, optimizers.Optimizer):
             raise ArgumentTypeError(
                 f"add_optimizer takes a flow.optim.Optimizer, got {type(optim).__name__}"
             )
         if self._plans:
             raise ArgumentError(f"{self.name}: add optimizers before the first call")
-        if isinstance(lr_sch, ReduceLROnPlateau):
+        if isinstance(lr_sch, lr_scheduler.ReduceLROnPlateau):
             raise ArgumentTypeError(
                 "add_optimizer cannot step a ReduceLROnPlateau, which needs the metric: call its "
                 "step(metric) after the graph's call"
             )
         self._optimizers.append((optim, lr_sch))
 
-    def set_grad_scaler(self, grad_scaler: GradScaler) -> None:
+    def set_grad_scaler(self, grad_scaler: scaling.GradScaler) -> None:
         """Let `grad_scaler` scale what `build` calls backward() of, unscale the gradients, skip
         steps in which one is not finite, and adapt.
         """
-        from flowvm.amp import GradScaler
-
-        if not isinstance(grad_scaler, GradScaler):
+        if not isinstance(grad_scaler, scaling.GradScaler):
             raise ArgumentTypeError(
                 f"set_grad_scaler takes a flow.amp.GradScaler, got {type(grad_scaler).__name__}"
             )
@@ -285,7 +282,7 @@ class Graph(GraphBuild):
         which has no name (no attribute, closure variable or global).
         """
         with self._lock:
-            return runtime_state(self)
+            return runtime_state(self, self._plans)
 
     def load_runtime_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the Plans of an equal graph of another process: calls of the kinds that it knew
@@ -295,7 +292,9 @@ class Graph(GraphBuild):
         of another version, or for which a variable, an operator or a module's code here differs.
         """
         with self._lock:
-            load_runtime_state(self, state_dict)
+            for key, compiled in loaded_plans(self, state_dict):
+                self._plans.setdefault(key, []).insert(0, compiled)
+            self._stepped = True
 
     def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write `runtime_state_dict()` to a file."""

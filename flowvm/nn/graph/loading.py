@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.dtype import dtype_named
 from flowvm.eager.live import Decisions
@@ -19,6 +19,7 @@ from flowvm.graph.capture.capture import Capture
 from flowvm.graph.logical.plain import read_plain
 from flowvm.graph.logical.saving import ReadNumbers, read_graph
 from flowvm.graph.plan.plan import compile_plan
+from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.compiled import Compiled
 from flowvm.nn.graph.saving import (
     FORMAT,
@@ -33,19 +34,16 @@ from flowvm.nn.graph.saving import (
     state_entries,
 )
 from flowvm.nn.graph.steps import Steps
+from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.ops.random.generator import Generator, default_generator
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import OPERAND
 
-if TYPE_CHECKING:
-    from flowvm.nn.graph.graph import Graph
-    from flowvm.nn.graph.surroundings import Surroundings
-
-__all__ = ["load_runtime_state"]
+__all__ = ["loaded_plans"]
 
 
-def load_runtime_state(graph: Graph, state: Mapping[str, Any]) -> None:
-    """What `Graph.load_runtime_state_dict` does."""
+def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any, Compiled]]:
+    """What `Graph.load_runtime_state_dict` takes over: what was compiled, each with its key."""
     if not isinstance(state, Mapping) or state.get("magic") != MAGIC:
         raise ArgumentError(
             f"{graph.name}: this is no saved graph; Graph.save and runtime_state_dict make them "
@@ -62,16 +60,13 @@ def load_runtime_state(graph: Graph, state: Mapping[str, Any]) -> None:
     if checksum(text, constants) != state.get("sha256"):
         raise ArgumentError(f"{graph.name}: the saved graph is damaged: its checksum differs")
     reader = _Reader(graph, constants)
-    made = [reader.plan(saved) for saved in json.loads(text)]
-    for key, compiled in made:
-        graph._plans.setdefault(key, []).insert(0, compiled)
-    graph._stepped = True
+    return [reader.plan(saved) for saved in json.loads(text)]
 
 
 class _Reader:
     """One graph's names, while Plans are read."""
 
-    def __init__(self, graph: Graph, constants: Mapping[str, Tensor]) -> None:
+    def __init__(self, graph: GraphBuild, constants: Mapping[str, Tensor]) -> None:
         self.graph, self.constants = graph, constants
         self.paths = dict(graph._modules())
         self.entries = dict(state_entries(graph))

@@ -10,7 +10,7 @@ from types import CodeType
 
 from flowvm.private import cpython
 from flowvm.private.cpython import CPYTHON
-from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.callers.lines import is_internal
 
 __all__ = ["is_library", "loads_of"]
 

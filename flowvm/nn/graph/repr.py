@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from flowvm.graph.logical.printing import listed, size_text
 
 if TYPE_CHECKING:
-    from flowvm.graph.logical.logical import Buffer, LogicalGraph, Operand, OpNode
+    from flowvm.graph.logical.logical import LogicalGraph
+    from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
     from flowvm.graph.plan.plan import Plan
     from flowvm.nn.module import Module
     from flowvm.optim import Optimizer

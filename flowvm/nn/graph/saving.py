@@ -15,26 +15,24 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.dtype import uint8
 from flowvm.eager.live import Leaf, Live
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError
-from flowvm.graph.logical.logical import Buffer
+from flowvm.graph.logical.nodes import Buffer
 from flowvm.graph.logical.plain import code_mark, plain
 from flowvm.graph.logical.saving import Numbers, saved_graph
 from flowvm.meta import TensorMeta
+from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.compiled import Compiled
 from flowvm.nn.graph.steps import fixed_options
+from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
 from flowvm.ops.random.generator import default_generator
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import OPERAND
-
-if TYPE_CHECKING:
-    from flowvm.nn.graph.graph import Graph
-    from flowvm.nn.graph.surroundings import Surroundings
 
 __all__ = [
     "FORMAT",
@@ -57,12 +55,12 @@ FORMAT = 1
 # --- saving -------------------------------------------------------------------------------------
 
 
-def runtime_state(graph: Graph) -> dict[str, Any]:
-    """What `Graph.runtime_state_dict` gives."""
+def runtime_state(graph: GraphBuild, compiled_for: Mapping[Any, Sequence[Any]]) -> dict[str, Any]:
+    """What `Graph.runtime_state_dict` gives: what was compiled for each key of calls."""
     if graph._scaler is not None:
         raise ArgumentError(f"{graph.name}: a graph with a GradScaler cannot be saved")
     writer = _Writer(graph)
-    plans = [writer.plan(key, compiled) for key, same in graph._plans.items() for compiled in same]
+    plans = [writer.plan(key, compiled) for key, same in compiled_for.items() for compiled in same]
     if not plans:
         raise ArgumentError(f"{graph.name} has no plan to save: call it first")
     text = json.dumps(plans, separators=(",", ":"))
@@ -89,7 +87,7 @@ def checksum(text: str, constants: Mapping[str, Tensor]) -> str:
 class _Writer:
     """One graph's names, while its Plans are written."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphBuild) -> None:
         self.graph = graph
         self.constants: dict[str, Tensor] = {}
         self.names = named_tensors(graph, graph._surroundings())
@@ -197,7 +195,7 @@ def python_version() -> str:
     return ".".join(platform.python_version_tuple()[:2])
 
 
-def named_tensors(graph: Graph, around: Surroundings) -> dict[str, Tensor]:
+def named_tensors(graph: GraphBuild, around: Surroundings) -> dict[str, Tensor]:
     """Every tensor that has a name: of modules and optimizers, attributes, closures, globals."""
     found = dict(graph._named_tensors())
     for label, t, *_ in around.modules.tensors.values():
@@ -205,7 +203,7 @@ def named_tensors(graph: Graph, around: Surroundings) -> dict[str, Tensor]:
     return found
 
 
-def state_entries(graph: Graph) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+def state_entries(graph: GraphBuild) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
     """((optimizer, parameter), its state) of each parameter that has one."""
     for number, (optimizer, _) in enumerate(graph._optimizers):
         for place, param in enumerate(optimizer._all_params()):
@@ -213,7 +211,7 @@ def state_entries(graph: Graph) -> Iterator[tuple[tuple[int, int], dict[str, Any
                 yield (number, place), optimizer.state[param]
 
 
-def option_places(graph: Graph) -> Iterator[tuple[str, Any]]:
+def option_places(graph: GraphBuild) -> Iterator[tuple[str, Any]]:
     """Name and value of each option that is part of a key, in the key's order."""
     for number, (optimizer, _) in enumerate(graph._optimizers):
         for place, group in enumerate(optimizer.param_groups):
@@ -247,7 +245,7 @@ def seen_form(value: Any) -> Any:
         return {"kind": type(value).__qualname__}
 
 
-def code_marks(graph: Graph, modules: Any, others: Any) -> dict[str, str]:
+def code_marks(graph: GraphBuild, modules: Any, others: Any) -> dict[str, str]:
     """Hashes of the code of build, and of the forward of modules that it reaches."""
     found = {"build": code_mark(type(graph).build)}
     for view in (*modules.views.values(), *others.views.values()):

@@ -10,20 +10,18 @@ does not depend on how the graph is compiled.  `flow.save` and `flow.load` take 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.module import Module
-
-if TYPE_CHECKING:
-    from flowvm.nn.graph.graph import Graph
 
 __all__ = ["graph_state", "load_graph_state"]
 
 OWN = ("optimizers", "lr_schedulers", "grad_scaler")
 
 
-def graph_state(graph: Graph) -> dict[str, Any]:
+def graph_state(graph: GraphBuild) -> dict[str, Any]:
     """What `load_graph_state` takes.  ArgumentError for modules by names that are taken."""
     state: dict[str, Any] = {}
     for name, keeper in _keepers(graph).items():
@@ -38,7 +36,7 @@ def graph_state(graph: Graph) -> dict[str, Any]:
     return state
 
 
-def load_graph_state(graph: Graph, state: Mapping[str, Any], strict: bool = True) -> None:
+def load_graph_state(graph: GraphBuild, state: Mapping[str, Any], strict: bool = True) -> None:
     """Take over what `graph_state` gave, of a graph that is built alike.
 
     Parameters keep their memory, so Plans stay; optimizers get state of their own, so a graph that
@@ -70,11 +68,9 @@ def load_graph_state(graph: Graph, state: Mapping[str, Any], strict: bool = True
             load(state[name])
 
 
-def _keepers(graph: Graph) -> dict[str, Any]:
+def _keepers(graph: GraphBuild) -> dict[str, Any]:
     """Modules and graphs among the attributes, by name."""
-    from flowvm.nn.graph.graph import Graph
-
-    found = {n: v for n, v in graph.named_attributes() if isinstance(v, (Module, Graph))}
+    found = {n: v for n, v in graph.named_attributes() if isinstance(v, (Module, GraphBuild))}
     taken = [name for name in OWN if name in found]
     if taken:
         raise ArgumentError(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.interpreter import current_recorder, departing
 from flowvm.eager.live import Leaf, Live
+from flowvm.eager.modes import current_recorder, departing
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
 from flowvm.nn.graph.precision import step_all

@@ -39,7 +39,7 @@ from flowvm.nn.graph.watchers import (
     restore,
 )
 from flowvm.nn.module import Module
-from flowvm.vm.engine.lines import is_internal
+from flowvm.vm.callers.lines import is_internal
 
 if TYPE_CHECKING:
     from flowvm.graph.capture.capture import Capture

@@ -1,7 +1,7 @@
 """What a Plan asks at each call of what its capture saw in Python, besides the arguments.
 
 A watcher has `holds()`, whether all is as it was, `difference()`, what is not, in words, and
-`gated`: whether what it looks at changes only with `flowvm.eager.interpreter.note_change`, so that
+`gated`: whether what it looks at changes only with `flowvm.eager.modes.note_change`, so that
 it need not be asked as long as that was not called.  Values are compared by identity first, which
 is nearly always the answer, and then by what they are: 1 is neither True nor 1.0.
 """
@@ -58,7 +58,7 @@ class View:
 
 class Modules:
     """The modules' own attributes, and where tensors are: changes of these are announced
-    (`flowvm.eager.interpreter.note_change`), so who asks may do so after one only.
+    (`flowvm.eager.modes.note_change`), so who asks may do so after one only.
     """
 
     gated = True

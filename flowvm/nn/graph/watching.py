@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flowvm.eager.interpreter import Recorder
+from flowvm.eager.modes import Recorder
 from flowvm.nn.calls import forget, tell
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.interpreter import Node
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.private.cpython import LOCALS, getrefcount
 from flowvm.profiler.run.run import Run
+from flowvm.vm.callers.lines import is_internal, short_position
+from flowvm.vm.callers.scopes import call_of
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import is_internal, short_position
-from flowvm.vm.engine.scopes import call_of
 from flowvm.vm.machine.words import CTL, KIND, OPERAND, REC, STO, STR
 from flowvm.vm.watch.flight import Snapshot
 

@@ -4,41 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    from flowvm.profiler.export import chrome, drawings, html, svg
+else:
+    chrome = lazy("flowvm.profiler.export.chrome")
+    drawings = lazy("flowvm.profiler.export.drawings")
+    html = lazy("flowvm.profiler.export.html")
+    svg = lazy("flowvm.profiler.export.svg")
 
 __all__ = ["FORMATS", "export"]
 
 
 def _chrome(profile: Any, path: Path, edges: str) -> None:
-    from flowvm.profiler.export.chrome import write
-
-    write(profile, path, edges)
+    chrome.write(profile, path, edges)
 
 
 def _dot(profile: Any, path: Path, edges: str) -> None:
-    from flowvm.profiler.export.drawings import dot
-
-    path.write_text(dot(profile))
+    path.write_text(drawings.dot(profile))
 
 
 def _mermaid(profile: Any, path: Path, edges: str) -> None:
-    from flowvm.profiler.export.drawings import mermaid
-
-    path.write_text(mermaid(profile))
+    path.write_text(drawings.mermaid(profile))
 
 
 def _html(profile: Any, path: Path, edges: str) -> None:
-    from flowvm.profiler.export.html import html
-
-    path.write_text(html(profile), "utf-8")
+    path.write_text(html.html(profile), "utf-8")
 
 
 def _svg(profile: Any, path: Path, edges: str) -> None:
-    from flowvm.profiler.export.svg import svg
-
-    path.write_text(svg(profile), "utf-8")
+    path.write_text(svg.svg(profile), "utf-8")
 
 
 def _save(profile: Any, path: Path, edges: str) -> None:

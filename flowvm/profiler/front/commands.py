@@ -10,7 +10,19 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flowvm.errors import ArgumentError
+from flowvm.lazy import lazy
+from flowvm.profiler.front.profiling import load, profile
+from flowvm.vm.callers import tracebacks
+
+if TYPE_CHECKING:
+    from flowvm.profiler.export import checking
+    from flowvm.profiler.front import top
+else:
+    checking = lazy("flowvm.profiler.export.checking")
+    top = lazy("flowvm.profiler.front.top")
 
 __all__ = ["COMMANDS", "add_parsers"]
 
@@ -59,18 +71,18 @@ def add_parsers(commands: Any) -> None:
     export.add_argument("out", help=".json, .json.gz (Perfetto), .html, .dot, .mmd, .svg")
     export.add_argument("--edges", default="gating", choices=("gating", "all", "none"))
     export.add_argument("--check", action="store_true", help="of a trace: say what viewers refuse")
-    top = commands.add_parser("top", help="watch the VM of a running process")
-    top.add_argument("pid", nargs="?", type=int, help="the process (default: the only one there)")
-    top.add_argument("--hz", type=float, default=2.0, help="screens a second, 0.1 to 10 (2)")
-    top.add_argument("--interval", type=float, help="seconds between lines (30), or --json objects")
-    top.add_argument("--once", action="store_true", help="one screen, of a second, and leave")
-    top.add_argument("--dump", action="store_true", help="who waits for whom right now, and leave")
-    top.add_argument("--json", action="store_true", help="JSON, an object a line")
+    seen = commands.add_parser("top", help="watch the VM of a running process")
+    seen.add_argument("pid", nargs="?", type=int, help="the process (default: the only one there)")
+    seen.add_argument("--hz", type=float, default=2.0, help="screens a second, 0.1 to 10 (2)")
+    seen.add_argument(
+        "--interval", type=float, help="seconds between lines (30), or --json objects"
+    )
+    seen.add_argument("--once", action="store_true", help="one screen, of a second, and leave")
+    seen.add_argument("--dump", action="store_true", help="who waits for whom right now, and leave")
+    seen.add_argument("--json", action="store_true", help="JSON, an object a line")
 
 
 def _run(args: argparse.Namespace) -> int:
-    from flowvm.profiler import profile
-
     sys.argv = [args.program, *args.arguments]
     code = 0
     with profile(level=args.level) as found:
@@ -102,14 +114,12 @@ def _run(args: argparse.Namespace) -> int:
 
 def _print_error(error: BaseException) -> None:
     """A program's error without the frames that ran it."""
-    from flowvm.vm.engine.tracebacks import shown
-
     tb = error.__traceback__
     while tb is not None and (
         tb.tb_frame.f_code.co_filename == __file__ or "runpy" in tb.tb_frame.f_code.co_filename
     ):
         tb = tb.tb_next
-    traceback.print_exception(type(error), error, shown(error, tb))
+    traceback.print_exception(type(error), error, tracebacks.shown(error, tb))
 
 
 def _write(found: Any, out: str) -> Path:
@@ -122,8 +132,6 @@ def _write(found: Any, out: str) -> Path:
 
 
 def _view(args: argparse.Namespace) -> int:
-    from flowvm.profiler import load
-
     found = load(args.run)
     shown: Any
     if args.timeline:
@@ -142,44 +150,32 @@ def _view(args: argparse.Namespace) -> int:
 
 
 def _why(args: argparse.Namespace) -> int:
-    from flowvm.profiler import load
-
     number = args.what.removeprefix("#")
     return _show(load(args.run).why(int(number) if number.isdecimal() else args.what), args.json)
 
 
 def _query(args: argparse.Namespace) -> int:
-    from flowvm.profiler import load
-
     return _show(load(args.run).query(args.expression, args.limit or None), args.json)
 
 
 def _diff(args: argparse.Namespace) -> int:
-    from flowvm.profiler import load
-
     return _show(load(args.before).diff(load(args.after), args.by), args.json)
 
 
 def _export(args: argparse.Namespace) -> int:
-    from flowvm.errors import ArgumentError
-    from flowvm.profiler import load
-    from flowvm.profiler.export.checking import problems
-
     if args.check and not args.out.endswith((".json", ".json.gz")):
         raise ArgumentError(f"--check is for traces, .json or .json.gz, not for {args.out}")
     path = load(args.run).export(args.out, edges=args.edges)
     print(f"written: {path} ({path.stat().st_size:,} bytes)")
     if args.check:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
-            found = problems(json.load(file))
+            found = checking.problems(json.load(file))
         print("\n".join(found) or "no problems")
         return int(bool(found))
     return 0
 
 
 def _top(args: argparse.Namespace) -> int:
-    from flowvm.profiler.front import top
-
     return top.main(args)
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.lazy import lazy
 from flowvm.profiler.analysis import paths, tables
 from flowvm.profiler.analysis.census import held_of
 from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
-from flowvm.profiler.grammar import USUAL
+from flowvm.profiler.grammar import USUAL, terminal_width
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import HOST, spaces_of
@@ -31,6 +32,20 @@ from flowvm.vm.machine.words import CTL, KIND
 if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.eager.tensor import Tensor
+    from flowvm.profiler import export as exporting
+    from flowvm.profiler.analysis import verifying
+    from flowvm.profiler.views import (
+        collapsed,
+        critical,
+        dag,
+        diff,
+        instruction,
+        memory,
+        query,
+        replays,
+        timeline,
+        why,
+    )
     from flowvm.profiler.views.collapsed import Collapsed
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
@@ -42,6 +57,19 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.timeline import Timeline
     from flowvm.profiler.views.why import Why
     from flowvm.vm.watch.verify import Verified
+else:
+    exporting = lazy("flowvm.profiler.export")
+    verifying = lazy("flowvm.profiler.analysis.verifying")
+    collapsed = lazy("flowvm.profiler.views.collapsed")
+    critical = lazy("flowvm.profiler.views.critical")
+    dag = lazy("flowvm.profiler.views.dag")
+    diff = lazy("flowvm.profiler.views.diff")
+    instruction = lazy("flowvm.profiler.views.instruction")
+    memory = lazy("flowvm.profiler.views.memory")
+    query = lazy("flowvm.profiler.views.query")
+    replays = lazy("flowvm.profiler.views.replays")
+    timeline = lazy("flowvm.profiler.views.timeline")
+    why = lazy("flowvm.profiler.views.why")
 
 __all__ = ["Profile", "last", "load", "profile"]
 
@@ -174,9 +202,7 @@ class Profile:
 
         ScheduleError names the first that did.
         """
-        from flowvm.profiler.analysis.verifying import verified
-
-        return verified(self.run, self.order)
+        return verifying.verified(self.run, self.order)
 
     def graph(
         self,
@@ -195,12 +221,9 @@ class Profile:
                    level 1, and outside of modules: of the function that the line is in)
         ArgumentError: no such instruction, or another `collapse`.
         """
-        from flowvm.profiler.views.collapsed import collapsed
-        from flowvm.profiler.views.dag import dag
-
         if collapse is not None:
-            return collapsed(self, collapse, around, depth, limit)
-        return dag(self, around, depth, releases, limit)
+            return collapsed.collapsed(self, collapse, around, depth, limit)
+        return dag.dag(self, around, depth, releases, limit)
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain values, for JSON."""
@@ -213,9 +236,7 @@ class Profile:
                that wrote it last
         depth  gating producers that are followed back
         """
-        from flowvm.profiler.views.why import why
-
-        return why(self, what, depth)
+        return why.why(self, what, depth)
 
     def query(self, text: str, limit: int | None = 20) -> Query:
         """The instructions that an expression is true of: "op == 'matmul' and wait.dep > 0.1".
@@ -224,22 +245,16 @@ class Profile:
         limit   rows at most, None for all
         ArgumentError: it is no such expression; a caret says where.
         """
-        from flowvm.profiler.views.query import query
-
-        return query(self, text, limit)
+        return query.query(self, text, limit)
 
     @property
     def instr(self) -> Instrs:
         """The instructions by number: `p.instr[311]` is one of them, with all that is known."""
-        from flowvm.profiler.views.instruction import Instrs
-
-        return Instrs(self)
+        return instruction.Instrs(self)
 
     def critical_path(self) -> Critical:
         """The segments of the observed path, which sum to the wall time, and the floor path."""
-        from flowvm.profiler.views.critical import critical
-
-        return critical(self)
+        return critical.critical(self)
 
     def timeline(
         self,
@@ -253,10 +268,7 @@ class Profile:
         lanes   names of the lanes to show
         follow  the number of an instruction to mark
         """
-        from flowvm.profiler.grammar import terminal_width
-        from flowvm.profiler.views.timeline import timeline
-
-        return timeline(self, t, lanes, follow, terminal_width())
+        return timeline.timeline(self, t, lanes, follow, terminal_width())
 
     def memory(self, device: str | Device | None = None) -> MemoryView:
         """Bytes over time, who had them at the peak, what waits to be released, what lives on.
@@ -264,27 +276,21 @@ class Profile:
         device  whose memory: "cpu", "cuda:1"; by default that of the first device on which
                 something was made, else the host's.  ArgumentError: nothing of it is in the run
         """
-        from flowvm.profiler.views.memory import memory_view
-
-        return memory_view(self, device)
+        return memory.memory_view(self, device)
 
     def plan(self, name: str | None = None) -> PlanView:
         """What the replays of a graph did: by actor if it has several, else by task.
 
         name   of the Plan, by default the one whose launches took most.  ArgumentError: no such
         """
-        from flowvm.profiler.views.replays import plan_of
-
-        return plan_of(self, name)
+        return replays.plan_of(self, name)
 
     def diff(self, after: Profile, by: str = "op") -> Diff:
         """What is otherwise in another run, the largest change first.
 
         by   "op", "line", "module" or "stream"
         """
-        from flowvm.profiler.views.diff import diff
-
-        return diff(self, after, by)
+        return diff.diff(self, after, by)
 
     def export(self, path: str | Path, edges: str = "gating") -> Path:
         """Write it for another program; the name's ending says which: .html (one page,
@@ -292,9 +298,7 @@ class Profile:
 
         edges   of a Chrome trace: "gating", "all" or "none"
         """
-        from flowvm.profiler.export import export
-
-        return export(self, path, edges)
+        return exporting.export(self, path, edges)
 
     def save(self, path: str | Path) -> None:
         """Write the run to one file."""

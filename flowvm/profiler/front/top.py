@@ -16,7 +16,9 @@ import json
 import os
 import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,11 +115,8 @@ def _no_key(seconds: float) -> str:
 def _keys() -> Iterator[Callable[[float], str]]:
     """A function that waits so many seconds for a key: its character, or ""."""
     try:
-        import termios
-        import tty
-
         before = termios.tcgetattr(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError):  # no terminal to read from
+    except (termios.error, OSError, ValueError):  # no terminal to read from
         yield _no_key
         return
     file = sys.stdin.fileno()

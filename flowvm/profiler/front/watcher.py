@@ -21,13 +21,13 @@ from flowvm.profiler.run.rows import operands_of, sizes_of
 from flowvm.profiler.run.run import CAUSES, Run
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.spaces import Space
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, OPERAND, REC, RING, STATE, STR
 from flowvm.vm.watch import window
 from flowvm.vm.watch.device_placing import place_on_devices
 from flowvm.vm.watch.flight import TIMES
 from flowvm.vm.watch.lively import NAMES
+from flowvm.vm.watch.spaces import Space
 
 __all__ = ["Watcher"]
 

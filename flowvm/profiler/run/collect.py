@@ -17,13 +17,13 @@ from flowvm.profiler.run.placing import placed
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.vm.callers.lines import UNKNOWN, expression, short_position
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import UNKNOWN, expression, short_position
-from flowvm.vm.engine.spaces import space_of, spaces
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC
 from flowvm.vm.watch.device_placing import HOST, place_on_devices
 from flowvm.vm.watch.flight import TIMES, Snapshot
+from flowvm.vm.watch.spaces import space_of, spaces
 from flowvm.vm.watch.uses import uses_of
 from flowvm.vm.watch.work import flops_of
 

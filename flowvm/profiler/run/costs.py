@@ -121,7 +121,7 @@ def recording() -> Recording:
     m[ENT.AT + ENT.COUNT], m[ENT.AT + ENT.UNITS], m[ENT.AT + ENT.GRAIN] = 3, 1, 1
     drained = [_least(functools.partial(_drained, m, level)) / BATCH for level in LEVELS]
     stamped = [_least(functools.partial(_stamped, m, level)) / BATCH for level in LEVELS]
-    flight = Flight(SimpleNamespace(words=m, m=m, running=False))  # type: ignore[arg-type]
+    flight = Flight(SimpleNamespace(words=m, m=m, running=False))
     noted = [_least(functools.partial(_noted, flight, level)) for level in LEVELS]
     notes = [ns / NOTES / max(1, every) for ns, every in zip(noted, _EVERY, strict=True)]
     return Recording(

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.profiler.run.run import Run
-from flowvm.vm.engine.spaces import HOST
+from flowvm.vm.watch.spaces import HOST
 
 __all__ = ["HOST", "inside", "returned", "space_named", "spaces_of", "taken"]
 

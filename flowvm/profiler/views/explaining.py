@@ -261,7 +261,7 @@ def explain(tensor: Tensor) -> Explanation:
     if not isinstance(tensor, Tensor):
         raise ArgumentTypeError(f"explain takes a tensor, got {type(tensor).__name__}")
     ref = tensor._ref
-    writer_within(ref, 0.0)  # what was just issued gets a moment to be received
+    writer_within(engine, ref, 0.0)  # what was just issued gets a moment to be received
     past = _Past()
     storage = ref & OPERAND.STORAGE_MASK
     flat = np.flatnonzero(past.seen.storage == storage)
@@ -271,7 +271,7 @@ def explain(tensor: Tensor) -> Explanation:
         found = past.writer(number, len(past.run))
         made = past.made(found, DEPTH) if found >= 0 else None
         users = past.users(number, int(past.owner[found]) if found >= 0 else -1)
-    cause, failure = poison_of(ref), ""
+    cause, failure = poison_of(engine, ref), ""
     engine.failures.collect()
     if cause is not None:
         failed = engine.failures.by_seq.get(cause)

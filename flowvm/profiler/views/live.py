@@ -17,7 +17,7 @@ from flowvm.profiler.grammar import (
     size,
     table,
 )
-from flowvm.vm.engine.spaces import HOST, Space
+from flowvm.vm.watch.spaces import HOST, Space
 
 __all__ = ["Live", "StreamNow"]
 

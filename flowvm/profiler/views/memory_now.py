@@ -25,8 +25,8 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.kinds import KINDS
 from flowvm.profiler.views.memory_parts import PARTS, together
+from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import short_position
 from flowvm.vm.machine.lang import words_at
 from flowvm.vm.machine.words import CTL, OPERAND
 

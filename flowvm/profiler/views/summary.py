@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import BY, STEP, Row
 from flowvm.profiler.grammar import (
     CAUSES,
@@ -30,13 +31,10 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import Roofline, of_run
+from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import INS, KIND
 
-if TYPE_CHECKING:
-    from flowvm.profiler.front.profiling import Profile
-    from flowvm.profiler.run.run import Run
-
-__all__ = ["MOST", "SORTS", "Steps", "Summary", "summarize"]
+__all__ = ["MOST", "SORTS", "Steps", "Summary", "Summed", "summarize"]
 
 MOST = 12  # rows shown
 MINE = 0.005  # shares below are not worth a word
@@ -223,7 +221,34 @@ def _whole(spans: list[Span], width: int) -> Line:
     return line
 
 
-def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
+class Summed(Protocol):
+    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
+
+    run: Run
+
+    @property
+    def bound(self) -> dict[str, float]:
+        """Shares of the wall time by cause."""
+
+    @property
+    def recording(self) -> float | None:
+        """The share that recording took."""
+
+    @property
+    def observed(self) -> list[Segment]:
+        """The path that sums to the wall time."""
+
+    @property
+    def floor(self) -> Floor:
+        """The longest path through the data dependences."""
+
+    def table(self, by: str = ...) -> list[Row]:
+        """Its rows by operator, line, module or stream."""
+
+    def __len__(self) -> int: ...
+
+
+def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
     """The summary of a profile; ArgumentError if there is no table `by`."""
     rows, roof = p.table(by), of_run(p.run)
     if sort in ("name", "hottest"):
@@ -281,7 +306,7 @@ def _steps(run: Run) -> Steps | None:
 
 
 def _advice(
-    p: Profile, by: str, bound: tuple[tuple[str, float], ...], rows: list[Row],
+    p: Summed, by: str, bound: tuple[tuple[str, float], ...], rows: list[Row],
     roof: Roofline | None,
 ) -> list[str]:  # fmt: skip
     if not bound:

@@ -14,7 +14,7 @@ whose threads start with the first instruction.  Who runs where:
 
 A record is published by its last store.  Between taking a sequence number and that store nothing
 may raise, or the ring would have a hole that stops the VM: `for seq in counter: break` has no point
-at which CPython looks at signals, and `flowvm.vm.engine.interrupt` puts off a Ctrl-C that lands in
+at which CPython looks at signals, and `flowvm.vm.callers.interrupt` puts off a Ctrl-C that lands in
 one of the functions listed there.
 
 Long because an Engine is one object: every part of it works on the same words, lock and `hot`.
@@ -43,11 +43,11 @@ from flowvm.compiler import jit
 from flowvm.config import config, say
 from flowvm.errors import VMError
 from flowvm.private.cpython import never_freed
+from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_STREAM, hot
+from flowvm.vm.callers.interrupt import interrupt, protected, waiting
+from flowvm.vm.callers.lines import apart, user_frame
+from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine.failures import Failures
-from flowvm.vm.engine.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_STREAM, hot
-from flowvm.vm.engine.interrupt import interrupt, protected, waiting
-from flowvm.vm.engine.lines import apart, user_frame
-from flowvm.vm.engine.tracebacks import install
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN
 from flowvm.vm.machine.machine import start as start_machine
@@ -418,11 +418,15 @@ class Engine:
     def _clear_entries(self) -> None:
         """All entries are taken (many shapes were seen): forget what caches hold, begin again."""
         self.wait_idle()
-        for forget in self.on_entries_full:
-            forget()
+        self.forget_entries()
         self._callback.clear()
         self.flight.forget()
         del self.entry_info[self.immortal_entries :]
+
+    def forget_entries(self) -> None:
+        """Empty all caches of entries: what comes next is described anew."""
+        for forget in self.on_entries_full:
+            forget()
 
     # --- issuing ------------------------------------------------------------------------------
 

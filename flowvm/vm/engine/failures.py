@@ -12,17 +12,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.errors import Status, VMError, exception_for
-from flowvm.vm.engine.lines import apart, short_position
-from flowvm.vm.engine.tracebacks import users
+from flowvm.vm.callers.hot import FRAMES, hot
+from flowvm.vm.callers.lines import apart, short_position
+from flowvm.vm.callers.tracebacks import users
 from flowvm.vm.machine.lang import load_acquire
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR
-from flowvm.vm.watch.notes import caret_lines, note_of
-
-if TYPE_CHECKING:
-    from flowvm.vm.engine.engine import Engine
+from flowvm.vm.watch.notes import Failing, caret_lines, note_of
 
 __all__ = ["Errors", "Failure", "Failures"]
 
@@ -68,7 +66,7 @@ class Errors(list[Failure]):
 class Failures:
     """The failures of one engine."""
 
-    def __init__(self, vm: Engine) -> None:
+    def __init__(self, vm: Failing) -> None:
         self.vm = vm
         self.count = 0
         self.by_seq: dict[int, Failure] = {}
@@ -96,8 +94,6 @@ class Failures:
                 self.count += 1
 
     def _read(self, report: list[int]) -> None:
-        from flowvm.vm.engine.hot import FRAMES, hot
-
         seq, status = report[ERR.SEQ], report[ERR.STATUS]
         info = self.vm.entry_info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
         name = str(getattr(info, "name", info))

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 
 from flowvm.errors import VMError
+from flowvm.vm.callers.hot import FIRST_USER_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import FIRST_USER_STREAM
 
 __all__ = ["Numbers"]
 

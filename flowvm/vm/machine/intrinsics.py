@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import types
 
 from flowvm.private.numba import NUMBA
+from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
-from flowvm.vm.machine.lang import ticks_are_tsc
 
 cgutils = NUMBA.cgutils
 WORDS = types.Array(types.int64, 1, "C")

@@ -13,9 +13,6 @@ Memory order: `load_acquire` and `store_release` pair up between threads; `fetch
 from __future__ import annotations
 
 import ctypes
-import functools
-import pathlib
-import platform
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
@@ -24,6 +21,8 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import Intrinsic
+from flowvm.lazy import lazy
+from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
 
 __all__ = [
@@ -47,10 +46,10 @@ __all__ = [
     "store_word",
     "ticks",
     "ticks_after",
-    "ticks_are_tsc",
     "words_at",
 ]
 
+intrinsics = lazy("flowvm.vm.machine.intrinsics")  # Numba, for a compilation only
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -83,8 +82,6 @@ def _primitive(python: _Function) -> _Function:
     name = python.__name__  # not `python` itself, of which compiled code has nothing
 
     def define() -> Any:
-        from flowvm.vm.machine import intrinsics
-
         return getattr(intrinsics, name)
 
     return cast(_Function, Intrinsic(python, define))
@@ -203,18 +200,6 @@ def ticks_after() -> int:
     load that is still on its way from another core.
     """
     return time.monotonic_ns()
-
-
-@functools.cache
-def ticks_are_tsc() -> bool:
-    """Whether `ticks` reads the counter: it runs evenly and alike on all cores, says Linux."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return False
-    source = pathlib.Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    try:
-        return source.read_text().strip() == "tsc"
-    except OSError:
-        return False
 
 
 @_primitive

@@ -2,5 +2,5 @@
 
 Here: the flight recorder's Python half, traces, the verifier, lively instructions, the watchdog,
 the window for `flowvm top`, and the words of error notes. Nothing here issues an instruction or
-changes the machine.
+changes the machine; the engine is handed in.
 """

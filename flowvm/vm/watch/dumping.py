@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowvm.vm.engine.engine import Engine
 from flowvm.vm.machine.words import CTL, RING
+from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import Lively, pending
 
 __all__ = ["dump_text"]
@@ -11,7 +11,7 @@ __all__ = ["dump_text"]
 MOST = 40
 
 
-def dump_text(vm: Engine, found: list[Lively] | None = None) -> str:
+def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
     """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
     words = vm.words
     head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])

@@ -13,7 +13,7 @@ What each level records:
         waiting starts it when the last ended.  `issued` is when the scheduler saw the record; at
         every 256th, and wherever an issuing thread waits, the thread's own clock sets it right
     2   a time of its own for every event, each task of a graph's replay, which modules run
-        (`flowvm.vm.engine.scopes`), the helpers that took part in a kernel, and issuing threads
+        (`flowvm.vm.callers.scopes`), the helpers that took part in a kernel, and issuing threads
         look at their clocks every 32 instructions and around every `sync`: what they lost is `gil`
     3   and at every instruction, whose Python stack is kept; of a device's, when it began and ended
         by the device's own clock (`flowvm.vm.workers.device_times`)
@@ -33,13 +33,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flowvm.config import config
-from flowvm.vm.engine.lines import is_internal
-from flowvm.vm.engine.scopes import Scopes
+from flowvm.vm.callers.hot import CALL_STREAM, FRAMES, hot
+from flowvm.vm.callers.lines import is_internal
+from flowvm.vm.callers.scopes import Scopes
 from flowvm.vm.machine.recorder import INLINE
 from flowvm.vm.machine.words import (
     CTL,
@@ -57,11 +58,9 @@ from flowvm.vm.machine.words import (
     TSK,
 )
 from flowvm.vm.watch.offcpu import LEAST, OffCpu
+from flowvm.vm.watch.protocol import VM
 
-if TYPE_CHECKING:
-    from flowvm.vm.engine.engine import Engine
-
-__all__ = ["TIMES", "DeviceTimes", "Flight", "HostWait", "Mark", "Snapshot", "every"]
+__all__ = ["TIMES", "DeviceTimes", "Flight", "HostWait", "Mark", "Recorded", "Snapshot", "every"]
 
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
@@ -126,7 +125,7 @@ class Snapshot:
     in `bare`.  A row of `tasks` is a task of a graph's replay: launch (its sequence number), task,
     repetition, stream, started, ended; those of one stream in the order that they ran.  A row of
     `shares` is a helper's part in a kernel: instruction, task or -1, stream, helper, started,
-    ended, chunks.  `codes` to `modules` are the `Places` of `flowvm.vm.engine.scopes`.  Of a
+    ended, chunks.  `codes` to `modules` are the `Places` of `flowvm.vm.callers.scopes`.  Of a
     device's instructions started and ended are when its worker opened and closed them; `devices`
     has their own times, from level 3 on.
     """
@@ -158,7 +157,7 @@ class Snapshot:
 class Flight:
     """The recorder of one engine."""
 
-    def __init__(self, vm: Engine) -> None:
+    def __init__(self, vm: VM) -> None:
         self.vm = vm
         self.codes: list[Any] = [None] * REC.LENGTH
         self.lasts: list[int] = [0] * REC.LENGTH
@@ -188,8 +187,6 @@ class Flight:
 
     def set_level(self, level: int) -> None:
         """Record from now on what `level` says."""
-        from flowvm.vm.engine.hot import hot
-
         vm = self.vm
         if vm.running:
             vm.wait_idle()  # afterwards no worker has a stamp in hand
@@ -248,8 +245,6 @@ class Flight:
 
     def _keep_lines(self, seq: int) -> None:
         """Copy the lines of everything received, which is published, and so are its lines."""
-        from flowvm.vm.engine.hot import FRAMES, hot
-
         codes, lasts = hot["codes"], hot["lasts"]
         last = int(self.vm.words[CTL.RECEIVED])
         at = max(self.kept, last - REC.LENGTH)
@@ -400,8 +395,6 @@ class Flight:
 
     def _shares(self, first: int) -> Array:
         """The shares of helpers in instructions `first` and later that are remembered."""
-        from flowvm.vm.engine.hot import CALL_STREAM  # the only stream with helpers
-
         found = [np.zeros((0, 7), np.int64)]
         for helper in range(STR.MAX_TEAM):
             at = HLP.AT + helper * HLP.WORDS
@@ -410,7 +403,7 @@ class Flight:
             rows = self._rows(at, at + HLP.ROWS, HLP.ROWS_LENGTH, SHARE.WORDS, SHARE.MARK)
             rows = rows[rows[:, SHARE.LAUNCH] >= first]
             times = self._nanoseconds(rows[:, [SHARE.STARTED, SHARE.ENDED]])
-            who = np.broadcast_to([CALL_STREAM, helper], (len(rows), 2))
+            who = np.broadcast_to([CALL_STREAM, helper], (len(rows), 2))  # no other has helpers
             what, chunks = rows[:, [SHARE.LAUNCH, SHARE.TASK]], rows[:, SHARE.CHUNKS]
             found.append(np.column_stack((what, who, times, chunks)))
         return np.concatenate(found)
@@ -455,3 +448,9 @@ class Flight:
         storage[from_ring] = np.where(outside, kept >> OPERAND.ACCESS_BITS, kept)
         access[from_ring] = np.where(outside, kept & 15, access[from_ring])
         return offsets, storage, access, lost
+
+
+class Recorded(VM, Protocol):
+    """An engine with its recorder."""
+
+    flight: Flight

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from flowvm.vm.engine.lines import apart, is_internal, short_position
+from flowvm.vm.callers.hot import FRAMES, hot
+from flowvm.vm.callers.lines import apart, is_internal, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.words import (
     CTL,
@@ -28,9 +29,7 @@ from flowvm.vm.machine.words import (
     Kind,
     State,
 )
-
-if TYPE_CHECKING:
-    from flowvm.vm.engine.engine import Engine
+from flowvm.vm.watch.flight import Recorded
 
 __all__ = ["Lively", "Waited", "chain", "chain_text", "fronts", "pending", "running_for"]
 
@@ -97,7 +96,7 @@ class Lively:
         return f"<#{self.seq} {self.name} {self.state}: {self.reason()}  {self.line}>"
 
 
-def pending(vm: Engine) -> list[Lively]:
+def pending(vm: Recorded) -> list[Lively]:
     """Every lively instruction that the scheduler has received, oldest first."""
     words = vm.words
     head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])
@@ -112,7 +111,7 @@ def pending(vm: Engine) -> list[Lively]:
     return found
 
 
-def fronts(vm: Engine) -> dict[int, int]:
+def fronts(vm: Recorded) -> dict[int, int]:
     """For each stream that has something to do: what it runs, or runs next."""
     words, found = vm.words, {}
     for stream in range(vm.streams):
@@ -124,7 +123,7 @@ def fronts(vm: Engine) -> dict[int, int]:
     return found
 
 
-def _targets(vm: Engine, head: int, received: int) -> dict[int, list[int]]:
+def _targets(vm: Recorded, head: int, received: int) -> dict[int, list[int]]:
     """For each slot, the sequence numbers that the scheduler lets it wait for."""
     words = vm.words
     waits: dict[int, list[int]] = {}
@@ -141,7 +140,7 @@ def _targets(vm: Engine, head: int, received: int) -> dict[int, list[int]]:
     return waits
 
 
-def _operands(vm: Engine, seq: int) -> list[tuple[int, int]]:
+def _operands(vm: Recorded, seq: int) -> list[tuple[int, int]]:
     """(storage, access) of an instruction's operands; none of one whose operands are elsewhere."""
     m, slot = vm.words, seq & RING.SLOT_MASK
     entry = entry_of(m, slot)
@@ -153,7 +152,7 @@ def _operands(vm: Engine, seq: int) -> list[tuple[int, int]]:
     ]
 
 
-def _wait(vm: Engine, seq: int, source: int) -> Waited:
+def _wait(vm: Recorded, seq: int, source: int) -> Waited:
     """Why `seq` waits for `source`: the first operand that they share and one of them writes."""
     theirs: dict[int, bool] = {}
     for storage, access in _operands(vm, source):
@@ -167,10 +166,8 @@ def _wait(vm: Engine, seq: int, source: int) -> Waited:
 
 
 def _lively(
-    vm: Engine, seq: int, ins: int, state: int, sources: Any, front: dict[int, int]
+    vm: Recorded, seq: int, ins: int, state: int, sources: Any, front: dict[int, int]
 ) -> Lively:
-    from flowvm.vm.engine.hot import FRAMES, hot
-
     words, slot = vm.words, seq & RING.SLOT_MASK
     kind, stream = int(words[ins + INS.KIND]), int(words[ins + INS.STREAM])
     entry = int(words[RING.AT + slot * RING.WORDS + RING.ENTRY]) & ENT.MASK
@@ -195,7 +192,7 @@ def _lively(
     )
 
 
-def running_for(vm: Engine, ins: int) -> float:
+def running_for(vm: Recorded, ins: int) -> float:
     """Seconds since the instruction at `ins`, which its worker has in hand, started; 0: unknown."""
     started, dispatched = int(vm.words[ins + INS.T_START]), int(vm.words[ins + INS.T_DISPATCHED])
     if not vm.running or vm.words[CTL.LEVEL] == 0 or started < dispatched:
@@ -205,7 +202,7 @@ def running_for(vm: Engine, ins: int) -> float:
     return max(0.0, (t1 - started) * scale / 1e9)
 
 
-def _callback_line(vm: Engine) -> str:
+def _callback_line(vm: Recorded) -> str:
     """The line at which the callback that runs is, in its own function."""
     host = [t.ident for t in vm.threads if t.name == HOST_THREAD]
     frame = sys._current_frames().get(host[0] or 0) if host else None

@@ -22,16 +22,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.config import config
-from flowvm.vm.engine.lines import short_position
+from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, REC, RING
+from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.work import flops_of
-
-if TYPE_CHECKING:
-    from flowvm.vm.engine.engine import Engine
 
 __all__ = ["Narrator", "kernel_text"]
 
@@ -48,7 +46,7 @@ NAMES = {
 class Narrator:
     """Prints what one engine issues."""
 
-    def __init__(self, vm: Engine) -> None:
+    def __init__(self, vm: Recorded) -> None:
         self.vm = vm
         self.lock = threading.Lock()
         self.accesses: dict[int, list[tuple[int, bool]]] = {}  # storage -> [(seq, writes)]

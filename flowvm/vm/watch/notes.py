@@ -17,26 +17,50 @@ around the failed one, and so costs instructions that do not fail nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from flowvm.errors import OutOfMemoryError
-from flowvm.vm.engine.lines import expression, short_position
-from flowvm.vm.engine.tracebacks import NOTE
+from flowvm.vm.callers.lines import expression, short_position
+from flowvm.vm.callers.tracebacks import NOTE
 from flowvm.vm.machine.words import ENT, ERR, INS, KIND, OPERAND
+from flowvm.vm.watch.flight import Recorded, Snapshot
 
-if TYPE_CHECKING:
-    from flowvm.vm.engine.engine import Engine
-    from flowvm.vm.engine.failures import Failure
-    from flowvm.vm.watch.flight import Snapshot
-
-__all__ = ["caret_lines", "note_of", "place"]
+__all__ = ["Failed", "Failing", "caret_lines", "note_of", "place"]
 
 REACH = 1 << 13  # instructions before and after the failed one that are looked at
 WIDTH = 100  # columns within which operands share a line
 _KINDS = ("const", "mut", "mut2")
+
+
+class Failed(Protocol):
+    """A failed instruction (`flowvm.vm.engine.failures.Failure`)."""
+
+    seq: int
+    name: str
+    exception: BaseException
+    operands: str
+    scope: str
+    info: Any
+    forward: tuple[CodeType | None, int]
+
+    def where(self) -> str:
+        """The user's line."""
+
+
+class _AboutMemory(Protocol):
+    about_memory: Callable[[int], str]
+
+
+class Failing(Recorded, Protocol):
+    """An engine that keeps its failures, and knows who can say what is in memory."""
+
+    @property
+    def failures(self) -> _AboutMemory:
+        """They."""
 
 
 def place(code: CodeType | None, last: int) -> str:
@@ -69,7 +93,7 @@ def caret_lines(code: CodeType | None, last: int) -> str:
     return text
 
 
-def note_of(vm: Engine, failure: Failure) -> str:
+def note_of(vm: Failing, failure: Failed) -> str:
     """The note of a failed instruction."""
     seq = failure.seq
     seen = vm.flight.look(max(0, seq - REACH), seq + REACH)
@@ -101,7 +125,7 @@ def note_of(vm: Engine, failure: Failure) -> str:
     return "\n".join(lines)
 
 
-def _memory(vm: Engine, stream: int) -> list[str]:
+def _memory(vm: Failing, stream: int) -> list[str]:
     """Who has the memory that a stream allocates: lines of `flow.memory.summary()`."""
     try:
         text = vm.failures.about_memory(stream)
@@ -110,7 +134,7 @@ def _memory(vm: Engine, stream: int) -> list[str]:
     return text.split("\n") if text else []
 
 
-def _span(vm: Engine, seq: int) -> str:
+def _span(vm: Recorded, seq: int) -> str:
     """The innermost span of the user's (`flow.profiler.span`) that the instruction was issued in,
     and how many of that name were before: " (step 37)".
     """
@@ -128,7 +152,7 @@ def _storages(seen: Snapshot, i: int) -> np.ndarray[Any, Any]:
     return seen.storage[int(seen.offsets[i]) : int(seen.offsets[i + 1])]
 
 
-def _operands(vm: Engine, seen: Snapshot, at: int, failure: Failure) -> list[str]:
+def _operands(vm: Recorded, seen: Snapshot, at: int, failure: Failed) -> list[str]:
     """`const idx i64[32] ← #307 copy, data.py:12` for each operand, those that are read first."""
     metas, names = getattr(failure.info, "metas", ()), getattr(failure.info, "names", ())
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
@@ -145,7 +169,7 @@ def _operands(vm: Engine, seen: Snapshot, at: int, failure: Failure) -> list[str
     return [text for _, text in sorted(found, key=lambda pair: pair[0] != OPERAND.CONST)]
 
 
-def _maker(vm: Engine, seen: Snapshot, storage: int, before: int) -> str:
+def _maker(vm: Recorded, seen: Snapshot, storage: int, before: int) -> str:
     """The last writer of a storage in front of flat operand number `before`."""
     writes = (seen.storage[:before] == storage) & (seen.access[:before] & 3 != OPERAND.CONST)
     if not writes.any():
@@ -156,7 +180,7 @@ def _maker(vm: Engine, seen: Snapshot, storage: int, before: int) -> str:
     return " ← " + _named(vm, seen, i)
 
 
-def _first_poisoned(vm: Engine, seen: Snapshot, at: int) -> str:
+def _first_poisoned(vm: Recorded, seen: Snapshot, at: int) -> str:
     """The first instruction that needed something the failed one should have written."""
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
     written = seen.storage[first:end][seen.access[first:end] & 3 != OPERAND.CONST]
@@ -168,11 +192,11 @@ def _first_poisoned(vm: Engine, seen: Snapshot, at: int) -> str:
     return ""
 
 
-def _kind(vm: Engine, seen: Snapshot, i: int) -> int:
+def _kind(vm: Recorded, seen: Snapshot, i: int) -> int:
     return int(vm.words[ENT.AT + int(seen.entry[i]) * ENT.WORDS + ENT.KIND])
 
 
-def _named(vm: Engine, seen: Snapshot, i: int) -> str:
+def _named(vm: Recorded, seen: Snapshot, i: int) -> str:
     """`#307 copy, data.py:12`."""
     info: Any = vm.entry_info[int(seen.entry[i])][0]
     line = short_position(seen.codes[i], seen.lasts[i])

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flowvm.private.cpython import CPYTHON, next_of
-from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STATE, STO
+from flowvm.vm.watch.protocol import VM
 
 __all__ = ["Pending", "issued", "lively_on", "poison_of", "writer_within"]
 
@@ -39,34 +39,34 @@ def issued() -> int:
     return next_of(hot["counter"])
 
 
-def _name(slot: int) -> str:
-    entry = engine.words[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK
-    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+def _name(vm: VM, slot: int) -> str:
+    entry = vm.words[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK
+    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     return str(getattr(info, "name", info))
 
 
-def _writer(operand: int) -> Pending | None:
+def _writer(vm: VM, operand: int) -> Pending | None:
     """The last received writer of the operand's storage, if it is not done."""
-    words = engine.words
+    words = vm.words
     first = DEP.AT + (operand & OPERAND.STORAGE_MASK) * DEP.WORDS + DEP.FIRST
     while (index := words[first] - 1) >= 0:  # invariant: [one writer]? readers*
         node = ACC.AT + index * ACC.WORDS
         writes, slot = words[node + ACC.WRITES], words[node + ACC.SLOT]
         if words[first] - 1 == index:  # else it left the list, and what was read is another's
             seq = words[INS.AT + slot * INS.WORDS + INS.SEQ]
-            return Pending(seq, _name(slot)) if writes else None
+            return Pending(seq, _name(vm, slot)) if writes else None
     return None
 
 
-def writer_within(operand: int, seconds: float) -> Pending | None:
+def writer_within(vm: VM, operand: int, seconds: float) -> Pending | None:
     """Give an operand's writers up to `seconds`: None when they are done, else what is pending."""
     before, deadline = issued(), time.monotonic() + seconds
     while True:
-        received, now = int(engine.words[CTL.RECEIVED]), time.monotonic()
+        received, now = int(vm.words[CTL.RECEIVED]), time.monotonic()
         if received < before:  # taken within microseconds, unless something is wrong
             pending, deadline_here = Pending(received, "not scheduled"), deadline + GRACE
         else:
-            writer = _writer(operand)
+            writer = _writer(vm, operand)
             if writer is None:
                 return None
             pending, deadline_here = writer, deadline
@@ -75,17 +75,17 @@ def writer_within(operand: int, seconds: float) -> Pending | None:
         time.sleep(POLL)
 
 
-def poison_of(operand: int) -> int | None:
+def poison_of(vm: VM, operand: int) -> int | None:
     """The sequence number of the failed instruction that poisoned a written operand, or None."""
-    cause = engine.words[STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS + STO.POISON]
+    cause = vm.words[STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS + STO.POISON]
     return int(cause) - 1 if cause else None
 
 
-def lively_on(stream: int, before: int) -> bool:
+def lively_on(vm: VM, stream: int, before: int) -> bool:
     """Whether an instruction of `stream` with a sequence number below `before` is not done yet."""
-    if engine.words[CTL.RECEIVED] < before:
+    if vm.words[CTL.RECEIVED] < before:
         return True
-    table = engine.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)
+    table = vm.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)
     state = table[:, INS.STATE]
     waiting = (state >= STATE.PENDING) & (state < STATE.RELEASED)
     mine = (table[:, INS.STREAM] == stream) & (table[:, INS.SEQ] < before)

@@ -8,27 +8,25 @@ from the engine: so they are complete, also where the producer had finished long
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import short_position
+from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
 from flowvm.vm.watch.device_placing import place_on_devices
-from flowvm.vm.watch.flight import TIMES, Snapshot
+from flowvm.vm.watch.flight import TIMES, Recorded, Snapshot
 from flowvm.vm.watch.lanes import Line, draw_lanes, printable
 from flowvm.vm.watch.uses import uses_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["Edge", "Trace", "Traced", "TracedOperand", "record", "trace"]
+__all__ = ["Edge", "Trace", "Traceable", "Traced", "TracedOperand", "record"]
 
 MOST_WAITS = 4  # instructions named in a row's "waits for"
 _NAMES = {Kind.RELEASE_TENSOR: "release", Kind.TOUCH_TENSORS: "wait"}
@@ -82,6 +80,7 @@ class Trace:
     edges: list[Edge] = field(default_factory=list)
     result: Any = None
     dropped: int = 0
+    streams: dict[int, str] = field(default_factory=dict)  # what they are called
     # (instruction, tensor) -> when a launch that may run beside others used it: see `uses`
     uses: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
@@ -120,7 +119,7 @@ class Trace:
             if len(front) > MOST_WAITS:
                 front = [*front[: MOST_WAITS - 1], f"{len(front) - MOST_WAITS + 1} more"]
             row = [f"#{ins.seq}", ins.name, " ".join(reads), " ".join(writes), ", ".join(front)]
-            row += [engine.stream_name(ins.stream)] if lanes else []
+            row += [self.streams.get(ins.stream, str(ins.stream))] if lanes else []
             rows.append((*row, f"{ins.microseconds:.1f}", ins.where))
         return rows
 
@@ -173,33 +172,11 @@ class Trace:
         padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
         return printable("\n".join("  ".join(r).rstrip() for r in padded))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        grammar: Any = importlib.import_module("flowvm.profiler.grammar")  # above this layer
+    # the rows in colours, for so many columns: set by who knows screens (`flowvm` itself)
+    screen: ClassVar[Callable[[Trace, int], Any]]
 
-        columns = {
-            "id": grammar.Column("id", style="id"),
-            "op": grammar.Column("op"),
-            "reads": grammar.Column(printable("reads (const)"), style="const", drop=2, grow=True),
-            "writes": grammar.Column(
-                printable("writes (━ mut ═ mut2)"), style="mut", drop=1, grow=True
-            ),
-            "waits for": grammar.Column("waits for", style="head", grow=True),
-            "stream": grammar.Column("stream", drop=4),
-            "us": grammar.Column("us", right=True, drop=3),
-            "line": grammar.Column("line", style="line"),
-        }
-        lanes = self.lanes()
-        drawn = max((sum(len(text) for text, _ in line) for line in lanes), default=0)
-        rows = [list(map(printable, row)) for row in self.rows()]
-        shown = grammar.table(
-            [columns[head] for head in self.heads()], rows, options.max_width - drawn - 2, indent=0
-        )
-        screen = grammar.Screen([[(" " * (drawn + 2), ""), *shown[0]]])
-        for line, cells in zip(lanes, shown[1:], strict=True):
-            art: Line = [(printable(text), style) for text, style in line]
-            pad = " " * (drawn + 2 - sum(len(text) for text, _ in line))
-            screen.lines.append([*art, (pad, ""), *cells])
-        yield screen
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Trace.screen(self, options.max_width)
 
 
 def _operand(o: TracedOperand, known: set[int]) -> str:
@@ -209,47 +186,45 @@ def _operand(o: TracedOperand, known: set[int]) -> str:
     return f"{mark}t{o.tensor}{what}"
 
 
-@contextmanager
-def record() -> Iterator[Trace]:
-    """Record every instruction issued inside; the trace is complete when the block is left.
+class Traceable(Recorded, Protocol):
+    """An engine whose instructions are traced."""
 
-    The flight recorder remembers the last 65,536 instructions; earlier ones are `dropped`.
-    """
+    def release_dead(self) -> None:
+        """Issue the releases of storages that nothing refers to any more."""
+
+
+@contextmanager
+def record(vm: Traceable) -> Iterator[Trace]:
+    """Record every instruction issued inside; the trace is complete when the block is left."""
     found = Trace()
-    with engine.flight.at_least(2):
-        issued = int(engine.words[CTL.RECEIVED])
+    with vm.flight.at_least(2):
+        issued = int(vm.words[CTL.RECEIVED])
         try:
             yield found
         finally:
-            engine.release_dead()
-            engine.wait_idle()
-            _fill(found, engine.flight.look(issued))
+            vm.release_dead()
+            vm.wait_idle()
+            _fill(found, vm, vm.flight.look(issued))
 
 
-def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
-    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`."""
-    with record() as found:
-        found.result = function(*args, **kwargs)
-    return found
-
-
-def _fill(found: Trace, seen: Snapshot) -> None:
+def _fill(found: Trace, vm: Recorded, seen: Snapshot) -> None:
     found.dropped = seen.overwritten
-    kinds = engine.m[ENT.AT + seen.entry * ENT.WORDS + ENT.KIND]
+    found.streams.update((s, vm.stream_name(s)) for s in set(seen.stream.tolist()))
+    kinds = vm.m[ENT.AT + seen.entry * ENT.WORDS + ENT.KIND]
     counts = np.diff(seen.offsets)
     owner = np.repeat(np.arange(len(seen.seq)), counts)
     tensor = tensors_of(owner, seen.storage, kinds == KIND.RELEASE)
     edges = connect(owner, tensor, seen.access & 3 != OPERAND.CONST)
     shown = (kinds != KIND.BARRIER) & ((kinds != KIND.TOUCH) | (counts > 0))
     place = np.cumsum(shown) - 1
-    devices = int(engine.words[CTL.DEVICES])
+    devices = int(vm.words[CTL.DEVICES])
     times, _, _ = place_on_devices(
         seen.times, seen.stream, kinds, edges, devices, seen.devices.times
     )
     found.instructions += [
-        _traced(seen, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
+        _traced(vm, seen, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
     ]
-    infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in seen.entry]
+    infos = [vm.entry_info[e][0] if e < len(vm.entry_info) else None for e in seen.entry]
     for i, k, _, started, ended in uses_of(seen, infos).tolist():
         key = int(place[i]), int(tensor[k])
         begun, over = found.uses.get(key, (started, ended))
@@ -262,10 +237,15 @@ def _fill(found: Trace, seen: Snapshot) -> None:
 
 
 def _traced(
-    seen: Snapshot, times: np.ndarray[Any, Any], i: int, number: int, tensor: np.ndarray[Any, Any]
+    vm: Recorded,
+    seen: Snapshot,
+    times: np.ndarray[Any, Any],
+    i: int,
+    number: int,
+    tensor: np.ndarray[Any, Any],
 ) -> Traced:
     entry, kind = int(seen.entry[i]), Kind(number)
-    info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
+    info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
     operands = []
     for k, flat in enumerate(range(int(seen.offsets[i]), int(seen.offsets[i + 1]))):

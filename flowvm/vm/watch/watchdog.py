@@ -20,12 +20,17 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flowvm.config import config, say
+from flowvm.lazy import lazy
 from flowvm.vm.machine.words import CTL, STR
 
 if TYPE_CHECKING:
     import socket
 
-    from flowvm.vm.engine.engine import Engine
+    from flowvm.vm.watch import dumping, lively, window
+else:
+    dumping = lazy("flowvm.vm.watch.dumping")
+    lively = lazy("flowvm.vm.watch.lively")
+    window = lazy("flowvm.vm.watch.window")
 
 __all__ = ["Watch"]
 
@@ -35,7 +40,7 @@ LOOK_S = 1.0  # seconds between two looks, or a quarter of what the watchdog wai
 class Watch:
     """The thread and what it knows, of one engine."""
 
-    def __init__(self, vm: Engine) -> None:
+    def __init__(self, vm: window.Shown) -> None:
         self.vm = vm
         self.begun = 0  # monotonic ns at which the VM first started
         self.thread: threading.Thread | None = None
@@ -48,8 +53,6 @@ class Watch:
         """Called when the VM starts, every time; from the second time on it does nothing."""
         if self.thread is not None:
             return
-        from flowvm.vm.watch import window
-
         self.begun = time.monotonic_ns()
         if config.window:
             try:
@@ -76,8 +79,6 @@ class Watch:
         self._print(f"signal {number}")
 
     def _run(self) -> None:
-        from flowvm.vm.watch import window
-
         while not self.vm.stopped:
             seconds = min(LOOK_S, config.watchdog / 4 if config.watchdog else LOOK_S)
             if self.listener is None:
@@ -107,10 +108,7 @@ class Watch:
         self.looked = now
 
     def _print(self, why: str) -> None:
-        from flowvm.vm.watch.dumping import dump_text
-        from flowvm.vm.watch.lively import chain_text, pending
-
-        found = pending(self.vm)
-        text = f"flowvm: {why}\n{chain_text(found)}\n{dump_text(self.vm, found)}"
+        found = lively.pending(self.vm)
+        text = f"flowvm: {why}\n{lively.chain_text(found)}\n{dumping.dump_text(self.vm, found)}"
         with suppress(OSError, ValueError):  # stderr may be closed
             print(text.replace("\n\n", "\n"), file=sys.stderr, flush=True)

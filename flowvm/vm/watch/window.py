@@ -24,20 +24,20 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any, Protocol
 
 from flowvm.compiler import jit
 from flowvm.errors import VMError
-from flowvm.vm.engine.lines import apart, short_position
-from flowvm.vm.engine.spaces import space_of, spaces
+from flowvm.vm.callers.hot import FRAMES, hot
+from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import CTL, ENT, INS, REC, RING, STR
+from flowvm.vm.watch.dumping import dump_text
+from flowvm.vm.watch.flight import Recorded
+from flowvm.vm.watch.lively import fronts
+from flowvm.vm.watch.spaces import space_of, spaces
 
-if TYPE_CHECKING:
-    from types import CodeType
-
-    from flowvm.vm.engine.engine import Engine
-
-__all__ = ["SAMPLE", "answer", "ask", "listen", "serve", "shown"]
+__all__ = ["SAMPLE", "Shown", "answer", "ask", "listen", "serve", "shown"]
 
 SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
 # waits, marks of the user and new entries that an answer has at most
@@ -49,6 +49,26 @@ _TIMEVAL = struct.Struct("@ll")
 _WORD_BYTES = 8
 # (id of a code object, offset) -> its line; the object is kept, so its id is not another's
 _known: dict[tuple[int, int], tuple[CodeType | None, str]] = {}
+
+
+class _BySeq(Protocol):
+    by_seq: dict[int, Any]
+
+
+class _Begun(Protocol):
+    begun: int  # monotonic ns
+
+
+class Shown(Recorded, Protocol):
+    """An engine, as far as its window shows it."""
+
+    @property
+    def failures(self) -> _BySeq:
+        """Its failed instructions."""
+
+    @property
+    def watch(self) -> _Begun:
+        """Since when it runs."""
 
 
 def _name(pid: int) -> str:
@@ -76,7 +96,7 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def serve(vm: Engine, listener: socket.socket) -> None:
+def serve(vm: Shown, listener: socket.socket) -> None:
     """Answer one question, or time out as the listener does."""
     connection, _ = listener.accept()
     with connection:
@@ -166,15 +186,13 @@ def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple
     return found
 
 
-def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
     """What `vm` shows: names and numbers, and the parts of its words that belong to them.
 
     Of the question: `since` (instructions below were seen), `most` (instructions wanted), `entries`
     (of which the asker knows the names), `waits` (the asker has those that ended by then),
     `dump` (the text of `flow.vm.dump()` is wanted).
     """
-    from flowvm.vm.watch.lively import fronts
-
     words, flight = vm.words, vm.flight
     received, head = int(words[CTL.RECEIVED]), int(words[CTL.HEAD])
     most = min(int(question.get("most", SAMPLE)), REC.LENGTH)
@@ -223,13 +241,11 @@ def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[t
         "errors": sum(not f.seen and not f.captured for f in list(vm.failures.by_seq.values())),
     }
     if question.get("dump"):
-        from flowvm.vm.watch.dumping import dump_text
-
         header["dump"] = dump_text(vm)
     return header, parts
 
 
-def _scheduled(vm: Engine) -> int:
+def _scheduled(vm: Shown) -> int:
     """Processor time of the scheduler so far, in ns; 0 where no thread runs it."""
     thread = next((t.native_id for t in vm.threads if t.name == "flowvm-sched"), None)
     try:
@@ -253,10 +269,8 @@ def _compiling() -> list[str]:
     return found
 
 
-def _lines(vm: Engine, first: int, last: int) -> tuple[list[str], list[int]]:
+def _lines(vm: Shown, first: int, last: int) -> tuple[list[str], list[int]]:
     """The user's lines of instructions [first, last): a table, and for each its number there."""
-    from flowvm.vm.engine.hot import FRAMES, hot
-
     table: dict[str, int] = {}
     numbers: dict[tuple[int, int], int] = {}
     found = []

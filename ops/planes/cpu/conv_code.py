@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.products.cpu.tile import tile_shape
+from flowvm.ops.products.cpu.tile_shape import tile_shape
 
 __all__ = ["Emitter", "address_of", "emitter", "functions_apart", "lanes_of", "roomy", "same_reals"]
 

@@ -47,8 +47,8 @@ from flowvm.ops.products.cpu.tile import (
     START_NONE,
     START_ROWS,
     tile_functions,
-    tile_shape,
 )
+from flowvm.ops.products.cpu.tile_shape import tile_shape
 
 __all__ = ["Epilogue", "ProductPlan", "check_pair", "product", "walkable"]
 

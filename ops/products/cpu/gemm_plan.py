@@ -30,7 +30,7 @@ from flowvm.ops.products.cpu.gemm_kernels import (
     TRANSPOSED,
     WIDE,
 )
-from flowvm.ops.products.cpu.tile import TileShape
+from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["CHUNK", "Cut", "Product", "best_way", "cache_bytes", "cut_up"]
 

@@ -24,19 +24,26 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler import jit
 from flowvm.compiler.jit import llvm
 from flowvm.compiler.native import Intrinsic
+from flowvm.lazy import lazy
+from flowvm.ops.products.cpu.tile_shape import TileShape, tile_shape
+
+if TYPE_CHECKING:
+    from flowvm.ops.products.cpu import tile_code, tile_packing, tile_thin
+else:  # Numba, for a compilation only
+    tile_code = lazy("flowvm.ops.products.cpu.tile_code")
+    tile_packing = lazy("flowvm.ops.products.cpu.tile_packing")
+    tile_thin = lazy("flowvm.ops.products.cpu.tile_thin")
 
 __all__ = [
     "START_COLUMN",
     "START_NONE",
     "START_ROWS",
     "TileFunctions",
-    "TileShape",
     "address",
     "caller",
     "copy_panel",
@@ -46,53 +53,10 @@ __all__ = [
     "multiply_stream",
     "multiply_tile",
     "tile_functions",
-    "tile_shape",
     "transpose_block",
 ]
 
 START_NONE, START_ROWS, START_COLUMN = 0, 1, 2  # what `start` is
-
-
-class TileShape(NamedTuple):
-    """The largest tile: `rows` (a multiple of GROUP) by `columns`, which are `vectors` of `lanes`
-    elements each.
-    """
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-
-# Bytes of a vector and the tile that its registers hold: one register for each sum, one for each
-# vector of B's row, at least one for A's number.
-_SHAPES = {
-    "avx512f": (64, 12, 2),  # 24 + 2 of 32
-    "avx": (32, 4, 3),  # 12 + 3 of 16
-    "sse2": (16, 4, 3),
-    "neon": (16, 8, 3),  # 24 + 3 of 32
-}
-
-
-@functools.cache
-def _host_features() -> Mapping[str, bool]:
-    try:
-        return dict(llvm.get_host_cpu_features())
-    except RuntimeError:  # LLVM does not know how to ask this processor
-        return {}
-
-
-def tile_shape(dtype: str, features: Mapping[str, bool] | None = None) -> TileShape:
-    """The tile for `dtype` on this processor, or one that has `features`.  That for reduced floats
-    is float32's: their panels are.
-    """
-    have = _host_features() if features is None else features
-    kind = next((name for name in ("avx512f", "avx", "sse2") if have.get(name)), "neon")
-    size, rows, vectors = _SHAPES[kind]
-    return TileShape(rows, vectors, size // (8 if dtype == "float64" else 4))
 
 
 # --- compiled once, called by address -----------------------------------------------------------
@@ -126,8 +90,6 @@ def tile_functions(dtype: str) -> TileFunctions:
 
 def emitted(name: str, dtype: str, shape: TileShape) -> Any:
     """The llvmlite module of a function of TileFunctions: its C function is called entry."""
-    from flowvm.ops.products.cpu import tile_code, tile_packing, tile_thin
-
     emitters = {
         "tile": tile_code.emit_tile,
         "dots": tile_thin.emit_dots,

@@ -7,14 +7,12 @@ or written, except B's padding, where the caller says that it is there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from flowvm.ops.products.cpu.tile_emit import Emitter
-
-if TYPE_CHECKING:
-    from flowvm.ops.products.cpu.tile import TileShape
+from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["emit_tile"]
 

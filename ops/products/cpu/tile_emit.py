@@ -8,14 +8,12 @@ by lane.  Imported only to compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llvmlite import ir
 
+from flowvm.ops.products.cpu.tile_shape import TileShape
 from flowvm.ops.scalar.half import STORED, narrowed, stored_type, widened
-
-if TYPE_CHECKING:
-    from flowvm.ops.products.cpu.tile import TileShape
 
 __all__ = ["Emitter"]
 

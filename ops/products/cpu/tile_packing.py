@@ -6,14 +6,12 @@ Imported only to compile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llvmlite import ir
 
 from flowvm.ops.products.cpu.tile_emit import Emitter
-
-if TYPE_CHECKING:
-    from flowvm.ops.products.cpu.tile import TileShape
+from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["emit_copy", "emit_store", "emit_store_transposed", "emit_transpose"]
 

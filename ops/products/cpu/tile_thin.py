@@ -7,14 +7,12 @@ Imported only to compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llvmlite import ir
 
 from flowvm.ops.products.cpu.tile_emit import Emitter
-
-if TYPE_CHECKING:
-    from flowvm.ops.products.cpu.tile import TileShape
+from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["emit_dots", "emit_stream"]
 

@@ -107,7 +107,7 @@ def test_cublas_that_is_not_there_is_said_once_and_again(monkeypatch: pytest.Mon
     fake = Simulator()
     whole = fake.driver()
     kept = {n: int(whole.table[INDEX[n]]) for n in DRIVER}
-    monkeypatch.setattr("flowvm.cuda.driver.libraries.load_cublas", missing)
+    monkeypatch.setattr("flowvm.cuda.driver.driver.load_cublas", missing)
     with drivers.using(Driver("part", kept, fake)):
         for _ in range(2):
             with pytest.raises(DeviceError, match=r"not found \(tried nothing\)"):

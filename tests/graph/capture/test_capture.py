@@ -9,12 +9,13 @@ import pytest
 
 import flowvm as flow
 from flowvm.commands.warmup import as_tensors
-from flowvm.eager.interpreter import use_stream
 from flowvm.eager.live import Decisions, Leaf, Live, freeze
+from flowvm.eager.modes import use_stream
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.ops.declare.registry import SAMPLES
 
 nn = flow.nn

@@ -7,7 +7,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.memory.inplace import reuse_memory, shared
+from flowvm.graph.memory.inplace import reuse_memory
 from flowvm.graph.passes.passes import optimize
 from flowvm.graph.plan.plan import compile_plan
 from tests.graph.helpers import captured
@@ -24,7 +24,7 @@ def pairs(function, *inputs):
     for _ in range(3):
         for ours, theirs in zip(plan.launch(list(inputs)), expected, strict=True):
             np.testing.assert_array_equal(ours.numpy(), theirs)
-    return len(shared(after))
+    return len(after.shared())
 
 
 X, Y, ROW = flow.randn(40, 50), flow.randn(40, 50), flow.randn(50)
@@ -33,7 +33,7 @@ X, Y, ROW = flow.randn(40, 50), flow.randn(40, 50), flow.randn(50)
 def test_a_chain_lies_in_one_place():
     graph = reuse_memory(captured(lambda x: (x * 2).exp().tanh().sum(), X))
     plan = compile_plan(graph)
-    assert len(shared(graph)) == 2
+    assert len(graph.shared()) == 2
     assert len({id(r.block) for r in plan.registers.values() if r.block is not None}) == 1
     assert plan.memory.nbytes < 2 * X.numel() * 4
     assert pairs(lambda x: (x * 2).exp().tanh().sum(), X) == 2
@@ -41,8 +41,8 @@ def test_a_chain_lies_in_one_place():
 
 def test_nothing_is_shared_unless_permitted():
     graph = captured(lambda x: (x * 2).exp().tanh().sum(), X)
-    assert not shared(graph)
-    assert shared(reuse_memory(graph))
+    assert not graph.shared()
+    assert reuse_memory(graph).shared()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_several_results_of_one_kernel_lie_where_several_inputs_lay():
 
     graph = optimize(captured(function, X * 0.1, Y * 0.1))
     fused = next(n for n in graph.nodes if "fused" in n.operator.name and len(n.outputs) == 2)
-    places = shared(graph)
+    places = graph.shared()
     roots = [places[o.buffer] for o in fused.outputs]
     assert len(set(roots)) == 2
     inputs = [X * 0.1, Y * 0.1]
@@ -98,12 +98,12 @@ def test_streams_and_repetitions_share_nothing():
         return reuse_memory(captured(lambda x: (x * 2).exp().sum(), X))
 
     graph = nodes()
-    assert len(shared(graph)) == 1
+    assert len(graph.shared()) == 1
     graph.nodes[1].stream = 3
-    assert not shared(graph)
+    assert not graph.shared()
     graph = nodes()
     graph.nodes[0].repeat = 2
-    assert not shared(graph)
+    assert not graph.shared()
 
 
 def test_it_is_in_print_and_can_be_switched_off():

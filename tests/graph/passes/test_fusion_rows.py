@@ -9,7 +9,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.logical.logical import BufferKind
+from flowvm.graph.logical.nodes import BufferKind
 from flowvm.graph.logical.plain import plain, read_plain
 from flowvm.graph.passes import fusion_rows
 from flowvm.graph.passes.passes import PASSES

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import flowvm as flow
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
-from flowvm.vm.watch.trace import record
+from flowvm.vm import record
 from tests.graph.helpers import close, exact, same_bits
 
 SIDE = 6  # of all matrices

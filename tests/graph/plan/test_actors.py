@@ -20,7 +20,8 @@ import flowvm as flow
 from flowvm.errors import ScheduleError, VMError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.logical.logical import BufferKind, LogicalGraph
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import BufferKind
 from flowvm.graph.plan import actors as actors_module
 from flowvm.graph.plan.actors import actors_of, by_actor
 from flowvm.graph.plan.plan import Plan, compile_plan

@@ -18,7 +18,8 @@ from flowvm.errors import ArgumentError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical import saving
 from flowvm.graph.logical.interpret import interpret
-from flowvm.graph.logical.logical import LogicalGraph, OpNode
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.logical.plain import read_operator, saved_operator
 from flowvm.graph.passes.passes import optimize
 from flowvm.launch import Launch

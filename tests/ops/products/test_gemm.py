@@ -14,13 +14,11 @@ from flowvm.ops.declare.registry import op
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.cpu.gemm_kernels import DOTS, STREAM, TILES, Plan
 from flowvm.ops.products.cpu.gemm_plan import Product, cut_up
-from flowvm.ops.products.cpu.tile import _SHAPES as TILE_SHAPES
 from flowvm.ops.products.cpu.tile import (
     START_COLUMN,
     START_NONE,
     START_ROWS,
     TileFunctions,
-    TileShape,
     copy_panel,
     dot_columns,
     emitted,
@@ -28,9 +26,10 @@ from flowvm.ops.products.cpu.tile import (
     multiply_stream,
     multiply_tile,
     tile_functions,
-    tile_shape,
     transpose_block,
 )
+from flowvm.ops.products.cpu.tile_shape import SHAPES as TILE_SHAPES
+from flowvm.ops.products.cpu.tile_shape import TileShape, tile_shape
 from flowvm.ops.scalar import functions as scalar
 from flowvm.vm.machine.words import ARG
 

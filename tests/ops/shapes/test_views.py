@@ -6,7 +6,7 @@ from op_calls import as_tensor, flow
 
 from flowvm.autograd import grad, gradcheck
 from flowvm.errors import AutogradError, ShapeError
-from flowvm.vm.engine.hot import hot
+from flowvm.vm.callers.hot import hot
 
 
 def numbers(*shape):

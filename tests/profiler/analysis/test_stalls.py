@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.profiler import profile
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.lang import clock, sched_yield, words_at

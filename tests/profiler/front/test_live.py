@@ -20,8 +20,8 @@ from flowvm.profiler import Profile, live
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.spaces import Space
 from flowvm.vm.machine.words import CTL
+from flowvm.vm.watch.spaces import Space
 from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
 from tests.vm.live import until
 

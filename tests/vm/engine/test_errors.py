@@ -14,7 +14,7 @@ import pytest
 import flowvm as flow
 from flowvm import errors
 from flowvm.compiler import jit
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import KernelError, Status, VMError
 from flowvm.ops.declare.recording import Recorded, record

@@ -12,9 +12,9 @@ import flowvm as flow
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.graph.plan import launching
 from flowvm.private import cpython
+from flowvm.vm.callers.interrupt import is_protected, is_waiting
 from flowvm.vm.engine import interrupt
 from flowvm.vm.engine.engine import Engine
-from flowvm.vm.engine.interrupt import is_protected, is_waiting
 
 ROOT = Path(flow.__file__).resolve().parent
 FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]

@@ -9,9 +9,9 @@ import threading
 
 import numpy as np
 
-from flowvm.eager.interpreter import current_stream, use_stream
+from flowvm.eager.modes import current_stream, use_stream
+from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM, hot
 from flowvm.vm.machine.words import CTL
 from tests.vm.kernels import Gate, alone, empty, mix, open_gate, tensor, update, wait_for_gate
 from tests.vm.live import Background, streams, until, word
@@ -138,6 +138,7 @@ real, platform.machine = platform.machine, lambda: "aarch64"
 import flowvm as flow
 platform.machine = real
 from flowvm.vm.machine.words import RING
+from flowvm.vm.machine import layout as w
 assert not RING.ORDERED_STORES
 x = flow.ones(4, requires_grad=True)
 for _ in range(3000):

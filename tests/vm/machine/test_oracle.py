@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flowvm.dtype import int64
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import alias
 from flowvm.meta import TensorMeta

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
+from flowvm.vm import record
+from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lines import short_position
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC, RING, SPL
 from flowvm.vm.watch.flight import TIMES
-from flowvm.vm.watch.trace import record
 from tests.vm.kernels import Gate, alone, mix, tensor, update, wait_for_gate
 from tests.vm.live import Background, script, streams, until, word
 
@@ -300,7 +300,7 @@ def test_the_sequential_engine_is_recorded_too(rng):
 def test_a_fork_goes_on_recording():
     done = script(
         """
-        from flowvm.vm.watch.trace import record
+        from flowvm.vm import record
         x, y = tensor(), tensor()
         for _ in range(300):
             update(x, y, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.vm import dump
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.errors import ScheduleError
-from flowvm.vm import dump
+from flowvm.vm import dump, record, trace
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine import machine
 from flowvm.vm.machine.words import CTL, OPERAND, Access, Kind
-from flowvm.vm.watch.trace import Edge, Trace, Traced, TracedOperand, record, trace
+from flowvm.vm.watch.trace import Edge, Trace, Traced, TracedOperand
 from flowvm.vm.watch.verify import verify
 from tests.vm.kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wait_for_gate
 from tests.vm.live import streams

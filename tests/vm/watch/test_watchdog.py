@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.errors import VMError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ARRAY, CTL, STR

@@ -8,12 +8,12 @@ import weakref
 import numpy as np
 import pytest
 
-from flowvm.eager.interpreter import use_stream
+from flowvm.eager.modes import use_stream
 from flowvm.eager.reading import adopt_array
 from flowvm.errors import VMError
 from flowvm.vm import empty_cache, stats
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import hot
 from flowvm.vm.machine.words import CTL, ENT, OPERAND, STO
 from tests.vm.kernels import Gate, alone, empty, mix, odd, tensor, update, wait_for_gate
 from tests.vm.live import script, streams, until, word

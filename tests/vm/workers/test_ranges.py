@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.interpreter import Operator, use_stream
+from flowvm.eager.interpreter import Operator
+from flowvm.eager.modes import use_stream
 from flowvm.errors import KernelError
+from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.hot import CALL_STREAM
 from flowvm.vm.machine.words import STR
 from tests.vm import kernels
 from tests.vm.kernels import (

@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from flowvm.config import config
 from flowvm.errors import FlowError, on_made
 from flowvm.private.cpython import traceback_slot
-from flowvm.vm.engine.lines import INTERNAL
+from flowvm.vm.callers.lines import INTERNAL
 
 __all__ = ["NOTE", "border", "cut", "install", "shown", "users"]
 

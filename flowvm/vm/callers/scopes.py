@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from flowvm.vm.engine.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
+from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
 from flowvm.vm.machine.words import REC
 
 __all__ = ["NEVER", "Places", "Scopes", "call_of"]

@@ -5,13 +5,11 @@ Page-locked memory that copies to the host are written to is the host's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from flowvm.vm.machine.lang import Words, words_at
 from flowvm.vm.machine.words import CTL, STR
-
-if TYPE_CHECKING:
-    from flowvm.vm.engine.engine import Engine
+from flowvm.vm.watch.protocol import VM
 
 __all__ = ["HOST", "Space", "space_of", "spaces"]
 
@@ -29,7 +27,7 @@ class Space(NamedTuple):
     reserved: int
 
 
-def space_of(vm: Engine, stream: int) -> str:
+def space_of(vm: VM, stream: int) -> str:
     """The memory that tensors made on a stream are in: HOST, or the device's name, which those of
     its streams begin with.
     """
@@ -38,7 +36,7 @@ def space_of(vm: Engine, stream: int) -> str:
     return vm.stream_name(stream).partition(" ")[0]
 
 
-def spaces(vm: Engine) -> list[Space]:
+def spaces(vm: VM) -> list[Space]:
     """All memories, the host's first.  The host's peak counts each kind of its memory apart."""
     counters: dict[int, tuple[str, Words]] = {0: (HOST, vm.words)}
     for stream in range(vm.streams):

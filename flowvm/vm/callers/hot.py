@@ -14,7 +14,7 @@ __all__ = ["CALL_STREAM", "FIRST_USER_STREAM", "FRAMES", "HOST_STREAM", "hot"]
 CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
 FRAMES = RING.SLOTS  # issuing frames remembered: an error is read before its slot comes round
 
-# The globals of generated call functions (see `flowvm.eager.interpreter`), and all that issuing
+# The globals of generated call functions (see `flowvm.eager.calls`), and all that issuing
 # touches. A plain dict, because CPython reads globals fastest from one.
 #
 #   ring            memoryview of RING's bytes; control: memoryview of CTL's words

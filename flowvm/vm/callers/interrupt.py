@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-from flowvm.vm.engine.lines import INTERNAL
+from flowvm.vm.callers.lines import INTERNAL
 
 __all__ = ["interrupt", "is_protected", "is_waiting", "protected", "waiting"]
 

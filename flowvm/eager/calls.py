@@ -1,0 +1,257 @@
+"""Calls: the Python function that issues an operator, written out in full for its operands.
+
+`_source` is its text: look the metas up in the operator's cache, make the outputs, write the
+record, note the autograd node.  It is one piece because it runs once an op: what would be a call
+elsewhere is a line in it.  It is in `linecache`, so tracebacks and pdb show it.
+
+Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change; what
+belongs to the operator is in its closure.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import operator
+import struct
+import textwrap
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, Protocol
+
+from flowvm.eager.live import Frozen, Live, freeze
+from flowvm.eager.tensor import Storage, Tensor
+from flowvm.errors import ArgumentError, FlowError
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.tracebacks import cut
+from flowvm.vm.machine.words import CTL, RING
+
+__all__ = ["KEEP_DEAD", "Callee", "call_function", "generated", "publishing"]
+
+# calls (a power of two, less one) after which dead tensors are released, if none allocates much
+KEEP_DEAD = 15
+
+
+class Callee(Protocol):
+    """An operator (`flowvm.eager.interpreter`), as far as its calls depend on it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: tuple[str, ...]
+    scalars: tuple[str, ...]
+    scalar_kinds: str
+    writes: frozenset[str]
+    unsized: frozenset[str]
+    saves: tuple[str, ...]
+    grad: Callable[..., Any] | None
+    amp: str
+    cache: dict[Any, Any]
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """The outputs that have a place in the graph."""
+
+
+# --- the text ---------------------------------------------------------------------------------
+
+
+def _source(op: Callee) -> str:
+    params = [*op.inputs, *op.attrs, *op.scalars]
+    tensors = "".join(f"{n}, " for n in op.inputs)
+    attrs = "".join(f"{n}, " for n in op.attrs)
+    key = "".join(f"{n}._meta, " for n in op.inputs) + attrs
+    lines = [
+        f"def call({', '.join(params)}):",
+        *(_converting_lines(op) if op.amp else ()),
+        "    try:",
+        f"        _e = cache[({key})]",
+        "    except (KeyError, AttributeError, TypeError): _e = None",
+        "    if _e is None:",  # out here, or an error would say it came while handling a KeyError
+        f"        _result = op.fallback({', '.join(params)})",
+        "        if _result is not None: return _result",
+        f"        _e = miss(op, ({tensors}), ({attrs}))",
+        "    if _e[-2] and dead: release_dead()",
+    ]
+    for i, _ in enumerate(op.outputs):
+        lines += [
+            f"    try: _s{i} = pop()",
+            f"    except IndexError: _s{i} = refill()",
+            f"    _o{i} = new(Tensor); _o{i}._storage = None; _o{i}._ref = _s{i}",
+            f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
+        ]
+    outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
+    scalars = "".join(f"{n}, " for n in op.scalars)
+    operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
+    values = [*reversed(op.scalars), *reversed(operands), "_word"]
+    lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
+        f"    if {n}.__class__ is not float and {n}.__class__ is not int and "
+        f"{n}.__class__ is not bool: {n} = as_number({n})"
+        for n in op.scalars
+    ]
+    lines += [
+        "    _word = _e[0]",
+        f"    if departed: _word = depart(op, _e, ({outs}), ({tensors}), ({attrs}), ({scalars}))",
+        "    _f = getframe(1); _c = _f.f_code",
+        "    if _c.co_filename in user_files: _last = _f.f_lasti",
+        "    else: _c, _last = find_user(_f)",
+        "    _write = packs[_e[-1]]" if op.scalars and not op.scalar_kinds else "    _write = pack",
+        *publishing(values),
+    ]
+    lines += [f"    {n}.bump()" for n in op.inputs if n in op.writes]
+    for i, name in enumerate(op.outputs):
+        if name in op.unsized:
+            lines.append(f"    unsized(op, _o{i}, _e[{i + 1}])")
+    if op.grad is not None and op.inputs:
+        lines += _node_lines(op)
+    written = [n for n in op.inputs if n in op.writes]
+    results = [f"_o{i}" for i in range(len(op.outputs))] or written[:1]
+    lines.append(f"    return {', '.join(results)}")
+    body = "\n".join("    " + line for line in lines[1:])
+    return f"{lines[0]}\n    try:\n{body}\n    except flow_error as _error: cut(_error); raise\n"
+
+
+def _converting_lines(op: Callee) -> list[str]:
+    """Ask autocast, where some thread is in a region."""
+    tensors = "".join(f"{n}, " for n in op.inputs)
+    return [
+        "    if autocast:",
+        f"        _t = convert(op, ({tensors}))",
+        f"        if _t is not None: {tensors}= _t",
+    ]
+
+
+def publishing(values: Sequence[str], taken: str = "") -> list[str]:
+    """Lines of a generated function that publish a record of these words, the last one first.
+
+    `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `taken` is a
+    statement without a call for the moment when the sequence number `_seq` is known.
+    """
+    mark = "_seq + 1" if RING.ORDERED_STORES else "0"
+    back = (RING.WORDS - len(values) - 1) * 8
+    return [
+        "    for _seq in counter: break",
+        *([f"    {taken}"] if taken else []),
+        f"    _i = _seq & {RING.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
+        f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
+        "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
+        *([] if RING.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
+        f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
+        f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
+        "    if _seq >= limit: make_room(_seq)",
+    ]
+
+
+def _node_lines(op: Callee) -> list[str]:
+    needed = " or ".join(f"{n}._node is not None" for n in op.inputs)
+    edges = "".join(f"{n}._node, " for n in op.inputs)
+    metas = "".join(f"{n}._meta, " for n in op.inputs)
+    live = range(len(op.differentiable))
+    out_metas = "".join(f"_e[{i + 1}], " for i in live)
+    attrs = "".join(f"{n}, " for n in (*op.attrs, *op.scalars))
+    lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
+    saved, versions = [], []
+    for name in op.saves:
+        if name in op.outputs:
+            i = op.outputs.index(name)
+            lines.append(
+                f"        _st = _o{i}._storage = Storage(_s{i}, 0); _a{i} = new(Tensor); "
+                f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e[{i + 1}]; "
+                f"_a{i}._node = None"
+            )
+            saved.append(f"_a{i}")
+            versions.append("0")
+        else:
+            saved.append(name)
+            versions.append(f"0 if {name}._storage is None else {name}._storage.version")
+    lines.append(
+        f"        _node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
+        f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}), _seq)"
+    )
+    if len(live) == 1:
+        lines.append("        _o0._node = _node")
+    else:
+        lines += [
+            f"        if _e[{i + 1}].dtype.is_floating_point: _o{i}._node = OutputEdge(_node, {i})"
+            for i in live
+        ]
+    return lines
+
+
+# --- the function -----------------------------------------------------------------------------
+
+
+def call_function(op: Callee) -> Callable[..., Any]:
+    """The function `call(*inputs, *attrs, *scalars)` that issues `op`.
+
+    It gives the op's outputs, or the input that the op writes.
+    """
+    names = {*op.inputs, *op.attrs, *op.scalars}
+    taken = {
+        n for n in names if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n
+    }
+    if taken:
+        raise ArgumentError(
+            f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function "
+            f"that issues calls uses that name itself; choose another"
+        )
+    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
+    n_rest = n_words - len(op.scalar_kinds)
+    kinds = ["".join(k) for k in itertools.product("qd", repeat=len(op.scalars))]
+    own = {
+        "op": op,
+        "cache": op.cache,
+        "packs": {k: struct.Struct(k + "q" * (n_words - len(k))).pack_into for k in kinds},
+        "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
+    }
+    call = generated(_source(op), f"<flowvm call {op.name}>", own)
+    call.__name__ = call.__qualname__ = op.name
+    return call
+
+
+def generated(source: str, filename: str, own: dict[str, Any]) -> Callable[..., Any]:
+    """The function that `source` defines, with `hot` for its globals and `own` in its closure.
+
+    `filename` begins with "<flowvm", so that its frames are nobody's lines.
+    """
+    name = source[4 : source.index("(")]
+    body = textwrap.indent(source, "    ")
+    source = f"def make({', '.join(own)}):\n{body}    return {name}\n"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    made: dict[str, Any] = {}
+    exec(_from_file(_compiled(source), filename), hot, made)
+    function: Callable[..., Any] = made["make"](**own)
+    return function
+
+
+@functools.cache
+def _compiled(source: str) -> CodeType:
+    """Many operators look alike, and compiling is most of what declaring one costs."""
+    return compile(source, "<flowvm call>", "exec")
+
+
+def _from_file(code: CodeType, filename: str) -> CodeType:
+    """`code`, and the functions in it, as if it had been compiled from `filename`."""
+    consts = [_from_file(c, filename) if isinstance(c, CodeType) else c for c in code.co_consts]
+    return code.replace(co_filename=filename, co_consts=tuple(consts))
+
+
+def _number(value: Any) -> Any:
+    """A call's number as Python's own."""
+    if isinstance(value, (Live, Frozen)):
+        return freeze(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)
+
+
+hot.update(
+    new=object.__new__,
+    Tensor=Tensor,
+    Storage=Storage,
+    as_number=_number,
+    flow_error=FlowError,
+    cut=cut,
+)

@@ -1,0 +1,128 @@
+"""Nodes: recorded calls, which lead gradients back.  `flowvm.autograd` goes over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import AutogradError
+from flowvm.meta import TensorMeta
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.lines import NO_ORIGIN
+
+__all__ = ["Node", "OutputEdge"]
+
+
+class Node:
+    """A recorded call: where the gradients of its outputs go.
+
+    edges    for each input, the Node or leaf accumulator that its gradient goes to, or None
+    saved    what the gradient needs, with the versions the tensors had
+    metas    the inputs' metas; attrs: the call's attributes and scalars
+    seq      the instruction that the call issued, by which its line and module are found; NO_ORIGIN
+             if it issued none
+    """
+
+    __slots__ = (
+        "_saved", "attrs", "edges", "extra", "metas", "operator", "out_metas", "seq", "versions",
+    )  # fmt: skip
+    is_leaf = False
+    index = 0
+    extra: Any  # hooks and the like; unset where there are none
+
+    def __init__(
+        self,
+        operator: Any,
+        edges: tuple[Any, ...],
+        saved: tuple[Tensor, ...],
+        versions: tuple[int, ...],
+        metas: tuple[TensorMeta, ...],
+        attrs: tuple[Any, ...],
+        out_metas: tuple[TensorMeta, ...],
+        seq: int = NO_ORIGIN,
+    ) -> None:
+        self.operator = operator
+        self.edges = edges
+        self._saved: Any = saved  # a tuple; None when released; or what `recall`s it: a checkpoint
+        self.versions = versions
+        self.metas = metas
+        self.attrs = attrs
+        self.out_metas = out_metas
+        self.seq = seq
+
+    @property
+    def needs(self) -> tuple[bool, ...]:
+        """Which inputs want a gradient."""
+        return tuple(edge is not None for edge in self.edges)
+
+    def name(self) -> str:
+        """The operator's name with "Backward", as PyTorch prints it."""
+        return "".join(p.capitalize() for p in self.operator.name.split("_")) + "Backward"
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """The saved tensors; AutogradError when one was released or changed in place since."""
+        saved: tuple[Tensor, ...] = self._saved
+        if saved.__class__ is not tuple:
+            saved = self._recalled()
+        for tensor, version in zip(saved, self.versions, strict=True):
+            if tensor._storage is not None and tensor._storage.version != version:
+                raise AutogradError(
+                    f"{self.operator.name} saved a tensor of shape {tuple(tensor.shape)} for its "
+                    f"gradient, and it was changed in place since (version {tensor.version}, saved "
+                    f"at {version}).  Work on a clone()"
+                )
+        return self._recorded_outputs(saved) if saved and grad_enabled() else saved
+
+    def _recalled(self) -> tuple[Tensor, ...]:
+        if self._saved is None:
+            raise AutogradError(
+                f"backward through {self.operator.name} a second time: what it saved was freed by "
+                f"the first.  Give the first backward retain_graph=True"
+            )
+        recalled: tuple[Tensor, ...] = self._saved.recall(self)
+        return recalled
+
+    def release(self) -> None:
+        """Drop what was saved: after a backward that need not be repeated."""
+        self._saved = None
+
+    def _recorded_outputs(self, saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`saved` with the outputs among them in the graph again, for gradients of gradients.
+
+        A node saves its outputs without their place in the graph: holding it would be a reference
+        cycle.
+        """
+        outputs = getattr(self.operator, "differentiable", ())
+        again = list(saved)
+        for i, name in enumerate(self.operator.saves if outputs else ()):
+            if name in outputs:
+                again[i] = alias(saved[i], saved[i]._meta)
+                place = outputs.index(name)
+                again[i]._node = self if len(outputs) == 1 else OutputEdge(self, place)
+        return tuple(again)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+
+class OutputEdge:
+    """Output `index` of a Node that has several."""
+
+    __slots__ = ("index", "node")
+    is_leaf = False
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node = node
+        self.index = index
+
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name()
+
+    def __repr__(self) -> str:
+        return repr(self.node)
+
+
+hot.update(Node=Node, OutputEdge=OutputEdge)

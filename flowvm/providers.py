@@ -1,0 +1,56 @@
+"""What lower layers ask for without knowing who answers: each is told here, once, who does.
+
+Who answers is imported when it is first asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowvm import device
+from flowvm.eager.interpreter import Invocation, Operator, lowerings
+from flowvm.lazy import lazy
+from flowvm.meta import TensorMeta
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.trace import Trace
+
+if TYPE_CHECKING:
+    from flowvm import memory
+    from flowvm.cuda.driver import runtime
+    from flowvm.ops.declare.cuda import lowering
+    from flowvm.profiler.views import traces
+else:
+    memory = lazy("flowvm.memory")
+    runtime = lazy("flowvm.cuda.driver.runtime")
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    traces = lazy("flowvm.profiler.views.traces")
+
+__all__: list[str] = []
+
+
+def _why_no_cuda(index: int) -> str:
+    """Why a CUDA device cannot be used, or ""."""
+    return runtime.why_not(index)
+
+
+def _lower_for_cuda(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> Invocation:
+    """What a call comes down to on a CUDA device."""
+    return lowering.lower(op, metas, attrs)
+
+
+def _about_memory(stream: int) -> str:
+    """What an out-of-memory error says of memory."""
+    return memory.report(stream)
+
+
+def _trace_screen(trace: Trace, width: int) -> Any:
+    """A trace in colours."""
+    return traces.trace_screen(trace, width)
+
+
+device.backends["cuda"] = _why_no_cuda
+lowerings["cuda"] = _lower_for_cuda
+engine.failures.about_memory = _about_memory
+Trace.screen = _trace_screen

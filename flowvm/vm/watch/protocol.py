@@ -1,0 +1,35 @@
+"""What who watches needs of an engine: it is handed in, for the engine itself lies above."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["VM"]
+
+
+class VM(Protocol):
+    """An engine, as far as it is looked at (`flowvm.vm.engine.engine` says what its parts are)."""
+
+    base: int
+    m: np.ndarray[Any, Any]
+    words: memoryview
+    entry_info: list[Any]
+    threads: list[threading.Thread]
+    running: bool
+    stopped: bool
+
+    @property
+    def streams(self) -> int:
+        """How many streams there are."""
+
+    def stream_name(self, stream: int) -> str:
+        """What a stream is called."""
+
+    def call(self, name: str) -> Any:
+        """The compiled shell function `name`."""
+
+    def wait_idle(self, seconds: float | None = None) -> bool:
+        """Wait until everything issued so far is done."""

@@ -1,0 +1,85 @@
+"""Which results may lie where an input lay that nobody reads any more.
+
+An elementwise kernel reads every element of its inputs before it writes that element of its output,
+so the two may be one place in memory.  Whether an operator's kernel does is declared with it
+(`Operator.aliases`).
+
+Invariant: of the buffers in one block, each is accessed for the last time by the node that makes
+the next one, through operands that are the same bytes in the same arrangement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
+
+__all__ = ["shared"]
+
+
+def shared(nodes: Sequence[OpNode], outputs: Sequence[Operand]) -> dict[Buffer, Buffer]:
+    """For each buffer that may lie in the memory of another: the first buffer that lies there."""
+    uses = _uses(nodes)
+    shown = {operand.buffer for operand in outputs}
+    first: dict[Buffer, Buffer] = {}
+    for place, node in enumerate(nodes):
+        if not node.operator.aliases or not is_pure(node):
+            continue
+        taken: set[Buffer] = set()
+        for out in node.outputs:
+            if out.buffer in shown or not uses[out.buffer].alike or out.offset:
+                continue
+            for old in _dying(node, place, uses):
+                if old.buffer not in shown and old.buffer not in taken and _fits(old, out):
+                    first[out.buffer] = first.get(old.buffer, old.buffer)
+                    taken.add(old.buffer)
+                    break
+    return first
+
+
+@dataclass
+class _Uses:
+    """The nodes that access a buffer: the last one's place, and on which streams and how often they
+    run.
+    """
+
+    last: int = -1
+    runs: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def alike(self) -> bool:
+        """Whether their order in the graph is the order in which they run, each once a turn."""
+        return len(self.runs) == 1
+
+
+def _uses(nodes: Sequence[OpNode]) -> dict[Buffer, _Uses]:
+    found: dict[Buffer, _Uses] = {}
+    for place, node in enumerate(nodes):
+        for _, operand in node.accesses():
+            uses = found.setdefault(operand.buffer, _Uses())
+            uses.last = place
+            uses.runs.add((node.stream, node.repeat))
+    return found
+
+
+def _dying(node: OpNode, place: int, uses: dict[Buffer, _Uses]) -> Iterator[Operand]:
+    """Inputs whose buffers are needed no more when the node has run, and read in one way by it."""
+    for operand in dict.fromkeys(node.inputs):
+        buffer = operand.buffer
+        if buffer.kind is not BufferKind.TEMPORARY or uses[buffer].last != place:
+            continue
+        same = all(o == operand for o in node.inputs if o.buffer is buffer)
+        if same and uses[buffer].alike:
+            yield operand
+
+
+def _fits(old: Operand, out: Operand) -> bool:
+    """Whether both are the same bytes in the same arrangement, and all of their buffers."""
+    return (
+        old.offset == 0
+        and old.buffer.nbytes == out.buffer.nbytes
+        and old.meta.shape == out.meta.shape
+        and old.meta.stride == out.meta.stride
+        and old.meta.dtype.itemsize == out.meta.dtype.itemsize
+    )

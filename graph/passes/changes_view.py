@@ -1,0 +1,61 @@
+"""What passes did to a graph (`changes`), as the profiler's screen shows it."""
+
+from __future__ import annotations
+
+from flowvm.graph.logical.nodes import OpNode
+from flowvm.graph.passes.changes import Changes
+from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
+
+__all__ = ["passes_view"]
+
+
+def passes_view(found: Changes) -> PassesView:
+    """Of what passes did."""
+    names = {id(node): _name(node) for p in found.passes for node in p.removed}
+    told = [
+        PassText(
+            p.name, p.before, p.after,
+            tuple((_name(node), tuple(_name(part) for part in parts)) for node, parts in p.made),
+            tuple(names[id(node)] for node in p.removed), p.moved,
+        )
+        for p in found.passes
+        if p.changed
+    ]  # fmt: skip
+    return PassesView(
+        found.after.name, len(found.before.nodes), len(found.after.nodes), tuple(told),
+        tuple(p.name for p in found.passes if not p.changed), found.left_out,
+        tuple(_pairs(found)),
+    )  # fmt: skip
+
+
+def _pairs(found: Changes) -> list[Pair]:
+    """In the order that nodes run; a removed one behind what was captured in front of it."""
+    parts: dict[int, list[int]] = {}
+    for k, into in enumerate(found.became):
+        if not isinstance(into, str):
+            parts.setdefault(id(into), []).append(k)
+    before = found.before.nodes
+    rows: list[tuple[int, Pair]] = []  # the last captured node in it
+    for node in found.after.nodes:
+        own = parts.get(id(node), [])
+        last = own[-1] if own else rows[-1][0] if rows else -1
+        rows.append((last, Pair(tuple(_text(before[k]) for k in own), _text(node), "")))
+    for k, why in enumerate(found.became):
+        if isinstance(why, str):
+            at = next((r for r in range(len(rows), 0, -1) if rows[r - 1][0] == k - 1), None)
+            if at is None:
+                at = next((r for r, (last, _) in enumerate(rows) if last > k), len(rows))
+            rows.insert(at, (k, Pair((_text(before[k]),), None, why)))
+    return [pair for _, pair in rows]
+
+
+def _text(node: OpNode) -> NodeText:
+    written = node.written()
+    result = ", ".join(f"{o.buffer.name or repr(o)} {o.meta!r}" for o in written[:2])
+    result += f" and {len(written) - 2} more" if len(written) > 2 else ""
+    line = node.line.rsplit("/", 1)[-1]
+    return NodeText(node.number, _name(node), result, node.scope, line, node.phase)
+
+
+def _name(node: OpNode) -> str:
+    return node.operator.name

@@ -1,0 +1,52 @@
+"""An operator that is another one for several tensors at once; `updates` makes nodes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flowvm.eager.interpreter import Invocation, Operator, call_into
+
+__all__ = ["Merged"]
+
+
+class Merged(Operator):
+    """`base`, issued for several tensors at once; made by `updates.merged_operator`."""
+
+    base: Operator
+    count: int
+    ahead: int  # outputs of `base` that are given, in front of each member's inputs
+
+    def __post_init__(self) -> None:
+        self.lowered: dict[Any, Invocation] = {}
+        self.call = self._call_each
+
+    def per_member(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        """`values`, one for each operand, member by member."""
+        each = self.ahead + len(self.base.inputs)
+        return (values[k * each : (k + 1) * each] for k in range(self.count))
+
+    def operands_of(self, k: int) -> list[int]:
+        """Where member k's operands are among those of the whole, as `base` has them."""
+        each, outs = self.ahead + len(self.base.inputs), len(self.outputs) // self.count
+        first = len(self.outputs) + k * each
+        return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]
+
+    def _call_each(self, *args: Any) -> tuple[Any, ...]:
+        """Issue the members one by one: what a merged node means."""
+        tensors, (all_attrs, numbers_of, *scalars) = (
+            args[: len(self.inputs)],
+            args[len(self.inputs) :],
+        )
+        made: list[Any] = []
+        for own, attrs, places in zip(self.per_member(tensors), all_attrs, numbers_of, strict=True):
+            numbers = tuple(scalars[i] for i in places)
+            outs, ins = own[: self.ahead], own[self.ahead :]
+            if not outs:
+                result = self.base.call(*ins, *attrs, *numbers)
+                made += result if isinstance(result, tuple) else [result]
+                continue
+            call_into(self.base, tuple(outs), tuple(ins), attrs, numbers)
+            for out in outs:
+                out.bump()
+        return tuple(made)

@@ -1,0 +1,62 @@
+"""What a Plan consists of, for those that make its words and tell about it: see `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowvm.eager.interpreter import Invocation
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
+from flowvm.graph.memory.memory import Block, MemoryPlan
+from flowvm.graph.plan.actors import ActorDesc
+
+__all__ = ["PlanParts", "RegstDesc", "TaskDesc"]
+
+
+@dataclass(eq=False)
+class RegstDesc:
+    """Where a buffer is during a launch: `operand` of the launch, or `block` in its chunk."""
+
+    buffer: Buffer
+    operand: int = -1
+    block: Block | None = None
+
+    @property
+    def text(self) -> str:
+        """Such as chunk+128, or operand 3."""
+        return f"operand {self.operand}" if self.block is None else f"chunk+{self.block.offset}"
+
+
+@dataclass(eq=False)
+class TaskDesc:
+    """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
+    bad data.
+    """
+
+    number: int
+    node: OpNode
+    invocation: Invocation
+    registers: list[tuple[str, Operand, RegstDesc]]
+    scratch: Block | None
+    reports: bool = False
+
+
+class PlanParts(Protocol):
+    """A Plan; those that are called while it is made find what they read there already."""
+
+    name: str
+    graph: LogicalGraph
+    tasks: list[TaskDesc]
+    registers: dict[Buffer, RegstDesc]
+    made: list[Buffer]
+    actors: list[ActorDesc]
+    branches: list[ActorDesc]
+    stream: int
+    memory: MemoryPlan
+    chunk_bytes: int
+    words: np.ndarray[Any, Any]
+    kept: list[Any]
+    live_kinds: list[str]

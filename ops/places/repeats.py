@@ -1,0 +1,67 @@
+"""Elements repeated where they are: `repeat_interleave`, so many times each as data may say."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.recording import need_tensor, wrap_dim
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.places.counting import repeated_positions
+from flowvm.ops.places.gather import index_select
+from flowvm.ops.shapes.views import _given, _xs, expand, flatten, reshape, unsqueeze
+
+__all__ = ["repeat_interleave"]
+
+
+@method()
+def repeat_interleave(
+    input: Tensor,
+    repeats: int | Tensor,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> Tensor:
+    """Each element (or each slice of `dim`) `repeats` times in place; without `dim` of the
+    flattened tensor.
+
+    `repeats` may be a tensor with a number for each slice; then the result's size is known when it
+    has run.
+    """
+    x = need_tensor("repeat_interleave", "input", input)
+    if dim is None:
+        x, dim = flatten(x), 0
+    at = wrap_dim("repeat_interleave", dim, x._meta.ndim)
+    if x._meta.ndim == 0:
+        x = unsqueeze(x, 0)
+    size = x._meta.shape[at]
+    if isinstance(repeats, Tensor):
+        if repeats._meta.dtype.is_floating_point or repeats._meta.shape not in ((), (1,), (size,)):
+            raise ShapeError(
+                f"repeat_interleave: repeats must be integers, one or {size} of them, got "
+                f"{repeats._meta}"
+            )
+        counts = expand(reshape(repeats, (-1,)), (size,))
+        return index_select(x, at, repeated_positions(counts))
+    (times,) = _given((repeats,))
+    if times < 0:
+        raise ArgumentError(f"repeat_interleave: repeats cannot be negative, got {times}")
+    shape = x._meta.shape
+    spread = expand(unsqueeze(x, at + 1), (*shape[: at + 1], times, *shape[at + 1 :]))
+    return reshape(spread.clone(), (*shape[:at], size * times, *shape[at + 1 :]))
+
+
+samples(
+    repeat_interleave,
+    lambda rng: [
+        *_xs(rng, ((2, 3), 2), ((2, 3), 3, 1), ((2,), 0)),
+        Sample((rng.standard_normal((3, 2)), np.array([2, 0, 1]), 0)),
+        Sample((rng.standard_normal((2, 2)), np.array([3]), 1)),
+    ],
+    np.repeat,
+    errors=(
+        (lambda flow: flow.repeat_interleave(flow.ones(2), -1), ValueError),
+        (lambda flow: flow.repeat_interleave(flow.ones(2), flow.ones(2)), RuntimeError),
+    ),
+)
