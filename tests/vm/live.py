@@ -72,7 +72,7 @@ warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWa
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import flowvm
-from flowvm.vm.machine.words import CTL, OPERAND, STO
+from flowvm.vm.machine.words import CTL, OPERAND, RING, STO, STR
 from flowvm.vm.engine import engine as engine_module
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
