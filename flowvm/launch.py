@@ -11,9 +11,11 @@ from typing import Any
 
 from flowvm.dtype import DType, dtype_named
 from flowvm.meta import TensorMeta, dense_stride
-from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 __all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Launch", "View", "bits", "elsewhere"]
+
+ARENA_BYTES, PHASE_BITS = ARG.ARENA_BYTES, ARG.PHASE_BITS
 
 # elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
 GRAIN = 1 << 15

@@ -79,12 +79,12 @@ def test_level_2_leaves_what_does_not_end_behind() -> None:
     program = """
 import threading
 import flowvm as flow
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 from flowvm.vm.engine.engine import engine
 x, free = flow.ones(3), threading.Event()
 flow.vm.sync()
 with flow.config(debug=2):
-    engine.call_back(lambda address: free.wait(), [x._ref], [w.MUT])
+    engine.call_back(lambda address: free.wait(), [x._ref], [OPERAND.MUT])
     y = x + 1
 free.set()
 assert y.tolist() == [2.0, 2.0, 2.0]

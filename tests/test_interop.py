@@ -19,7 +19,7 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 
 class Weight(Tensor):
@@ -93,7 +93,7 @@ def test_an_export_waits_for_the_writer() -> None:
 
             (ctypes.c_float * 4).from_address(place)[:] = [value] * 4
 
-        engine.call_back(write, [t._ref], [w.MUT])
+        engine.call_back(write, [t._ref], [OPERAND.MUT])
         assert np.from_dlpack(t).tolist() == [value] * 4
 
 

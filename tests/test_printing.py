@@ -19,7 +19,7 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.watch.peek import issued
 
 
@@ -36,7 +36,7 @@ def hold() -> Iterator[Callable[[Tensor], threading.Event]]:
 
     def hold(t: Tensor) -> threading.Event:
         gate = threading.Event()
-        engine.call_back(lambda address: gate.wait(200) and None, [t._ref], [w.MUT])
+        engine.call_back(lambda address: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
         gates.append(gate)
         return gate
 
@@ -52,7 +52,7 @@ def failed() -> Iterator[Tensor]:
         raise ValueError("no\n  way")
 
     t = ones(3)
-    engine.call_back(fail, [t._ref], [w.MUT])
+    engine.call_back(fail, [t._ref], [OPERAND.MUT])
     engine.wait_idle()
     yield t
     for failure in engine.failures.all():
@@ -235,7 +235,7 @@ def test_tensors_that_are_not_whole() -> None:
     assert repr(broken).startswith("tensor(<cannot be shown: AttributeError")
     freed = ones(2)
     engine.wait_for([freed._ref])
-    at = w.STO + (freed._ref & w.STORAGE_MASK) * w.STO_WORDS + w.S_POINTER
+    at = STO.AT + (freed._ref & OPERAND.STORAGE_MASK) * STO.WORDS + STO.POINTER
     pointer, engine.words[at] = engine.words[at], 0
     assert repr(freed) == "tensor(<freed>, shape=(2,))"
     engine.words[at] = pointer

@@ -13,7 +13,7 @@ from flowvm import Stream, current_stream, ones, stream, vm, zeros
 from flowvm.eager import tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 from tests.vm.kernels import alone
 
 
@@ -72,7 +72,7 @@ def test_a_chain_on_each_of_two_streams() -> None:
 
 def test_a_stuck_stream_holds_up_nobody_else(gate: threading.Event) -> None:
     s, t = Stream(), ones(3)
-    engine.call_back(lambda place: gate.wait(200) and None, [t._ref], [w.MUT])
+    engine.call_back(lambda place: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
     with stream(s):
         stuck = t * 2
     assert not s.query()
@@ -90,7 +90,7 @@ def test_a_stuck_stream_holds_up_nobody_else(gate: threading.Event) -> None:
 
 def test_synchronize_waits_for_what_waits_for_another_stream(gate: threading.Event) -> None:
     s, t = Stream(), zeros(3)
-    engine.call_back(lambda place: gate.wait(200) and None, [t._ref], [w.MUT])
+    engine.call_back(lambda place: gate.wait(200) and None, [t._ref], [OPERAND.MUT])
     with stream(s):
         first = t + 1  # not even queued on `s` while it waits for t
         second = ones(3) + 1  # overtakes it
@@ -106,7 +106,7 @@ def test_synchronize_raises_what_went_wrong() -> None:
         raise ValueError("broken")
 
     s, t = Stream(), ones(3)
-    engine.call_back(fail, [t._ref], [w.MUT])
+    engine.call_back(fail, [t._ref], [OPERAND.MUT])
     with stream(s):
         later = t + 1
     with pytest.raises(ValueError, match="broken"):

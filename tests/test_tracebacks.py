@@ -16,7 +16,7 @@ from flowvm.errors import AutogradError, FlowError, OutOfRangeError, ShapeError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import is_internal
 from flowvm.vm.engine.tracebacks import border
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 
 def frames(call: Callable[[], Any]) -> tuple[BaseException, list[str]]:
@@ -121,7 +121,7 @@ def test_what_a_callback_raises_keeps_its_own_frames_and_its_cause() -> None:
         except KeyError as below:
             raise ValueError("mine") from below
 
-    engine.call_back(callback, [t._ref], [w.MUT])
+    engine.call_back(callback, [t._ref], [OPERAND.MUT])
     for _ in range(2):
         error, shown = frames(t.numpy)
         assert type(error) is ValueError

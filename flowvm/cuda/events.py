@@ -37,8 +37,9 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, Device
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import hot
 from flowvm.vm.engine.numbers import Numbers
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import DEV, SOURCE, STEP
 from flowvm.vm.machine.lang import address_of
+from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, RING, STATE
 from flowvm.vm.watch.peek import POLL, issued, lively_on
 from flowvm.vm.workers.steps import take_steps
 
@@ -75,7 +76,7 @@ class Stream:
     @property
     def cuda_stream(self) -> int:
         """The driver's handle, for other libraries.  What they do there the VM does not see."""
-        return int(block_of(self.number)[w.B_STREAM])
+        return int(block_of(self.number)[DEV.STREAM])
 
     def query(self) -> bool:
         """Whether everything issued to it so far is done."""
@@ -125,7 +126,7 @@ def _wait_for(numbers: list[int]) -> None:
     engine.failures.collect()
     engine.failures.raise_unseen()
     for number in numbers:  # a device that is lost is lost, however often that was seen
-        if code := int(block_of(number)[w.B_FAILED]):
+        if code := int(block_of(number)[DEV.FAILED]):
             raise error_of(code, f"cuda:{device_of(number)}")
 
 
@@ -211,7 +212,7 @@ class Event:
         on = current_stream() if stream is None else stream
         mark = self._made_for(on)
         _handed_over(on.number, issued())
-        word = _entry("record_event", on) | on.number << w.ENTRY_BITS
+        word = _entry("record_event", on) | on.number << ENT.BITS
         mark.recorded = on.number, engine.issue(word, (mark.storage,), (mark.handle,))
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -220,7 +221,7 @@ class Event:
         """
         if self._mark.recorded is not None:
             on = current_stream() if stream is None else stream
-            word = _entry("wait_event", on) | on.number << w.ENTRY_BITS
+            word = _entry("wait_event", on) | on.number << ENT.BITS
             engine.issue(word, (self._mark.storage,))
 
     def query(self) -> bool:
@@ -295,12 +296,12 @@ def _handed_over(stream: int, before: int) -> None:
     """Wait until what was issued to a stream is in its worker's queue, so that what comes next is
     behind it.
     """
-    table = engine.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(w.CAPACITY, w.INS_WORDS)
+    table = engine.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)
     while True:
-        if engine.words[w.RECEIVED] >= before:
-            state = table[:, w.I_STATE]
-            mine = (table[:, w.I_STREAM] == stream) & (table[:, w.I_SEQ] < before)
-            if not np.any(mine & (state >= w.PENDING) & (state < w.DISPATCHED)):
+        if engine.words[CTL.RECEIVED] >= before:
+            state = table[:, INS.STATE]
+            mine = (table[:, INS.STREAM] == stream) & (table[:, INS.SEQ] < before)
+            if not np.any(mine & (state >= STATE.PENDING) & (state < STATE.DISPATCHED)):
                 return
         time.sleep(POLL)
 
@@ -318,8 +319,8 @@ def _entry(name: str, stream: Stream) -> int:
         records = name == "record_event"
         steps = _record_steps(made) if records else [0]
         _entries[name, made] = engine.new_entry(
-            w.OP_CALL,
-            [w.MUT if records else w.CONST],
+            KIND.OP_CALL,
+            [OPERAND.MUT if records else OPERAND.CONST],
             kernel=address_of(take_steps, _KERNEL),
             layout=np.array(steps, np.int64),
             scalars=int(records),
@@ -330,12 +331,12 @@ def _entry(name: str, stream: Stream) -> int:
 
 def _record_steps(made: Runtime) -> list[int]:
     """cuEventRecord(the call's scalar, the stream), as `flowvm.vm.workers.steps` takes it."""
-    step = [0] * w.STEP_FIRST
-    step[w.STEP_KIND] = w.STEP_CALL
-    step[w.STEP_FUNCTION] = int(made.driver.table[INDEX["cuEventRecord"]])
-    step[w.STEP_WORDS], step[w.STEP_PATCHES] = 2, 2
+    step = [0] * STEP.TEMPLATE
+    step[STEP.KIND] = STEP.FUNCTION_CALL
+    step[STEP.FUNCTION] = int(made.driver.table[INDEX["cuEventRecord"]])
+    step[STEP.TEMPLATE_WORDS], step[STEP.PATCHES] = 2, 2
     step += [0, 0]
-    step += [0, w.SOURCE_ARG | 1 << w.SOURCE_SHIFT, 0]  # behind the one operand
-    step += [1, w.SOURCE_BLOCK | w.B_STREAM << w.SOURCE_SHIFT, 0]
-    step[w.STEP_LENGTH] = len(step)
+    step += [0, SOURCE.ARG | 1 << SOURCE.SHIFT, 0]  # behind the one operand
+    step += [1, SOURCE.BLOCK | DEV.STREAM << SOURCE.SHIFT, 0]
+    step[STEP.LENGTH] = len(step)
     return [1, *step]

@@ -14,7 +14,7 @@ from flowvm.cuda.driver.runtime import runtime, runtimes
 from flowvm.cuda.driver.streams import streams
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 
 __all__ = [
     "empty_cache",
@@ -42,22 +42,22 @@ def _word(device: Any, place: int) -> int:
 
 def memory_allocated(device: Any = None) -> int:
     """Bytes that tensors and running instructions hold on the device."""
-    return _word(device, w.LIVE_BYTES)
+    return _word(device, CTL.LIVE_BYTES)
 
 
 def max_memory_allocated(device: Any = None) -> int:
     """The most that `memory_allocated` has been since the start or `reset_peak_memory_stats`."""
-    return _word(device, w.PEAK_BYTES)
+    return _word(device, CTL.PEAK_BYTES)
 
 
 def memory_reserved(device: Any = None) -> int:
     """Bytes that the VM holds on the device, in use or kept for reuse."""
-    return _word(device, w.RESERVED_BYTES)
+    return _word(device, CTL.RESERVED_BYTES)
 
 
 def max_memory_reserved(device: Any = None) -> int:
     """The most that `memory_reserved` has been since the start or `reset_peak_memory_stats`."""
-    return _word(device, w.PEAK_RESERVED)
+    return _word(device, CTL.PEAK_RESERVED)
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
@@ -95,8 +95,8 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     if index in {made.index for made in runtimes()}:
         vm.sync()
         counters = streams(index).counters
-        counters[w.PEAK_BYTES] = counters[w.LIVE_BYTES]
-        counters[w.PEAK_RESERVED] = counters[w.RESERVED_BYTES]
+        counters[CTL.PEAK_BYTES] = counters[CTL.LIVE_BYTES]
+        counters[CTL.PEAK_RESERVED] = counters[CTL.RESERVED_BYTES]
 
 
 reset_max_memory_allocated = reset_peak_memory_stats
@@ -122,12 +122,12 @@ def set_per_process_memory_fraction(fraction: Any, device: Any = None) -> None:
         )
     of = streams(index_of(device))
     total = of.runtime.properties.total_memory
-    of.counters[w.MOST_BYTES] = max(1, int(fraction * total)) if fraction < 1 else 0
+    of.counters[CTL.MOST_BYTES] = max(1, int(fraction * total)) if fraction < 1 else 0
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
     """What `set_per_process_memory_fraction` has set; 1.0 at first."""
-    most = _word(device, w.MOST_BYTES)
+    most = _word(device, CTL.MOST_BYTES)
     return most / runtime(index_of(device)).properties.total_memory if most else 1.0
 
 

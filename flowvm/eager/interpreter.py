@@ -41,7 +41,7 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import CALL_STREAM, hot
 from flowvm.vm.engine.lines import INTERNAL, NO_ORIGIN, UNKNOWN, Backward
 from flowvm.vm.engine.tracebacks import cut
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING
 
 __all__ = [
     "Invocation",
@@ -410,9 +410,9 @@ def admit_devices() -> None:
 
 def placed(word: int) -> int:
     """An entry word with the stream that this thread issues it to."""
-    default = word >> w.ENTRY_BITS
+    default = word >> ENT.BITS
     stream = _modes.stream if default == 0 else current_device_stream(default)
-    return word & w.ENTRY_MASK | stream << w.ENTRY_BITS
+    return word & ENT.MASK | stream << ENT.BITS
 
 
 @contextmanager
@@ -456,7 +456,7 @@ def _depart(
     if recorder is not None:
         return recorder.record(op, made, outputs, inputs, attrs, scalars)
     word = placed(made[0])
-    stream = word >> w.ENTRY_BITS
+    stream = word >> ENT.BITS
     if stream != CALL_STREAM:  # remember the outputs: their ReleaseTensor must run there
         for out in outputs:
             engine.stream_of[out._ref] = stream
@@ -527,16 +527,16 @@ def _entry(
     access, sizes = [], []
     for name, meta in zip(op.outputs, invocation.outputs, strict=True):
         if into is not None:
-            access.append(w.MUT)
+            access.append(OPERAND.MUT)
             sizes.append(0)
         elif name in op.unsized:
-            access.append(w.MUT2 | w.ALLOCATE)
+            access.append(OPERAND.MUT2 | OPERAND.ALLOCATE)
             rows = max(1, meta.shape[0])
             sizes.append(meta.nbytes // rows if meta.numel else meta.dtype.itemsize)
         else:
-            access.append(w.MUT | w.ALLOCATE)
+            access.append(OPERAND.MUT | OPERAND.ALLOCATE)
             sizes.append(meta.nbytes)
-    access += [w.MUT if name in op.writes else w.CONST for name in op.inputs]
+    access += [OPERAND.MUT if name in op.writes else OPERAND.CONST for name in op.inputs]
     sizes += [0] * len(op.inputs)
     names = (*op.outputs, *op.inputs)
     kinds = [("mut2" if n in op.unsized else "mut") for n in op.outputs]
@@ -544,7 +544,7 @@ def _entry(
     all_metas = (*invocation.outputs, *metas)
     text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
     number = engine.new_entry(
-        w.OP_CALL,
+        KIND.OP_CALL,
         access,
         kernel=invocation.kernel,
         layout=invocation.layout,
@@ -558,7 +558,7 @@ def _entry(
         info=EntryInfo(op.name, text, all_metas, names, op),
     )
     large = sum(sizes) >= LARGE
-    word = number | invocation.stream << w.ENTRY_BITS
+    word = number | invocation.stream << ENT.BITS
     return (word, *invocation.outputs, large, invocation.scalar_pack)
 
 
@@ -822,17 +822,17 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
     `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `taken` is a
     statement without a call for the moment when the sequence number `_seq` is known.
     """
-    mark = "_seq + 1" if w.ORDERED_STORES else "0"
-    back = (w.RECORD_WORDS - len(values) - 1) * 8
+    mark = "_seq + 1" if RING.ORDERED_STORES else "0"
+    back = (RING.WORDS - len(values) - 1) * 8
     return [
         "    for _seq in counter: break",
         *([f"    {taken}"] if taken else []),
-        f"    _i = _seq & {w.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
+        f"    _i = _seq & {RING.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
         f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
         "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
-        *([] if w.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
+        *([] if RING.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
-        f"    if control[{w.SCHEDULER_SLEEPS}]: after()",
+        f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
         "    if _seq >= limit: make_room(_seq)",
     ]
 

@@ -20,7 +20,7 @@ from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
 from flowvm.meta import Size, TensorMeta
 from flowvm.vm.engine.hot import hot
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ class Tensor:
     Made by `flow.tensor`, `flow.zeros`, ... and by ops, not by calling the class.
     """
 
-    # _ref      storage id | byte offset << STORAGE_BITS: the operand word of instructions
+    # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions
     # _meta     TensorMeta; unset while a mut2 op has not run: reading it waits (see __getattr__)
     # _node     None, or where its gradient goes: the Node that made it, or a leaf's accumulator
     # _storage  the Storage, or None: the tensor itself owns storage `_ref` (offset 0), unshared and
@@ -148,7 +148,7 @@ class Tensor:
 
     def storage_offset(self) -> int:
         """Elements before the first one, in its storage."""
-        return (self._ref >> w.STORAGE_BITS) // self._meta.dtype.itemsize
+        return (self._ref >> OPERAND.STORAGE_BITS) // self._meta.dtype.itemsize
 
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
@@ -295,7 +295,7 @@ def alias(
     base: Tensor, meta: TensorMeta, offset_bytes: int = 0, cls: type[Tensor] = Tensor
 ) -> Tensor:
     """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
-    return new_tensor(base._ref + (offset_bytes << w.STORAGE_BITS), meta, base.storage(), cls)
+    return new_tensor(base._ref + (offset_bytes << OPERAND.STORAGE_BITS), meta, base.storage(), cls)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

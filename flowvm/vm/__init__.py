@@ -1,6 +1,6 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture.md`; the state's layout in `flowvm.vm.machine.layout`, the
+How it works is in `docs/architecture.md`; the words of its state in `flowvm.vm.machine.words`, the
 scheduler's logic in `flowvm.vm.machine.machine`.
 """
 
@@ -13,7 +13,7 @@ from flowvm.errors import ScheduleError
 from flowvm.vm.engine.engine import engine as _engine
 from flowvm.vm.engine.failures import Errors, Failure
 from flowvm.vm.engine.tracebacks import border
-from flowvm.vm.machine import layout as _w
+from flowvm.vm.machine.words import CTL
 from flowvm.vm.watch.trace import Trace, record, trace
 from flowvm.vm.watch.verify import Verified, verify
 
@@ -66,21 +66,21 @@ def stats() -> Stats:
     failed), failed, and the memory of tensors: live, peak and reserved bytes.
     """
     word = _engine.words
-    received, head = int(word[_w.RECEIVED]), int(word[_w.HEAD])
+    received, head = int(word[CTL.RECEIVED]), int(word[CTL.HEAD])
     return Stats(
         issued=received,
         lively=received - head,
-        edges_raw=int(word[_w.N_RAW]),
-        edges_war=int(word[_w.N_WAR]),
-        edges_waw=int(word[_w.N_WAW]),
-        prescheduled=int(word[_w.N_PRESCHEDULED]),
-        dispatched=int(word[_w.N_DISPATCHED]),
-        done=int(word[_w.N_DONE]),
-        poisoned=int(word[_w.N_POISONED]),
-        failed=int(word[_w.N_FAILED]),
-        live_bytes=int(word[_w.LIVE_BYTES]),
-        peak_bytes=int(word[_w.PEAK_BYTES]),
-        reserved_bytes=int(word[_w.RESERVED_BYTES]),
+        edges_raw=int(word[CTL.N_RAW]),
+        edges_war=int(word[CTL.N_WAR]),
+        edges_waw=int(word[CTL.N_WAW]),
+        prescheduled=int(word[CTL.N_PRESCHEDULED]),
+        dispatched=int(word[CTL.N_DISPATCHED]),
+        done=int(word[CTL.N_DONE]),
+        poisoned=int(word[CTL.N_POISONED]),
+        failed=int(word[CTL.N_FAILED]),
+        live_bytes=int(word[CTL.LIVE_BYTES]),
+        peak_bytes=int(word[CTL.PEAK_BYTES]),
+        reserved_bytes=int(word[CTL.RESERVED_BYTES]),
     )
 
 
@@ -129,7 +129,7 @@ def empty_cache() -> None:
 def reset_peak() -> None:
     """Let `stats()["peak_bytes"]` be the peak from now on: after all that was issued is done."""
     sync()
-    _engine.words[_w.PEAK_BYTES] = _engine.words[_w.LIVE_BYTES]
+    _engine.words[CTL.PEAK_BYTES] = _engine.words[CTL.LIVE_BYTES]
 
 
 def last_error() -> BaseException | None:

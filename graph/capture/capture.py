@@ -43,7 +43,7 @@ from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Opera
 from flowvm.meta import TensorMeta
 from flowvm.streams import current_stream
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 
 if TYPE_CHECKING:
     from flowvm.graph.capture.breaks import Breaks
@@ -77,7 +77,9 @@ def _entry_instead(outputs: int, name: str) -> int:
     known = _instead(outputs, name)
     if not known:
         kernel = jit.native(no_value, "int32(int64, int64, int64, int64)")
-        known.append(engine.new_entry(w.OP_CALL, [w.MUT] * outputs, kernel=kernel, info=name))
+        known.append(
+            engine.new_entry(KIND.OP_CALL, [OPERAND.MUT] * outputs, kernel=kernel, info=name)
+        )
     return known[0]
 
 
@@ -143,11 +145,11 @@ class Capture:
 
         CaptureError if another input has the same storage; `placeholder` has no such limit.
         """
-        if tensor._ref & w.STORAGE_MASK in self._by_storage:
+        if tensor._ref & OPERAND.STORAGE_MASK in self._by_storage:
             raise CaptureError(f"{self.graph.name}: input {name!r} shares memory with another one")
         buffer = self._new_buffer(BufferKind.INPUT, tensor, name)
         self._kept.append(tensor.storage())
-        operand = Operand(buffer, tensor._ref >> w.STORAGE_BITS, tensor._meta)
+        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta)
         buffer.nbytes = operand.end
         source = self.sources[buffer] = ("input", len(self.graph.inputs))
         self._places[buffer.number] = source, operand
@@ -208,20 +210,20 @@ class Capture:
 
     def name_reached(self, tensor: Tensor, name: str) -> None:
         """Call `tensor` by this name if the code has reached it and nothing else names it."""
-        buffer = self._by_storage.get(tensor._ref & w.STORAGE_MASK)
+        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
         if buffer is not None and buffer.kind is BufferKind.VARIABLE and not buffer.name:
             buffer.name = name
 
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
-        buffer = self._by_storage.get(tensor._ref & w.STORAGE_MASK)
+        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
         if buffer is None:
             buffer = self._external(tensor, "")
         elif buffer in self._made_last:
             self._end_segment()
-            buffer = self._by_storage[tensor._ref & w.STORAGE_MASK]
+            buffer = self._by_storage[tensor._ref & OPERAND.STORAGE_MASK]
         step = self._steps.get(buffer, 0)
-        operand = Operand(buffer, tensor._ref >> w.STORAGE_BITS, tensor._meta, step)
+        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta, step)
         if buffer.kind is not BufferKind.TEMPORARY:
             buffer.nbytes = max(buffer.nbytes, operand.end)
         return operand
@@ -230,11 +232,11 @@ class Capture:
         """From now on, what lies in the memory of `tensor` moves by `step` bytes from one
         repetition to the next.
         """
-        self._steps[self._by_storage[tensor._ref & w.STORAGE_MASK]] = step
+        self._steps[self._by_storage[tensor._ref & OPERAND.STORAGE_MASK]] = step
 
     def is_repeated(self, tensor: Tensor) -> bool:
         """Whether `tensor` is another one in each repetition."""
-        buffer = self._by_storage.get(tensor._ref & w.STORAGE_MASK)
+        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
         return buffer is not None and (
             buffer.kind is BufferKind.TEMPORARY or self._steps.get(buffer, 0) != 0
         )
@@ -248,7 +250,7 @@ class Capture:
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` was made by a captured operation."""
-        buffer = self._by_storage.get(tensor._ref & w.STORAGE_MASK)
+        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
         return buffer is not None and (buffer.kind is BufferKind.TEMPORARY or buffer.crosses)
 
     # --- segments -----------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class Capture:
             if isinstance(kept, Tensor):
                 own = getrefcount(kept) > _HELD
                 if own or (kept._storage is not None and getrefcount(kept._storage) > _HELD - 1):
-                    found.add(self._by_storage[kept._ref & w.STORAGE_MASK])
+                    found.add(self._by_storage[kept._ref & OPERAND.STORAGE_MASK])
         return found
 
     def _end_in_front(
@@ -294,7 +296,7 @@ class Capture:
         """
 
         def buffers(tensors: Iterable[Tensor]) -> set[Any]:
-            return {self._by_storage.get(t._ref & w.STORAGE_MASK) for t in tensors}
+            return {self._by_storage.get(t._ref & OPERAND.STORAGE_MASK) for t in tensors}
 
         named = zip(op.inputs, inputs, strict=True)
         changed = buffers([*written, *(t for name, t in named if name in op.writes)])
@@ -337,17 +339,17 @@ class Capture:
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether a captured operation reads or changes `tensor`'s memory."""
-        return tensor._ref & w.STORAGE_MASK in self._used
+        return tensor._ref & OPERAND.STORAGE_MASK in self._used
 
     def made_at(self, tensor: Tensor) -> str:
         """The user's file and line that made a captured tensor, or ""."""
-        buffer = self._by_storage.get(tensor._ref & w.STORAGE_MASK)
+        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
         nodes = [n for n in self.graph.nodes if any(o.buffer is buffer for o in n.outputs)]
         return nodes[0].line if nodes else ""
 
     def read(self, tensor: Tensor) -> None:
         """Values that a capture does not change may be read, as long as they stay what they are."""
-        number = tensor._ref & w.STORAGE_MASK
+        number = tensor._ref & OPERAND.STORAGE_MASK
         buffer = self._by_storage.get(number)
         if buffer is not None and buffer.kind is not BufferKind.VARIABLE:
             return  # it has none, and who waits for it is told
@@ -361,16 +363,16 @@ class Capture:
 
     def _new_buffer(self, kind: BufferKind, tensor: Tensor, name: str) -> Buffer:
         buffer = Buffer(len(self._by_storage), kind, 0, name)
-        self._by_storage[tensor._ref & w.STORAGE_MASK] = buffer
+        self._by_storage[tensor._ref & OPERAND.STORAGE_MASK] = buffer
         return buffer
 
     def _external(self, tensor: Tensor, name: str) -> Buffer:
-        known = self._by_storage.get(tensor._ref & w.STORAGE_MASK)
+        known = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
         if known is not None:
             return known
         buffer = self._new_buffer(BufferKind.VARIABLE, tensor, name)
         buffer.held = tensor.storage()
-        buffer.nbytes = (tensor._ref >> w.STORAGE_BITS) + tensor._meta.span
+        buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + tensor._meta.span
         return buffer
 
     # --- the Recorder -------------------------------------------------------------------------
@@ -414,8 +416,8 @@ class Capture:
             )
         changed = [*(outputs if into else ())]
         changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
-        self._changed.update(t._ref & w.STORAGE_MASK for t in changed)
-        self._used.update(t._ref & w.STORAGE_MASK for t in (*inputs, *changed))
+        self._changed.update(t._ref & OPERAND.STORAGE_MASK for t in changed)
+        self._used.update(t._ref & OPERAND.STORAGE_MASK for t in (*inputs, *changed))
         if op.unsized:
             self._read_last.update(operand.buffer for operand in read)
             self._made_last.update(operand.buffer for operand in written)

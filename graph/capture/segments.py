@@ -27,7 +27,7 @@ from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.logical.logical import BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.plan.plan import Plan
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["MAX_FOLLOWING", "Ask", "Outcome", "Run", "Segment", "Source"]
 
@@ -148,7 +148,7 @@ class Run:
 
     def _tensor(self, operand: Operand, segment: Segment) -> Tensor:
         buffer = operand.buffer
-        offset = operand.offset << w.STORAGE_BITS
+        offset = operand.offset << OPERAND.STORAGE_BITS
         if buffer.kind is BufferKind.VARIABLE:
             return new_tensor(buffer.held.id + offset, operand.meta, buffer.held)
         base = self.values.get(buffer.number)

@@ -17,7 +17,7 @@ from flowvm.eager.live import now
 from flowvm.eager.tensor import Storage, Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["interpret", "run_nodes"]
 
@@ -36,7 +36,7 @@ def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
     for operand, tensor in zip(graph.inputs, inputs, strict=True):
         storages[operand.buffer] = (
             tensor.storage(),
-            tensor._ref - (operand.offset << w.STORAGE_BITS),
+            tensor._ref - (operand.offset << OPERAND.STORAGE_BITS),
         )
     last_use = _last_uses(graph)
     before, amp = set_grad_enabled(False), switch_autocast(None)
@@ -84,7 +84,7 @@ def _tensor(operand: Operand, storages: dict[Buffer, Any], time: int = 0) -> Ten
         storages[buffer] = (buffer.held, buffer.held.id)
     storage, ref = storages[buffer]
     offset = operand.offset + time * operand.step
-    return new_tensor(ref + (offset << w.STORAGE_BITS), operand.meta, storage)
+    return new_tensor(ref + (offset << OPERAND.STORAGE_BITS), operand.meta, storage)
 
 
 def _run(node: OpNode, storages: dict[Buffer, Any], time: int = 0) -> None:

@@ -18,7 +18,7 @@ from flowvm.eager.interpreter import Invocation
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, stack_memory
 from flowvm.vm.machine.lang import call_kernel, load_word, store_word
-from flowvm.vm.machine.layout import ARG_HEADER, DETAILS
+from flowvm.vm.machine.words import ARG
 
 if TYPE_CHECKING:
     from flowvm.graph.passes.updates import Merged
@@ -103,10 +103,10 @@ def run_pieces(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     operands and scalars.
     """
     own = stack_memory()
-    for k in range(DETAILS):
+    for k in range(ARG.N_DETAILS):
         store_word(own + 8 * k, 0)
-    store_word(own + 8 * (ARG_HEADER - 2), 0)
-    store_word(own + 8 * (ARG_HEADER - 1), load_word(args + 8 * (ARG_HEADER - 1)))
+    store_word(own + 8 * (ARG.HEADER - 2), 0)
+    store_word(own + 8 * (ARG.HEADER - 1), load_word(args + 8 * (ARG.HEADER - 1)))
     piece = layout + 8 * load_word(layout + 8 * lo)
     end = layout + 8 * load_word(layout + 8 * hi)
     while piece < end:
@@ -120,7 +120,7 @@ def run_pieces(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
             load_word(piece + 8), load_word(piece + 16), arena,
         )  # fmt: skip
         if status != 0:
-            for k in range(DETAILS):
+            for k in range(ARG.N_DETAILS):
                 store_word(args + 8 * k, load_word(own + 8 * k))
             return status
         piece += 24

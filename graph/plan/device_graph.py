@@ -17,7 +17,8 @@ from flowvm.launch import View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import empty_of
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import BRANCH, DEV, GRAPH, LINES, REPORTER
+from flowvm.vm.machine.words import CTL
 from flowvm.vm.watch.peek import issued
 from flowvm.vm.workers.device_graph import NEVER_ALIKE, TOO_LARGE
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ChunkEnd", "DeviceGraph"]
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
-LINE_BYTES = 8 * w.LINE_WORDS
+LINE_BYTES = 8 * LINES.WORDS
 MOST_COPIED = 64 << 20  # bytes of inputs and outputs: as much as is copied in some 50 us
 _WHY = {
     NEVER_ALIKE: "its variables' addresses differ at each launch",
@@ -69,7 +70,7 @@ class ChunkEnd:
 
 
 class DeviceGraph:
-    """Of one Plan: `words` (G_...) are its worker's, `memory` is the graph's own; `kept` is what
+    """Of one Plan: `words` (GRAPH) are its worker's, `memory` is the graph's own; `kept` is what
     the words point to, and they themselves.
     """
 
@@ -78,14 +79,14 @@ class DeviceGraph:
     ) -> None:
         made, inputs = len(plan.made), len(plan.graph.inputs)
         sizes = [r.buffer.nbytes for r in operands[: made + inputs]]
-        head = [0] * w.G_LISTS
-        head[w.G_OPERANDS], head[w.G_MADE], head[w.G_INPUTS] = len(operands), made, inputs
-        head[w.G_SCALARS], head[w.G_STREAM] = numbers, plan.stream
+        head = [0] * GRAPH.LISTS
+        head[GRAPH.OPERANDS], head[GRAPH.MADE], head[GRAPH.INPUTS] = len(operands), made, inputs
+        head[GRAPH.SCALARS], head[GRAPH.STREAM] = numbers, plan.stream
         lists, at = [], 0
         for size in sizes:
             lists += [at, size]
             at += _rounded(size)
-        head[w.G_CHUNK] = at
+        head[GRAPH.CHUNK] = at
         lists += [-1, 0] * (len(operands) - len(sizes))
         words = [*head, *lists, *[0] * (1 + len(operands))]
         self.device = next(iter(plan.graph.devices()))
@@ -100,7 +101,7 @@ class DeviceGraph:
         if sum(sizes) <= MOST_COPIED:
             chunk = _rounded(plan.memory.nbytes + end.nbytes(numbers))
             self.memory = empty_of(TensorMeta.of((at + chunk + 64,), uint8, self.device))
-            self.words[w.G_STORAGE] = self.memory._ref
+            self.words[GRAPH.STORAGE] = self.memory._ref
             driver = _driver(self.device.index or 0)
             _destroy_unused()
             weakref.finalize(self, _drop, self.words, self.memory, driver).atexit = False
@@ -113,15 +114,15 @@ class DeviceGraph:
     @property
     def text(self) -> str:
         """How launches are made, and why."""
-        mode, launches = int(self.words[w.G_MODE]), int(self.words[w.G_LAUNCHES])
-        if mode == w.G_READY:
-            beside = f" of {self.branches} branches" if self.words[w.G_LANES] else ""
+        mode, launches = int(self.words[GRAPH.MODE]), int(self.words[GRAPH.LAUNCHES])
+        if mode == GRAPH.READY:
+            beside = f" of {self.branches} branches" if self.words[GRAPH.LANES] else ""
             return f"a CUDA graph{beside}, launched {launches - 1} times"
-        if mode == w.G_SETTLING and launches > 1:
+        if mode == GRAPH.SETTLING and launches > 1:
             return "task by task: a CUDA graph goes by the order of the device's default stream"
-        if mode == w.G_SETTLING:
+        if mode == GRAPH.SETTLING:
             return "a CUDA graph is captured by the second launch"
-        code = int(self.words[w.G_CODE])
+        code = int(self.words[GRAPH.CODE])
         why = _WHY.get(code) or f"capturing it failed with error {code}"
         return f"task by task, no CUDA graph: {why}"
 
@@ -139,13 +140,13 @@ class DeviceGraph:
         from flowvm.ops.declare.cuda.placing import collect_step, put_steps
 
         lines = len(end.reporters)
-        words[w.G_LINES], words[w.G_LINES_AT], words[w.G_NUMBERS_AT] = (
+        words[GRAPH.LINES], words[GRAPH.LINES_AT], words[GRAPH.NUMBERS_AT] = (
             lines, end.lines_at, end.numbers_at,
         )  # fmt: skip
         given = [Scalar(k, "i") for k in range(numbers)]  # the bits of a number, whatever it is
         for place, steps in (
-            (w.G_PUT, put_steps(Operand(0, View(int64, (0,))), given)),
-            (w.G_COLLECT, (collect_step(0, lines),) if lines else ()),
+            (GRAPH.PUT, put_steps(Operand(0, View(int64, (0,))), given)),
+            (GRAPH.COLLECT, (collect_step(0, lines),) if lines else ()),
         ):
             if steps:
                 layout = layout_of(steps, 1, self.device, "a graph's launch")
@@ -154,9 +155,9 @@ class DeviceGraph:
 
     def _reporters(self, words: list[int], plan: Plan, end: ChunkEnd) -> None:
         """Of each line: its task, and the operands of a launch that depend on what that makes."""
-        words[w.G_REPORTERS_AT] = len(words)
+        words[GRAPH.REPORTERS_AT] = len(words)
         found = [_dependents(plan, task) for task in end.reporters]
-        at = len(words) + w.REPORTER_WORDS * len(found)
+        at = len(words) + REPORTER.WORDS * len(found)
         for task, operands in zip(end.reporters, found, strict=True):
             words += [task, at, len(operands)]
             at += len(operands)
@@ -170,25 +171,25 @@ class DeviceGraph:
 
         index, of = self.device.index or 0, plan.branches
         numbers = dict.fromkeys(branch.stream for branch in of)  # the first one's is the twin
-        twin = int(block_of(plan.stream)[w.B_TWIN])
+        twin = int(block_of(plan.stream)[DEV.TWIN])
         others = lanes(index, len(numbers) - 1)
         blocks = dict(zip(numbers, [twin, *others], strict=True))
         waits = [[k for k in b.inputs if of[k].stream != b.stream] for b in of]
         waited = sorted({k for each in waits for k in each})
         events = dict(zip(waited, lane_events(index, len(waited)), strict=True))
-        words[w.G_LANES_AT], words[w.G_LANES] = len(words), len(others)
+        words[GRAPH.LANES_AT], words[GRAPH.LANES] = len(words), len(others)
         words += others
-        words[w.G_BRANCHES_AT], words[w.G_BRANCHES] = len(words), len(of)
+        words[GRAPH.BRANCHES_AT], words[GRAPH.BRANCHES] = len(words), len(of)
         at, starts = len(words) + len(of), []
         rows: list[int] = []
         for branch, before in zip(of, waits, strict=True):
-            row = [0] * w.BRANCH_HEAD
-            row[w.BRANCH_BLOCK] = blocks[branch.stream]
-            row[w.BRANCH_FIRST], row[w.BRANCH_COUNT] = branch.first, branch.count
-            row[w.BRANCH_EVENT] = events.get(branch.number, 0)
-            row[w.BRANCH_WAITS] = len(before)
+            row = [0] * BRANCH.WORDS
+            row[BRANCH.BLOCK] = blocks[branch.stream]
+            row[BRANCH.FIRST], row[BRANCH.COUNT] = branch.first, branch.count
+            row[BRANCH.EVENT] = events.get(branch.number, 0)
+            row[BRANCH.WAITS] = len(before)
             words.append(at + len(rows))
-            starts.append((at + len(rows) + w.BRANCH_WORDS_AT, branch.first))
+            starts.append((at + len(rows) + BRANCH.WORDS_AT, branch.first))
             rows += [*row, *(events[k] for k in before)]
         words += rows
         return starts
@@ -236,8 +237,8 @@ def _drop(words: Words, memory: Any, device: Any) -> None:
 
 def _destroy_unused() -> None:
     """Let go of what no launch in flight can use any more."""
-    while _dropped and _dropped[0][0] <= engine.control[w.HEAD]:
+    while _dropped and _dropped[0][0] <= engine.control[CTL.HEAD]:
         _, words, _, device = _dropped.pop(0)
-        if words[w.G_EXEC]:
+        if words[GRAPH.EXEC]:
             device.enter()
-            device.driver.functions["cuGraphExecDestroy"](int(words[w.G_EXEC]))
+            device.driver.functions["cuGraphExecDestroy"](int(words[GRAPH.EXEC]))

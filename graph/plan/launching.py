@@ -28,7 +28,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import Buffer, BufferKind, Operand
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.interrupt import PROTECTED
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND
 
 if TYPE_CHECKING:
     from flowvm.graph.plan.plan import Plan
@@ -49,14 +49,14 @@ class Launching:
     def __init__(self, plan: Plan, info: Any) -> None:
         graph, made, kinds = plan.graph, plan.made, plan.live_kinds
         operands = [r.buffer for r in plan.registers.values() if r.operand >= 0]
-        if len(operands) > w.MAX_OPERANDS:
+        if len(operands) > OPERAND.MAX:
             raise CaptureError(
-                f"{plan.name}: a graph has at most {w.MAX_OPERANDS} inputs, variables and outputs, "
+                f"{plan.name}: a graph has at most {OPERAND.MAX} inputs, variables and outputs, "
                 f"not {len(operands)}"
             )
         written = {o.buffer for node in graph.nodes for o in node.written()}
-        access = [w.MUT if b in written else w.CONST for b in operands]
-        access[: len(made)] = [w.MUT | w.ALLOCATE] * len(made)
+        access = [OPERAND.MUT if b in written else OPERAND.CONST for b in operands]
+        access[: len(made)] = [OPERAND.MUT | OPERAND.ALLOCATE] * len(made)
         given = len(made) + len(graph.inputs)
         held = [b.held.id for b in operands[given:]]
         blocks = _Blocks(array("q", [*[0] * given, *held, *access, *[0] * len(kinds)]))
@@ -135,7 +135,7 @@ class _Blocks:
     def __del__(self) -> None:  # the engine keeps what launches in flight still need
         block = self.ring[0]
         for _ in range(self.count):
-            if block[0] >= engine.control[w.HEAD]:
+            if block[0] >= engine.control[CTL.HEAD]:
                 engine.outline.append(block)
             following = block[3]
             block[3] = block[4] = None
@@ -148,7 +148,7 @@ def _forget_released() -> None:
     outline = engine.outline
     try:
         first = outline.popleft()
-        while first[0] < engine.control[w.HEAD]:
+        while first[0] < engine.control[CTL.HEAD]:
             first = outline.popleft()
         outline.appendleft(first)
     except IndexError:
@@ -167,14 +167,14 @@ class _Entry:
 
     def make(self) -> int:
         self.number[0] = engine.new_entry(
-            w.LAUNCH,
+            KIND.LAUNCH,
             [],
             layout=self.words,
             sizes=self.sizes,
             scratch=self.chunk_bytes,
             outline=True,
             info=self.info,
-        ) | (self.stream << w.ENTRY_BITS)
+        ) | (self.stream << ENT.BITS)
         return self.number[0]
 
 
@@ -197,8 +197,8 @@ def _departing(name: str, home: int) -> Callable[..., int]:
     def departing(word: int, storages: tuple[int, ...]) -> int:
         if current_recorder() is not None:
             raise CaptureError(f"{name}: a compiled graph cannot be called inside a capture")
-        word = placed(word) if home < 0 else word | home << w.ENTRY_BITS
-        stream = word >> w.ENTRY_BITS
+        word = placed(word) if home < 0 else word | home << ENT.BITS
+        stream = word >> ENT.BITS
         if stream:
             for storage in storages:
                 engine.stream_of[storage] = stream
@@ -219,7 +219,7 @@ class _Source:
         self.mutated, self.large = mutated, large
         self.own: dict[str, Any] = {}
         self.inputs = plan.graph.inputs
-        self.shifts = [o.offset << w.STORAGE_BITS for o in self.inputs]
+        self.shifts = [o.offset << OPERAND.STORAGE_BITS for o in self.inputs]
         self._made = self._outputs()
 
     def lines(self, numbers: Sequence[str], depth: int) -> list[str]:
@@ -242,7 +242,7 @@ class _Source:
             "    if _c.co_filename in user_files: _last = _f.f_lasti",
             "    else: _c, _last = find_user(_f)",
             "    block = blocks[0]",
-            f"    if block[0] >= control[{w.HEAD}]: block = spare()",
+            f"    if block[0] >= control[{CTL.HEAD}]: block = spare()",
             f"    else: block[0] = {NEVER}; blocks[0] = block[3]",
         ]
         if self.given:
@@ -289,14 +289,14 @@ class _Source:
         buffer = operand.buffer
         if buffer.kind is BufferKind.INPUT:
             place = self._place(buffer)
-            base, shift = f"x{place}._ref", operand.offset << w.STORAGE_BITS
+            base, shift = f"x{place}._ref", operand.offset << OPERAND.STORAGE_BITS
             shift -= self.shifts[place]
         elif buffer.kind is BufferKind.VARIABLE:
-            self.own[f"or{k}"] = buffer.held.id + (operand.offset << w.STORAGE_BITS)
+            self.own[f"or{k}"] = buffer.held.id + (operand.offset << OPERAND.STORAGE_BITS)
             return f"or{k}"
         else:
             base = f"s{self.plan.made.index(buffer)}"
-            shift = operand.offset << w.STORAGE_BITS
+            shift = operand.offset << OPERAND.STORAGE_BITS
         return f"{base} + {shift}" if shift else base
 
     def _place(self, buffer: Buffer) -> int:

@@ -14,7 +14,7 @@ from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import short_position
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import Operand
@@ -69,9 +69,11 @@ def _place(operand: Operand, register: RegstDesc) -> str:
 
 
 def _actors(plan: Plan, words: ActorWords) -> tuple[ActorRow, ...]:
-    first = int(words.words[w.RT_FIRST])
-    opened = int(words.words[w.RT_STARTED])
-    acted = [int(words.words[first + k * w.AC_WORDS + w.AC_ACTED]) for k in range(len(plan.actors))]
+    first = int(words.words[RUNTIME.FIRST])
+    opened = int(words.words[RUNTIME.STARTED])
+    acted = [
+        int(words.words[first + k * ACTOR.WORDS + ACTOR.ACTED]) for k in range(len(plan.actors))
+    ]
     names = [task.node.operator.name for task in plan.tasks]
     rows = []
     for actor in plan.actors:

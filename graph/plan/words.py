@@ -16,7 +16,8 @@ from flowvm.eager.live import Live
 from flowvm.errors import CaptureError
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.device_graph import ChunkEnd, DeviceGraph
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, PLAN, RUNTIME, TASK
+from flowvm.vm.machine.words import MBX
 
 if TYPE_CHECKING:
     from flowvm.graph.plan.plan import Plan, TaskDesc
@@ -55,11 +56,11 @@ class PlanWords:
         self.extra = 0
         operands = [r for r in plan.registers.values() if r.operand >= 0]
         sizes = [max(1, r.buffer.nbytes) if r.buffer in plan.made else 0 for r in operands]
-        head = [0] * w.P_HEAD
-        head[w.P_TASKS], head[w.P_OPERANDS] = len(plan.tasks), len(operands)
-        head[w.P_SIZES], head[w.P_FIRST] = w.P_HEAD, w.P_HEAD + len(sizes)
-        head[w.P_MADE], head[w.P_INPUTS] = len(plan.made), len(plan.graph.inputs)
-        head[w.P_ACTORS] = 0 if actors is None else actors.address
+        head = [0] * PLAN.WORDS
+        head[PLAN.TASKS], head[PLAN.OPERANDS] = len(plan.tasks), len(operands)
+        head[PLAN.SIZES], head[PLAN.FIRST] = PLAN.WORDS, PLAN.WORDS + len(sizes)
+        head[PLAN.MADE], head[PLAN.INPUTS] = len(plan.made), len(plan.graph.inputs)
+        head[PLAN.ACTORS] = 0 if actors is None else actors.address
         words = [*head, *sizes]
         sections = section_lengths([task.node.repeat for task in plan.tasks])
         self._end = ChunkEnd(plan) if plan.stream else None
@@ -69,7 +70,7 @@ class PlanWords:
         if self._end is not None:
             self.graph = DeviceGraph(plan, operands, self._end, len(self.live))
             self.extra = self._end.nbytes(len(self.live))
-            words[w.P_GRAPH] = int(self.graph.words.ctypes.data)
+            words[PLAN.GRAPH] = int(self.graph.words.ctypes.data)
             self.kept += self.graph.kept  # and not its memory, which goes with the Plan
         self.words: Words = np.array(words, np.int64)
         starts = [int(self.words.ctypes.data) + 8 * at for at in self.starts]
@@ -104,7 +105,7 @@ class PlanWords:
             if register.block is not None:
                 source, offset = 0, register.block.offset + operand.offset
             written = int(access != "const")
-            operands.append(source | written << w.SOURCE_BITS | offset << (w.SOURCE_BITS + 1))
+            operands.append(source | written << TASK.SOURCE_BITS | offset << (TASK.SOURCE_BITS + 1))
             steps.append(operand.step)
         kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
         scalars: list[int] = []
@@ -116,21 +117,21 @@ class PlanWords:
             if self._end is None:
                 scalars += [place, moves]
             else:  # of the address of a number, as of any operand
-                operands.append(self._end.number_at(place) << (w.SOURCE_BITS + 1))
+                operands.append(self._end.number_at(place) << (TASK.SOURCE_BITS + 1))
                 steps.append(8 * moves)
         if self._end is not None:
-            operands.append(self._end.line_of(task.number) << (w.SOURCE_BITS + 1))
+            operands.append(self._end.line_of(task.number) << (TASK.SOURCE_BITS + 1))
             steps.append(0)
-        head = [0] * w.K_OPERANDS
-        head[w.K_KERNEL], head[w.K_LAYOUT] = made.kernel, int(made.layout.ctypes.data)
-        head[w.K_UNITS], head[w.K_GRAIN] = made.units, max(1, made.grain)
-        head[w.K_PHASES], head[w.K_MORE] = self._array(made.phases), len(made.phases)
-        head[w.K_SCRATCH] = -1 if task.scratch is None else task.scratch.offset
-        head[w.K_COUNT], head[w.K_SCALARS] = len(operands), len(scalars) // 2
-        head[w.K_REPEAT], head[w.K_SECTION] = repeat, section
-        head[w.K_STEPS] = self._array(steps) if any(steps) else 0
+        head = [0] * TASK.OPERANDS
+        head[TASK.KERNEL], head[TASK.LAYOUT] = made.kernel, int(made.layout.ctypes.data)
+        head[TASK.UNITS], head[TASK.GRAIN] = made.units, max(1, made.grain)
+        head[TASK.PHASES], head[TASK.MORE] = self._array(made.phases), len(made.phases)
+        head[TASK.SCRATCH] = -1 if task.scratch is None else task.scratch.offset
+        head[TASK.COUNT], head[TASK.SCALARS] = len(operands), len(scalars) // 2
+        head[TASK.REPEAT], head[TASK.SECTION] = repeat, section
+        head[TASK.STEPS] = self._array(steps) if any(steps) else 0
         words = [*head, *operands, *scalars]
-        words[w.K_LENGTH] = len(words)
+        words[TASK.LENGTH] = len(words)
         return words
 
 
@@ -147,45 +148,45 @@ class ActorWords:
     """The words of a Plan's actors: `regst_num` launches may be in flight at one time."""
 
     def __init__(self, actors: Sequence[ActorDesc], regst_num: int, home: int) -> None:
-        if len(actors) > w.MAILBOX:
+        if len(actors) > MBX.MESSAGES:
             raise CaptureError(
-                f"a graph has at most {w.MAILBOX} actors, not {len(actors)}: its nodes change "
+                f"a graph has at most {MBX.MESSAGES} actors, not {len(actors)}: its nodes change "
                 f"streams too often; put more of them beside each other on one stream"
             )
         self.actors, self.regst_num = actors, regst_num
-        first = w.RT_HEAD + regst_num * w.L_WORDS
-        lists_at = first + len(actors) * w.AC_WORDS
+        first = RUNTIME.WORDS + regst_num * LAUNCH.WORDS
+        lists_at = first + len(actors) * ACTOR.WORDS
         rows: list[int] = []
         lists: list[int] = []
         for actor in actors:
-            row = [0] * w.AC_WORDS
-            row[w.AC_STREAM], row[w.AC_TASK], row[w.AC_TASKS] = (
+            row = [0] * ACTOR.WORDS
+            row[ACTOR.STREAM], row[ACTOR.TASK], row[ACTOR.TASKS] = (
                 actor.stream, actor.first, actor.count,
             )  # fmt: skip
             for at, length, values in (
-                (w.AC_IN, w.AC_INS, actor.inputs),
-                (w.AC_CREDIT, w.AC_CREDITS, [x for credit in actor.credits for x in credit]),
-                (w.AC_TELL, w.AC_TELLS, actor.tells(actors)),
+                (ACTOR.IN, ACTOR.INS, actor.inputs),
+                (ACTOR.CREDIT, ACTOR.CREDITS, [x for credit in actor.credits for x in credit]),
+                (ACTOR.TELL, ACTOR.TELLS, actor.tells(actors)),
             ):
                 row[at] = lists_at + len(lists)
-                row[length] = len(values) // (2 if at == w.AC_CREDIT else 1)
+                row[length] = len(values) // (2 if at == ACTOR.CREDIT else 1)
                 lists += values
             rows += row
         self.words: Words = np.array([*[0] * first, *rows, *lists], np.int64)
-        self.words[w.RT_DEPTH], self.words[w.RT_ACTORS] = regst_num, len(actors)
-        self.words[w.RT_FIRST], self.words[w.RT_HOME] = first, home
+        self.words[RUNTIME.DEPTH], self.words[RUNTIME.ACTORS] = regst_num, len(actors)
+        self.words[RUNTIME.FIRST], self.words[RUNTIME.HOME] = first, home
         self.address = int(self.words.ctypes.data)
 
     def place(self, tasks: Sequence[int]) -> None:
         """Where the tasks' words are; the actors' own point to them from now on."""
         for k, actor in enumerate(self.actors):
-            at = int(self.words[w.RT_FIRST]) + k * w.AC_WORDS
-            self.words[at + w.AC_PLAN] = self.address
-            self.words[at + w.AC_WORDS_AT] = tasks[actor.first]
+            at = int(self.words[RUNTIME.FIRST]) + k * ACTOR.WORDS
+            self.words[at + ACTOR.PLAN] = self.address
+            self.words[at + ACTOR.WORDS_AT] = tasks[actor.first]
 
     @property
     def ended(self) -> list[bool]:
         """For each actor, whether Eord has passed it."""
-        first = int(self.words[w.RT_FIRST])
-        rows = range(first, first + len(self.actors) * w.AC_WORDS, w.AC_WORDS)
-        return [bool(self.words[at + w.AC_ENDED]) for at in rows]
+        first = int(self.words[RUNTIME.FIRST])
+        rows = range(first, first + len(self.actors) * ACTOR.WORDS, ACTOR.WORDS)
+        return [bool(self.words[at + ACTOR.ENDED]) for at in rows]

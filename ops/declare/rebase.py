@@ -20,7 +20,7 @@ from flowvm.eager.interpreter import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.meta import TensorMeta
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["check_base", "rebase", "remember_view"]
 
@@ -83,7 +83,7 @@ def _living(base: Tensor, out: Tensor) -> list[Tensor]:
 
 def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:
     """What a view shows of its base: sizes, strides, and the elements before the first."""
-    offset = ((view._ref - base._ref) >> w.STORAGE_BITS) // base._meta.dtype.itemsize
+    offset = ((view._ref - base._ref) >> OPERAND.STORAGE_BITS) // base._meta.dtype.itemsize
     return tuple(view._meta.shape), view._meta.stride, offset
 
 

@@ -203,7 +203,7 @@ FACTS = {
         "flowvm.vm.machine.machine",
         "flowvm.vm.workers.allocator",
         "HEAD",
-        "CALL_WORDS",
+        "flowvm.vm.machine.device_words.CALL.WORDS",
         "STOP",
         "flowvm.compiler.native",
         "flowvm.compiler.shortcuts",

@@ -11,7 +11,8 @@ from flowvm.errors import CaptureError, OutOfRangeError
 from flowvm.graph.plan import device_graph
 from flowvm.ops.declare.cuda import lowering, placing, steps
 from flowvm.ops.updates.cuda import merging, optimizer
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import GRAPH
+from flowvm.vm.machine.words import CTL
 from flowvm.vm.workers.device_graph import PATIENCE
 
 
@@ -176,8 +177,8 @@ def test_addresses_that_differ_update_the_graph_and_in_the_end_give_it_up(device
 
     assert [call(k)[0].item() for k in range(3)] == [1.0, 3.0, 5.0]
     graph = scaled.plan.device_graph
-    operands = int(graph.words[w.G_OPERANDS])
-    tail = graph.words[w.G_LISTS + 2 * operands :]
+    operands = int(graph.words[GRAPH.OPERANDS])
+    tail = graph.words[GRAPH.LISTS + 2 * operands :]
     for k in range(PATIENCE + 1):
         assert graph.text.startswith("a CUDA graph")
         elsewhere()
@@ -390,7 +391,6 @@ def test_a_graph_of_two_devices_is_refused(device):
 def test_dropped_graphs_give_their_memory_back(device):
     from flowvm.cuda.driver.streams import streams
     from flowvm.vm.engine.engine import engine
-    from flowvm.vm.machine import layout as w
 
     def use():
         graph = flow.compile(lambda x: (x @ x).relu() + x)
@@ -407,11 +407,11 @@ def test_dropped_graphs_give_their_memory_back(device):
 
     use()
     settle()
-    before = int(streams(0).counters[w.LIVE_BYTES])
+    before = int(streams(0).counters[CTL.LIVE_BYTES])
     for _ in range(3):
         use()
     settle()
-    assert int(streams(0).counters[w.LIVE_BYTES]) <= before + 4096
+    assert int(streams(0).counters[CTL.LIVE_BYTES]) <= before + 4096
 
 
 def test_the_kernels_compile(ptx_of, monkeypatch):

@@ -14,7 +14,7 @@ from flowvm.profiler import profile
 from flowvm.profiler.export.checking import problems
 from flowvm.profiler.export.html import html
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, KIND
 from flowvm.vm.watch import device_placing as devices
 
 OWN, SEEN = "by the device's clock", "as the host saw it"
@@ -59,7 +59,7 @@ def test_times_are_possible_and_said(work, level):
     assert (started <= ended).all()
     assert (ended[on_device] <= run.time("released")[on_device]).all()
     assert not run.opened[~on_device].any()
-    releases = on_device & (run.kind == w.RELEASE)
+    releases = on_device & (run.kind == KIND.RELEASE)
     assert releases.any()
     assert (started[releases] == ended[releases]).all()
     for stream in np.unique(run.stream[on_device]).tolist():
@@ -110,7 +110,7 @@ def test_time_on_the_device_is_not_time_on_the_host(work):
 
 def test_memory_of_each_device_is_apart(work):
     flow.vm.sync()
-    kept, before = [], int(engine.words[w.LIVE_BYTES])
+    kept, before = [], int(engine.words[CTL.LIVE_BYTES])
     with profile() as p:
         work()
         kept.append(flow.zeros(1 << 16, device="cuda"))
@@ -230,6 +230,6 @@ def test_a_driver_that_does_not_say_leaves_the_workers_times(recorder):
         x.mul_(1.5)
         flow.cuda.synchronize()
         x.mul_(2.5)
-    first, last = np.flatnonzero((p.run.kind == w.OP_CALL) & (p.run.clock > 0))[-2:]
+    first, last = np.flatnonzero((p.run.kind == KIND.OP_CALL) & (p.run.clock > 0))[-2:]
     assert p.run.clock[[first, last]].tolist() == [devices.SEEN, devices.DEVICE]
     assert "what was forgotten of them as the host saw them" in p.summary().devices

@@ -11,7 +11,7 @@ import flowvm as flow
 from flowvm.cuda.driver.streams import streams
 from flowvm.errors import DeviceError, OutOfMemoryError, OutOfRangeError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 
 
 def run_program(rng, place, lanes):
@@ -84,19 +84,19 @@ def test_memory_is_reused_and_given_back(device):
     flow.vm.sync()
     engine.release_dead()
     engine.wait_idle()
-    before = count[w.PEAK_BYTES] = int(count[w.LIVE_BYTES])
+    before = count[CTL.PEAK_BYTES] = int(count[CTL.LIVE_BYTES])
     x = flow.ones(1 << 19, device=device)
     for _ in range(8):
         x = x.reshape(1 << 9, -1)[:, :8].contiguous().expand(8, -1, -1).clone()  # little work
         x = x.reshape(-1)
-    assert int(count[w.PEAK_BYTES]) - before < 50 << 20, "blocks were not reused"
+    assert int(count[CTL.PEAK_BYTES]) - before < 50 << 20, "blocks were not reused"
     del x
     engine.release_dead()
     engine.wait_idle()
-    assert int(count[w.LIVE_BYTES]) == before
-    reserved = int(count[w.RESERVED_BYTES])
+    assert int(count[CTL.LIVE_BYTES]) == before
+    reserved = int(count[CTL.RESERVED_BYTES])
     flow.cuda.empty_cache()
-    assert int(count[w.RESERVED_BYTES]) < reserved
+    assert int(count[CTL.RESERVED_BYTES]) < reserved
 
 
 def test_a_copy_to_the_host_that_nobody_wants_harms_nothing(device):

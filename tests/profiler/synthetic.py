@@ -12,8 +12,8 @@ import random
 import numpy as np
 
 from flowvm.profiler.run.run import CAUSES, Run
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.machine.words import KIND, OPERAND
 
 
 def synthetic(seed: int, length: int = 200, streams: int = 3, tensors: int = 12) -> Run:
@@ -43,10 +43,12 @@ def synthetic(seed: int, length: int = 200, streams: int = 3, tensors: int = 12)
         if not touch:
             free[stream] = end
         ended.append(end)
-        rows.append((i % 7, w.TOUCH if touch else w.OP_CALL, stream, issued, start, end))
-        operands.append([(t, w.CONST) for t in reads])
+        rows.append((i % 7, KIND.TOUCH if touch else KIND.OP_CALL, stream, issued, start, end))
+        operands.append([(t, OPERAND.CONST) for t in reads])
         if write is not None:
-            operands[-1].insert(0, (write, w.MUT | (w.ALLOCATE if write not in last else 0)))
+            operands[-1].insert(
+                0, (write, OPERAND.MUT | (OPERAND.ALLOCATE if write not in last else 0))
+            )
             last[write], readers[write] = i, []
         for t in reads:
             readers.setdefault(t, []).append(i)
@@ -63,9 +65,9 @@ def of_rows(rows, operands, waits=(), ended=None) -> Run:
     counts = [len(o) for o in operands]
     flat = np.array([pair for o in operands for pair in o], np.int64).reshape(-1, 2)
     owner = np.repeat(np.arange(n), counts)
-    release = table[:, 1] == w.RELEASE
+    release = table[:, 1] == KIND.RELEASE
     tensor = tensors_of(owner, flat[:, 0], release)
-    edges = connect(owner, tensor, flat[:, 1] & 3 != w.CONST)
+    edges = connect(owner, tensor, flat[:, 1] & 3 != OPERAND.CONST)
     issued, started, over = table[:, 3], table[:, 4], table[:, 5]
     times = np.column_stack((issued, issued, started, started, started, over, over + 1))
     return Run(

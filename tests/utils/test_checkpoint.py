@@ -15,7 +15,7 @@ from flowvm.eager.interpreter import Node
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.utils.checkpoint import checkpoint, checkpoint_sequential
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 
 nn, F = flow.nn, flow.nn.functional
 
@@ -63,10 +63,10 @@ def test_forward_keeps_no_activation():
     def kept(run) -> int:
         gc.collect()
         flow.vm.sync()
-        before = int(engine.words[w.LIVE_BYTES])
+        before = int(engine.words[CTL.LIVE_BYTES])
         out = run()
         flow.vm.sync()
-        after = int(engine.words[w.LIVE_BYTES])
+        after = int(engine.words[CTL.LIVE_BYTES])
         out.sum().backward()
         x.grad = None
         return after - before
@@ -89,7 +89,7 @@ def test_memory_is_free_while_forward_runs_and_again_while_backward_does():
     def peak(wrap) -> int:
         gc.collect()
         flow.vm.sync()
-        there = engine.words[w.PEAK_BYTES] = int(engine.words[w.LIVE_BYTES])
+        there = engine.words[CTL.PEAK_BYTES] = int(engine.words[CTL.LIVE_BYTES])
         t = x
         for _ in range(8):
             t = wrap(part, t)
@@ -97,7 +97,7 @@ def test_memory_is_free_while_forward_runs_and_again_while_backward_does():
         del t
         flow.vm.sync()
         x.grad = None
-        return int(engine.words[w.PEAK_BYTES]) - there
+        return int(engine.words[CTL.PEAK_BYTES]) - there
 
     with flow.vm.sequential():
         plain = peak(lambda f, t: f(t))

@@ -19,23 +19,38 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine import machine
+from flowvm.vm.machine.words import (
+    ACC,
+    ARRAY,
+    CTL,
+    DEP,
+    EDG,
+    ENT,
+    INS,
+    KIND,
+    OPERAND,
+    QUE,
+    RING,
+    STATE,
+    STR,
+    Kind,
+)
 
 
 @dataclass(frozen=True)
 class Operand:
     storage: int
-    access: int = w.CONST
+    access: int = OPERAND.CONST
     offset: int = 0  # of a view, in bytes
 
     @property
     def writes(self) -> bool:
-        return self.access & 3 != w.CONST
+        return self.access & 3 != OPERAND.CONST
 
     @property
     def word(self) -> int:
-        return self.storage | self.offset << w.STORAGE_BITS
+        return self.storage | self.offset << OPERAND.STORAGE_BITS
 
     def __repr__(self) -> str:
         view = f"+{self.offset}" if self.offset else ""
@@ -52,7 +67,7 @@ class Instruction:
 
     def __repr__(self) -> str:
         mark = "*" if self.outline else ""
-        return f"{w.Kind(self.kind).name}{mark}@{self.stream}{list(self.operands)}"
+        return f"{Kind(self.kind).name}{mark}@{self.stream}{list(self.operands)}"
 
     def touches(self) -> dict[int, bool]:
         """Each storage it accesses, and whether it writes it."""
@@ -70,11 +85,11 @@ def const(*storages: int) -> tuple[Operand, ...]:
 
 
 def mut(*storages: int) -> tuple[Operand, ...]:
-    return tuple(Operand(s, w.MUT) for s in storages)
+    return tuple(Operand(s, OPERAND.MUT) for s in storages)
 
 
 def op(*operands: Operand, stream: int = 0) -> Instruction:
-    return Instruction(w.OP_CALL, stream, operands)
+    return Instruction(KIND.OP_CALL, stream, operands)
 
 
 def conflict(a: Instruction, b: Instruction) -> bool:
@@ -103,50 +118,56 @@ def random_program(
         x = rng.random()
         stream = rng.randrange(streams)
         if x < barriers:
-            program.append(Instruction(w.BARRIER))
+            program.append(Instruction(KIND.BARRIER))
             continue
         if x < barriers + 0.1:
-            kind, count = w.TOUCH, rng.randint(0, 3)
+            kind, count = KIND.TOUCH, rng.randint(0, 3)
             operands = const(*(rng.randrange(storages) for _ in range(count)))
         elif x < barriers + 0.2:
-            kind = w.RELEASE
+            kind = KIND.RELEASE
             operands = mut(*rng.sample(range(storages), rng.randint(1, min(2, storages))))
         else:
-            kind = w.CALLBACK if x > 0.95 else w.OP_CALL
+            kind = KIND.CALLBACK if x > 0.95 else KIND.OP_CALL
             operands = tuple(_random_operand(rng, storages) for _ in range(rng.randint(1, 4)))
-        outline = kind == w.OP_CALL and rng.random() < 0.2
-        nbytes = rng.choice((0, 0, 64, 4096)) if kind == w.OP_CALL else 0
+        outline = kind == KIND.OP_CALL and rng.random() < 0.2
+        nbytes = rng.choice((0, 0, 64, 4096)) if kind == KIND.OP_CALL else 0
         program.append(Instruction(kind, stream, operands, outline, nbytes))
     return program
 
 
 def _random_operand(rng: random.Random, storages: int) -> Operand:
-    access = rng.choice((w.CONST, w.CONST, w.MUT, w.MUT2, w.MUT | w.ALLOCATE))
+    access = rng.choice(
+        (OPERAND.CONST, OPERAND.CONST, OPERAND.MUT, OPERAND.MUT2, OPERAND.MUT | OPERAND.ALLOCATE)
+    )
     return Operand(rng.randrange(storages), access, rng.choice((0, 0, 8, 640)))
 
 
 _operands = st.builds(
     Operand,
     storage=st.integers(0, 4),
-    access=st.sampled_from((w.CONST, w.MUT, w.MUT2, w.MUT | w.ALLOCATE)),
+    access=st.sampled_from(
+        (OPERAND.CONST, OPERAND.MUT, OPERAND.MUT2, OPERAND.MUT | OPERAND.ALLOCATE)
+    ),
     offset=st.sampled_from((0, 16)),
 )
 _op_calls = st.builds(
     Instruction,
-    kind=st.just(w.OP_CALL),
+    kind=st.just(KIND.OP_CALL),
     stream=st.integers(0, 2),
     operands=st.lists(_operands, min_size=1, max_size=4).map(tuple),
     outline=st.booleans(),
 )
-_touches = st.lists(st.integers(0, 4), max_size=3).map(lambda s: Instruction(w.TOUCH, 0, const(*s)))
+_touches = st.lists(st.integers(0, 4), max_size=3).map(
+    lambda s: Instruction(KIND.TOUCH, 0, const(*s))
+)
 _releases = st.builds(
-    lambda stream, s: Instruction(w.RELEASE, stream, mut(*s)),
+    lambda stream, s: Instruction(KIND.RELEASE, stream, mut(*s)),
     st.integers(0, 2),
     st.lists(st.integers(0, 4), min_size=1, max_size=2, unique=True),
 )
 programs = st.lists(
     st.one_of(
-        _op_calls, _op_calls, _op_calls, _touches, _releases, st.just(Instruction(w.BARRIER))
+        _op_calls, _op_calls, _op_calls, _touches, _releases, st.just(Instruction(KIND.BARRIER))
     ),
     min_size=1,
     max_size=24,
@@ -168,26 +189,26 @@ class Bench:
     queued: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.array = np.zeros(w.WORDS, np.int64)
+        self.array = np.zeros(ARRAY.WORDS, np.int64)
         self.m: memoryview = memoryview(self.array)  # type: ignore[arg-type]
         machine.start(self.m)
-        self.m[w.RECEIVED] = self.m[w.HEAD] = self.first
-        self.m[w.LIMIT] += self.first
-        self.m[w.MUTANT] = self.mutant
-        self.m[w.USED_STREAMS] = w.STREAMS
+        self.m[CTL.RECEIVED] = self.m[CTL.HEAD] = self.first
+        self.m[CTL.LIMIT] += self.first
+        self.m[CTL.MUTANT] = self.mutant
+        self.m[CTL.USED_STREAMS] = STR.LENGTH
         self.issued = self.first
         self.entries: dict[Instruction, int] = {}
         self.blocks: dict[int, np.ndarray] = {}  # operands out of line
 
     def slot(self, index: int) -> int:
-        return (self.first + index) & w.SLOT_MASK
+        return (self.first + index) & RING.SLOT_MASK
 
     def index(self, slot: int) -> int:
         """Which instruction of the program is in `slot`."""
-        return self.ins(slot, w.I_SEQ) - self.first
+        return self.ins(slot, INS.SEQ) - self.first
 
     def ins(self, slot: int, word: int) -> int:
-        return self.m[w.INS + slot * w.INS_WORDS + word]
+        return self.m[INS.AT + slot * INS.WORDS + word]
 
     def entry(self, ins: Instruction) -> int:
         """The number of its entry, written now if need be."""
@@ -195,12 +216,12 @@ class Bench:
         shape = Instruction(ins.kind, 0, () if ins.outline else bare, ins.outline, ins.nbytes)
         if shape not in self.entries:
             self.entries[shape] = len(self.entries) + 1
-            at = w.ENT + self.entries[shape] * w.ENTRY_WORDS
-            self.m[at + w.E_KIND], self.m[at + w.E_COUNT] = ins.kind, len(shape.operands)
-            self.m[at + w.E_OUTLINE], self.m[at + w.E_BYTES] = int(ins.outline), ins.nbytes
+            at = ENT.AT + self.entries[shape] * ENT.WORDS
+            self.m[at + ENT.KIND], self.m[at + ENT.COUNT] = ins.kind, len(shape.operands)
+            self.m[at + ENT.OUTLINE], self.m[at + ENT.BYTES] = int(ins.outline), ins.nbytes
             for k, o in enumerate(shape.operands):
-                word = at + w.E_ACCESS + k // w.ACCESSES_PER_WORD
-                self.m[word] |= o.access << (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)
+                word = at + ENT.ACCESS + k // OPERAND.ACCESSES_PER_WORD
+                self.m[word] |= o.access << (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)
         return self.entries[shape]
 
     def issue(self, ins: Instruction) -> None:
@@ -210,16 +231,16 @@ class Bench:
             block = np.array([*words, *(o.access for o in ins.operands)], np.int64)
             self.blocks[self.issued] = block
             words = [block.ctypes.data, len(ins.operands)]
-        values = [*words[::-1], self.entry(ins) | ins.stream << w.ENTRY_BITS, self.issued + 1]
-        slot = self.issued & w.SLOT_MASK
-        at = w.RING + (slot + 1) * w.RECORD_WORDS - len(values)
+        values = [*words[::-1], self.entry(ins) | ins.stream << ENT.BITS, self.issued + 1]
+        slot = self.issued & RING.SLOT_MASK
+        at = RING.AT + (slot + 1) * RING.WORDS - len(values)
         struct.pack_into(f"{len(values)}q", self.m.cast("B"), 8 * at, *values)
         self.program.append(ins)
         self.issued += 1
 
     def receive(self) -> bool:
         """Let the scheduler take one record; remembers the edges it built."""
-        index = self.m[w.RECEIVED] - self.first
+        index = self.m[CTL.RECEIVED] - self.first
         if not machine.receive(self.m):
             return False
         self.edges |= {(i, index) for i in self._waited_for(self.slot(index))}
@@ -228,7 +249,7 @@ class Bench:
 
     def dispatch(self) -> int:
         """Dispatch the first ready instruction: its slot, or -1."""
-        slot = self.m[w.READY_FIRST]
+        slot = self.m[CTL.READY_FIRST]
         if slot >= 0:
             self._remember_order(self.index(slot))
             assert machine.next_ready(self.m) == slot
@@ -238,24 +259,24 @@ class Bench:
     def _remember_order(self, index: int) -> None:
         """Stream order: it comes behind its stream's queue and those that are ready to go there."""
         ins = self.program[index]
-        if ins.kind in (w.TOUCH, w.BARRIER):
+        if ins.kind in (KIND.TOUCH, KIND.BARRIER):
             return
-        tail = self.m[w.STR + ins.stream * w.STR_WORDS + w.T_TAIL]
+        tail = self.m[STR.AT + ins.stream * STR.WORDS + STR.TAIL]
         if tail > 0:
-            last = self.m[w.QUE + ins.stream * w.CAPACITY + ((tail - 1) & w.SLOT_MASK)]
+            last = self.m[QUE.AT + ins.stream * RING.SLOTS + ((tail - 1) & RING.SLOT_MASK)]
             self.queued.add((self.index(last), index))
-        slot = self.m[w.READY_FIRST]
+        slot = self.m[CTL.READY_FIRST]
         while slot >= 0 and self.index(slot) != index:
             other = self.program[self.index(slot)]
-            if other.stream == ins.stream and other.kind != w.TOUCH:
+            if other.stream == ins.stream and other.kind != KIND.TOUCH:
                 self.queued.add((self.index(slot), index))
-            slot = self.ins(slot, w.I_NEXT)
+            slot = self.ins(slot, INS.NEXT)
 
     def _waited_for(self, target: int) -> Iterator[int]:
-        for seq in range(self.m[w.HEAD], self.m[w.RECEIVED]):
-            slot = seq & w.SLOT_MASK
-            for word in (w.I_AT_DISPATCH, w.I_AT_DONE):
-                for other in self.edge_list(w.INS + slot * w.INS_WORDS + word):
+        for seq in range(self.m[CTL.HEAD], self.m[CTL.RECEIVED]):
+            slot = seq & RING.SLOT_MASK
+            for word in (INS.AT_DISPATCH, INS.AT_DONE):
+                for other in self.edge_list(INS.AT + slot * INS.WORDS + word):
                     if other == target:
                         yield seq - self.first
 
@@ -263,22 +284,22 @@ class Bench:
         """The target slots of the edge list that starts at word `at`."""
         index, steps = self.m[at], 0
         while index >= 0:
-            yield self.m[w.EDG + index * w.EDG_WORDS + w.G_TARGET]
-            index = self.m[w.EDG + index * w.EDG_WORDS + w.G_NEXT]
+            yield self.m[EDG.AT + index * EDG.WORDS + EDG.TARGET]
+            index = self.m[EDG.AT + index * EDG.WORDS + EDG.NEXT]
             steps += 1
-            assert steps <= w.EDGES, "an edge list is a circle"
+            assert steps <= EDG.LENGTH, "an edge list is a circle"
 
     def access_list(self, storage: int) -> list[tuple[int, bool]]:
         """(instruction, writes) of every access in flight, after a check of the list's links."""
-        dep = w.DEP + storage * w.DEP_WORDS
-        found, previous, at = [], -1, self.m[dep + w.D_FIRST] - 1
+        dep = DEP.AT + storage * DEP.WORDS
+        found, previous, at = [], -1, self.m[dep + DEP.FIRST] - 1
         while at >= 0:
-            node = w.ACC + at * w.ACC_WORDS
-            assert self.m[node + w.A_PREVIOUS] == previous, "a list's links differ by direction"
-            assert self.m[node + w.A_STORAGE] == storage, "a node is on another storage's list"
-            found.append((self.index(self.m[node + w.A_SLOT]), bool(self.m[node + w.A_WRITES])))
-            previous, at = at, self.m[node + w.A_NEXT]
-        assert self.m[dep + w.D_LAST] - 1 == previous, "a list's end is not its last node"
+            node = ACC.AT + at * ACC.WORDS
+            assert self.m[node + ACC.PREVIOUS] == previous, "a list's links differ by direction"
+            assert self.m[node + ACC.STORAGE] == storage, "a node is on another storage's list"
+            found.append((self.index(self.m[node + ACC.SLOT]), bool(self.m[node + ACC.WRITES])))
+            previous, at = at, self.m[node + ACC.NEXT]
+        assert self.m[dep + DEP.LAST] - 1 == previous, "a list's end is not its last node"
         return found
 
     def check_lists(self) -> None:
@@ -287,29 +308,29 @@ class Bench:
             accesses = self.access_list(storage)
             assert not any(writes for _, writes in accesses[1:]), f"s{storage}: {accesses}"
             for i, writes in accesses:
-                state = self.ins(self.slot(i), w.I_STATE)
-                assert w.PENDING <= state <= w.DISPATCHED, f"s{storage}: #{i} is over"
+                state = self.ins(self.slot(i), INS.STATE)
+                assert STATE.PENDING <= state <= STATE.DISPATCHED, f"s{storage}: #{i} is over"
                 assert self.program[i].touches()[storage] >= writes, f"s{storage}: {accesses}"
 
     def check_empty(self) -> None:
         """Nothing is in flight and nothing has leaked."""
         m, issued = self.m, self.issued
-        assert m[w.HEAD] == m[w.RECEIVED] == issued, (m[w.HEAD], m[w.RECEIVED], issued)
-        assert m[w.N_DISPATCHED] == m[w.N_DONE] == len(self.program)
-        assert m[w.LIVE_ACCESSES] == m[w.IN_FLIGHT_BYTES] == 0
-        assert (m[w.READY_FIRST], m[w.BARRIER_FIRST]) == (-1, -1)
-        assert _length(m, m[w.FREE_ACCESS], w.ACC, w.ACC_WORDS, w.A_NEXT) == m[w.ACCESS_TOP]
-        assert _length(m, m[w.FREE_EDGE], w.EDG, w.EDG_WORDS, w.G_NEXT) == m[w.EDGE_TOP]
-        deps = self.array[w.DEP : w.DEP + 4096 * w.DEP_WORDS]
+        assert m[CTL.HEAD] == m[CTL.RECEIVED] == issued, (m[CTL.HEAD], m[CTL.RECEIVED], issued)
+        assert m[CTL.N_DISPATCHED] == m[CTL.N_DONE] == len(self.program)
+        assert m[CTL.LIVE_ACCESSES] == m[CTL.IN_FLIGHT_BYTES] == 0
+        assert (m[CTL.READY_FIRST], m[CTL.BARRIER_FIRST]) == (-1, -1)
+        assert _length(m, m[CTL.FREE_ACCESS], ACC.AT, ACC.WORDS, ACC.NEXT) == m[CTL.ACCESS_TOP]
+        assert _length(m, m[CTL.FREE_EDGE], EDG.AT, EDG.WORDS, EDG.NEXT) == m[CTL.EDGE_TOP]
+        deps = self.array[DEP.AT : DEP.AT + 4096 * DEP.WORDS]
         assert not deps.any(), "a storage still has an access"
-        assert m[w.LIMIT] == issued + m[w.RUN_AHEAD]
+        assert m[CTL.LIMIT] == issued + m[CTL.RUN_AHEAD]
 
 
 def _length(m: memoryview, index: int, base: int, words: int, following: int) -> int:
     count = 0
     while index >= 0:
         count, index = count + 1, m[base + index * words + following]
-        assert count <= w.EDGES, "a free list is a circle"
+        assert count <= EDG.LENGTH, "a free list is a circle"
     return count
 
 

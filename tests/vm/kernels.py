@@ -23,7 +23,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
-from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 SIGNATURE = "int32(int64, int64, int64, int64)"
 SIZE = 48  # elements of most tensors here
@@ -132,8 +132,8 @@ def phases_kernel(args: int, layout: int, lo: int, hi: int) -> int:
     A range that starts before the phase in front is done shows in the result.
     """
     a, n = words_at(args, 16), words_at(layout, 1)[0]
-    phase = lo >> PHASE_BITS
-    first, last = lo - (phase << PHASE_BITS), hi - (phase << PHASE_BITS)
+    phase = lo >> ARG.PHASE_BITS
+    first, last = lo - (phase << ARG.PHASE_BITS), hi - (phase << ARG.PHASE_BITS)
     x, eights = words_at(a[8], n), n // 8
     scratch = words_at(a[6], eights + eights // 4)
     for u in range(first, last):
@@ -156,7 +156,7 @@ def phases_kernel(args: int, layout: int, lo: int, hi: int) -> int:
 def arena_kernel(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     """x[u] = u, by way of the whole arena: two threads with one arena would disturb each other."""
     a = words_at(args, 16)
-    x, own = words_at(a[8], words_at(layout, 1)[0]), words_at(arena, ARENA_BYTES // 8)
+    x, own = words_at(a[8], words_at(layout, 1)[0]), words_at(arena, ARG.ARENA_BYTES // 8)
     for u in range(lo, hi):
         for i in range(0, len(own), 64):
             own[i] = u

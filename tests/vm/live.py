@@ -14,7 +14,7 @@ from typing import Any
 
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import CALL_STREAM
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 
 PATIENCE_S = 240.0  # less than a test may take, so that it is said what did not come
 _streams = [CALL_STREAM]
@@ -72,7 +72,7 @@ warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWa
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import flowvm
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, OPERAND, RING, STO, STR
 from flowvm.vm.engine import engine as engine_module
 from flowvm.vm.engine.hot import hot
 from flowvm.vm.engine.engine import engine
@@ -96,4 +96,4 @@ def script(body: str, check: bool = True, **env: str) -> Any:
 
 def lively() -> int:
     """Instructions received and not released yet."""
-    return word(w.RECEIVED) - word(w.HEAD)
+    return word(CTL.RECEIVED) - word(CTL.HEAD)

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine import machine
+from flowvm.vm.machine.words import CTL, FRE, INS, KIND, QUE, RING, STR
 from tests.vm.bench import Bench, Program, conflicts
 
 Move = tuple[str, int, int]  # what, which stream, which instruction (its index)
@@ -62,9 +62,9 @@ class Player:
     check_lists: bool = True
 
     def __post_init__(self) -> None:
-        self.begun = [0] * w.STREAMS
-        self.done = [0] * w.STREAMS
-        self.collected = [0] * w.STREAMS
+        self.begun = [0] * STR.LENGTH
+        self.done = [0] * STR.LENGTH
+        self.collected = [0] * STR.LENGTH
 
     def run(self, program: Program, rng: random.Random, policy: Policy) -> Player:
         todo = list(reversed(program))
@@ -75,25 +75,25 @@ class Player:
                 self.bench.issue(todo.pop())
             else:
                 getattr(self, f"_{what}")(stream)
-        left = self.bench.m[w.RECEIVED] - self.bench.m[w.HEAD]
+        left = self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
         assert (len(todo), left) == (0, 0), f"stuck: {len(todo)} not issued, {left} lively"
         return self
 
     def moves(self, more: bool) -> list[Move]:
         """Everything that could happen next."""
         m, bench, moves = self.bench.m, self.bench, []
-        if more and bench.issued < m[w.LIMIT]:
+        if more and bench.issued < m[CTL.LIMIT]:
             moves.append(("issue", 0, bench.issued - bench.first))
-        if m[w.RECEIVED] < bench.issued:
-            moves.append(("receive", 0, m[w.RECEIVED] - bench.first))
-        if m[w.READY_FIRST] >= 0:
-            moves.append(("dispatch", 0, bench.index(m[w.READY_FIRST])))
-        if m[w.BARRIER_FIRST] >= 0:
-            index = bench.index(m[w.BARRIER_FIRST])
-            if m[w.MUTANT] == machine.BARRIER_ORDER or index + bench.first == m[w.HEAD]:
+        if m[CTL.RECEIVED] < bench.issued:
+            moves.append(("receive", 0, m[CTL.RECEIVED] - bench.first))
+        if m[CTL.READY_FIRST] >= 0:
+            moves.append(("dispatch", 0, bench.index(m[CTL.READY_FIRST])))
+        if m[CTL.BARRIER_FIRST] >= 0:
+            index = bench.index(m[CTL.BARRIER_FIRST])
+            if m[CTL.MUTANT] == machine.BARRIER_ORDER or index + bench.first == m[CTL.HEAD]:
                 moves.append(("barrier", 0, index))
         for s in {ins.stream for ins in bench.program}:
-            tail = m[w.STR + s * w.STR_WORDS + w.T_TAIL]
+            tail = m[STR.AT + s * STR.WORDS + STR.TAIL]
             if self.done[s] < self.begun[s]:
                 moves.append(("end", s, self._at(s, self.done[s])))
             elif self.begun[s] < tail:
@@ -103,7 +103,7 @@ class Player:
         return moves
 
     def _slot(self, stream: int, place: int) -> int:
-        return self.bench.m[w.QUE + stream * w.CAPACITY + (place & w.SLOT_MASK)]
+        return self.bench.m[QUE.AT + stream * RING.SLOTS + (place & RING.SLOT_MASK)]
 
     def _at(self, stream: int, place: int) -> int:
         return self.bench.index(self._slot(stream, place))
@@ -112,12 +112,14 @@ class Player:
         assert machine.receive(self.bench.m)
         if self.check_lists:
             self.bench.check_lists()
-        self.most_lively = max(self.most_lively, self.bench.m[w.RECEIVED] - self.bench.m[w.HEAD])
+        self.most_lively = max(
+            self.most_lively, self.bench.m[CTL.RECEIVED] - self.bench.m[CTL.HEAD]
+        )
 
     def _dispatch(self, _: int) -> None:
         slot = machine.next_ready(self.bench.m)
         machine.dispatch(self.bench.m, slot)
-        if self.bench.ins(slot, w.I_KIND) == w.TOUCH:  # a waiter is done as soon as it may
+        if self.bench.ins(slot, INS.KIND) == KIND.TOUCH:  # a waiter is done as soon as it may
             self._run_here(slot)
 
     def _barrier(self, _: int) -> None:
@@ -149,7 +151,7 @@ class Player:
     def _complete(self, slot: int) -> None:
         ins = self.bench.program[self.bench.index(slot)]
         machine.complete(self.bench.m, slot)
-        if ins.kind == w.RELEASE:
+        if ins.kind == KIND.RELEASE:
             self.released += [o.storage for o in ins.operands]
         if self.check_lists:
             self.bench.check_lists()
@@ -168,7 +170,7 @@ def check_order(player: Player, first: int = 0, last: int | None = None) -> None
 def check_barriers(player: Player) -> None:
     """A barrier ran when everything before it was over."""
     for j, ins in enumerate(player.bench.program):
-        if ins.kind == w.BARRIER:
+        if ins.kind == KIND.BARRIER:
             late = [i for i in range(j) if player.ended[i] > player.started[j]]
             assert not late, f"barrier #{j} ran before #{late} ended"
 
@@ -176,8 +178,8 @@ def check_barriers(player: Player) -> None:
 def check_released(player: Player) -> None:
     """The ids of released storages were handed back, in the order of their ReleaseTensors."""
     m = player.bench.m
-    assert m[w.FREED] == len(player.released)
-    assert list(m[w.FRE : w.FRE + len(player.released)]) == player.released
+    assert m[CTL.FREED] == len(player.released)
+    assert list(m[FRE.AT : FRE.AT + len(player.released)]) == player.released
 
 
 def check_run(player: Player) -> None:

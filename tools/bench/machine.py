@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import flowvm as flow
 from flowvm.compiler import jit
 from flowvm.vm.engine.engine import engine, no_op
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import clock
+from flowvm.vm.machine.words import ENT, KIND, OPERAND
 from tools.bench.measure import Result
 from tools.bench.native_issue import chain, free_ids, random_dag, run, sliding_dag
 
@@ -26,8 +26,12 @@ def spin_kernel(args: int, layout: int, lo: int, hi: int) -> int:
 def throughput(rounds: int) -> Iterator[Result]:
     """Instructions a second through scheduler and worker, issued natively."""
     programs = (
-        ("chain", chain(1_000_000), [w.MUT]),
-        ("random DAG, 1,000 tensors", random_dag(1_000_000, 1000, 0), [w.MUT, w.CONST, w.CONST]),
+        ("chain", chain(1_000_000), [OPERAND.MUT]),
+        (
+            "random DAG, 1,000 tensors",
+            random_dag(1_000_000, 1000, 0),
+            [OPERAND.MUT, OPERAND.CONST, OPERAND.CONST],
+        ),
     )
     for name, program, access in programs:
         rate = statistics.median(1e-6 / run(program, access) for _ in range(rounds))
@@ -39,7 +43,7 @@ def throughput(rounds: int) -> Iterator[Result]:
 def round_trip(rounds: int) -> Result:
     """Issue one instruction and wait for it."""
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-    entry = engine.new_entry(w.OP_CALL, [w.MUT], kernel=kernel, info="bench")
+    entry = engine.new_entry(KIND.OP_CALL, [OPERAND.MUT], kernel=kernel, info="bench")
     storage = free_ids(1)[0]
     times = []
     for _ in range(1000 * rounds):
@@ -53,7 +57,7 @@ def round_trip(rounds: int) -> Result:
 
 def scaling(rounds: int) -> Iterator[Result]:
     """Cost of an instruction over program length and live tensors, against the cheapest."""
-    access = [w.MUT, w.CONST, w.CONST]
+    access = [OPERAND.MUT, OPERAND.CONST, OPERAND.CONST]
     cases = [(n, 1000) for n in (1_000, 10_000, 100_000, 1_000_000)]
     cases += [(300_000, live) for live in (100, 1_000, 10_000, 100_000)]
     programs = [(n, live, sliding_dag(n, live, 1)) for n, live in cases]
@@ -81,7 +85,7 @@ def scaling(rounds: int) -> Iterator[Result]:
 def streams(rounds: int) -> Result:
     """Two independent chains of a 1 ms kernel: on two streams against one."""
     kernel = jit.native(spin_kernel, "int32(int64, int64, int64, int64)")
-    entry = engine.new_entry(w.OP_CALL, [w.MUT], kernel=kernel, info="spin")
+    entry = engine.new_entry(KIND.OP_CALL, [OPERAND.MUT], kernel=kernel, info="spin")
     a, b = free_ids(2)
     second = flow.Stream("bench")
 
@@ -90,7 +94,7 @@ def streams(rounds: int) -> Result:
         start = time.perf_counter()
         for _ in range(50):
             engine.issue(entry, [a])
-            engine.issue(entry | stream << w.ENTRY_BITS, [b])
+            engine.issue(entry | stream << ENT.BITS, [b])
         flow.vm.sync()
         return time.perf_counter() - start
 

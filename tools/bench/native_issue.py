@@ -11,23 +11,23 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.vm.engine.engine import engine, no_op
 from flowvm.vm.engine.hot import hot
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import address_of, load_acquire, sched_yield, store_release, words_at
+from flowvm.vm.machine.words import ARRAY, CTL, KIND, OPERAND, RING
 
 
 def issue_many(base: int, first: int, count: int, entry: int, operands: int, width: int) -> int:
     """Issue `count` instructions from sequence number `first`, of `width` words of `operands`."""
-    m = words_at(base, w.WORDS)
+    m = words_at(base, ARRAY.WORDS)
     table = words_at(operands, count * width)
     for i in range(count):
         seq = first + i
-        while seq >= load_acquire(m, w.LIMIT):
+        while seq >= load_acquire(m, CTL.LIMIT):
             sched_yield()
-        at = w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS
-        m[at + w.ENTRY] = entry
+        at = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS
+        m[at + RING.ENTRY] = entry
         for k in range(width):
-            m[at + w.OPERANDS - k] = table[i * width + k]
-        store_release(m, at + w.MARK, seq + 1)
+            m[at + RING.OPERANDS - k] = table[i * width + k]
+        store_release(m, at + RING.MARK, seq + 1)
     return 0
 
 
@@ -35,7 +35,7 @@ def run(operands: np.ndarray, access: list[int]) -> float:
     """Seconds an instruction for a program: one row of storage ids an instruction."""
     count, width = map(int, operands.shape)
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-    entry = engine.new_entry(w.OP_CALL, access, kernel=kernel, info="bench")
+    entry = engine.new_entry(KIND.OP_CALL, access, kernel=kernel, info="bench")
     address = address_of(issue_many, "int64(int64, int64, int64, int64, int64, int64)")
     call = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * 6))(address)
     engine.sync()
@@ -80,12 +80,14 @@ def sliding_dag(count: int, live: int, seed: int) -> np.ndarray:
 def main() -> None:
     """Print nanoseconds an instruction."""
     for _ in range(3):
-        print(f"chain            {run(chain(1_000_000), [w.MUT]) * 1e9:6.0f} ns")
+        print(f"chain            {run(chain(1_000_000), [OPERAND.MUT]) * 1e9:6.0f} ns")
         for live in (100, 1000, 10_000, 100_000):
-            seconds = run(random_dag(1_000_000, live, 0), [w.MUT, w.CONST, w.CONST])
+            seconds = run(
+                random_dag(1_000_000, live, 0), [OPERAND.MUT, OPERAND.CONST, OPERAND.CONST]
+            )
             print(f"random, {live:6d} live {seconds * 1e9:6.0f} ns")
         for count in (1000, 10_000, 100_000):
-            access = [w.MUT, w.CONST, w.CONST]
+            access = [OPERAND.MUT, OPERAND.CONST, OPERAND.CONST]
             seconds = min(run(random_dag(count, 100, 0), access) for _ in range(5))
             print(f"random, count {count:6d} {seconds * 1e9:6.0f} ns")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import flowvm as flow
 from flowvm.profiler.export.html import html
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import REC
 from tools.bench.eager import Runner, add, step_8x8
 from tools.bench.graph import _ours_step
 from tools.bench.measure import Result, seconds_per_call
@@ -83,7 +83,7 @@ def results(rounds: int) -> Iterator[Result]:
                 found[0][0] * 1e6, ratio, f"at most {most}x", ratio <= most,
             )  # fmt: skip
     step = _stepping(mlp)(flow)
-    while flow.vm.stats()["issued"] < w.RECORDS:
+    while flow.vm.stats()["issued"] < REC.LENGTH:
         step()
     for name, analyse, most in (
         ("summary", lambda p: (p.table("op"), p.lanes, p.floor, p.memory_of()), 1),

@@ -26,7 +26,8 @@ import numpy as np
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.errors import FlowError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import DEV, EVENT, TIME
+from flowvm.vm.machine.words import REC, STR
 from flowvm.vm.watch.flight import DeviceTimes
 from flowvm.vm.workers.device_times import FRESH
 
@@ -131,36 +132,36 @@ def _start(stream: int, made: Runtime, block: Array) -> None:
     """Let a stream's worker keep times from now on; not on a device that is lost, or was left
     behind by a fork, where there is nothing to be timed.
     """
-    block[w.B_TIMES] = 0
+    block[DEV.TIMES] = 0
     with contextlib.suppress(FlowError):
         _prepare(stream, made, block)
-        block[w.B_TIMES] = _rings[stream].ctypes.data
+        block[DEV.TIMES] = _rings[stream].ctypes.data
 
 
 def _prepare(stream: int, made: Runtime, block: Array) -> None:
-    events, handle = _events(block), int(block[w.B_STREAM])
+    events, handle = _events(block), int(block[DEV.STREAM])
     if stream not in _rings:
-        for place in (w.V_BEGIN, w.V_END):
+        for place in (EVENT.BEGIN, EVENT.END):
             events[:, place] = [made.event(timing=True) for _ in range(len(events))]
-        block[w.B_BASE] = made.event(timing=True)
-        _rings[stream] = np.zeros((w.RECORDS, w.X_WORDS), np.int64)
+        block[DEV.BASE] = made.event(timing=True)
+        _rings[stream] = np.zeros((REC.LENGTH, TIME.WORDS), np.int64)
         engine.keep.append(_rings[stream])
     if made not in _clocks:
         _clocks[made] = _Clock(made, handle, made.event(timing=True), made.event(timing=True))
     if made not in _started:
         _clocks[made].start()
         _started.add(made)
-    clock, base = _clocks[made], int(block[w.B_BASE])
+    clock, base = _clocks[made], int(block[DEV.BASE])
     clock.happen(base, handle)
-    block[w.B_BASE_NS] = clock.when(base)
-    _rings[stream][:, w.X_MARK] = 0
+    block[DEV.BASE_NS] = clock.when(base)
+    _rings[stream][:, TIME.MARK] = 0
     clock.streams.append(stream)
 
 
 def _events(block: Array) -> Array:
-    count = w.DEVICE_EVENTS * w.EVENT_WORDS
-    words = (ctypes.c_int64 * count).from_address(int(block[w.B_EVENTS]))
-    return np.ctypeslib.as_array(words).reshape(-1, w.EVENT_WORDS)
+    count = EVENT.LENGTH * EVENT.WORDS
+    words = (ctypes.c_int64 * count).from_address(int(block[DEV.EVENTS]))
+    return np.ctypeslib.as_array(words).reshape(-1, EVENT.WORDS)
 
 
 def _look(seqs: Array) -> DeviceTimes:
@@ -176,9 +177,9 @@ def _look(seqs: Array) -> DeviceTimes:
             apart = last.device - first.device
             rate = (last.host - first.host) / apart if apart > 0 else 1.0
             for stream in clock.streams:
-                rows = _rings[stream][seqs & w.RECORD_MASK]
-                mine = rows[:, w.X_MARK] == seqs + 1
-                since = rows[mine, w.X_BEGAN :] - first.device
+                rows = _rings[stream][seqs & REC.MASK]
+                mine = rows[:, TIME.MARK] == seqs + 1
+                since = rows[mine, TIME.BEGAN :] - first.device
                 times[mine] = first.host + np.rint(since * rate).astype(np.int64)
             notes[f"cuda:{made.index}"] = {
                 "within_ns": max(first.within, last.within),
@@ -189,8 +190,8 @@ def _look(seqs: Array) -> DeviceTimes:
 
 
 def _idle(stream: int) -> bool:
-    at = w.STR + stream * w.STR_WORDS
-    return bool(engine.words[at + w.T_TAIL] == engine.words[at + w.T_DONE])
+    at = STR.AT + stream * STR.WORDS
+    return bool(engine.words[at + STR.TAIL] == engine.words[at + STR.DONE])
 
 
 engine.flight.on_level.append(_on_level)

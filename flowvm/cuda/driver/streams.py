@@ -29,7 +29,9 @@ from flowvm.cuda.driver.runtime import Runtime, runtime
 from flowvm.eager import interpreter
 from flowvm.errors import OutOfMemoryError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import DEV, EVENT, LINES
+from flowvm.vm.machine.record import fields_of
+from flowvm.vm.machine.words import CTL, RING, STR
 from flowvm.vm.workers.steps import CALL_AREA
 
 __all__ = [
@@ -48,33 +50,7 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 
 STAGE_BYTES: Final = 4 << 20  # of a page-locked buffer for copies from the host
 _PORTABLE_MAPPED: Final = 3
-_FUNCTIONS: Final = {
-    w.BF_LAUNCH: "cuLaunchKernel",
-    w.BF_SET_CONTEXT: "cuCtxSetCurrent",
-    w.BF_RECORD: "cuEventRecord",
-    w.BF_QUERY: "cuEventQuery",
-    w.BF_WAIT_EVENT: "cuStreamWaitEvent",
-    w.BF_SYNCHRONIZE: "cuStreamSynchronize",
-    w.BF_ALLOCATE: "cuMemAlloc_v2",
-    w.BF_FREE: "cuMemFree_v2",
-    w.BF_ALLOCATE_HOST: "cuMemHostAlloc",
-    w.BF_FREE_HOST: "cuMemFreeHost",
-    w.BF_COPY_IN: "cuMemcpyHtoDAsync_v2",
-    w.BF_COPY_OUT: "cuMemcpyDtoHAsync_v2",
-    w.BF_COPY_PEER: "cuMemcpyPeerAsync",
-    w.BF_SYNCHRONIZE_EVENT: "cuEventSynchronize",
-    w.BF_BEGIN_CAPTURE: "cuStreamBeginCapture_v2",
-    w.BF_END_CAPTURE: "cuStreamEndCapture",
-    w.BF_INSTANTIATE: "cuGraphInstantiateWithFlags",
-    w.BF_UPDATE: "cuGraphExecUpdate_v2",
-    w.BF_LAUNCH_GRAPH: "cuGraphLaunch",
-    w.BF_DESTROY_GRAPH: "cuGraphDestroy",
-    w.BF_DESTROY_EXEC: "cuGraphExecDestroy",
-    w.BF_CLEAR: "cuMemsetD8Async",
-    w.BF_COPY: "cuMemcpyDtoDAsync_v2",
-    w.BF_ELAPSED: "cuEventElapsedTime",
-    w.BF_CAPTURE_MODE: "cuThreadExchangeStreamCaptureMode",
-}
+_FUNCTIONS: Final = {f.at: f.meaning for f in fields_of(DEV) if f.meaning.startswith("cu")}
 
 
 @dataclass(frozen=True)
@@ -85,7 +61,7 @@ class Streams:
     compute: int
     h2d: int
     d2h: int
-    counters: Words  # w.LIVE_BYTES, w.PEAK_BYTES, w.RESERVED_BYTES of the device's memory
+    counters: Words  # CTL.LIVE_BYTES, CTL.PEAK_BYTES, CTL.RESERVED_BYTES of the device's memory
     pinned: Words  # the same of page-locked memory that copies to the host go to
 
 
@@ -119,8 +95,8 @@ def new_stream(index: int, name: str, priority: int = 0) -> int:
     """A further compute stream of cuda:`index`: its number.  VMError where there is no more."""
     with _lock:
         of = streams(index)
-        made = _stream(of.runtime, name, w.DEVICE_MEMORY, of.counters, priority)
-        if block_of(of.compute)[w.B_CUBLAS]:
+        made = _stream(of.runtime, name, STR.DEVICE_MEMORY, of.counters, priority)
+        if block_of(of.compute)[DEV.CUBLAS]:
             need_cublas(made)
         return made
 
@@ -131,7 +107,7 @@ def device_of(stream: int) -> int | None:
 
 
 def block_of(stream: int) -> Words:
-    """The block of a device's stream: `w.B_STREAM` is its CUDA handle."""
+    """The block of a device's stream: `DEV.STREAM` is its CUDA handle."""
     return _blocks[stream][1]
 
 
@@ -144,7 +120,7 @@ def lanes(index: int, count: int) -> list[int]:
         known = _lanes.setdefault(made, [])
         while len(known) < count:
             known.append(_twin(made, 0))
-            if block_of(streams(index).compute)[w.B_CUBLAS]:
+            if block_of(streams(index).compute)[DEV.CUBLAS]:
                 need_cublas(streams(index).compute)
         return known[:count]
 
@@ -166,20 +142,20 @@ def need_cublas(stream: int) -> None:
     """
     with _lock:
         device = _blocks[stream][0]
-        computing = [of for of in _blocks.values() if of[1][w.B_TWIN]]  # the others only copy
+        computing = [of for of in _blocks.values() if of[1][DEV.TWIN]]  # the others only copy
         for made, block in (*computing, *_twins):
-            if made is device and not block[w.B_CUBLAS]:
-                block[w.B_CUBLAS] = made.cublas(int(block[w.B_STREAM]))
+            if made is device and not block[DEV.CUBLAS]:
+                block[DEV.CUBLAS] = made.cublas(int(block[DEV.STREAM]))
 
 
 def _make(made: Runtime) -> Streams:
-    counters, pinned = (np.zeros(w.CTL_WORDS, np.int64) for _ in range(2))
+    counters, pinned = (np.zeros(CTL.WORDS, np.int64) for _ in range(2))
     name = f"cuda:{made.index}"
     return Streams(
         made,
-        _stream(made, name, w.DEVICE_MEMORY, counters),
-        _stream(made, f"{name} h2d", w.DEVICE_MEMORY, counters, stages=True),
-        _stream(made, f"{name} d2h", w.PINNED_MEMORY, pinned),
+        _stream(made, name, STR.DEVICE_MEMORY, counters),
+        _stream(made, f"{name} h2d", STR.DEVICE_MEMORY, counters, stages=True),
+        _stream(made, f"{name} d2h", STR.PINNED_MEMORY, pinned),
         counters,
         pinned,
     )
@@ -189,8 +165,8 @@ def _stream(
     made: Runtime, name: str, memory: int, counters: Words, priority: int = 0, stages: bool = False
 ) -> int:
     block = _block(made, priority, stages)
-    if memory == w.DEVICE_MEMORY and not stages:  # graphs are captured on another
-        block[w.B_TWIN] = _twin(made, priority)
+    if memory == STR.DEVICE_MEMORY and not stages:  # graphs are captured on another
+        block[DEV.TWIN] = _twin(made, priority)
     number = engine.new_device_stream(name, block, memory, counters)
     _blocks[number] = made, block
     clocks.attach(number, made, block)
@@ -206,27 +182,27 @@ def _twin(made: Runtime, priority: int) -> int:
 
 def _caller(made: Runtime, priority: int) -> Words:
     """The words that a worker calls the driver with, for a new stream."""
-    block = np.zeros(w.B_WORDS, np.int64)
+    block = np.zeros(DEV.WORDS, np.int64)
     for place, name in _FUNCTIONS.items():
         block[place] = made.driver.table[INDEX[name]]
-    block[w.BF_MEMCPY] = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
-    block[w.B_STREAM] = made.stream(priority)
-    block[w.B_CONTEXT] = made.context
-    block[w.B_WAIT_EVENT] = made.event()
-    block[w.B_CALL] = _kept(np.zeros(CALL_AREA, np.int64))
+    block[DEV.F_MEMCPY] = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
+    block[DEV.STREAM] = made.stream(priority)
+    block[DEV.CONTEXT] = made.context
+    block[DEV.WAIT_EVENT] = made.event()
+    block[DEV.CALL] = _kept(np.zeros(CALL_AREA, np.int64))
     return block
 
 
 def _block(made: Runtime, priority: int, stages: bool) -> Words:
     """The block of a stream that has instructions."""
     block = _caller(made, priority)
-    block[w.B_LINES] = _pinned(made, 8 * w.LINE_WORDS * w.CAPACITY)
-    events = np.zeros((w.DEVICE_EVENTS, w.EVENT_WORDS), np.int64)
-    events[:, w.V_EVENT] = [made.event() for _ in range(w.DEVICE_EVENTS)]
-    block[w.B_EVENTS] = _kept(events)
+    block[DEV.LINES] = _pinned(made, 8 * LINES.WORDS * RING.SLOTS)
+    events = np.zeros((EVENT.LENGTH, EVENT.WORDS), np.int64)
+    events[:, EVENT.EVENT] = [made.event() for _ in range(EVENT.LENGTH)]
+    block[DEV.EVENTS] = _kept(events)
     if stages:
-        pairs = [(_pinned(made, STAGE_BYTES), made.event()) for _ in range(w.STAGES)]
-        block[w.B_STAGES], block[w.B_STAGE_BYTES] = _kept(np.array(pairs, np.int64)), STAGE_BYTES
+        pairs = [(_pinned(made, STAGE_BYTES), made.event()) for _ in range(DEV.STAGE_COUNT)]
+        block[DEV.STAGES], block[DEV.STAGE_BYTES] = _kept(np.array(pairs, np.int64)), STAGE_BYTES
     return block
 
 
@@ -258,7 +234,7 @@ def _after_fork_in_child() -> None:
     for _, block in (*_blocks.values(), *_twins):
         for place in _FUNCTIONS:
             block[place] = address
-        block[w.B_FAILED] = drivers.NOT_INITIALIZED
+        block[DEV.FAILED] = drivers.NOT_INITIALIZED
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

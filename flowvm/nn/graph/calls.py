@@ -31,7 +31,7 @@ from flowvm.graph.capture.trees import flatten
 from flowvm.meta import TensorMeta
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
 from flowvm.nn.graph.watchers import Others
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
@@ -141,7 +141,9 @@ class CallTest:
             same = "graph._scaler is scaler and scaler.key() == scaling"
             lines.append(f"    if not ({same}): return MISS")
         if self.inputs and (self.written or isinstance(self.written, set)):  # which may grow
-            shared = " or ".join(f"{x}._ref & {w.STORAGE_MASK} in written" for x in self.inputs)
+            shared = " or ".join(
+                f"{x}._ref & {OPERAND.STORAGE_MASK} in written" for x in self.inputs
+            )
             lines.append(f"    if {shared}: return MISS")
         for k, watched in enumerate(one for one in made.watched if not one.gated):
             own[f"watched{k}"] = watched.holds

@@ -21,7 +21,7 @@ from flowvm.graph.plan.plan import Plan
 from flowvm.nn.graph.calls import Call, CallTest
 from flowvm.nn.graph.steps import Steps
 from flowvm.ops.declare.recording import Recorded
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["Compiled", "storages_of"]
 
@@ -78,7 +78,7 @@ class Compiled(Conditions):
 
 def storages_of(tensors: Iterable[Tensor]) -> frozenset[int]:
     """The storages that tensors are in."""
-    return frozenset(t._ref & w.STORAGE_MASK for t in tensors)
+    return frozenset(t._ref & OPERAND.STORAGE_MASK for t in tensors)
 
 
 def _no_gradient(c: Any, *gradients: Any) -> Any:

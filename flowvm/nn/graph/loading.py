@@ -35,7 +35,7 @@ from flowvm.nn.graph.saving import (
 from flowvm.nn.graph.steps import Steps
 from flowvm.ops.random.generator import Generator, default_generator
 from flowvm.version import VERSION
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
     from flowvm.nn.graph.graph import Graph
@@ -177,15 +177,15 @@ class _Reader:
             )
         tensors = [self.names[name] for name in names]
         t = tensors[0]
-        if t._meta is not meta or t._ref >> w.STORAGE_BITS != saved["at"]:
+        if t._meta is not meta or t._ref >> OPERAND.STORAGE_BITS != saved["at"]:
             raise ArgumentError(
                 f"{self.graph.name}: {names[0]!r} is {t._meta!r} here, and the saved graph was "
                 f"compiled for {meta!r}"
                 + (" at another place in its memory" if t._meta is meta else "")
             )
         storage = t.storage()
-        apart = next((n for n, o in zip(names, tensors, strict=True) if o._ref & w.STORAGE_MASK
-                      != storage.id), "")  # fmt: skip
+        ids = (o._ref & OPERAND.STORAGE_MASK for o in tensors)
+        apart = next((n for n, i in zip(names, ids, strict=True) if i != storage.id), "")
         shared = self.held.setdefault(storage.id, names)
         if apart or shared is not names:
             raise ArgumentError(

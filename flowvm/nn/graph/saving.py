@@ -30,7 +30,7 @@ from flowvm.nn.graph.steps import fixed_options
 from flowvm.nn.module import Module
 from flowvm.ops.random.generator import default_generator
 from flowvm.version import VERSION
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
     from flowvm.nn.graph.graph import Graph
@@ -95,7 +95,7 @@ class _Writer:
         self.names = named_tensors(graph, graph._surroundings())
         self.by_storage: dict[int, list[str]] = {}
         for name, t in self.names.items():
-            self.by_storage.setdefault(t._ref & w.STORAGE_MASK, []).append(name)
+            self.by_storage.setdefault(t._ref & OPERAND.STORAGE_MASK, []).append(name)
         self.entries = {id(entry): key for key, entry in state_entries(graph)}
 
     def plan(self, key: Sequence[Any], compiled: Any) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class _Writer:
             return {
                 "names": names,
                 "meta": plain(t._meta, "a variable"),
-                "at": t._ref >> w.STORAGE_BITS,
+                "at": t._ref >> OPERAND.STORAGE_BITS,
             }
         if buffer.name == "constant":
             name = f"constant{len(self.constants)}"

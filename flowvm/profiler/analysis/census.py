@@ -29,7 +29,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import is_internal, short_position
 from flowvm.vm.engine.scopes import call_of
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, KIND, OPERAND, REC, STO, STR
 from flowvm.vm.watch.flight import Snapshot
 
 __all__ = ["HOST", "Held", "census", "held_of", "space_of"]
@@ -107,7 +107,7 @@ class _Census:
             return ""
         if seq not in self.places:
             flight = engine.flight
-            oldest = max(flight.first, flight.kept - w.RECORDS)
+            oldest = max(flight.first, flight.kept - REC.LENGTH)
             line = short_position(*call_of(flight.codes, flight.lasts, seq, oldest))
             self.places[seq] = f", {line}" if line else ""
         return self.places[seq]
@@ -118,21 +118,21 @@ def _storage_of(tensor: Any) -> int:
     if not issubclass(type(tensor), Tensor):
         return 0
     try:
-        return int(tensor._ref & w.STORAGE_MASK)
+        return int(tensor._ref & OPERAND.STORAGE_MASK)
     except AttributeError:
         return 0
 
 
 def _bytes_of(storage: int) -> int:
     """Bytes that the VM has allocated for a storage; 0 for none, and for memory of Python's."""
-    at = w.STO + storage * w.STO_WORDS
+    at = STO.AT + storage * STO.WORDS
     words = engine.words
-    return int(words[at + w.S_BYTES]) if words[at + w.S_POINTER] and words[at + w.S_CLASS] else 0
+    return int(words[at + STO.BYTES]) if words[at + STO.POINTER] and words[at + STO.CLASS] else 0
 
 
 def space_of(stream: int) -> int:
     """The memory that a stream allocates: HOST, or the address of a device's counters."""
-    return int(engine.words[w.STR + stream * w.STR_WORDS + w.T_COUNTERS])
+    return int(engine.words[STR.AT + stream * STR.WORDS + STR.COUNTERS])
 
 
 def census() -> list[Held]:
@@ -141,7 +141,7 @@ def census() -> list[Held]:
     Looks at every object of the process: some tens of milliseconds.
     """
     found, bases, kinds = _Census(), dict(_classes()), _living()
-    engine.flight.look(int(engine.words[w.RECEIVED]))  # so that it has everybody's lines
+    engine.flight.look(int(engine.words[CTL.RECEIVED]))  # so that it has everybody's lines
     whole = [m for m in kinds["module"] if "_modules" in m.__dict__]
     names = found.add_modules(whole, bases.get("module"))
     for tensor in kinds["tensor"]:
@@ -159,7 +159,7 @@ def census() -> list[Held]:
     held = sorted((h for h in held if h[1]), key=lambda h: -h[1])
     return [
         Held(s, n, kind, keeper or called.storages.get(s, ""),
-             space_of(int(engine.words[w.STO + s * w.STO_WORDS + w.S_STREAM])))
+             space_of(int(engine.words[STO.AT + s * STO.WORDS + STO.STREAM])))
         for s, n, kind, keeper in held
     ]  # fmt: skip
 
@@ -170,7 +170,7 @@ def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     """
     storages, last = np.unique(seen.storage[::-1], return_index=True)
     last = len(seen.storage) - 1 - last
-    gone = run.kind[run.owner[last]] == w.RELEASE
+    gone = run.kind[run.owner[last]] == KIND.RELEASE
     tensors = np.where(gone, -2, run.tensor[last])
     known = dict(zip(storages.tolist(), tensors.tolist(), strict=True))
     named = {space_of(s): name for s, name in enumerate(run.info["spaces"])}

@@ -22,7 +22,7 @@ import numpy as np
 from flowvm.profiler.analysis.beside import launches, uses
 from flowvm.profiler.analysis.waits import Order, order
 from flowvm.profiler.run.run import CAUSES, Run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 
 __all__ = ["PATH", "Floor", "Segment", "floor", "observed", "totals", "what_if"]
 
@@ -44,7 +44,7 @@ def floor(run: Run, duration: Array | None = None) -> Floor:
         return Floor(0, [])
     if duration is None:
         duration = np.maximum(0, run.time("ended") - run.time("started"))
-    duration = np.where(run.kind == w.RELEASE, 0, duration)  # a release holds nobody up
+    duration = np.where(run.kind == KIND.RELEASE, 0, duration)  # a release holds nobody up
     # edges are sorted by target and point forwards, so one pass in program order is enough
     first = np.searchsorted(run.target, np.arange(len(run) + 1)).tolist()
     source, lasts = run.source.tolist(), duration.tolist()
@@ -120,7 +120,7 @@ class _Walk:
         self.waits = run.wait_times[late].tolist()
         self.causes = run.wait_cause[late].tolist()
         self.next_wait = len(self.waits) - 1  # those after it have been passed
-        waiters = np.flatnonzero(before.done & np.isin(run.kind, (w.TOUCH, w.BARRIER)))
+        waiters = np.flatnonzero(before.done & np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         self.waiters = waiters[np.argsort(run.time("ended")[waiters], kind="stable")]
         self.waiters_ended = run.time("ended")[self.waiters]
         real = np.flatnonzero(before.done)

@@ -13,7 +13,7 @@ from flowvm.profiler.analysis.waits import Waits
 from flowvm.profiler.run.kinds import KINDS, kinds_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import HOST, inside, returned, taken
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 
 __all__ = [
     "BY", "STEP", "Births", "Memory", "Owner", "Row", "births", "memory", "overhead", "repeats",
@@ -77,7 +77,7 @@ def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[R
     # in floating point: products of two times in ns do not fit into 64 bits
     task_path = (lasted * (on_path[run.task_launch] / whole)).astype(np.int64)
     np.subtract.at(on_path, run.task_launch, task_path)
-    shown = run.kind != w.BARRIER
+    shown = run.kind != KIND.BARRIER
     none = np.zeros(len(lasted), np.int64)
     keys = {
         "op": (run.op, run.task_op, run.names),
@@ -129,7 +129,7 @@ def overhead(run: Run, waits: Waits) -> dict[str, float]:
     `median` and `p99` are of all that ran in a stream, `total` their sum; a wait that is hidden
     behind what the stream was running counts as `queue`, not here.
     """
-    real = (run.time("released") > 0) & ~np.isin(run.kind, (w.TOUCH, w.BARRIER))
+    real = (run.time("released") > 0) & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER))
     sched = waits.sched[real]
     if not len(sched):
         return {"median": 0.0, "p99": 0.0, "total": 0.0}
@@ -180,8 +180,8 @@ def memory(run: Run, space: str = HOST) -> Memory:
     owner = run.owner
     done = (run.time("released") > 0) & inside(run, space)
     started, ended = taken(run), returned(run)
-    made = ((run.access & w.ALLOCATE) != 0) & done[owner]
-    freed = (run.kind[owner] == w.RELEASE) & done[owner]
+    made = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
+    freed = (run.kind[owner] == KIND.RELEASE) & done[owner]
     busy = np.flatnonzero(done & (run.scratch > 0))
     time = np.concatenate((started[owner[made]], ended[owner[freed]], started[busy], ended[busy]))
     change = np.concatenate(
@@ -246,10 +246,10 @@ def births(run: Run, space: str = HOST) -> Births:
     """What became of each tensor of a memory; those whose maker has not run are left out."""
     owner, never = run.owner, np.iinfo(np.int64).max
     done = (run.time("released") > 0) & inside(run, space)
-    made = ((run.access & w.ALLOCATE) != 0) & done[owner]
+    made = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
     count = int(run.tensor.max(initial=-1)) + 1
     release = np.full(count, -1, np.int64)
-    releases = run.kind[owner] == w.RELEASE
+    releases = run.kind[owner] == KIND.RELEASE
     release[run.tensor[releases]] = owner[releases]
     tensor, maker = run.tensor[made], owner[made]
     by = release[tensor]
@@ -285,7 +285,7 @@ def repeats(run: Run, least: int) -> Array:
     if steps:
         return np.array(steps if len(steps) >= least else [], np.int64)
     pair = run.op.astype(np.int64) * max(1, len(run.lines)) + run.line
-    pair = np.where(np.isin(run.kind, (w.OP_CALL, w.LAUNCH)), pair, -1)
+    pair = np.where(np.isin(run.kind, (KIND.OP_CALL, KIND.LAUNCH)), pair, -1)
     values, first, count = np.unique(pair, return_index=True, return_counts=True)
     last = np.zeros(len(values), np.int64)
     np.maximum.at(last, np.searchsorted(values, pair), np.arange(len(pair)))

@@ -14,7 +14,7 @@ from flowvm.errors import ScheduleError
 from flowvm.profiler.analysis.beside import uses
 from flowvm.profiler.analysis.waits import Order, device_of
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
 from flowvm.vm.watch.verify import Verified
 
@@ -52,7 +52,7 @@ def verified(run: Run, before: Order) -> Verified:
             f"{int(early.sum())} of {len(source)} conflicting pairs ran in the wrong order:\n  "
             + "\n  ".join(named)
         )
-    return Verified(int((run.kind != w.BARRIER).sum()), len(source))
+    return Verified(int((run.kind != KIND.BARRIER).sum()), len(source))
 
 
 def _slack(run: Run, source: Array, target: Array) -> Array:

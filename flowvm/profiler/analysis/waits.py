@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.run.run import CAUSES, Run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 
 __all__ = [
     "GAPS", "STATES", "Lane", "Order", "Waits", "away", "by_device", "device_of", "lanes", "order",
@@ -43,8 +43,8 @@ GAPS = ("host", "jit", "credit", "sync", "gil", "dep", "sched")
 STATES = ("run", *GAPS)
 # where waits of several threads overlap, the first that applies
 _FIRST = ("jit", "credit", "sync", "gil")
-_HERE = (w.TOUCH, w.BARRIER)  # kinds that run on the scheduler, in no stream
-_ASIDE = (*_HERE, w.RELEASE)  # no stream stands still for these: what is ready goes first
+_HERE = (KIND.TOUCH, KIND.BARRIER)  # kinds that run on the scheduler, in no stream
+_ASIDE = (*_HERE, KIND.RELEASE)  # no stream stands still for these: what is ready goes first
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def order(run: Run) -> Order:
     source, target = source[late], target[late]
     last = np.flatnonzero(np.append(target[1:] != target[:-1], True)[: len(target)])
     producer[target[last]], produced[target[last]] = source[last], ended[source[last]]
-    barriers = np.flatnonzero(done & (run.kind == w.BARRIER))
+    barriers = np.flatnonzero(done & (run.kind == KIND.BARRIER))
     if len(barriers):  # a barrier waits for everything before it
         so_far = np.maximum.accumulate(np.where(done, ended, 0))
         where = np.maximum.accumulate(

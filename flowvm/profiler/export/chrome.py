@@ -31,8 +31,8 @@ from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.run import CAUSES, Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import KIND, STR
 
 __all__ = ["EDGES", "events", "write"]
 
@@ -156,7 +156,7 @@ class _Trace:
     def _slices(self) -> None:
         run, done = self.run, self.profile.order.done
         started, ended = run.time("started"), run.time("ended")
-        shown = np.flatnonzero(done & ~np.isin(run.kind, (w.TOUCH, w.BARRIER)))
+        shown = np.flatnonzero(done & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
         for stream in np.unique(run.stream[shown]).tolist():
             own = shown[run.stream[shown] == stream]
             own = own[np.argsort(started[own], kind="stable")]
@@ -227,7 +227,7 @@ class _Trace:
         who = np.column_stack((run.share_stream, run.share_helper))[order]
         for stream, helper in np.unique(who, axis=0).tolist():
             own = order[(who == (stream, helper)).all(axis=1)]
-            tid = HELPERS + stream * w.MAX_TEAM + helper
+            tid = HELPERS + stream * STR.MAX_TEAM + helper
             track = self.track(tid, helper_name(run, stream, helper))
             of = run.share_of[own]
             args = (

@@ -14,8 +14,8 @@ import numpy as np
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import ACCESS, ms
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import KIND
 
 __all__ = [
     "COLOURS", "MERMAID_CHARACTERS", "MERMAID_EDGES", "Link", "Node", "by_instruction", "by_line",
@@ -32,7 +32,7 @@ Link = tuple[str, str, str, str]  # ids, access, hazard
 def by_instruction(profile: Any) -> tuple[list[Node], list[Link]]:
     """Instructions and edges, without releases."""
     run: Run = profile.run
-    shown = np.flatnonzero(~np.isin(run.kind, (w.RELEASE, w.BARRIER)))
+    shown = np.flatnonzero(~np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER)))
     on_path = {s.instruction for s in profile.observed if s.cause == "run"}
     lasted = run.time("ended") - run.time("started")
     nodes = [
@@ -67,7 +67,7 @@ def by_line(profile: Any) -> tuple[list[Node], list[Link]]:
     run: Run = profile.run
     groups: dict[tuple[str, str], list[int]] = {}
     group_of: dict[int, tuple[str, str]] = {}
-    for i in np.flatnonzero(~np.isin(run.kind, (w.RELEASE, w.BARRIER))).tolist():
+    for i in np.flatnonzero(~np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER))).tolist():
         key = run.lines[run.line[i]], run.streams[run.stream[i]]
         groups.setdefault(key, []).append(i)
         group_of[i] = key

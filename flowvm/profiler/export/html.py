@@ -24,7 +24,7 @@ from flowvm.profiler.run.run import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.memory_parts import PARTS, course_of
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 
 __all__ = ["html"]
 
@@ -142,7 +142,7 @@ class _Page:
         self.put("access", "b", run.access[run.operand] & 3)
         self.put("opaccess", "b", run.access & 3)
         self.put("producer", "i", profile.order.producer)
-        self.put("release", "b", np.isin(run.kind, (w.RELEASE, w.BARRIER)))
+        self.put("release", "b", np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER)))
         critical = np.zeros(len(run), np.uint8)
         critical[[s.instruction for s in profile.observed if s.cause == "run"]] = 1
         self.put("critical", "b", critical)

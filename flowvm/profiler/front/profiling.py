@@ -26,7 +26,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import HOST, spaces_of
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, KIND
 
 if TYPE_CHECKING:
     from flowvm.device import Device
@@ -135,7 +135,7 @@ class Profile:
             )
         _, begun, left, _, first, last = named[number]
         ended, kind = run.time("ended")[first:last], run.kind[first:last]
-        over = int(ended[kind != w.RELEASE].max(initial=left))
+        over = int(ended[kind != KIND.RELEASE].max(initial=left))
         part = run.part(first, last, begun, over)
         part.info = {k: v for k, v in run.info.items() if k not in WHOLE} | {"overwritten": 0}
         settled = max(over, int(ended.max(initial=over)))  # what it released is released
@@ -336,7 +336,7 @@ class profile(Profile):  # noqa: N801 - used like a function, as PyTorch's is
     def __enter__(self) -> profile:
         engine.wait_idle()
         self._level.__enter__()
-        self._since = int(engine.words[w.RECEIVED])
+        self._since = int(engine.words[CTL.RECEIVED])
         self._begun = time.monotonic_ns()
         return self
 
@@ -363,7 +363,7 @@ def _collected(since: int, begun: int, left: int) -> Run:
     seen = engine.flight.look(since)
     run = collect(seen, begun)
     run.info["held"] = held_of(run, seen)
-    if len(run) and run.kind[-1] == w.BARRIER and not np.diff(run.offsets[-2:])[0]:
+    if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:
         run = run.part(0, len(run) - 1, run.begun, run.ended)
     run.ended = max(left, int(run.time("ended").max(initial=0)))
     if run.info["overwritten"] and begun:
@@ -385,7 +385,7 @@ def last(count: int | None = None) -> Profile:
     if count is not None and count < 1:
         raise ArgumentError(f"last({count}): ask for at least one instruction")
     left = time.monotonic_ns()
-    received = int(engine.words[w.RECEIVED])
+    received = int(engine.words[CTL.RECEIVED])
     engine.wait_idle()
     since = 0 if count is None else max(0, received - count)
     return Profile(_collected(since, 0, left))

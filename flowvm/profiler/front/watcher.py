@@ -22,8 +22,8 @@ from flowvm.profiler.run.run import CAUSES, Run
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.spaces import Space
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, OPERAND, REC, RING, STATE, STR
 from flowvm.vm.watch import window
 from flowvm.vm.watch.device_placing import place_on_devices
 from flowvm.vm.watch.flight import TIMES
@@ -70,7 +70,7 @@ class Watcher:
         own = self.pid == os.getpid()
         self._ask: Callable[..., Any] = _own if own else lambda q: window.ask(self.pid, q)
         # the other VM's words, as far as they were shown; what was not touched takes no memory
-        self._m = np.zeros(w.WORDS, np.int64)
+        self._m = np.zeros(ARRAY.WORDS, np.int64)
         self._names: list[str] = []
         self._bytes: list[int] = []
         self._since = self._waited = 0
@@ -107,11 +107,11 @@ class Watcher:
         return header
 
     def _name(self, entry: int) -> str:
-        kind = int(self._m[w.ENT + entry * w.ENTRY_WORDS + w.E_KIND])
+        kind = int(self._m[ENT.AT + entry * ENT.WORDS + ENT.KIND])
         name = self._names[entry] if entry < len(self._names) else "?"
         return name or NAMES.get(kind, "?")
 
-    def ring(self, most: int = w.RECORDS) -> Run:
+    def ring(self, most: int = REC.LENGTH) -> Run:
         """What the other recorder remembers of the last `most` instructions, as a Run; times,
         operators, lines, operands, the bytes of those that are made in it, and spans.
         """
@@ -140,27 +140,27 @@ class Watcher:
         """The sample as a Run that ends now; what runs now is taken to end now."""
         m, first, received = self._m, head["first"], head["received"]
         seqs = np.arange(first, received)
-        ring = m[w.REC : w.REC + w.RECORDS * w.REC_WORDS].reshape(-1, w.REC_WORDS)
-        rows = ring[seqs & w.RECORD_MASK]
+        ring = m[REC.AT : REC.AT + REC.LENGTH * REC.WORDS].reshape(-1, REC.WORDS)
+        rows = ring[seqs & REC.MASK]
         (t0, n0), (t1, n1) = head["zero"], head["clocks"]
         scale = (n1 - n0) / (t1 - t0) if t1 > t0 else 1.0
         now = int(head["now"])
         self._add_running(head, rows, seqs, t1)
-        stamps = rows[:, w.C_ISSUED : w.C_RELEASED + 1]
+        stamps = rows[:, REC.ISSUED : REC.RELEASED + 1]
         over = stamps[:, -1] > 0
         torn = over & ((stamps[:, 4] == 0) | (stamps[:, 5] < stamps[:, 4]))
-        good = (rows[:, w.C_SEQ] == seqs + 1) & ~torn
+        good = (rows[:, REC.SEQ] == seqs + 1) & ~torn
         rows, stamps = rows[good], stamps[good]
         times = np.where(stamps == 0, 0, n1 + np.floor((stamps - t1) * scale).astype(np.int64))
-        entry = rows[:, w.C_WHAT] & w.ENTRY_MASK
-        table = m[w.ENT : w.ENT + w.ENTRIES * w.ENTRY_WORDS].reshape(-1, w.ENTRY_WORDS)
-        kind = table[entry, w.E_KIND]
+        entry = rows[:, REC.WHAT] & ENT.MASK
+        table = m[ENT.AT : ENT.AT + ENT.LENGTH * ENT.WORDS].reshape(-1, ENT.WORDS)
+        kind = table[entry, ENT.KIND]
         offsets, owner, storage, access = operands_of(rows, table[entry])
-        tensor = tensors_of(owner, storage, kind == w.RELEASE)
-        edges = connect(owner, tensor, access & 3 != w.CONST)
-        stream = rows[:, w.C_WHAT] >> w.ENTRY_BITS
+        tensor = tensors_of(owner, storage, kind == KIND.RELEASE)
+        edges = connect(owner, tensor, access & 3 != OPERAND.CONST)
+        stream = rows[:, REC.WHAT] >> ENT.BITS
         times, opened, clock = place_on_devices(
-            times, stream, kind, edges, int(m[w.DEVICES]), np.zeros((len(rows), 2), np.int64)
+            times, stream, kind, edges, int(m[CTL.DEVICES]), np.zeros((len(rows), 2), np.int64)
         )
         names, op = np.unique([self._name(e) for e in entry.tolist()], return_inverse=True)
         waits = [x for x in head["waits"] if x[2] > begun]
@@ -173,7 +173,7 @@ class Watcher:
             begun=since, ended=now, names=names.tolist(), lines=head["lines"] or [""],
             streams=head["streams"], modules=[""], seq=seqs[good], op=op.astype(np.int32),
             kind=kind.astype(np.int8), stream=stream.astype(np.int16),
-            line=np.array(head["line_of"], np.int32)[good], status=rows[:, w.C_STATUS], times=times,
+            line=np.array(head["line_of"], np.int32)[good], status=rows[:, REC.STATUS], times=times,
             opened=opened, clock=clock, nbytes=nbytes, flops=zeros, scratch=zeros, offsets=offsets,
             tensor=tensor.astype(np.int32), access=access.astype(np.int8),
             size=sizes_of(table[entry], offsets, owner, tensor, access),
@@ -185,7 +185,7 @@ class Watcher:
             wait_thread=np.array([x[3] for x in waits], np.int64),
         )  # fmt: skip
         run.info = {
-            "level": int(m[w.LEVEL]), "overwritten": first, "sources": {}, "bare": 0,
+            "level": int(m[CTL.LEVEL]), "overwritten": first, "sources": {}, "bare": 0,
             "live": {row[0]: row[1] for row in head["memory"]}, "spaces": head["spaces"],
         }  # fmt: skip
         run.marks = [
@@ -197,29 +197,29 @@ class Watcher:
     def _add_running(self, head: dict[str, Any], rows: Array, seqs: Array, now: int) -> None:
         """Give what streams have in hand the time that it has taken so far."""
         for seq in head["fronts"].values():
-            at = w.INS + (seq & w.SLOT_MASK) * w.INS_WORDS
-            started = int(self._m[at + w.I_T_START])
-            if head["lively"] <= seq and self._m[at + w.I_SEQ] == seq and len(seqs):
+            at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
+            started = int(self._m[at + INS.T_START])
+            if head["lively"] <= seq and self._m[at + INS.SEQ] == seq and len(seqs):
                 place = seq - int(seqs[0])
-                if place >= 0 and 0 < self._m[at + w.I_T_DISPATCHED] <= started <= now:
+                if place >= 0 and 0 < self._m[at + INS.T_DISPATCHED] <= started <= now:
                     row = rows[place]
-                    row[w.C_STARTED], row[w.C_ENDED], row[w.C_RELEASED] = started, now, now
+                    row[REC.STARTED], row[REC.ENDED], row[REC.RELEASED] = started, now, now
 
     def _counted(self, head: dict[str, Any], run: Run) -> _Look:
         m = self._m
         done = {
-            name: int(m[w.STR + s * w.STR_WORDS + w.T_DONE])
+            name: int(m[STR.AT + s * STR.WORDS + STR.DONE])
             for s, name in enumerate(head["streams"])
         }
         look = _Look(head["now"], done, head["received"], head["scheduled"], run.wall)
-        if m[w.LEVEL] == 0:  # nothing is known of when anything ran
+        if m[CTL.LEVEL] == 0:  # nothing is known of when anything ran
             look.states = {name: {} for name in head["streams"]}
             return look
         for lane in lanes(run):
             look.states[run.streams[lane.stream]] = lane.total
         times = run.times
         length = np.where(times[:, 5] > 0, times[:, 5] - np.maximum(times[:, 4], run.begun), 0)
-        own = ~np.isin(run.kind, (w.TOUCH, w.BARRIER))
+        own = ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER))
         spent = np.bincount(run.line[own], np.maximum(length[own], 0), len(run.lines))
         for line, ns in zip(run.lines, spent.tolist(), strict=True):
             if ns > 0:
@@ -240,18 +240,20 @@ class Watcher:
         recent = list(looks)[1:] or [last]
         seconds = max((last.now - first.now) / 1e9, 1e-9)
         wall = max(1, sum(x.wall for x in recent))
-        ins = m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(-1, w.INS_WORDS)
-        lively = ins[np.arange(head["lively"], head["received"]) & w.SLOT_MASK]
-        waiting = lively[(lively[:, w.I_STATE] == w.PENDING) | (lively[:, w.I_STATE] == w.READY)]
+        ins = m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(-1, INS.WORDS)
+        lively = ins[np.arange(head["lively"], head["received"]) & RING.SLOT_MASK]
+        waiting = lively[
+            (lively[:, INS.STATE] == STATE.PENDING) | (lively[:, INS.STATE] == STATE.READY)
+        ]
         streams = []
         for s, name in enumerate(head["streams"]):
-            at = w.STR + s * w.STR_WORDS
+            at = STR.AT + s * STR.WORDS
             totals: dict[str, int] = {}
             for x in recent:  # a stream that ran nothing in a sample has no lane there
                 for state, ns in x.states.get(name, {"host": x.wall}).items():
                     totals[state] = totals.get(state, 0) + ns
             count = last.done[name] - first.done.get(name, 0)
-            tail = int(m[at + w.T_TAIL])
+            tail = int(m[at + STR.TAIL])
             if name == "host" and not tail:
                 continue
             causes = sorted(
@@ -261,11 +263,11 @@ class Watcher:
             running, line, since = self._running(head, s)
             streams.append(StreamNow(
                 name, min(1.0, totals.get("run", 0) / wall), tail - last.done[name],
-                int((waiting[:, w.I_STREAM] == s).sum()), running, line, since,
+                int((waiting[:, INS.STREAM] == s).sum()), running, line, since,
                 tuple(causes),
                 count / seconds if len(looks) > 1 else 0.0,
             ))  # fmt: skip
-        done = int(m[w.N_DONE]) + sum(last.done.values())
+        done = int(m[CTL.N_DONE]) + sum(last.done.values())
         if done != self._moved[0] or head["received"] == head["head"]:
             self._moved = (done, last.now)
         lines: dict[str, list[int]] = {}
@@ -284,7 +286,7 @@ class Watcher:
         return Live(
             pid=head["pid"], program=head["program"], up=(last.now - head["begun"]) / 1e9,
             window=min(WINDOW_S, seconds) if len(looks) > 1 else last.wall / 1e9,
-            level=int(m[w.LEVEL]),
+            level=int(m[CTL.LEVEL]),
             rate=(last.received - first.received) / seconds if len(looks) > 1 else 0.0,
             rates=tuple(self._rates),
             step=_step(head["marks"], last.now),
@@ -310,14 +312,14 @@ class Watcher:
     def _running(self, head: dict[str, Any], stream: int) -> tuple[str, str, float]:
         """What a stream has in hand, the line that issued it, and for how long."""
         seq = head["fronts"].get(str(stream))
-        at = w.INS + (seq & w.SLOT_MASK) * w.INS_WORDS if seq is not None else 0
-        if seq is None or seq < head["first"] or self._m[at + w.I_SEQ] != seq:
+        at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS if seq is not None else 0
+        if seq is None or seq < head["first"] or self._m[at + INS.SEQ] != seq:
             return "", "", 0.0
-        row = w.REC + (seq & w.RECORD_MASK) * w.REC_WORDS
-        name = self._name(int(self._m[row + w.C_WHAT] & w.ENTRY_MASK))
+        row = REC.AT + (seq & REC.MASK) * REC.WORDS
+        name = self._name(int(self._m[row + REC.WHAT] & ENT.MASK))
         (t0, n0), (t1, n1) = head["zero"], head["clocks"]
-        started = int(self._m[at + w.I_T_START])
-        fresh = 0 < self._m[at + w.I_T_DISPATCHED] <= started
+        started = int(self._m[at + INS.T_START])
+        fresh = 0 < self._m[at + INS.T_DISPATCHED] <= started
         seconds = (t1 - started) * ((n1 - n0) / max(1, t1 - t0)) / 1e9 if fresh else 0.0
         line = head["lines"][head["line_of"][seq - head["first"]]]
         return f"#{seq} {name}", line, max(0.0, seconds)
@@ -332,4 +334,4 @@ def _step(marks: list[list[Any]], now: int) -> tuple[str, float]:
     return name, (len(ends) - 1) / max((now - ends[0]) / 1e9, 1e-9)
 
 
-assert len(TIMES) == w.C_RELEASED - w.C_ISSUED + 1, "a column for each stamp"
+assert len(TIMES) == REC.RELEASED - REC.ISSUED + 1, "a column for each stamp"

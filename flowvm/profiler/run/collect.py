@@ -20,8 +20,8 @@ from flowvm.profiler.run.run import CAUSES, Run
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import UNKNOWN, expression, short_position
 from flowvm.vm.engine.spaces import space_of, spaces
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC
 from flowvm.vm.watch.device_placing import HOST, place_on_devices
 from flowvm.vm.watch.flight import TIMES, Snapshot
 from flowvm.vm.watch.uses import uses_of
@@ -30,7 +30,12 @@ from flowvm.vm.watch.work import flops_of
 __all__ = ["collect"]
 
 Array = np.ndarray[Any, Any]
-_NAMES = {w.TOUCH: "wait", w.BARRIER: "barrier", w.RELEASE: "release", w.CALLBACK: "callback"}
+_NAMES = {
+    KIND.TOUCH: "wait",
+    KIND.BARRIER: "barrier",
+    KIND.RELEASE: "release",
+    KIND.CALLBACK: "callback",
+}
 
 
 class _Call(NamedTuple):
@@ -45,14 +50,14 @@ class _Call(NamedTuple):
 
 
 def _call(entry: int) -> _Call:
-    at = w.ENT + entry * w.ENTRY_WORDS
-    words = engine.words[at : at + w.ENTRY_WORDS].tolist()
+    at = ENT.AT + entry * ENT.WORDS
+    words = engine.words[at : at + ENT.WORDS].tolist()
     info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
-    kind = words[w.E_KIND]
+    kind = words[ENT.KIND]
     name = getattr(info, "name", None) or _NAMES.get(kind, str(info))
     metas = getattr(info, "metas", ())
     sizes = tuple(meta.nbytes for meta in metas) or tuple(getattr(info, "sizes", ()))
-    return _Call(name, kind, sum(sizes), flops_of(name, metas), words[w.E_SCRATCH], sizes)
+    return _Call(name, kind, sum(sizes), flops_of(name, metas), words[ENT.SCRATCH], sizes)
 
 
 def _apart(calls: list[_Call]) -> list[_Call]:
@@ -60,7 +65,7 @@ def _apart(calls: list[_Call]) -> list[_Call]:
     seen: dict[str, int] = {}
     found = []
     for call in calls:
-        if call.kind == w.LAUNCH:
+        if call.kind == KIND.LAUNCH:
             seen[call.name] = number = seen.get(call.name, 0) + 1
             call = call if number == 1 else call._replace(name=f"{call.name} ({number})")
         found.append(call)
@@ -122,11 +127,11 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
         return np.array(values, np.int64)[which] if values else np.zeros(0, np.int64)
 
     kind = of_calls([c.kind for c in calls])
-    tensor = tensors_of(owner, seen.storage, kind == w.RELEASE)
-    edges = connect(owner, tensor, seen.access & 3 != w.CONST)
+    tensor = tensors_of(owner, seen.storage, kind == KIND.RELEASE)
+    edges = connect(owner, tensor, seen.access & 3 != OPERAND.CONST)
     times = _issued_in_time(seen)
     times, opened, clock = place_on_devices(
-        times, seen.stream, kind, edges, int(engine.words[w.DEVICES]), seen.devices.times
+        times, seen.stream, kind, edges, int(engine.words[CTL.DEVICES]), seen.devices.times
     )
     waits = placed(seen.waits, times[:, TIMES.index("issued")])
     happened = times[times > 0]
@@ -179,7 +184,7 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
     run.streams = [engine.stream_name(s) for s in range(engine.streams)]
     run.info = {
         "machine": platform.machine(),
-        "level": int(engine.words[w.LEVEL]),
+        "level": int(engine.words[CTL.LEVEL]),
         "overwritten": seen.overwritten,
         "sources": lines.sources,
         "bare": int(seen.bare.sum()),
@@ -198,7 +203,7 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
 def _add_modules(run: Run, seen: Snapshot, modules: _Table) -> None:
     """The modules of eager instructions; a release belongs to none, whoever found it due."""
     number_of = np.array([modules.number(path) for path in seen.modules], np.int32)
-    run.module = np.where(run.kind == w.RELEASE, 0, number_of[seen.module]).astype(np.int32)
+    run.module = np.where(run.kind == KIND.RELEASE, 0, number_of[seen.module]).astype(np.int32)
 
 
 def _issued_in_time(seen: Snapshot) -> Array:
@@ -234,7 +239,7 @@ def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
     """What is known of the Plans that were launched, by their names."""
     found: dict[str, Any] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
-        info = engine.entry_info[entry][0] if call.kind == w.LAUNCH else None
+        info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
         if info is None or not hasattr(info, "described"):
             continue
         both = zip(info.recorded, info.nodes, info.described["tasks"], strict=True)
@@ -284,4 +289,4 @@ def _add_shares(run: Run, seen: Snapshot) -> None:
     run.share_times = np.column_stack((started, ended))[found]
 
 
-assert len(TIMES) == w.C_RELEASED - w.C_ISSUED + 1, "a column for each stamp"
+assert len(TIMES) == REC.RELEASED - REC.ISSUED + 1, "a column for each stamp"

@@ -26,8 +26,8 @@ from flowvm.compiler import jit
 from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import Column, Screen, View, ms, table
 from flowvm.vm.engine.engine import engine, no_op
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.machine import start
+from flowvm.vm.machine.words import ARRAY, CTL, ENT, REC, RING
 from flowvm.vm.watch.flight import Flight, every
 
 __all__ = ["Overhead", "Recording", "overhead", "recorded_ns", "recording"]
@@ -114,11 +114,11 @@ class Recording(View):
 @functools.cache
 def recording() -> Recording:
     """What recording costs on this machine, measured when first asked for."""
-    m = np.zeros(w.WORDS, np.int64)
+    m = np.zeros(ARRAY.WORDS, np.int64)
     start(m)
-    m[w.REC : w.REC + w.RECORDS * w.REC_WORDS] = 0  # which have been touched where it is used
-    m[w.ENT + w.E_KERNEL] = jit.native(no_op, _NO_OP)
-    m[w.ENT + w.E_COUNT], m[w.ENT + w.E_UNITS], m[w.ENT + w.E_GRAIN] = 3, 1, 1
+    m[REC.AT : REC.AT + REC.LENGTH * REC.WORDS] = 0  # which have been touched where it is used
+    m[ENT.AT + ENT.KERNEL] = jit.native(no_op, _NO_OP)
+    m[ENT.AT + ENT.COUNT], m[ENT.AT + ENT.UNITS], m[ENT.AT + ENT.GRAIN] = 3, 1, 1
     drained = [_least(functools.partial(_drained, m, level)) / BATCH for level in LEVELS]
     stamped = [_least(functools.partial(_stamped, m, level)) / BATCH for level in LEVELS]
     flight = Flight(SimpleNamespace(words=m, m=m, running=False))  # type: ignore[arg-type]
@@ -149,11 +149,11 @@ def _least(run: Callable[[], int]) -> int:
 
 def _drained(m: Array, level: int) -> int:
     """Nanoseconds in which BATCH instructions run that do nothing."""
-    first = int(m[w.RECEIVED])
+    first = int(m[CTL.RECEIVED])
     seqs = np.arange(first, first + BATCH)
-    ring = m[w.RING : w.RING + w.CAPACITY * w.RECORD_WORDS].reshape(w.CAPACITY, w.RECORD_WORDS)
-    ring[seqs & w.SLOT_MASK, w.MARK] = seqs + 1
-    m[w.LEVEL] = level
+    ring = m[RING.AT : RING.AT + RING.SLOTS * RING.WORDS].reshape(RING.SLOTS, RING.WORDS)
+    ring[seqs & RING.SLOT_MASK, RING.MARK] = seqs + 1
+    m[CTL.LEVEL] = level
     begun = time.perf_counter_ns()
     engine.call("drain")(m.ctypes.data)
     return time.perf_counter_ns() - begun
@@ -161,7 +161,7 @@ def _drained(m: Array, level: int) -> int:
 
 def _stamped(m: Array, level: int) -> int:
     """Nanoseconds in which BATCH tasks are stamped."""
-    m[w.LEVEL] = level
+    m[CTL.LEVEL] = level
     begun = time.perf_counter_ns()
     engine.call("stamp_some")(m.ctypes.data, BATCH)
     return time.perf_counter_ns() - begun
@@ -170,11 +170,11 @@ def _stamped(m: Array, level: int) -> int:
 def _noted(flight: Flight, level: int) -> int:
     """Nanoseconds in which NOTES notes are made."""
     words, every = flight.vm.words, max(1, _EVERY[level])
-    words[w.LEVEL] = level
-    first = int(words[w.RECEIVED])
+    words[CTL.LEVEL] = level
+    first = int(words[CTL.RECEIVED])
     begun = time.perf_counter_ns()
     for seq in range(first, first + NOTES * every, every):
-        words[w.RECEIVED] = seq
+        words[CTL.RECEIVED] = seq
         flight.note(seq)
     return time.perf_counter_ns() - begun
 
@@ -207,11 +207,11 @@ def overhead(fn: Callable[[], Any] | None = None, rounds: int = 20) -> Overhead 
         for k in range(rounds):
             for level in np.roll(LEVELS, k).tolist():
                 flight.set_level(level)
-                first, begun = int(engine.words[w.RECEIVED]), time.perf_counter_ns()
+                first, begun = int(engine.words[CTL.RECEIVED]), time.perf_counter_ns()
                 fn()
                 engine.wait_idle()
                 times[k, level] = time.perf_counter_ns() - begun
-                count = int(engine.words[w.RECEIVED]) - first
+                count = int(engine.words[CTL.RECEIVED]) - first
     finally:
         flight.set_level(before)
     longer = np.median(times / times[:, :1], axis=0) - 1

@@ -8,7 +8,7 @@ its memory, or gave it back.
 from __future__ import annotations
 
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
 from flowvm.vm.watch.flight import TIMES
 
@@ -21,7 +21,7 @@ _STARTED = TIMES.index("started")
 
 def said_of(run: Run) -> str:
     """What times of devices are in this run; "" where nothing ran on one."""
-    clocks = set(run.clock[run.kind != w.RELEASE].tolist()) - {HOST}
+    clocks = set(run.clock[run.kind != KIND.RELEASE].tolist()) - {HOST}
     if not clocks:
         return ""
     within = max((c["within_ns"] for c in run.info.get("clocks", {}).values()), default=0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import HOST
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 
 __all__ = ["ACTIVATION", "GRAD", "KINDS", "OPTIM", "OTHER", "PARAM", "held_before", "kinds_of"]
 
@@ -39,9 +39,9 @@ def kinds_of(run: Run) -> Array:
     found = np.full(count, OTHER)
     if not count:
         return found
-    made = (run.access & w.ALLOCATE) != 0
+    made = (run.access & OPERAND.ALLOCATE) != 0
     backward = run.forward[owner] != -1
-    read = ~made & (run.access & 3 == w.CONST) & (run.kind[owner] != w.RELEASE)
+    read = ~made & (run.access & 3 == OPERAND.CONST) & (run.kind[owner] != KIND.RELEASE)
     of_backward = np.zeros(count, bool)
     of_backward[run.tensor[made & backward]] = True
     here = np.zeros(count, bool)
@@ -59,7 +59,7 @@ def kinds_of(run: Run) -> Array:
 def held_before(run: Run, space: str = HOST) -> list[tuple[int, int, str]]:
     """What was alive in a memory before the run and is at its end: kind, bytes, what keeps it."""
     made = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
-    made[run.tensor[(run.access & w.ALLOCATE) != 0]] = True
+    made[run.tensor[(run.access & OPERAND.ALLOCATE) != 0]] = True
     return [
         (_NUMBERS[kind], nbytes, keeper)
         for tensor, nbytes, kind, keeper, *of in run.info.get("held", ())

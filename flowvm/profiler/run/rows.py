@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.recorder import INLINE
+from flowvm.vm.machine.words import ENT, OPERAND, REC
 
 __all__ = ["operands_of", "sizes_of"]
 
@@ -19,15 +19,20 @@ def operands_of(rows: Array, entries: Array) -> tuple[Array, Array, Array, Array
 
     Those of instructions with more than INLINE are elsewhere: they count as having none.
     """
-    counts = np.where((entries[:, w.E_OUTLINE] != 0) | (rows[:, w.C_COUNT] > INLINE), 0,
-                      rows[:, w.C_COUNT])  # fmt: skip
+    counts = np.where((entries[:, ENT.OUTLINE] != 0) | (rows[:, REC.COUNT] > INLINE), 0,
+                      rows[:, REC.COUNT])  # fmt: skip
     offsets = np.concatenate(([0], np.cumsum(counts)))
     owner = np.repeat(np.arange(len(rows)), counts)
     k = np.arange(len(owner)) - offsets[owner]
-    words = rows[owner, w.C_OPERANDS + k // w.PER_WORD]
-    storage = (words >> (k % w.PER_WORD * w.STORAGE_BITS)) & w.STORAGE_MASK
-    access = entries[owner, w.E_ACCESS + k // w.ACCESSES_PER_WORD]
-    return offsets, owner, storage, (access >> (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)) & 15
+    words = rows[owner, REC.OPERANDS + k // REC.PER_WORD]
+    storage = (words >> (k % REC.PER_WORD * OPERAND.STORAGE_BITS)) & OPERAND.STORAGE_MASK
+    access = entries[owner, ENT.ACCESS + k // OPERAND.ACCESSES_PER_WORD]
+    return (
+        offsets,
+        owner,
+        storage,
+        (access >> (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)) & 15,
+    )
 
 
 def sizes_of(entries: Array, offsets: Array, owner: Array, tensor: Array, access: Array) -> Array:
@@ -36,9 +41,9 @@ def sizes_of(entries: Array, offsets: Array, owner: Array, tensor: Array, access
     `entries` are the words of each instruction's entry.
     """
     k = np.arange(len(owner)) - offsets[owner]
-    makes = ((access & w.ALLOCATE) != 0) & (k < w.ENTRY_WORDS - w.E_SIZES)
+    makes = ((access & OPERAND.ALLOCATE) != 0) & (k < ENT.WORDS - ENT.SIZES)
     made = np.zeros(len(owner), np.int64)
-    made[makes] = entries[owner[makes], w.E_SIZES + k[makes]]
+    made[makes] = entries[owner[makes], ENT.SIZES + k[makes]]
     most = np.zeros(int(tensor.max(initial=-1)) + 1, np.int64)
     np.maximum.at(most, tensor, made)
     found: Array = most[tensor]

@@ -36,7 +36,7 @@ CAUSES = ("sync", "credit", "jit", "gil")
 COLUMNS: dict[str, tuple[str, str]] = {
     "seq": ("int64", "instruction: its number in the VM"),
     "op": ("int32", "instruction: index into `names`"),
-    "kind": ("int8", "instruction: a flowvm.vm.machine.layout.Kind"),
+    "kind": ("int8", "instruction: a flowvm.vm.machine.words.Kind"),
     "stream": ("int16", "instruction: its stream, an index into `streams`"),
     "line": ("int32", "instruction: the user's line, an index into `lines`"),
     "spot": ("int32", "instruction: the expression in that line, an index into `spots`"),
@@ -62,7 +62,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "tensor": ("int32", "operand: its tensor, in order of appearance"),
     "access": (
         "int8",
-        "operand: a flowvm.vm.machine.layout.Access, 4 added if it gets its memory here",
+        "operand: a flowvm.vm.machine.words.Access, 4 added if it gets its memory here",
     ),
     "size": ("int64", "operand: bytes of it, 0 if not known"),
     "source": ("int32", "edge: instruction that is waited for"),

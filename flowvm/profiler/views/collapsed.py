@@ -18,8 +18,8 @@ from flowvm.profiler.grammar import Column, Screen, View, counted, ms, table
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.dag import near
 from flowvm.profiler.views.spots import spot_of
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.lanes import draw_lanes
 
 __all__ = ["COLLAPSES", "Collapsed", "Group", "Need", "collapsed"]
@@ -136,7 +136,7 @@ def collapsed(
     if by not in COLLAPSES:
         raise ArgumentError(f"collapse={by!r}: it is one of {', '.join(map(repr, COLLAPSES))}")
     run: Run = profile.run
-    shown = ~np.isin(run.kind, (w.BARRIER, w.RELEASE))
+    shown = ~np.isin(run.kind, (KIND.BARRIER, KIND.RELEASE))
     if around is not None:
         shown &= near(run, run.index(around), depth)
         shown[run.index(around)] = True

@@ -24,7 +24,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 
 __all__ = ["Critical", "Piece", "critical"]
 
@@ -152,7 +152,7 @@ def _heaviest(run: Run, path: list[int]) -> list[str]:
     total: dict[str, int] = {}
     lasted = run.time("ended") - run.time("started")
     for i in path:
-        if run.kind[i] == w.RELEASE:
+        if run.kind[i] == KIND.RELEASE:
             continue
         name = run.names[run.op[i]]
         total[name] = total.get(name, 0) + int(lasted[i])

@@ -18,8 +18,8 @@ from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import INS, KIND
 from flowvm.vm.watch.lanes import draw_lanes
 
 __all__ = ["Dag", "DagEdge", "DagRow", "dag", "near"]
@@ -122,7 +122,7 @@ def _cells(row: DagRow) -> list[str | Span]:
     if len(waits) > MOST_WAITS:
         waits = [*waits[: MOST_WAITS - 1], f"{len(waits) - MOST_WAITS + 1} more"]
     style = "bad" if row.status else "critical" if row.critical else ""
-    failed = {0: "", w.NO_STATUS_POISONED: " ∅"}.get(row.status, " ✗")
+    failed = {0: "", INS.POISONED: " ∅"}.get(row.status, " ✗")
     return [
         f"#{row.seq}",
         (row.op + failed, style),
@@ -150,9 +150,9 @@ def dag(
     ArgumentError: no such instruction.
     """
     run: Run = profile.run
-    shown = run.kind != w.BARRIER
+    shown = run.kind != KIND.BARRIER
     if not releases:
-        shown &= run.kind != w.RELEASE
+        shown &= run.kind != KIND.RELEASE
     if around is not None:
         shown &= near(run, run.index(around), depth)
         shown[run.index(around)] = True
@@ -179,7 +179,7 @@ def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:
         raise ArgumentError(f"depth={depth}: how many edges from the instruction, 0 or more")
     found = np.zeros(len(run), bool)
     found[centre] = True
-    real = (run.kind[run.source] != w.RELEASE) & (run.kind[run.target] != w.RELEASE)
+    real = (run.kind[run.source] != KIND.RELEASE) & (run.kind[run.target] != KIND.RELEASE)
     source, target = run.source[real], run.target[real]
     for _ in range(depth):
         touched = found[source] | found[target]

@@ -19,7 +19,7 @@ from flowvm.profiler.grammar import ACCESS, Line, Screen, Span, View, cropped, m
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.views.spots import Spot, spot_of
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, INS, KIND, OPERAND, STO
 from flowvm.vm.watch.lively import Lively, pending
 from flowvm.vm.watch.peek import poison_of, writer_within
 
@@ -149,7 +149,7 @@ class _Past:
         self.run = collect(self.seen)
         run = self.run
         self.owner = run.owner
-        writes = (run.access & 3 != w.CONST) & (run.kind[self.owner] != w.RELEASE)
+        writes = (run.access & 3 != OPERAND.CONST) & (run.kind[self.owner] != KIND.RELEASE)
         flat = np.flatnonzero(writes)
         self.keys = run.tensor[flat].astype(np.int64) * (len(run) + 1) + self.owner[flat]
         order = np.argsort(self.keys, kind="stable")
@@ -163,7 +163,7 @@ class _Past:
 
     def lost(self) -> str:
         """Why nobody is known to have written something."""
-        if int(engine.words[w.LEVEL]) == 0:
+        if int(engine.words[CTL.LEVEL]) == 0:
             return "unknown: the recorder is off (flow.profiler.level)"
         forgotten = self.seen.overwritten
         if forgotten or self.run.info["bare"]:
@@ -177,7 +177,7 @@ class _Past:
     def state(self, i: int) -> str:
         """done, failed, poisoned, or what it does now."""
         run = self.run
-        if run.status[i] == w.NO_STATUS_POISONED:
+        if run.status[i] == INS.POISONED:
             return "poisoned: it needed what had failed"
         if run.status[i] == Status.CAPTURED:
             return "captured: a graph computes it, here it has no value"
@@ -199,7 +199,7 @@ class _Past:
         # of a tensor that it has twice, the operand that it writes
         by_access = sorted(range(first, last), key=lambda k: -(int(run.access[k]) & 3))
         known = {int(run.tensor[k]): k for k in reversed(by_access)}
-        read = sorted(k for k in known.values() if not int(run.access[k]) & w.ALLOCATE)
+        read = sorted(k for k in known.values() if not int(run.access[k]) & OPERAND.ALLOCATE)
         if run.status[i] == Status.CAPTURED:
             read = []
         sources = []
@@ -235,7 +235,7 @@ class _Past:
         found: dict[int, User] = {}
         for k in flat.tolist():
             i = int(self.owner[k])
-            if run.kind[i] in (w.RELEASE, w.BARRIER):
+            if run.kind[i] in (KIND.RELEASE, KIND.BARRIER):
                 continue
             how = "written by" if int(run.access[k]) & 3 else "read by"
             found[i] = User(
@@ -263,10 +263,10 @@ def explain(tensor: Tensor) -> Explanation:
     ref = tensor._ref
     writer_within(ref, 0.0)  # what was just issued gets a moment to be received
     past = _Past()
-    storage = ref & w.STORAGE_MASK
+    storage = ref & OPERAND.STORAGE_MASK
     flat = np.flatnonzero(past.seen.storage == storage)
     made, users, note = None, list[User](), past.lost()
-    if len(flat) and past.run.kind[past.owner[flat[-1]]] != w.RELEASE:
+    if len(flat) and past.run.kind[past.owner[flat[-1]]] != KIND.RELEASE:
         number = int(past.run.tensor[flat[-1]])
         found = past.writer(number, len(past.run))
         made = past.made(found, DEPTH) if found >= 0 else None
@@ -293,10 +293,10 @@ def _what(tensor: Tensor) -> str:
 
 def _place(tensor: Tensor, storage: int) -> str:
     """Where its memory is."""
-    at = w.STO + storage * w.STO_WORDS
-    nbytes = int(engine.words[at + w.S_BYTES])
-    offset = tensor._ref >> w.STORAGE_BITS
-    memory = size(nbytes) if engine.words[at + w.S_POINTER] else "no memory yet"
+    at = STO.AT + storage * STO.WORDS
+    nbytes = int(engine.words[at + STO.BYTES])
+    offset = tensor._ref >> OPERAND.STORAGE_BITS
+    memory = size(nbytes) if engine.words[at + STO.POINTER] else "no memory yet"
     text = f"storage {storage}, {memory}"
     shared = tensor._storage
     if shared is not None:

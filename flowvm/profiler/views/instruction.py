@@ -16,8 +16,8 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.query import KINDS
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.profiler.views.why import steps
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import KIND, OPERAND
 
 __all__ = ["Instr", "Instrs", "Met", "Used"]
 
@@ -149,7 +149,7 @@ def _instruction(profile: Any, i: int) -> Instr:
     first, last = int(run.offsets[i]), int(run.offsets[i + 1])
     operands = [
         Used(int(run.tensor[k]), int(run.access[k]) & 3, int(run.size[k]),
-             bool(int(run.access[k]) & w.ALLOCATE))
+             bool(int(run.access[k]) & OPERAND.ALLOCATE))
         for k in range(first, last)
     ]  # fmt: skip
     a, b = np.searchsorted(run.target, [i, i + 1])
@@ -172,7 +172,7 @@ def _instruction(profile: Any, i: int) -> Instr:
         tuple(operands),
         tuple(_met(run, e, int(run.source[e])) for e in range(int(a), int(b))),
         tuple(_met(run, e, int(run.target[e])) for e in np.flatnonzero(run.source == i).tolist()
-              if run.kind[run.target[e]] != w.RELEASE),
+              if run.kind[run.target[e]] != KIND.RELEASE),
         tuple(zip(run.task_number[mine].tolist(),
                   (run.names[k] for k in run.task_op[mine]), lasted.tolist(), strict=True)),
         tuple(run.lines[k] for k in stack),

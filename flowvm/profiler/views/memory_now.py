@@ -27,8 +27,8 @@ from flowvm.profiler.run.kinds import KINDS
 from flowvm.profiler.views.memory_parts import PARTS, together
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import short_position
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import words_at
+from flowvm.vm.machine.words import CTL, OPERAND
 
 __all__ = ["MemoryNow", "Owned", "memory_now"]
 
@@ -101,14 +101,14 @@ class MemoryNow(View):
 def memory_now(space: int = HOST) -> MemoryNow:
     """The memory of the host, or of a device (`census.space_of`).  Waits for nothing."""
     held = [h for h in census() if h.space == space]
-    words = words_at(space, w.CTL_WORDS) if space != HOST else engine.m
-    live = int(words[w.LIVE_BYTES])
+    words = words_at(space, CTL.WORDS) if space != HOST else engine.m
+    live = int(words[CTL.LIVE_BYTES])
     sums = {name: sum(h.nbytes for h in held if h.kind == name) for name in KINDS}
     rows = _rows(held)
     return MemoryNow(
         live,
-        int(words[w.PEAK_BYTES]),
-        int(words[w.RESERVED_BYTES]),
+        int(words[CTL.PEAK_BYTES]),
+        int(words[CTL.RESERVED_BYTES]),
         tuple(sums.items()),
         max(0, live - sum(sums.values())),
         tuple(r for r in rows[:MOST] if r.nbytes > live // LEAST),
@@ -134,7 +134,7 @@ def _rows(held: list[Held]) -> list[Owned]:
 def _makers() -> dict[int, tuple[str, str]]:
     """Of each storage that got its memory from an instruction that is remembered: which one."""
     seen = engine.flight.look()
-    flat = np.flatnonzero(seen.access & w.ALLOCATE)
+    flat = np.flatnonzero(seen.access & OPERAND.ALLOCATE)
     owner = np.searchsorted(seen.offsets, flat, side="right") - 1
     found: dict[int, tuple[str, str]] = {}
     last = dict(zip(seen.storage[flat].tolist(), owner.tolist(), strict=True))

@@ -23,7 +23,7 @@ from flowvm.profiler.analysis.tables import BY
 from flowvm.profiler.grammar import Column, Screen, View, counted, cropped, ms, rate, size, table
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 
 __all__ = ["COLUMNS", "KINDS", "Matched", "Query", "query"]
 
@@ -57,8 +57,8 @@ COLUMNS: dict[str, str] = {
     "critical": "whether it is on the observed path",
 }
 KINDS = {
-    w.OP_CALL: "op", w.RELEASE: "release", w.BARRIER: "barrier", w.TOUCH: "wait",
-    w.CALLBACK: "callback", w.LAUNCH: "launch",
+    KIND.OP_CALL: "op", KIND.RELEASE: "release", KIND.BARRIER: "barrier", KIND.TOUCH: "wait",
+    KIND.CALLBACK: "callback", KIND.LAUNCH: "launch",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import HOST
 
 __all__ = ["Replays", "plan_of"]
@@ -25,7 +25,7 @@ def plan_of(profile: Any, name: str | None = None) -> PlanView:
     run: Run = profile.run
     plans: dict[str, Any] = run.info.get("plans", {})
     lasted = run.time("ended") - run.time("started")
-    launches = np.flatnonzero((run.kind == w.LAUNCH) & profile.order.done)
+    launches = np.flatnonzero((run.kind == KIND.LAUNCH) & profile.order.done)
     spent = {
         n: int(lasted[launches[run.op[launches] == run.names.index(n)]].sum())
         for n in plans

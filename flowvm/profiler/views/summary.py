@@ -30,7 +30,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import Roofline, of_run
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import INS, KIND
 
 if TYPE_CHECKING:
     from flowvm.profiler.front.profiling import Profile
@@ -241,7 +241,7 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         lost=int(p.run.info.get("lost", 0)),
         raised=str(p.run.info.get("raised", "")),
         failed=tuple(_failed(p.run)),
-        poisoned=int((p.run.status == w.NO_STATUS_POISONED).sum()),
+        poisoned=int((p.run.status == INS.POISONED).sum()),
         wall=p.run.wall,
         level=int(p.run.info.get("level", 0)),
         recording=p.recording,
@@ -260,7 +260,7 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
 
 
 def _failed(run: Run) -> Iterator[str]:
-    for i in np.flatnonzero((run.status != 0) & (run.status != w.NO_STATUS_POISONED)).tolist():
+    for i in np.flatnonzero((run.status != 0) & (run.status != INS.POISONED)).tolist():
         yield f"#{run.seq[i]} {run.names[run.op[i]]} {run.lines[run.line[i]]}".rstrip()
 
 
@@ -274,7 +274,7 @@ def _steps(run: Run) -> Steps | None:
     spans = sorted(m[1:] for m in run.marks if m[0] == STEP and m[1] >= run.begun)
     if not spans:
         return None
-    ended = np.where(run.kind == w.RELEASE, 0, run.time("ended"))  # a release holds nobody up
+    ended = np.where(run.kind == KIND.RELEASE, 0, run.time("ended"))  # a release holds nobody up
     over = [int(ended[first:last].max(initial=0)) or left for _, left, _, first, last in spans]
     lasted = np.diff(np.maximum.accumulate([spans[0][0], *over]))
     return Steps(len(spans), float(np.median(lasted)), int(lasted.min()), int(lasted.max()))

@@ -21,8 +21,8 @@ from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.explaining import explain
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import KIND
 
 __all__ = ["Producer", "Why", "find", "steps", "why"]
 
@@ -176,7 +176,7 @@ def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
     a, b = np.searchsorted(run.target, [i, i + 1])
     for e in range(int(a), int(b)):
         j = int(run.source[e])
-        if run.kind[j] == w.RELEASE:
+        if run.kind[j] == KIND.RELEASE:
             continue
         flat = int(run.operand[e])
         ended = int(run.time("ended")[j])
@@ -220,7 +220,7 @@ def _blocks(run: Run, i: int) -> tuple[tuple[str, ...], int]:
     found = []
     for e in np.flatnonzero(run.source == i).tolist():
         j = int(run.target[e])
-        if run.kind[j] == w.RELEASE:
+        if run.kind[j] == KIND.RELEASE:
             continue
         flat = int(run.operand[e])
         found.append(

@@ -47,10 +47,10 @@ from flowvm.vm.engine.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_ST
 from flowvm.vm.engine.interrupt import interrupt
 from flowvm.vm.engine.lines import apart, user_frame
 from flowvm.vm.engine.tracebacks import install
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN
 from flowvm.vm.machine.machine import start as start_machine
+from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RING, STO, STR
 from flowvm.vm.watch.flight import Flight
 from flowvm.vm.watch.narrate import Narrator
 from flowvm.vm.watch.watchdog import Watch
@@ -89,7 +89,7 @@ _SIGNATURES = {
 }
 
 
-_TEAM_AT = w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM
+_TEAM_AT = STR.AT + CALL_STREAM * STR.WORDS + STR.TEAM
 
 
 def _helper(number: int) -> str:
@@ -97,11 +97,11 @@ def _helper(number: int) -> str:
 
 
 STRUCT_ERRORS = (struct.error, OverflowError, TypeError)
-_RECORDS = [struct.Struct(f"{n}q") for n in range(w.RECORD_WORDS + 1)]
+_RECORDS = [struct.Struct(f"{n}q") for n in range(RING.WORDS + 1)]
 
 
 def _mark(seq: int) -> int:
-    return seq + 1 if w.ORDERED_STORES else 0
+    return seq + 1 if RING.ORDERED_STORES else 0
 
 
 def no_op(args: int, layout: int, lo: int, hi: int) -> int:
@@ -113,7 +113,7 @@ class Engine:
     """The process's VM.  `flowvm.vm` is its public face."""
 
     def __init__(self) -> None:
-        size = w.WORDS * 8
+        size = ARRAY.WORDS * 8
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         number = ctypes.c_int
@@ -130,12 +130,12 @@ class Engine:
         if base in (None, ctypes.c_void_p(-1).value):
             raise VMError(f"cannot reserve {size >> 20} MiB of address space for the VM's state")
         self.base: int = base  # never unmapped: threads may outlive the interpreter
-        memory = (ctypes.c_int64 * w.WORDS).from_address(base)
+        memory = (ctypes.c_int64 * ARRAY.WORDS).from_address(base)
         self.m: np.ndarray[Any, Any] = np.ctypeslib.as_array(memory)
         self.words = memoryview(memory).cast("B").cast("q")
         start_machine(self.m)
-        self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
-        self.words[w.SPINS] = 200
+        self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
+        self.words[CTL.SPINS] = 200
         self.failures = Failures(self)
         self.threads: list[threading.Thread] = []
         self.running = False
@@ -158,7 +158,7 @@ class Engine:
         # [number, operands outside the record] of LaunchPlans, until they are released
         self.outline: collections.deque[list[Any]] = collections.deque()
         self.user_streams: list[str] = []
-        self.words[w.USED_STREAMS] = FIRST_USER_STREAM
+        self.words[CTL.USED_STREAMS] = FIRST_USER_STREAM
         self.entry_info: list[Any] = []
         self.on_entries_full: list[Callable[[], None]] = []
         self.immortal_entries = 0
@@ -167,8 +167,8 @@ class Engine:
         self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
         self.interrupt_installed = False
         hot.update(
-            ring=self.words[w.RING : w.RING + w.CAPACITY * w.RECORD_WORDS].cast("B"),
-            control=self.words[: w.CTL_WORDS],
+            ring=self.words[RING.AT : RING.AT + RING.SLOTS * RING.WORDS].cast("B"),
+            control=self.words[: CTL.WORDS],
             counter=itertools.count(),
             limit=0 if config.debug >= 2 else CHECK_EVERY,
             free=[],
@@ -188,12 +188,12 @@ class Engine:
         hot["pop"] = hot["free"].pop
         self.control: memoryview = hot["control"]
         self._touch = [
-            self.new_entry(w.TOUCH, [w.CONST] * n, scalars=1, info=None)
+            self.new_entry(KIND.TOUCH, [OPERAND.CONST] * n, scalars=1, info=None)
             for n in range(TOUCH_MAX + 1)
         ]
-        self._barrier = self.new_entry(w.BARRIER, [], scalars=1, info=None)
+        self._barrier = self.new_entry(KIND.BARRIER, [], scalars=1, info=None)
         self._release = [
-            self.new_entry(w.RELEASE, [w.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
+            self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
         ]
         self.immortal_entries = len(self.entry_info)
         self._callback: dict[tuple[int, ...], int] = {}
@@ -231,17 +231,17 @@ class Engine:
             if self.broken:
                 raise VMError(self.broken)
             for name in _SIGNATURES:
-                if name != "device_loop" or self.words[w.DEVICES]:
+                if name != "device_loop" or self.words[CTL.DEVICES]:
                     self.call(name)
             self.flight.start()
-            self.words[w.STOP] = 0
-            self.words[w.BYTES_HIGH] = config.run_ahead_bytes
-            self.words[w.RUN_AHEAD] = min(config.run_ahead, w.CAPACITY - MARGIN)
-            self.words[w.LIMIT] = self.words[w.HEAD] + self.words[w.RUN_AHEAD]
-            hot["limit"] = min(hot["limit"], self.words[w.LIMIT])
+            self.words[CTL.STOP] = 0
+            self.words[CTL.BYTES_HIGH] = config.run_ahead_bytes
+            self.words[CTL.RUN_AHEAD] = min(config.run_ahead, RING.SLOTS - MARGIN)
+            self.words[CTL.LIMIT] = self.words[CTL.HEAD] + self.words[CTL.RUN_AHEAD]
+            hot["limit"] = min(hot["limit"], self.words[CTL.LIMIT])
             self._install_interrupt()
             self.running = True
-            self.words[w.SCHEDULER_SLEEPS] = 0
+            self.words[CTL.SCHEDULER_SLEEPS] = 0
             self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
             self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
             self._make_team(config.workers)
@@ -270,7 +270,7 @@ class Engine:
     def _arena(self, owner: str) -> int:
         """The address of a thread's private memory.  It is kept, for threads outlive much."""
         if owner not in self.arenas:
-            self.arenas[owner] = np.empty(w.ARENA_BYTES + 4096, np.uint8)
+            self.arenas[owner] = np.empty(ARG.ARENA_BYTES + 4096, np.uint8)
         return int(self.arenas[owner].ctypes.data + 4095) & -4096
 
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
@@ -280,13 +280,13 @@ class Engine:
         self.threads.append(thread)
 
     def _give_arena(self, stream: int) -> None:
-        at = w.STR + stream * w.STR_WORDS
-        self.words[at + w.T_ARENA] = self._arena(f"stream {stream}")
+        at = STR.AT + stream * STR.WORDS
+        self.words[at + STR.ARENA] = self._arena(f"stream {stream}")
 
     def stop(self, seconds: float) -> bool:
         """Stop the threads; whether all of them left within `seconds`."""
         with self.lock:
-            self.words[w.STOP] = 1
+            self.words[CTL.STOP] = 1
             deadline = time.monotonic() + seconds
             for thread in self.threads:
                 while thread.is_alive() and time.monotonic() < deadline:
@@ -296,7 +296,7 @@ class Engine:
             self.threads = left
             self.running = False
             self.words[_TEAM_AT] = 0
-            self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
+            self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
             return not left
 
     def stream_name(self, stream: int) -> str:
@@ -305,7 +305,7 @@ class Engine:
         return self.user_streams[user] if user >= 0 else ("cpu", "host")[stream]
 
     def _start_worker(self, stream: int) -> None:
-        loop = "device_loop" if self.words[w.DEVICES] >> stream & 1 else "worker_loop"
+        loop = "device_loop" if self.words[CTL.DEVICES] >> stream & 1 else "worker_loop"
         self._thread(f"flowvm-w:{self.stream_name(stream)}", self.call(loop), self.base, stream)
 
     def new_stream(self, name: str) -> int:
@@ -318,14 +318,14 @@ class Engine:
 
     def _add_stream(self, name: str) -> int:
         stream = self.streams
-        if stream >= w.STREAMS:
+        if stream >= STR.LENGTH:
             raise VMError(
-                f"Stream: all {w.STREAMS} of the VM are in use; keep Stream objects and use them "
+                f"Stream: all {STR.LENGTH} of the VM are in use; keep Stream objects and use them "
                 "again, or drop some"
             )
         self.user_streams.append(name)
         self._give_arena(stream)
-        self.words[w.USED_STREAMS] = stream + 1
+        self.words[CTL.USED_STREAMS] = stream + 1
         return stream
 
     @property
@@ -336,17 +336,17 @@ class Engine:
     def new_device_stream(self, name: str, block: Any, memory: int, counters: Any) -> int:
         """A stream of a device, whose worker hands instructions to it: its number.
 
-        `block`: its words (`B_...` of `flowvm.vm.machine.layout`), `counters`: those that the
-        memory of its device is counted in, CTL_WORDS of them; int64 arrays, both kept.  `memory`:
-        what its allocator gives, DEVICE_MEMORY or PINNED_MEMORY.
+        `block`: its words (`DEV` of `flowvm.vm.machine.device_words`), `counters`: those that the
+        memory of its device is counted in, CTL.WORDS of them; int64 arrays, both kept.  `memory`:
+        what its allocator gives, STR.DEVICE_MEMORY or STR.PINNED_MEMORY.
         """
         with self.lock:
             stream = self._add_stream(name)
             self.keep += [block, counters]
-            at = w.STR + stream * w.STR_WORDS
-            self.words[at + w.T_BLOCK], self.words[at + w.T_MEMORY] = block.ctypes.data, memory
-            self.words[at + w.T_COUNTERS] = counters.ctypes.data
-            self.words[w.DEVICES] |= 1 << stream
+            at = STR.AT + stream * STR.WORDS
+            self.words[at + STR.BLOCK], self.words[at + STR.MEMORY] = block.ctypes.data, memory
+            self.words[at + STR.COUNTERS] = counters.ctypes.data
+            self.words[CTL.DEVICES] |= 1 << stream
             if self.running:
                 self._start_worker(stream)
             return stream
@@ -384,31 +384,31 @@ class Engine:
         entry.  `phases` are the (units, grain) of those after the first.
         """
         with self.lock:
-            if len(self.entry_info) >= w.ENTRIES:
+            if len(self.entry_info) >= ENT.LENGTH:
                 self._clear_entries()
             number = len(self.entry_info)
-            at = w.ENT + number * w.ENTRY_WORDS
-            words = [0] * w.ENTRY_WORDS
-            words[w.E_KIND], words[w.E_KERNEL] = int(kind), kernel
-            words[w.E_LAYOUT] = 0 if layout is None else layout.ctypes.data
-            words[w.E_COUNT], words[w.E_SCALARS] = len(access), scalars
-            words[w.E_UNITS], words[w.E_GRAIN] = units, max(1, grain)
-            words[w.E_SCRATCH], words[w.E_OUTLINE] = scratch, int(outline)
+            at = ENT.AT + number * ENT.WORDS
+            words = [0] * ENT.WORDS
+            words[ENT.KIND], words[ENT.KERNEL] = int(kind), kernel
+            words[ENT.LAYOUT] = 0 if layout is None else layout.ctypes.data
+            words[ENT.COUNT], words[ENT.SCALARS] = len(access), scalars
+            words[ENT.UNITS], words[ENT.GRAIN] = units, max(1, grain)
+            words[ENT.SCRATCH], words[ENT.OUTLINE] = scratch, int(outline)
             if outline:
-                words[w.E_BYTES] = sum(sizes)
-            words[w.E_PREPARE] = int(prepare)
+                words[ENT.BYTES] = sum(sizes)
+            words[ENT.PREPARE] = int(prepare)
             more = np.array(phases, np.int64)
-            words[w.E_PHASES], words[w.E_MORE] = more.ctypes.data, len(phases)
+            words[ENT.PHASES], words[ENT.MORE] = more.ctypes.data, len(phases)
             if not outline:
                 for k, a in enumerate(access):
-                    word = w.E_ACCESS + k // w.ACCESSES_PER_WORD
-                    words[word] |= int(a) << (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)
+                    word = ENT.ACCESS + k // OPERAND.ACCESSES_PER_WORD
+                    words[word] |= int(a) << (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)
                 for k, size in enumerate(sizes):
-                    words[w.E_SIZES + k] = size
-                words[w.E_BYTES] = sum(
-                    s for s, a in zip(sizes, access, strict=False) if a & w.ALLOCATE
+                    words[ENT.SIZES + k] = size
+                words[ENT.BYTES] = sum(
+                    s for s, a in zip(sizes, access, strict=False) if a & OPERAND.ALLOCATE
                 )
-            self.m[at : at + w.ENTRY_WORDS] = words
+            self.m[at : at + ENT.WORDS] = words
             self.entry_info.append((info, (layout, more)))
             return number
 
@@ -461,21 +461,21 @@ class Engine:
         pack = _RECORDS[count].pack_into
         values = (*scalars[::-1], *operands[::-1], entry)
         ring, codes, lasts = hot["ring"], hot["codes"], hot["lasts"]
-        back = (w.RECORD_WORDS - count) * 8
+        back = (RING.WORDS - count) * 8
         counter: Iterator[int] = hot["counter"]
         for seq in counter:  # noqa: B007 - not next(): see the module
             break
         codes[seq & (FRAMES - 1)] = code
         lasts[seq & (FRAMES - 1)] = last
         try:
-            pack(ring, ((seq & w.SLOT_MASK) << 8) + back, *values, _mark(seq))
+            pack(ring, ((seq & RING.SLOT_MASK) << 8) + back, *values, _mark(seq))
         except STRUCT_ERRORS:  # and not a Ctrl-C that came after the record was published
             self.fill_hole(seq)
             raise
         finally:
-            if not w.ORDERED_STORES:
+            if not RING.ORDERED_STORES:
                 self.publish_mark(seq)
-        if self.control[w.SCHEDULER_SLEEPS]:
+        if self.control[CTL.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
             self.make_room(seq, until)
@@ -486,9 +486,9 @@ class Engine:
 
         That is one with a scalar that no int64 holds.
         """
-        back = (w.RECORD_WORDS - 3) * 8
+        back = (RING.WORDS - 3) * 8
         _RECORDS[3].pack_into(
-            hot["ring"], ((seq & w.SLOT_MASK) << 8) + back, 0, self._touch[0], _mark(seq)
+            hot["ring"], ((seq & RING.SLOT_MASK) << 8) + back, 0, self._touch[0], _mark(seq)
         )
 
     def publish_mark(self, seq: int) -> None:
@@ -512,7 +512,7 @@ class Engine:
             self.narrator.tell(seq, *apart(hot["codes"][place], hot["lasts"][place])[:2])
         self.flight.note(seq)
         self.failures.collect()
-        limit = self.control[w.LIMIT]
+        limit = self.control[CTL.LIMIT]
         if seq >= limit:
             begun = time.monotonic_ns()
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
@@ -535,14 +535,14 @@ class Engine:
             free: list[int] = hot["free"]
             self.reclaim()
             if not free:
-                first, last = self.next_storage, min(self.next_storage + 256, w.STORAGES)
+                first, last = self.next_storage, min(self.next_storage + 256, STO.LENGTH)
                 if first == last:
                     self.release_dead()
                     self.wait_idle()
                     self.reclaim()
                     if not free:
                         raise VMError(
-                            f"more than {w.STORAGES} tensors with memory of their own are alive"
+                            f"more than {STO.LENGTH} tensors with memory of their own are alive"
                         )
                     return free.pop()
                 self.next_storage = last
@@ -551,12 +551,12 @@ class Engine:
 
     def reclaim(self) -> None:
         """Take back the ids of storages whose ReleaseTensor has run; let go of adopted memory."""
-        freed = load_acquire(self.m, w.FREED)
+        freed = load_acquire(self.m, CTL.FREED)
         owners: list[Any] = []
         while self.freed_seen < freed:
-            at = self.freed_seen & (w.STORAGES - 1)
-            count = min(freed - self.freed_seen, w.STORAGES - at)
-            ids = self.m[w.FRE + at : w.FRE + at + count].tolist()
+            at = self.freed_seen & (STO.LENGTH - 1)
+            count = min(freed - self.freed_seen, STO.LENGTH - at)
+            ids = self.m[FRE.AT + at : FRE.AT + at + count].tolist()
             if self.adopted:
                 owners += [self.adopted.pop(i, None) for i in ids]
             if self.stream_of:
@@ -572,11 +572,11 @@ class Engine:
             storage: int = hot["free"].pop()
         except IndexError:
             storage = self.refill()
-        at = w.STO + storage * w.STO_WORDS
+        at = STO.AT + storage * STO.WORDS
         self.adopted[storage] = owner
-        self.words[at + w.S_POINTER] = address
-        self.words[at + w.S_BYTES] = nbytes
-        self.words[at + w.S_CLASS] = 0
+        self.words[at + STO.POINTER] = address
+        self.words[at + STO.BYTES] = nbytes
+        self.words[at + STO.CLASS] = 0
         return storage
 
     def release_dead(self) -> None:
@@ -603,7 +603,7 @@ class Engine:
             by_stream.setdefault(self.stream_of.get(storage, CALL_STREAM), []).append(storage)
         while by_stream:
             stream, ids = by_stream.popitem()
-            entry = self._release[len(ids)] | stream << w.ENTRY_BITS
+            entry = self._release[len(ids)] | stream << ENT.BITS
             try:
                 self.publish(entry, ids, (), None, 0)
             except BaseException:  # a Ctrl-C while it waited for room: the others' turn comes later
@@ -648,7 +648,7 @@ class Engine:
     def wait_for(self, operands: Sequence[int]) -> None:
         """Wait until the storages of `operands` are written; raise what poisoned one of them."""
         for i in range(0, len(operands), TOUCH_MAX):
-            some = [word & w.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
+            some = [word & OPERAND.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
             cause = self._wait(self._touch[len(some)], some)
             if cause:
                 self.failures.collect()
@@ -673,21 +673,21 @@ class Engine:
         if not self.running:
             return
         with self.lock:
-            self.words[w.TRIM] += 1
-            wanted = self.words[w.TRIM]
+            self.words[CTL.TRIM] += 1
+            wanted = self.words[CTL.TRIM]
         streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
-        answers = [w.STR + stream * w.STR_WORDS + w.T_TRIMMED for stream in streams]
+        answers = [STR.AT + stream * STR.WORDS + STR.TRIMMED for stream in streams]
         while min(self.words[at] for at in answers) < wanted:
             self.call("nap")(self.base, 1000)
 
     def pointer(self, operand: int) -> int:
         """The address that an operand word means.  Only after waiting for its writer."""
-        at = w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS
-        return int(self.words[at + w.S_POINTER]) + (operand >> w.STORAGE_BITS)
+        at = STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS
+        return int(self.words[at + STO.POINTER]) + (operand >> OPERAND.STORAGE_BITS)
 
     def rows(self, operand: int) -> int:
         """Rows that the kernel of a mut2 output found.  Only after waiting for it."""
-        return int(self.words[w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS + w.S_ROWS])
+        return int(self.words[STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS + STO.ROWS])
 
     # --- host callbacks -----------------------------------------------------------------------
 
@@ -704,28 +704,28 @@ class Engine:
         entry = self._callback.get(key)
         if entry is None:
             kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-            entry = self.new_entry(w.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
+            entry = self.new_entry(KIND.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
             self._callback[key] = entry
         token = next(self.tokens)
         self.callbacks[token] = function
-        self.issue(entry | HOST_STREAM << w.ENTRY_BITS, operands, (token,))
+        self.issue(entry | HOST_STREAM << ENT.BITS, operands, (token,))
 
     def _host_loop(self) -> None:
-        while not self.words[w.STOP]:
+        while not self.words[CTL.STOP]:
             slot = self.call("host_next")(self.base, HOST_STREAM, SLICE_US)
             if slot >= 0:
                 self._run_callback(slot)
                 self.call("host_finish")(self.base, HOST_STREAM)
 
     def _run_callback(self, slot: int) -> None:
-        record = w.RING + slot * w.RECORD_WORDS
-        seq = int(self.words[record + w.MARK]) - 1
-        entry = w.ENT + (int(self.words[record + w.ENTRY]) & w.ENTRY_MASK) * w.ENTRY_WORDS
-        count = int(self.words[entry + w.E_COUNT])
-        function = self.callbacks.pop(int(self.words[record + w.OPERANDS - count]))
+        record = RING.AT + slot * RING.WORDS
+        seq = int(self.words[record + RING.MARK]) - 1
+        entry = ENT.AT + (int(self.words[record + RING.ENTRY]) & ENT.MASK) * ENT.WORDS
+        count = int(self.words[entry + ENT.COUNT])
+        function = self.callbacks.pop(int(self.words[record + RING.OPERANDS - count]))
         if self.call("host_begin")(self.base, HOST_STREAM, slot) != 0:
             return
-        at = w.ARG + HOST_STREAM * w.ARG_WORDS + w.ARG_HEADER
+        at = ARG.AT + HOST_STREAM * ARG.WORDS + ARG.HEADER
         try:
             function(*self.m[at : at + count].tolist())
         except BaseException as error:  # whatever it is, it belongs to whoever reads the result
@@ -744,7 +744,7 @@ class Engine:
             if self.running:
                 self.stop(60.0)
             self.sequential += 1
-            self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
+            self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         try:
             yield
         finally:
@@ -754,7 +754,7 @@ class Engine:
     def _run_sequentially(self) -> None:
         failed = False
         with self.lock:
-            self.words[w.STOP] = 0
+            self.words[CTL.STOP] = 0
             self.flight.start()
             while (slot := self.call("drain")(self.base)) != -1:
                 if slot >= 0:
@@ -763,7 +763,7 @@ class Engine:
                     self.call("settle")(self.base, slot)
                 else:
                     failed = True
-            self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
+            self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         if failed and self.sequential:
             self.failures.collect()
             self.failures.raise_unseen()
@@ -800,20 +800,20 @@ class Engine:
         self.local = threading.local()
         self.threads, self.running = [], False
         for stream in range(self.streams):
-            at = w.STR + stream * w.STR_WORDS
-            self.words[at + w.T_SLEEPS] = self.words[at + w.T_TEAM_SLEEPS] = 0
-            self.words[at + w.T_TEAM] = 0
-        received = self.words[w.RECEIVED]
+            at = STR.AT + stream * STR.WORDS
+            self.words[at + STR.SLEEPS] = self.words[at + STR.TEAM_SLEEPS] = 0
+            self.words[at + STR.TEAM] = 0
+        received = self.words[CTL.RECEIVED]
         # half-written records of threads that are gone
-        for seq in range(received, received + w.CAPACITY):
-            self.words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] = 0
+        for seq in range(received, received + RING.SLOTS):
+            self.words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK] = 0
         hot["counter"] = itertools.count(received)
         hot["limit"] = received
-        self.words[w.SEEN] = received
+        self.words[CTL.SEEN] = received
         self.flight.after_fork_in_child()
         self.watch.after_fork_in_child()
-        self.words[w.STOP] = self.words[w.ROOM_SLEEPS] = 0
-        self.words[w.SCHEDULER_SLEEPS] = w.ABSENT
+        self.words[CTL.STOP] = self.words[CTL.ROOM_SLEEPS] = 0
+        self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         self.narrator = Narrator(self)
         if not self.sequential:  # the child may start its VM with other settings
             self.configured = False
@@ -827,7 +827,7 @@ class Engine:
             except KeyboardInterrupt:
                 finished = False
             if not finished:
-                left = int(self.words[w.RECEIVED] - self.words[w.HEAD])
+                left = int(self.words[CTL.RECEIVED] - self.words[CTL.HEAD])
                 text = f"flowvm: exit did not wait for {left} unfinished instructions"
                 print(text, file=sys.stderr)
             if not self.stop(2.0 if finished else 0.2) or not finished:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import Status, VMError, exception_for
 from flowvm.vm.engine.lines import apart, short_position
 from flowvm.vm.engine.tracebacks import users
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import load_acquire
+from flowvm.vm.machine.words import ARG, CTL, ENT, ERR
 from flowvm.vm.watch.notes import caret_lines, note_of
 
 if TYPE_CHECKING:
@@ -79,40 +79,40 @@ class Failures:
 
     def new(self) -> bool:
         """Whether the workers have reported anything that `collect` has not read."""
-        return bool(self.vm.words[w.ERROR_COUNT] != self.count)
+        return bool(self.vm.words[CTL.ERROR_COUNT] != self.count)
 
     def collect(self) -> None:
         """Read the workers' reports."""
         if not self.new():
             return
         with self.lock:
-            total = load_acquire(self.vm.m, w.ERROR_COUNT)
-            self.count = max(self.count, total - w.ERRORS)  # older ones were overwritten
+            total = load_acquire(self.vm.m, CTL.ERROR_COUNT)
+            self.count = max(self.count, total - ERR.LENGTH)  # older ones were overwritten
             while self.count < total:
-                at = w.ERR + self.count % w.ERRORS * w.ERR_WORDS
-                if load_acquire(self.vm.m, at + w.R_MARK) != self.count + 1:
+                at = ERR.AT + self.count % ERR.LENGTH * ERR.WORDS
+                if load_acquire(self.vm.m, at + ERR.MARK) != self.count + 1:
                     break  # counted, not yet written
-                self._read(self.vm.m[at : at + w.ERR_WORDS].tolist())
+                self._read(self.vm.m[at : at + ERR.WORDS].tolist())
                 self.count += 1
 
     def _read(self, report: list[int]) -> None:
         from flowvm.vm.engine.hot import FRAMES, hot
 
-        seq, status = report[w.R_SEQ], report[w.R_STATUS]
-        info = self.vm.entry_info[(report[w.R_ENTRY] - w.ENT) // w.ENTRY_WORDS][0]
+        seq, status = report[ERR.SEQ], report[ERR.STATUS]
+        info = self.vm.entry_info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
         name = str(getattr(info, "name", info))
         exception = self.raised.pop(seq, None)
         traceback = None if exception is None else users(exception.__traceback__)
         if exception is None:
-            exception = exception_for(status, report[w.R_DETAILS : w.R_DETAILS + w.DETAILS])
+            exception = exception_for(status, report[ERR.DETAILS : ERR.DETAILS + ARG.N_DETAILS])
         code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
         operands, scope, forward = str(getattr(info, "operands", "")), "", (None, 0)
         if hasattr(info, "locate"):  # a LaunchPlan: the line that was captured says more
-            inner, code, last, operands = info.locate(report[w.R_TASK])
+            inner, code, last, operands = info.locate(report[ERR.TASK])
             name = f"{inner} of {name}"
-            if report[w.R_TASK] >= 0:
-                scope = info.recorded[report[w.R_TASK]][1]
-                forward = info.forward[report[w.R_TASK]]
+            if report[ERR.TASK] >= 0:
+                scope = info.recorded[report[ERR.TASK]][1]
+                forward = info.forward[report[ERR.TASK]]
         captured = status == Status.CAPTURED
         failure = Failure(
             seq, name, exception, code, last, captured, operands, captured, scope, info,

@@ -7,12 +7,12 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import RING
 
 __all__ = ["CALL_STREAM", "FIRST_USER_STREAM", "FRAMES", "HOST_STREAM", "hot"]
 
 CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
-FRAMES = w.CAPACITY  # issuing frames remembered: an error is read before its slot comes round
+FRAMES = RING.SLOTS  # issuing frames remembered: an error is read before its slot comes round
 
 # The globals of generated call functions (see `flowvm.eager.interpreter`), and all that issuing
 # touches. A plain dict, because CPython reads globals fastest from one.

@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from flowvm.vm.engine.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
-from flowvm.vm.machine.layout import RECORD_MASK
+from flowvm.vm.machine.words import REC
 
 __all__ = ["NEVER", "Places", "Scopes", "call_of"]
 
@@ -77,7 +77,7 @@ class Scopes:
 
     def places(self, codes: list[Any], lasts: list[int], seqs: Array, oldest: int) -> Places:
         """Of instructions whose codes and offsets are in two rings, from `oldest` on."""
-        at = (seqs & RECORD_MASK).tolist()
+        at = (seqs & REC.MASK).tolist()
         own_codes, own_lasts = [codes[p] for p in at], [lasts[p] for p in at]
         origins = np.full(len(at), NO_ORIGIN)
         forward: dict[int, Place] = {}
@@ -116,7 +116,7 @@ def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
 def call_of(codes: list[Any], lasts: list[int], seq: int, oldest: int) -> Place:
     """The user's call that issued `seq`; of a gradient that is differentiated, the first one."""
     for k in range(seq, max(seq - NEAR, oldest - 1), -1):
-        code, last, origin = apart(codes[k & RECORD_MASK], lasts[k & RECORD_MASK])
+        code, last, origin = apart(codes[k & REC.MASK], lasts[k & REC.MASK])
         if origin >= 0:
             return call_of(codes, lasts, origin, oldest)
         if code is not None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import Words, words_at
+from flowvm.vm.machine.words import CTL, STR
 
 if TYPE_CHECKING:
     from flowvm.vm.engine.engine import Engine
@@ -33,7 +33,7 @@ def space_of(vm: Engine, stream: int) -> str:
     """The memory that tensors made on a stream are in: HOST, or the device's name, which those of
     its streams begin with.
     """
-    if vm.words[w.STR + stream * w.STR_WORDS + w.T_MEMORY] != w.DEVICE_MEMORY:
+    if vm.words[STR.AT + stream * STR.WORDS + STR.MEMORY] != STR.DEVICE_MEMORY:
         return HOST
     return vm.stream_name(stream).partition(" ")[0]
 
@@ -42,12 +42,12 @@ def spaces(vm: Engine) -> list[Space]:
     """All memories, the host's first.  The host's peak counts each kind of its memory apart."""
     counters: dict[int, tuple[str, Words]] = {0: (HOST, vm.words)}
     for stream in range(vm.streams):
-        address = int(vm.words[w.STR + stream * w.STR_WORDS + w.T_COUNTERS])
+        address = int(vm.words[STR.AT + stream * STR.WORDS + STR.COUNTERS])
         if address not in counters:
-            counters[address] = space_of(vm, stream), words_at(address, w.CTL_WORDS)
+            counters[address] = space_of(vm, stream), words_at(address, CTL.WORDS)
     found: dict[str, Space] = {}
     for name, words in counters.values():
         before = found.get(name, Space(name, 0, 0, 0))
-        now = (int(words[k]) for k in (w.LIVE_BYTES, w.PEAK_BYTES, w.RESERVED_BYTES))
+        now = (int(words[k]) for k in (CTL.LIVE_BYTES, CTL.PEAK_BYTES, CTL.RESERVED_BYTES))
         found[name] = Space(name, *(a + b for a, b in zip(before[1:], now, strict=True)))
     return list(found.values())

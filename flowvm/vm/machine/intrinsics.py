@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import ticks_are_tsc
-from flowvm.vm.machine.layout import CALL_WORDS
 
 WORDS = types.Array(types.int64, 1, "C")
 I32, I64 = ir.IntType(32), ir.IntType(64)
@@ -74,9 +74,9 @@ def call_kernel(
 
 def call_address(typingctx: Any, address: Any, arguments: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        function = ir.FunctionType(I32, [I64] * CALL_WORDS).as_pointer()
+        function = ir.FunctionType(I32, [I64] * CALL.WORDS).as_pointer()
         words = builder.inttoptr(values[1], I64.as_pointer())
-        passed = [builder.load(builder.gep(words, [I64(k)])) for k in range(CALL_WORDS)]
+        passed = [builder.load(builder.gep(words, [I64(k)])) for k in range(CALL.WORDS)]
         return builder.sext(builder.call(builder.inttoptr(values[0], function), passed), I64)
 
     return types.int64(types.int64, types.int64), codegen

@@ -24,7 +24,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import Intrinsic
-from flowvm.vm.machine.layout import CALL_WORDS
+from flowvm.vm.machine.device_words import CALL
 
 __all__ = [
     "Words",
@@ -76,7 +76,7 @@ _KERNEL = ctypes.CFUNCTYPE(
     ctypes.c_uint64,
 )
 
-_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL_WORDS)
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL.WORDS)
 
 
 def _primitive(python: _Function) -> _Function:
@@ -131,12 +131,12 @@ def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: i
 
 @_primitive
 def call_address(address: int, arguments: int) -> int:
-    """Call the C function at `address` with the CALL_WORDS int64 at `arguments`; its int32 result.
+    """Call the C function at `address` with the CALL.WORDS int64 at `arguments`; its int32 result.
 
     One that takes fewer, or int32, looks at what it takes: on x86-64 and on aarch64 under Linux
     each argument has a register or eight bytes of the stack, and the caller clears the stack.
     """
-    words = (ctypes.c_int64 * CALL_WORDS).from_address(int(arguments))
+    words = (ctypes.c_int64 * CALL.WORDS).from_address(int(arguments))
     return int(_FUNCTION(int(address))(*words))
 
 

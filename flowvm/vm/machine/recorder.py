@@ -17,7 +17,7 @@ whose accesses are no matter of the entry, are in the ring SPL, a word each.  Ed
 they follow from the operands by the rule itself (`flowvm.vm.machine.edges`), so they are complete,
 also where the producer had finished long before.
 
-A record is valid if C_SEQ is the same before and after it was read: it is 0 while being written.
+A record is valid if REC.SEQ is the same before and after it was read: it is 0 while being written.
 
 The functions here are as pure as the machine that calls them: the time is given, m[NOW].
 """
@@ -25,98 +25,64 @@ The functions here are as pure as the machine that calls them: the time is given
 from __future__ import annotations
 
 from flowvm.vm.machine.lang import Words, load_word, store_release
-from flowvm.vm.machine.layout import (
-    ACCESS_BITS,
-    C_COUNT,
-    C_DISPATCHED,
-    C_ENDED,
-    C_ISSUED,
-    C_OPERANDS,
-    C_READY,
-    C_RECEIVED,
-    C_RELEASED,
-    C_SEQ,
-    C_STARTED,
-    C_STATUS,
-    C_WHAT,
-    E_OUTLINE,
-    ENTRY,
-    I_SEQ,
-    I_STATUS,
-    I_T_DISPATCHED,
-    I_T_END,
-    I_T_READY,
-    I_T_START,
-    INS,
-    INS_WORDS,
-    NOW,
-    OPERANDS,
-    PER_WORD,
-    REC,
-    REC_WORDS,
-    RECORD_MASK,
-    RECORD_WORDS,
-    RING,
-    SEEN,
-    SPILL_MASK,
-    SPILLED,
-    SPL,
-    STORAGE_BITS,
-    STORAGE_MASK,
-)
+from flowvm.vm.machine.words import CTL, ENT, INS, OPERAND, REC, RING, SPL
 
 INLINE = 15  # operands that fit into a record
 
 
 def begin(m: Words, slot: int, seq: int, entry: int, count: int) -> None:
     """Scheduler: an instruction was received, and its edges are built."""
-    at = REC + (seq & RECORD_MASK) * REC_WORDS
-    record = RING + slot * RECORD_WORDS
-    store_release(m, at + C_SEQ, 0)
-    if m[SEEN] <= seq:
-        m[SEEN] = seq + 1
-        m[at + C_ISSUED] = m[NOW]
-    m[at + C_WHAT] = m[record + ENTRY]
-    m[at + C_COUNT] = count
-    m[at + C_RECEIVED] = m[NOW]
-    m[at + C_READY] = m[at + C_DISPATCHED] = m[at + C_STARTED] = 0
-    m[at + C_ENDED] = m[at + C_RELEASED] = m[at + C_STATUS] = 0
-    if m[entry + E_OUTLINE] != 0:
-        spill_outline(m, at, m[record + OPERANDS], count)
+    at = REC.AT + (seq & REC.MASK) * REC.WORDS
+    record = RING.AT + slot * RING.WORDS
+    store_release(m, at + REC.SEQ, 0)
+    if m[CTL.SEEN] <= seq:
+        m[CTL.SEEN] = seq + 1
+        m[at + REC.ISSUED] = m[CTL.NOW]
+    m[at + REC.WHAT] = m[record + RING.ENTRY]
+    m[at + REC.COUNT] = count
+    m[at + REC.RECEIVED] = m[CTL.NOW]
+    m[at + REC.READY] = m[at + REC.DISPATCHED] = m[at + REC.STARTED] = 0
+    m[at + REC.ENDED] = m[at + REC.RELEASED] = m[at + REC.STATUS] = 0
+    if m[entry + ENT.OUTLINE] != 0:
+        spill_outline(m, at, m[record + RING.OPERANDS], count)
     elif count > INLINE:
-        m[at + C_OPERANDS] = m[SPILLED]
+        m[at + REC.OPERANDS] = m[CTL.SPILLED]
         for k in range(count):
-            m[SPL + (m[SPILLED] & SPILL_MASK)] = m[record + OPERANDS - k] & STORAGE_MASK
-            m[SPILLED] += 1
+            m[SPL.AT + (m[CTL.SPILLED] & SPL.MASK)] = (
+                m[record + RING.OPERANDS - k] & OPERAND.STORAGE_MASK
+            )
+            m[CTL.SPILLED] += 1
     else:
         word, k = 0, 0
         while k < count:
-            word |= (m[record + OPERANDS - k] & STORAGE_MASK) << (k % PER_WORD * STORAGE_BITS)
+            word |= (m[record + RING.OPERANDS - k] & OPERAND.STORAGE_MASK) << (
+                k % REC.PER_WORD * OPERAND.STORAGE_BITS
+            )
             k += 1
-            if k % PER_WORD == 0 or k == count:
-                m[at + C_OPERANDS + (k - 1) // PER_WORD] = word
+            if k % REC.PER_WORD == 0 or k == count:
+                m[at + REC.OPERANDS + (k - 1) // REC.PER_WORD] = word
                 word = 0
-    store_release(m, at + C_SEQ, seq + 1)
+    store_release(m, at + REC.SEQ, seq + 1)
 
 
 def spill_outline(m: Words, at: int, block: int, count: int) -> None:
     """Keep operands and accesses that are in a block of the issuer's."""
-    m[at + C_OPERANDS] = m[SPILLED]
+    m[at + REC.OPERANDS] = m[CTL.SPILLED]
     for k in range(count):
-        storage = load_word(block + 8 * k) & STORAGE_MASK
+        storage = load_word(block + 8 * k) & OPERAND.STORAGE_MASK
         access = load_word(block + 8 * (count + k))
-        m[SPL + (m[SPILLED] & SPILL_MASK)] = storage << ACCESS_BITS | access
-        m[SPILLED] += 1
+        m[SPL.AT + (m[CTL.SPILLED] & SPL.MASK)] = storage << OPERAND.ACCESS_BITS | access
+        m[CTL.SPILLED] += 1
 
 
 def end(m: Words, slot: int) -> None:
     """Scheduler: an instruction is completed."""
-    ins = INS + slot * INS_WORDS
-    seq = m[ins + I_SEQ]
-    at = REC + (seq & RECORD_MASK) * REC_WORDS
-    if m[at + C_SEQ] != seq + 1:
+    ins = INS.AT + slot * INS.WORDS
+    seq = m[ins + INS.SEQ]
+    at = REC.AT + (seq & REC.MASK) * REC.WORDS
+    if m[at + REC.SEQ] != seq + 1:
         return  # it was received while recording was off
-    m[at + C_READY], m[at + C_DISPATCHED] = m[ins + I_T_READY], m[ins + I_T_DISPATCHED]
-    m[at + C_STARTED], m[at + C_ENDED] = m[ins + I_T_START], m[ins + I_T_END]
-    m[at + C_STATUS] = m[ins + I_STATUS]
-    store_release(m, at + C_RELEASED, m[NOW])
+    m[at + REC.READY], m[at + REC.DISPATCHED] = m[ins + INS.T_READY], m[ins + INS.T_DISPATCHED]
+    m[at + REC.STARTED], m[at + REC.ENDED] = m[ins + INS.T_START], m[ins + INS.T_END]
+    m[at + REC.STATUS] = m[ins + INS.STATUS]
+    store_release(m, at + REC.RELEASED, m[CTL.NOW])

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import Edges
+from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 
 __all__ = ["DEVICE", "HOST", "SEEN", "place_on_devices"]
@@ -41,7 +41,7 @@ def place_on_devices(
     own      began, ended by the device's clock, 0 where it did not say
     """
     on_device = (devices >> stream.astype(np.int64) & 1) == 1
-    on_device &= ~np.isin(kind, (w.TOUCH, w.BARRIER))
+    on_device &= ~np.isin(kind, (KIND.TOUCH, KIND.BARRIER))
     opened = np.where(on_device, times[:, _STARTED], 0)
     clock = np.where(on_device, SEEN, HOST).astype(np.int8)
     if not on_device.any():
@@ -53,7 +53,7 @@ def place_on_devices(
     clock[known] = DEVICE
     began = np.where(known, np.clip(own[:, 0], opened, closed), began)
     over = np.where(known, np.clip(own[:, 1], began, closed), closed)
-    over = np.where(kind == w.RELEASE, began, over)
+    over = np.where(kind == KIND.RELEASE, began, over)
     times[on_device, _STARTED] = began[on_device]
     done = on_device & (closed > 0)
     times[done, _ENDED] = over[done]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowvm.vm.engine.engine import Engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.lively import Lively, pending
 
 __all__ = ["dump_text"]
@@ -14,7 +14,7 @@ MOST = 40
 def dump_text(vm: Engine, found: list[Lively] | None = None) -> str:
     """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
     words = vm.words
-    head, received = int(words[w.HEAD]), int(words[w.RECEIVED])
+    head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])
     lines = [
         f"{received - head} lively instructions (#{head} to #{received - 1})"
         if received > head
@@ -28,11 +28,11 @@ def dump_text(vm: Engine, found: list[Lively] | None = None) -> str:
         lines.append(f"  #{one.seq:<7d} {one.name:20s} {one.state:10s} {reason:40s} {one.line}")
     if len(found) > MOST:
         lines.append(f"  ... {len(found) - MOST} more: flow.vm.pending()")
-    mark = words[w.RING + (received & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK]
+    mark = words[RING.AT + (received & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
     if mark != received + 1:
         for ahead in range(1, 64):
             seq = received + ahead
-            if words[w.RING + (seq & w.SLOT_MASK) * w.RECORD_WORDS + w.MARK] == seq + 1:
+            if words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK] == seq + 1:
                 lines.append(
                     f"  #{received} was taken by a thread that has not published it; #{seq} was"
                 )

@@ -40,8 +40,22 @@ import numpy as np
 from flowvm.config import config
 from flowvm.vm.engine.lines import is_internal
 from flowvm.vm.engine.scopes import Scopes
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.recorder import INLINE
+from flowvm.vm.machine.words import (
+    CTL,
+    ENT,
+    HLP,
+    INS,
+    OPERAND,
+    RAN,
+    REC,
+    RING,
+    SHARE,
+    SPL,
+    STATE,
+    STR,
+    TSK,
+)
 from flowvm.vm.watch.offcpu import LEAST, OffCpu
 
 if TYPE_CHECKING:
@@ -146,8 +160,8 @@ class Flight:
 
     def __init__(self, vm: Engine) -> None:
         self.vm = vm
-        self.codes: list[Any] = [None] * w.RECORDS
-        self.lasts: list[int] = [0] * w.RECORDS
+        self.codes: list[Any] = [None] * REC.LENGTH
+        self.lasts: list[int] = [0] * REC.LENGTH
         self.kept = 0  # lines of instructions below are in `codes` and `lasts`
         self.lock = threading.Lock()
         self.first = 0  # instructions below are forgotten: their entries are
@@ -163,7 +177,7 @@ class Flight:
         # set by who drives devices: what is known of instructions of these numbers
         self.device_times: Callable[[Array], DeviceTimes] = _no_devices
         self.zero = self.now = (0, 0)  # ticks and nanoseconds of one moment, and of another
-        vm.words[w.LEVEL] = config.profile
+        vm.words[CTL.LEVEL] = config.profile
 
     # --- level --------------------------------------------------------------------------------
 
@@ -180,8 +194,8 @@ class Flight:
         if vm.running:
             vm.wait_idle()  # afterwards no worker has a stamp in hand
         for stream in range(vm.streams):
-            vm.words[w.STR + stream * w.STR_WORDS + w.T_STAMP] = 0
-        vm.words[w.LEVEL] = level
+            vm.words[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
+        vm.words[CTL.LEVEL] = level
         self.offcpu.restart()
         for listener in self.on_level:
             listener(level)
@@ -190,7 +204,7 @@ class Flight:
     @contextmanager
     def at_least(self, level: int) -> Iterator[None]:
         """Record at `level` or above inside."""
-        before = int(self.vm.words[w.LEVEL])
+        before = int(self.vm.words[CTL.LEVEL])
         self.set_level(max(before, level))
         try:
             yield
@@ -200,12 +214,12 @@ class Flight:
     @property
     def level(self) -> int:
         """What is recorded now."""
-        return int(self.vm.words[w.LEVEL])
+        return int(self.vm.words[CTL.LEVEL])
 
     @property
     def every(self) -> int:
         """How many instructions may be issued between two calls of `note`."""
-        return every(self.vm.words[w.LEVEL])
+        return every(self.vm.words[CTL.LEVEL])
 
     def after_fork_in_child(self) -> None:
         """Whoever held the lock is not here, and this thread has another number."""
@@ -213,13 +227,13 @@ class Flight:
 
     def forget(self) -> None:
         """The meaning of entries was forgotten, and with it that of what was recorded."""
-        self.first = int(self.vm.words[w.RECEIVED])
+        self.first = int(self.vm.words[CTL.RECEIVED])
 
     # --- what only Python knows ---------------------------------------------------------------
 
     def note(self, seq: int) -> None:
         """Called by issuing threads now and then: keep the lines of what was issued since."""
-        level = self.vm.words[w.LEVEL]
+        level = self.vm.words[CTL.LEVEL]
         if level == 0:
             return
         now = self.offcpu.look() if level >= 2 else time.monotonic_ns()
@@ -237,11 +251,11 @@ class Flight:
         from flowvm.vm.engine.hot import FRAMES, hot
 
         codes, lasts = hot["codes"], hot["lasts"]
-        last = int(self.vm.words[w.RECEIVED])
-        at = max(self.kept, last - w.RECORDS)
+        last = int(self.vm.words[CTL.RECEIVED])
+        at = max(self.kept, last - REC.LENGTH)
         oldest = max(seq, last) - FRAMES  # of lines below, others were written over them
         while at < last:
-            place, slot = at & w.RECORD_MASK, at & (FRAMES - 1)
+            place, slot = at & REC.MASK, at & (FRAMES - 1)
             count = min(last - at, FRAMES - slot)  # RECORDS is a multiple of FRAMES
             if at < oldest:
                 count = min(count, oldest - at)
@@ -260,7 +274,7 @@ class Flight:
                 frames.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
         self.stacks[seq] = tuple(frames)
-        if len(self.stacks) > w.RECORDS:
+        if len(self.stacks) > REC.LENGTH:
             self.stacks.pop(next(iter(self.stacks)), None)
 
     def _lost(self, since: int, now: int, lost: int) -> None:
@@ -270,14 +284,14 @@ class Flight:
 
     def begin_wait(self) -> int:
         """An issuing thread begins to wait: when, for `waited`."""
-        return self.offcpu.look() if self.vm.words[w.LEVEL] >= 2 else time.monotonic_ns()
+        return self.offcpu.look() if self.vm.words[CTL.LEVEL] >= 2 else time.monotonic_ns()
 
     def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
         """An issuing thread has waited since `begun`, of `time.monotonic_ns`, until now.
 
         From level 2 on: if what it waited for was there at `over`, it has waited for the GIL since.
         """
-        level = self.vm.words[w.LEVEL]
+        level = self.vm.words[CTL.LEVEL]
         if level == 0:
             return
         now, thread = time.monotonic_ns(), threading.get_ident()
@@ -310,29 +324,29 @@ class Flight:
         vm, m = self.vm, self.vm.m
         self.start()
         self.now = self.clocks()
-        received = int(vm.words[w.RECEIVED])
-        oldest = max(self.first, received - w.RECORDS)
+        received = int(vm.words[CTL.RECEIVED])
+        oldest = max(self.first, received - REC.LENGTH)
         first = max(since, oldest)
         with self.lock:
             self._keep_lines(received)
         seqs = np.arange(first, received if until is None else min(received, until))
-        ring = m[w.REC : w.REC + w.RECORDS * w.REC_WORDS].reshape(w.RECORDS, w.REC_WORDS)
-        place = seqs & w.RECORD_MASK
-        before = ring[place, w.C_SEQ]
-        released = ring[place, w.C_RELEASED]  # written last: if it is there, so are the others
+        ring = m[REC.AT : REC.AT + REC.LENGTH * REC.WORDS].reshape(REC.LENGTH, REC.WORDS)
+        place = seqs & REC.MASK
+        before = ring[place, REC.SEQ]
+        released = ring[place, REC.RELEASED]  # written last: if it is there, so are the others
         rows = ring[place]
-        rows[:, w.C_RELEASED] = released
-        valid = (before == seqs + 1) & (rows[:, w.C_SEQ] == before)
-        valid &= ring[place, w.C_SEQ] == before
+        rows[:, REC.RELEASED] = released
+        valid = (before == seqs + 1) & (rows[:, REC.SEQ] == before)
+        valid &= ring[place, REC.SEQ] == before
         seqs, rows, place = seqs[valid], rows[valid], place[valid]
         times = self._times(seqs, rows)
         stacks = {s: self.stacks[s] for s in seqs.tolist() if s in self.stacks}
         offsets, storage, access, bare = self._operands(seqs, rows)
         return Snapshot(
             seq=seqs,
-            entry=rows[:, w.C_WHAT] & w.ENTRY_MASK,
-            stream=rows[:, w.C_WHAT] >> w.ENTRY_BITS,
-            status=rows[:, w.C_STATUS],
+            entry=rows[:, REC.WHAT] & ENT.MASK,
+            stream=rows[:, REC.WHAT] >> ENT.BITS,
+            status=rows[:, REC.STATUS],
             times=times,
             offsets=offsets,
             storage=storage,
@@ -351,14 +365,17 @@ class Flight:
 
     def _times(self, seqs: Array, rows: Array) -> Array:
         """The seven times in nanoseconds; of lively instructions, what the VM has by now."""
-        stamps = rows[:, w.C_ISSUED : w.C_RELEASED + 1].copy()
+        stamps = rows[:, REC.ISSUED : REC.RELEASED + 1].copy()
         lively = np.flatnonzero(stamps[:, -1] == 0)
         stamps[lively, 2:] = 0
-        ins = self.vm.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(-1, w.INS_WORDS)
-        now = ins[seqs[lively] & w.SLOT_MASK]
-        state = now[:, w.I_STATE]
-        mine = now[:, w.I_SEQ] == seqs[lively]
-        for column, least, word in ((2, w.READY, w.I_T_READY), (3, w.DISPATCHED, w.I_T_DISPATCHED)):
+        ins = self.vm.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(-1, INS.WORDS)
+        now = ins[seqs[lively] & RING.SLOT_MASK]
+        state = now[:, INS.STATE]
+        mine = now[:, INS.SEQ] == seqs[lively]
+        for column, least, word in (
+            (2, STATE.READY, INS.T_READY),
+            (3, STATE.DISPATCHED, INS.T_DISPATCHED),
+        ):
             stamps[lively, column] = np.where(mine & (state >= least), now[:, word], 0)
         # stamps of two threads may differ by the 50 ns that a store takes to another core
         np.maximum.accumulate(stamps[:, 4:], axis=1, out=stamps[:, 4:])
@@ -373,11 +390,11 @@ class Flight:
         """The tasks of launches `first` and later that are remembered."""
         found = []
         for stream in range(self.vm.streams):
-            at = w.TSK + stream * w.TSK_SIZE
-            rows = self._rows(at, at + w.TSK_FIRST, w.TASKS, w.TSK_WORDS, w.Z_MARK)
-            rows = rows[rows[:, w.Z_LAUNCH] >= first]
-            what = rows[:, [w.Z_LAUNCH, w.Z_TASK, w.Z_REPETITION]]
-            times = self._nanoseconds(rows[:, [w.Z_STARTED, w.Z_ENDED]])
+            at = TSK.AT + stream * TSK.WORDS
+            rows = self._rows(at, at + TSK.ROWS, TSK.ROWS_LENGTH, RAN.WORDS, RAN.MARK)
+            rows = rows[rows[:, RAN.LAUNCH] >= first]
+            what = rows[:, [RAN.LAUNCH, RAN.TASK, RAN.REPETITION]]
+            times = self._nanoseconds(rows[:, [RAN.STARTED, RAN.ENDED]])
             found.append(np.column_stack((what, np.full(len(rows), stream), times)))
         return np.concatenate(found)
 
@@ -386,15 +403,15 @@ class Flight:
         from flowvm.vm.engine.hot import CALL_STREAM  # the only stream with helpers
 
         found = [np.zeros((0, 7), np.int64)]
-        for helper in range(w.MAX_TEAM):
-            at = w.HLP + helper * w.HLP_SIZE
+        for helper in range(STR.MAX_TEAM):
+            at = HLP.AT + helper * HLP.WORDS
             if self.vm.words[at] == 0:
                 continue
-            rows = self._rows(at, at + w.HLP_FIRST, w.SHARES, w.HLP_WORDS, w.Y_MARK)
-            rows = rows[rows[:, w.Y_LAUNCH] >= first]
-            times = self._nanoseconds(rows[:, [w.Y_STARTED, w.Y_ENDED]])
+            rows = self._rows(at, at + HLP.ROWS, HLP.ROWS_LENGTH, SHARE.WORDS, SHARE.MARK)
+            rows = rows[rows[:, SHARE.LAUNCH] >= first]
+            times = self._nanoseconds(rows[:, [SHARE.STARTED, SHARE.ENDED]])
             who = np.broadcast_to([CALL_STREAM, helper], (len(rows), 2))
-            what, chunks = rows[:, [w.Y_LAUNCH, w.Y_TASK]], rows[:, w.Y_CHUNKS]
+            what, chunks = rows[:, [SHARE.LAUNCH, SHARE.TASK]], rows[:, SHARE.CHUNKS]
             found.append(np.column_stack((what, who, times, chunks)))
         return np.concatenate(found)
 
@@ -415,26 +432,26 @@ class Flight:
     def _operands(self, seqs: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
         """Offsets, storages and accesses of all operands, and who has lost them."""
         m = self.vm.m
-        counts = rows[:, w.C_COUNT].copy()
-        entries = rows[:, w.C_WHAT] & w.ENTRY_MASK
-        table = m[w.ENT : w.ENT + w.ENTRIES * w.ENTRY_WORDS].reshape(-1, w.ENTRY_WORDS)
-        outline = table[entries, w.E_OUTLINE] != 0
+        counts = rows[:, REC.COUNT].copy()
+        entries = rows[:, REC.WHAT] & ENT.MASK
+        table = m[ENT.AT : ENT.AT + ENT.LENGTH * ENT.WORDS].reshape(-1, ENT.WORDS)
+        outline = table[entries, ENT.OUTLINE] != 0
         spilled = (outline | (counts > INLINE)) & (counts > 0)
-        written = int(self.vm.words[w.SPILLED])
+        written = int(self.vm.words[CTL.SPILLED])
         # an eighth is left for what is written while this looks
-        lost = spilled & (rows[:, w.C_OPERANDS] < written - w.SPILLS * 7 // 8)
+        lost = spilled & (rows[:, REC.OPERANDS] < written - SPL.LENGTH * 7 // 8)
         counts[lost] = 0
         offsets = np.concatenate(([0], np.cumsum(counts)))
         owner = np.repeat(np.arange(len(rows)), counts)
         k = np.arange(len(owner)) - offsets[owner]
-        word = rows[owner, w.C_OPERANDS + np.minimum(k, INLINE - 1) // w.PER_WORD]
-        storage = (word >> (k % w.PER_WORD * w.STORAGE_BITS)) & w.STORAGE_MASK
-        access = table[entries[owner], w.E_ACCESS + np.minimum(k, 44) // w.ACCESSES_PER_WORD]
-        access = (access >> (k % w.ACCESSES_PER_WORD * w.ACCESS_BITS)) & 15
+        word = rows[owner, REC.OPERANDS + np.minimum(k, INLINE - 1) // REC.PER_WORD]
+        storage = (word >> (k % REC.PER_WORD * OPERAND.STORAGE_BITS)) & OPERAND.STORAGE_MASK
+        access = table[entries[owner], ENT.ACCESS + np.minimum(k, 44) // OPERAND.ACCESSES_PER_WORD]
+        access = (access >> (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)) & 15
         from_ring = spilled[owner]
-        place = rows[owner, w.C_OPERANDS] + k
-        kept = m[w.SPL + (place[from_ring] & w.SPILL_MASK)]
+        place = rows[owner, REC.OPERANDS] + k
+        kept = m[SPL.AT + (place[from_ring] & SPL.MASK)]
         outside = outline[owner][from_ring]
-        storage[from_ring] = np.where(outside, kept >> w.ACCESS_BITS, kept)
+        storage[from_ring] = np.where(outside, kept >> OPERAND.ACCESS_BITS, kept)
         access[from_ring] = np.where(outside, kept & 15, access[from_ring])
         return offsets, storage, access, lost

@@ -12,8 +12,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.vm.engine.lines import apart, is_internal, short_position
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
+from flowvm.vm.machine.words import (
+    CTL,
+    EDG,
+    ENT,
+    INS,
+    KIND,
+    OPERAND,
+    QUE,
+    RING,
+    STATE,
+    STR,
+    Access,
+    Kind,
+    State,
+)
 
 if TYPE_CHECKING:
     from flowvm.vm.engine.engine import Engine
@@ -23,8 +37,13 @@ __all__ = ["Lively", "Waited", "chain", "chain_text", "fronts", "pending", "runn
 MOST_STEPS = 1000  # of a list that the scheduler may be changing
 MOST_LINKS = 32  # of a chain
 HOST_THREAD = "flowvm-host"
-NAMES = {w.TOUCH: "wait", w.BARRIER: "barrier", w.RELEASE: "release", w.CALLBACK: "callback"}
-_ACCESS = {int(a): a.name.lower() for a in w.Access}
+NAMES = {
+    KIND.TOUCH: "wait",
+    KIND.BARRIER: "barrier",
+    KIND.RELEASE: "release",
+    KIND.CALLBACK: "callback",
+}
+_ACCESS = {int(a): a.name.lower() for a in Access}
 
 
 class Waited(NamedTuple):
@@ -47,7 +66,7 @@ class Waited(NamedTuple):
 class Lively:
     """An instruction that was issued and is not released yet.
 
-    `state` is that of `flowvm.vm.machine.layout.State`, in small letters, or "running".  `behind`
+    `state` is that of `flowvm.vm.machine.words.State`, in small letters, or "running".  `behind`
     is what its stream runs while it is in the queue, else -1.  `seconds` is how long it has been
     running, 0 where it is not.  `python` is the line at which a callback is.
     """
@@ -81,15 +100,15 @@ class Lively:
 def pending(vm: Engine) -> list[Lively]:
     """Every lively instruction that the scheduler has received, oldest first."""
     words = vm.words
-    head, received = int(words[w.HEAD]), int(words[w.RECEIVED])
+    head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])
     front = fronts(vm)
     targets = _targets(vm, head, received)
     found = []
     for seq in range(head, received):
-        ins = w.INS + (seq & w.SLOT_MASK) * w.INS_WORDS
-        state = int(words[ins + w.I_STATE])
-        if words[ins + w.I_SEQ] == seq and state not in (w.RELEASED, 0):
-            found.append(_lively(vm, seq, ins, state, targets.get(seq & w.SLOT_MASK, ()), front))
+        ins = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
+        state = int(words[ins + INS.STATE])
+        if words[ins + INS.SEQ] == seq and state not in (STATE.RELEASED, 0):
+            found.append(_lively(vm, seq, ins, state, targets.get(seq & RING.SLOT_MASK, ()), front))
     return found
 
 
@@ -97,11 +116,11 @@ def fronts(vm: Engine) -> dict[int, int]:
     """For each stream that has something to do: what it runs, or runs next."""
     words, found = vm.words, {}
     for stream in range(vm.streams):
-        at = w.STR + stream * w.STR_WORDS
-        done = int(words[at + w.T_DONE])
-        if words[at + w.T_TAIL] > done:
-            slot = int(words[w.QUE + stream * w.CAPACITY + (done & w.SLOT_MASK)])
-            found[stream] = int(words[w.INS + slot * w.INS_WORDS + w.I_SEQ])
+        at = STR.AT + stream * STR.WORDS
+        done = int(words[at + STR.DONE])
+        if words[at + STR.TAIL] > done:
+            slot = int(words[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)])
+            found[stream] = int(words[INS.AT + slot * INS.WORDS + INS.SEQ])
     return found
 
 
@@ -110,27 +129,27 @@ def _targets(vm: Engine, head: int, received: int) -> dict[int, list[int]]:
     words = vm.words
     waits: dict[int, list[int]] = {}
     for seq in range(head, received):
-        ins = w.INS + (seq & w.SLOT_MASK) * w.INS_WORDS
-        if words[ins + w.I_SEQ] != seq or words[ins + w.I_STATE] == w.RELEASED:
+        ins = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
+        if words[ins + INS.SEQ] != seq or words[ins + INS.STATE] == STATE.RELEASED:
             continue
-        for at in (w.I_AT_DISPATCH, w.I_AT_DONE):
+        for at in (INS.AT_DISPATCH, INS.AT_DONE):
             index, steps = int(words[ins + at]), 0
-            while 0 <= index < w.EDGES and steps < MOST_STEPS:
-                edge = w.EDG + index * w.EDG_WORDS
-                waits.setdefault(int(words[edge + w.G_TARGET]), []).append(seq)
-                index, steps = int(words[edge + w.G_NEXT]), steps + 1
+            while 0 <= index < EDG.LENGTH and steps < MOST_STEPS:
+                edge = EDG.AT + index * EDG.WORDS
+                waits.setdefault(int(words[edge + EDG.TARGET]), []).append(seq)
+                index, steps = int(words[edge + EDG.NEXT]), steps + 1
     return waits
 
 
 def _operands(vm: Engine, seq: int) -> list[tuple[int, int]]:
     """(storage, access) of an instruction's operands; none of one whose operands are elsewhere."""
-    m, slot = vm.words, seq & w.SLOT_MASK
+    m, slot = vm.words, seq & RING.SLOT_MASK
     entry = entry_of(m, slot)
-    if m[entry + w.E_OUTLINE]:  # the list may be gone by now: it is not looked at
+    if m[entry + ENT.OUTLINE]:  # the list may be gone by now: it is not looked at
         return []
     return [
-        (operand_of(m, slot, entry, k) & w.STORAGE_MASK, access_of(m, slot, entry, k) & 3)
-        for k in range(min(count_of(m, slot, entry), w.MAX_INLINE))
+        (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK, access_of(m, slot, entry, k) & 3)
+        for k in range(min(count_of(m, slot, entry), RING.MAX_INLINE))
     ]
 
 
@@ -138,9 +157,9 @@ def _wait(vm: Engine, seq: int, source: int) -> Waited:
     """Why `seq` waits for `source`: the first operand that they share and one of them writes."""
     theirs: dict[int, bool] = {}
     for storage, access in _operands(vm, source):
-        theirs[storage] = theirs.get(storage, False) or access != w.CONST
+        theirs[storage] = theirs.get(storage, False) or access != OPERAND.CONST
     for k, (storage, access) in enumerate(_operands(vm, seq)):
-        writes = access != w.CONST
+        writes = access != OPERAND.CONST
         if storage in theirs and (writes or theirs[storage]):
             hazard = "RAW" if not writes else "WAW" if theirs[storage] else "WAR"
             return Waited(source, k, _ACCESS[access], hazard)
@@ -152,34 +171,34 @@ def _lively(
 ) -> Lively:
     from flowvm.vm.engine.hot import FRAMES, hot
 
-    words, slot = vm.words, seq & w.SLOT_MASK
-    kind, stream = int(words[ins + w.I_KIND]), int(words[ins + w.I_STREAM])
-    entry = int(words[w.RING + slot * w.RECORD_WORDS + w.ENTRY]) & w.ENTRY_MASK
+    words, slot = vm.words, seq & RING.SLOT_MASK
+    kind, stream = int(words[ins + INS.KIND]), int(words[ins + INS.STREAM])
+    entry = int(words[RING.AT + slot * RING.WORDS + RING.ENTRY]) & ENT.MASK
     info: Any = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     waits = [_wait(vm, seq, source) for source in sources]
-    head = int(words[w.HEAD])
-    if kind == w.BARRIER and head < seq:
+    head = int(words[CTL.HEAD])
+    if kind == KIND.BARRIER and head < seq:
         waits.append(Waited(head, -1, "", ""))
-    here = kind not in (w.TOUCH, w.BARRIER) and state == w.DISPATCHED
+    here = kind not in (KIND.TOUCH, KIND.BARRIER) and state == STATE.DISPATCHED
     first = front.get(stream, -1) if here else -1
     code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
     return Lively(
         seq,
-        getattr(info, "name", None) or NAMES.get(kind, w.Kind(kind).name.lower()),
-        "running" if first == seq else w.State(state).name.lower(),
+        getattr(info, "name", None) or NAMES.get(kind, Kind(kind).name.lower()),
+        "running" if first == seq else State(state).name.lower(),
         vm.stream_name(stream) if stream < vm.streams else str(stream),
         short_position(code, last),
         tuple(waits),
         first if first >= 0 and first != seq else -1,
         running_for(vm, ins) if first == seq else 0.0,
-        _callback_line(vm) if first == seq and kind == w.CALLBACK else "",
+        _callback_line(vm) if first == seq and kind == KIND.CALLBACK else "",
     )
 
 
 def running_for(vm: Engine, ins: int) -> float:
     """Seconds since the instruction at `ins`, which its worker has in hand, started; 0: unknown."""
-    started, dispatched = int(vm.words[ins + w.I_T_START]), int(vm.words[ins + w.I_T_DISPATCHED])
-    if not vm.running or vm.words[w.LEVEL] == 0 or started < dispatched:
+    started, dispatched = int(vm.words[ins + INS.T_START]), int(vm.words[ins + INS.T_DISPATCHED])
+    if not vm.running or vm.words[CTL.LEVEL] == 0 or started < dispatched:
         return 0.0  # the stamp is an earlier instruction's
     (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
     scale = (n1 - n0) / (t1 - t0) if t1 > t0 else 1.0

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.config import config
 from flowvm.vm.engine.lines import short_position
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
+from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, REC, RING
 from flowvm.vm.watch.work import flops_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,12 @@ __all__ = ["Narrator", "kernel_text"]
 
 MOST_WAITS = 6  # instructions named after "waits for"
 PATIENCE = 0.25  # seconds that an instruction is waited for
-NAMES = {w.TOUCH: "wait", w.BARRIER: "barrier", w.RELEASE: "release", w.CALLBACK: "callback"}
+NAMES = {
+    KIND.TOUCH: "wait",
+    KIND.BARRIER: "barrier",
+    KIND.RELEASE: "release",
+    KIND.CALLBACK: "callback",
+}
 
 
 class Narrator:
@@ -50,22 +55,22 @@ class Narrator:
 
     def tell(self, seq: int, code: Any, last: int) -> None:
         """Print the line of instruction `seq`, which has just been published."""
-        m, slot = self.vm.words, seq & w.SLOT_MASK
-        record = w.RING + slot * w.RECORD_WORDS
-        if m[record + w.MARK] != seq + 1:
+        m, slot = self.vm.words, seq & RING.SLOT_MASK
+        record = RING.AT + slot * RING.WORDS
+        if m[record + RING.MARK] != seq + 1:
             return  # issued and done so long ago that the slot is another's
         entry = entry_of(m, slot)
-        info = self.vm.entry_info[m[record + w.ENTRY] & w.ENTRY_MASK][0]
-        kind, count = m[entry + w.E_KIND], count_of(m, slot, entry)
-        operands = [operand_of(m, slot, entry, k) & w.STORAGE_MASK for k in range(count)]
-        writes = [access_of(m, slot, entry, k) & 3 != w.CONST for k in range(count)]
+        info = self.vm.entry_info[m[record + RING.ENTRY] & ENT.MASK][0]
+        kind, count = m[entry + ENT.KIND], count_of(m, slot, entry)
+        operands = [operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK for k in range(count)]
+        writes = [access_of(m, slot, entry, k) & 3 != OPERAND.CONST for k in range(count)]
         text = getattr(info, "operands", "") or " ".join(f"storage {o}" for o in operands)
-        stream = self.vm.stream_name(m[record + w.ENTRY] >> w.ENTRY_BITS)
+        stream = self.vm.stream_name(m[record + RING.ENTRY] >> ENT.BITS)
         name = getattr(info, "name", "") or NAMES.get(kind, "")
         line = short_position(code, last)
         with self.lock:
             _write(f"flowvm: #{seq:<7d} {stream:5s} {name:16s} {text:60s} ")
-            done = self._done(seq) if kind not in (w.TOUCH, w.BARRIER) else f"{'':33s}"
+            done = self._done(seq) if kind not in (KIND.TOUCH, KIND.BARRIER) else f"{'':33s}"
             right = f"{done}  {line}"
             if config.debug >= 3 and (front := self._waits(seq, kind, operands, writes)):
                 named = ", ".join(front[:MOST_WAITS]) + (" ..." if len(front) > MOST_WAITS else "")
@@ -76,27 +81,27 @@ class Narrator:
         """Time, rate and bytes of an instruction, once it is done: 33 columns."""
         if threading.current_thread().name == "flowvm-host":
             return f"{'issued by a callback':>33s}"  # it may wait for that callback
-        vm, at = self.vm, w.REC + (seq & w.RECORD_MASK) * w.REC_WORDS
+        vm, at = self.vm, REC.AT + (seq & REC.MASK) * REC.WORDS
         deadline = time.monotonic() + PATIENCE
-        while vm.words[at + w.C_SEQ] != seq + 1 or not vm.words[at + w.C_RELEASED]:
-            if not vm.words[w.LEVEL]:
+        while vm.words[at + REC.SEQ] != seq + 1 or not vm.words[at + REC.RELEASED]:
+            if not vm.words[CTL.LEVEL]:
                 return f"{'not recorded':>33s}"
             if time.monotonic() > deadline:
                 return f"{'not done yet':>33s}"
             if vm.running:
                 vm.call("nap")(vm.base, 20)
-        row = vm.words[at : at + w.REC_WORDS].tolist()
-        if row[w.C_STATUS] == w.NO_STATUS_POISONED:
+        row = vm.words[at : at + REC.WORDS].tolist()
+        if row[REC.STATUS] == INS.POISONED:
             return f"{'skipped: an operand failed':>33s}"
         (t0, n0), (t1, n1) = vm.flight.zero, vm.flight.clocks()
-        took = max(1, row[w.C_ENDED] - row[w.C_STARTED]) * ((n1 - n0) / (t1 - t0))
-        info: Any = vm.entry_info[row[w.C_WHAT] & w.ENTRY_MASK][0]
+        took = max(1, row[REC.ENDED] - row[REC.STARTED]) * ((n1 - n0) / (t1 - t0))
+        info: Any = vm.entry_info[row[REC.WHAT] & ENT.MASK][0]
         calls = [(task[0], task[3]) for task in getattr(info, "recorded", ())]  # of a LaunchPlan
         calls = calls or [(getattr(info, "name", ""), getattr(info, "metas", ()))]
         nbytes = sum(meta.nbytes for _, metas in calls for meta in metas)
         flops = sum(flops_of(name, metas) for name, metas in calls)
         rate = f"{flops / took:.1f} GF/s" if flops else f"{nbytes / took:.1f} GB/s" * bool(nbytes)
-        failed = "failed " if row[w.C_STATUS] else ""
+        failed = "failed " if row[REC.STATUS] else ""
         return f"{failed}{took / 1e6:.3f} ms".rjust(11) + f"{rate:>11s}{_size(nbytes):>11s}"
 
     def _waits(self, seq: int, kind: int, operands: list[int], writes: list[bool]) -> list[str]:
@@ -112,7 +117,7 @@ class Narrator:
                 self.accesses[storage] = [(seq, True)]
             elif (seq, True) not in before:
                 before.append((seq, False))
-        if kind == w.RELEASE:  # the id will be another storage's
+        if kind == KIND.RELEASE:  # the id will be another storage's
             for storage in operands:
                 self.accesses.pop(storage, None)
         return list(front.values())

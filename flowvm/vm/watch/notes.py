@@ -25,7 +25,7 @@ import numpy as np
 from flowvm.errors import OutOfMemoryError
 from flowvm.vm.engine.lines import expression, short_position
 from flowvm.vm.engine.tracebacks import NOTE
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import ENT, ERR, INS, KIND, OPERAND
 
 if TYPE_CHECKING:
     from flowvm.vm.engine.engine import Engine
@@ -90,7 +90,7 @@ def note_of(vm: Engine, failure: Failure) -> str:
     lines += [
         f"    {'operands' if k == 0 else '':8s}  {operand}" for k, operand in enumerate(operands)
     ]
-    poisoned = int(vm.words[w.ERR + seq % w.ERRORS * w.ERR_WORDS + w.R_POISONED])
+    poisoned = int(vm.words[ERR.AT + seq % ERR.LENGTH * ERR.WORDS + ERR.POISONED])
     if poisoned:
         later = f"{poisoned} later instruction{'s' * (poisoned > 1)}"
         first = _first_poisoned(vm, seen, at) if known else ""
@@ -139,19 +139,19 @@ def _operands(vm: Engine, seen: Snapshot, at: int, failure: Failure) -> list[str
         access = int(seen.access[first + k])
         kind = _KINDS[access & 3]
         text = f"{kind} {names[k]} {metas[k]!r}"
-        if not access & w.ALLOCATE:
+        if not access & OPERAND.ALLOCATE:
             text += _maker(vm, seen, int(seen.storage[first + k]), first)
         found.append((access & 3, text))
-    return [text for _, text in sorted(found, key=lambda pair: pair[0] != w.CONST)]
+    return [text for _, text in sorted(found, key=lambda pair: pair[0] != OPERAND.CONST)]
 
 
 def _maker(vm: Engine, seen: Snapshot, storage: int, before: int) -> str:
     """The last writer of a storage in front of flat operand number `before`."""
-    writes = (seen.storage[:before] == storage) & (seen.access[:before] & 3 != w.CONST)
+    writes = (seen.storage[:before] == storage) & (seen.access[:before] & 3 != OPERAND.CONST)
     if not writes.any():
         return ""
     i = int(np.searchsorted(seen.offsets, np.flatnonzero(writes)[-1], side="right")) - 1
-    if _kind(vm, seen, i) == w.RELEASE:
+    if _kind(vm, seen, i) == KIND.RELEASE:
         return ""  # memory of Python's, which no instruction wrote
     return " ← " + _named(vm, seen, i)
 
@@ -159,17 +159,17 @@ def _maker(vm: Engine, seen: Snapshot, storage: int, before: int) -> str:
 def _first_poisoned(vm: Engine, seen: Snapshot, at: int) -> str:
     """The first instruction that needed something the failed one should have written."""
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
-    written = seen.storage[first:end][seen.access[first:end] & 3 != w.CONST]
-    poisoned = np.flatnonzero(seen.status[at + 1 :] == w.NO_STATUS_POISONED) + at + 1
+    written = seen.storage[first:end][seen.access[first:end] & 3 != OPERAND.CONST]
+    poisoned = np.flatnonzero(seen.status[at + 1 :] == INS.POISONED) + at + 1
     for i in poisoned.tolist():
         used = _storages(seen, i)
-        if np.isin(used, written).any() and _kind(vm, seen, i) not in (w.TOUCH, w.RELEASE):
+        if np.isin(used, written).any() and _kind(vm, seen, i) not in (KIND.TOUCH, KIND.RELEASE):
             return f" (first {_named(vm, seen, i)})"
     return ""
 
 
 def _kind(vm: Engine, seen: Snapshot, i: int) -> int:
-    return int(vm.words[w.ENT + int(seen.entry[i]) * w.ENTRY_WORDS + w.E_KIND])
+    return int(vm.words[ENT.AT + int(seen.entry[i]) * ENT.WORDS + ENT.KIND])
 
 
 def _named(vm: Engine, seen: Snapshot, i: int) -> str:

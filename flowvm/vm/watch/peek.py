@@ -15,7 +15,7 @@ import numpy as np
 
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import hot
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STATE, STO
 
 __all__ = ["Pending", "issued", "lively_on", "poison_of", "writer_within"]
 
@@ -47,7 +47,7 @@ else:
 
 
 def _name(slot: int) -> str:
-    entry = engine.words[w.RING + slot * w.RECORD_WORDS + w.ENTRY] & w.ENTRY_MASK
+    entry = engine.words[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK
     info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
     return str(getattr(info, "name", info))
 
@@ -55,12 +55,12 @@ def _name(slot: int) -> str:
 def _writer(operand: int) -> Pending | None:
     """The last received writer of the operand's storage, if it is not done."""
     words = engine.words
-    first = w.DEP + (operand & w.STORAGE_MASK) * w.DEP_WORDS + w.D_FIRST
+    first = DEP.AT + (operand & OPERAND.STORAGE_MASK) * DEP.WORDS + DEP.FIRST
     while (index := words[first] - 1) >= 0:  # invariant: [one writer]? readers*
-        node = w.ACC + index * w.ACC_WORDS
-        writes, slot = words[node + w.A_WRITES], words[node + w.A_SLOT]
+        node = ACC.AT + index * ACC.WORDS
+        writes, slot = words[node + ACC.WRITES], words[node + ACC.SLOT]
         if words[first] - 1 == index:  # else it left the list, and what was read is another's
-            seq = words[w.INS + slot * w.INS_WORDS + w.I_SEQ]
+            seq = words[INS.AT + slot * INS.WORDS + INS.SEQ]
             return Pending(seq, _name(slot)) if writes else None
     return None
 
@@ -69,7 +69,7 @@ def writer_within(operand: int, seconds: float) -> Pending | None:
     """Give an operand's writers up to `seconds`: None when they are done, else what is pending."""
     before, deadline = issued(), time.monotonic() + seconds
     while True:
-        received, now = int(engine.words[w.RECEIVED]), time.monotonic()
+        received, now = int(engine.words[CTL.RECEIVED]), time.monotonic()
         if received < before:  # taken within microseconds, unless something is wrong
             pending, deadline_here = Pending(received, "not scheduled"), deadline + GRACE
         else:
@@ -84,16 +84,16 @@ def writer_within(operand: int, seconds: float) -> Pending | None:
 
 def poison_of(operand: int) -> int | None:
     """The sequence number of the failed instruction that poisoned a written operand, or None."""
-    cause = engine.words[w.STO + (operand & w.STORAGE_MASK) * w.STO_WORDS + w.S_POISON]
+    cause = engine.words[STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS + STO.POISON]
     return int(cause) - 1 if cause else None
 
 
 def lively_on(stream: int, before: int) -> bool:
     """Whether an instruction of `stream` with a sequence number below `before` is not done yet."""
-    if engine.words[w.RECEIVED] < before:
+    if engine.words[CTL.RECEIVED] < before:
         return True
-    table = engine.m[w.INS : w.INS + w.CAPACITY * w.INS_WORDS].reshape(w.CAPACITY, w.INS_WORDS)
-    state = table[:, w.I_STATE]
-    waiting = (state >= w.PENDING) & (state < w.RELEASED)
-    mine = (table[:, w.I_STREAM] == stream) & (table[:, w.I_SEQ] < before)
+    table = engine.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)
+    state = table[:, INS.STATE]
+    waiting = (state >= STATE.PENDING) & (state < STATE.RELEASED)
+    mine = (table[:, INS.STREAM] == stream) & (table[:, INS.SEQ] < before)
     return bool(np.any(waiting & mine))

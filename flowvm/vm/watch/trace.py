@@ -18,8 +18,8 @@ import numpy as np
 
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import short_position
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
 from flowvm.vm.watch.device_placing import place_on_devices
 from flowvm.vm.watch.flight import TIMES, Snapshot
 from flowvm.vm.watch.lanes import Line, draw_lanes, printable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Edge", "Trace", "Traced", "TracedOperand", "record", "trace"]
 
 MOST_WAITS = 4  # instructions named in a row's "waits for"
-_NAMES = {w.Kind.RELEASE_TENSOR: "release", w.Kind.TOUCH_TENSORS: "wait"}
+_NAMES = {Kind.RELEASE_TENSOR: "release", Kind.TOUCH_TENSORS: "wait"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TracedOperand:
     """One access: `tensor` numbers the storages of the trace in order of appearance."""
 
     tensor: int
-    access: w.Access
+    access: Access
     name: str  # the operator's name for it
     what: str  # dtype and shape
 
@@ -60,7 +60,7 @@ class Traced:
 
     seq: int
     name: str
-    kind: w.Kind
+    kind: Kind
     stream: int
     operands: tuple[TracedOperand, ...]
     started: int
@@ -112,9 +112,9 @@ class Trace:
         known: set[int] = set()
         rows = []
         for i, ins in enumerate(self.instructions):
-            reads = [_operand(o, known) for o in ins.operands if o.access == w.Access.CONST]
-            writes = [_operand(o, known) for o in ins.operands if o.access != w.Access.CONST]
-            if ins.kind == w.Kind.RELEASE_TENSOR:
+            reads = [_operand(o, known) for o in ins.operands if o.access == Access.CONST]
+            writes = [_operand(o, known) for o in ins.operands if o.access != Access.CONST]
+            if ins.kind == Kind.RELEASE_TENSOR:
                 writes = ["free", *(f"t{o.tensor}" for o in ins.operands)]
             front = waits.get(i, [])
             if len(front) > MOST_WAITS:
@@ -141,7 +141,7 @@ class Trace:
         for k, ins in enumerate(self.instructions):
             begun, after = max(((best[j][0], j) for j in front.get(k, ())), default=(0, -1))
             best.append((begun + max(0, ins.ended - ins.started), after))
-        real = [k for k, i in enumerate(self.instructions) if i.kind != w.Kind.RELEASE_TENSOR]
+        real = [k for k, i in enumerate(self.instructions) if i.kind != Kind.RELEASE_TENSOR]
         at, found = max(real, key=lambda k: best[k][0], default=-1), []
         while at >= 0:
             found.append(at)
@@ -203,7 +203,7 @@ class Trace:
 
 
 def _operand(o: TracedOperand, known: set[int]) -> str:
-    mark = {w.Access.CONST: "", w.Access.MUT: "━", w.Access.MUT2: "═"}[o.access]
+    mark = {Access.CONST: "", Access.MUT: "━", Access.MUT2: "═"}[o.access]
     what = "" if o.tensor in known or not o.what else f":{o.what.replace(' ', '')}"
     known.add(o.tensor)
     return f"{mark}t{o.tensor}{what}"
@@ -217,7 +217,7 @@ def record() -> Iterator[Trace]:
     """
     found = Trace()
     with engine.flight.at_least(2):
-        issued = int(engine.words[w.RECEIVED])
+        issued = int(engine.words[CTL.RECEIVED])
         try:
             yield found
         finally:
@@ -235,14 +235,14 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
 
 def _fill(found: Trace, seen: Snapshot) -> None:
     found.dropped = seen.overwritten
-    kinds = engine.m[w.ENT + seen.entry * w.ENTRY_WORDS + w.E_KIND]
+    kinds = engine.m[ENT.AT + seen.entry * ENT.WORDS + ENT.KIND]
     counts = np.diff(seen.offsets)
     owner = np.repeat(np.arange(len(seen.seq)), counts)
-    tensor = tensors_of(owner, seen.storage, kinds == w.RELEASE)
-    edges = connect(owner, tensor, seen.access & 3 != w.CONST)
-    shown = (kinds != w.BARRIER) & ((kinds != w.TOUCH) | (counts > 0))
+    tensor = tensors_of(owner, seen.storage, kinds == KIND.RELEASE)
+    edges = connect(owner, tensor, seen.access & 3 != OPERAND.CONST)
+    shown = (kinds != KIND.BARRIER) & ((kinds != KIND.TOUCH) | (counts > 0))
     place = np.cumsum(shown) - 1
-    devices = int(engine.words[w.DEVICES])
+    devices = int(engine.words[CTL.DEVICES])
     times, _, _ = place_on_devices(
         seen.times, seen.stream, kinds, edges, devices, seen.devices.times
     )
@@ -264,14 +264,14 @@ def _fill(found: Trace, seen: Snapshot) -> None:
 def _traced(
     seen: Snapshot, times: np.ndarray[Any, Any], i: int, number: int, tensor: np.ndarray[Any, Any]
 ) -> Traced:
-    entry, kind = int(seen.entry[i]), w.Kind(number)
+    entry, kind = int(seen.entry[i]), Kind(number)
     info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
     metas, names = getattr(info, "metas", ()), getattr(info, "names", ())
     operands = []
     for k, flat in enumerate(range(int(seen.offsets[i]), int(seen.offsets[i + 1]))):
         what = repr(metas[k]) if k < len(metas) else ""
         name = names[k] if k < len(names) else ""
-        access = w.Access(int(seen.access[flat]) & 3)
+        access = Access(int(seen.access[flat]) & 3)
         operands.append(TracedOperand(int(tensor[flat]), access, name, what))
     name = getattr(info, "name", None) or _NAMES.get(kind, kind.name.lower())
     return Traced(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowvm.errors import ScheduleError
-from flowvm.vm.machine.layout import Access
+from flowvm.vm.machine.words import Access
 from flowvm.vm.watch.trace import Trace
 
 __all__ = ["Verified", "verify"]

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flowvm.config import config, say
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, STR
 
 if TYPE_CHECKING:
     import socket
@@ -96,9 +96,9 @@ class Watch:
         """
         words, now = self.vm.words, time.monotonic()
         streams = range(self.vm.streams)
-        tasks = (words[w.STR + s * w.STR_WORDS + w.T_TASK] for s in streams)  # within replays
-        seen = (words[w.N_DONE], *tasks)
-        idle = words[w.HEAD] == words[w.RECEIVED]
+        tasks = (words[STR.AT + s * STR.WORDS + STR.TASK] for s in streams)  # within replays
+        seen = (words[CTL.N_DONE], *tasks)
+        idle = words[CTL.HEAD] == words[CTL.RECEIVED]
         if seen != self.seen or idle or now - self.looked > 3 * seconds + 1:
             self.seen, self.since, self.told = seen, now, False
         elif not self.told and now - self.since > config.watchdog:

@@ -30,7 +30,7 @@ from flowvm.compiler import jit
 from flowvm.errors import VMError
 from flowvm.vm.engine.lines import apart, short_position
 from flowvm.vm.engine.spaces import space_of, spaces
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, ENT, INS, REC, RING, STR
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -176,18 +176,18 @@ def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[t
     from flowvm.vm.watch.lively import fronts
 
     words, flight = vm.words, vm.flight
-    received, head = int(words[w.RECEIVED]), int(words[w.HEAD])
-    most = min(int(question.get("most", SAMPLE)), w.RECORDS)
+    received, head = int(words[CTL.RECEIVED]), int(words[CTL.HEAD])
+    most = min(int(question.get("most", SAMPLE)), REC.LENGTH)
     first = max(int(question.get("since", 0)), received - most, flight.first)
     streams = vm.streams
     known = min(int(question.get("entries", 0)), len(vm.entry_info))
     fresh = vm.entry_info[known : known + FRESH]
     lively = max(head, received - most)
-    parts = [(w.CTL, w.CTL_WORDS), (w.STR, streams * w.STR_WORDS)]
-    parts += _ring(w.INS, w.INS_WORDS, w.SLOT_MASK, lively, received)
-    parts += _ring(w.REC, w.REC_WORDS, w.RECORD_MASK, first, received)
+    parts = [(CTL.AT, CTL.WORDS), (STR.AT, streams * STR.WORDS)]
+    parts += _ring(INS.AT, INS.WORDS, RING.SLOT_MASK, lively, received)
+    parts += _ring(REC.AT, REC.WORDS, REC.MASK, first, received)
     if fresh:
-        parts.append((w.ENT + known * w.ENTRY_WORDS, len(fresh) * w.ENTRY_WORDS))
+        parts.append((ENT.AT + known * ENT.WORDS, len(fresh) * ENT.WORDS))
     ended = int(question.get("waits", 0))
     waits = [x for x in list(flight.waits)[-WAITS:] if x.ended > ended]
     flight.start()
@@ -205,7 +205,7 @@ def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[t
         "head": head,
         "scheduled": _scheduled(vm),
         "lively": lively,
-        "room": int(words[w.RUN_AHEAD]),
+        "room": int(words[CTL.RUN_AHEAD]),
         "streams": [vm.stream_name(s) for s in range(streams)],
         "spaces": [space_of(vm, s) for s in range(streams)],
         "memory": spaces(vm),
@@ -263,7 +263,7 @@ def _lines(vm: Engine, first: int, last: int) -> tuple[list[str], list[int]]:
     old = max(first, last - FRAMES)
     flight = vm.flight
     places = itertools.chain(
-        ((flight.codes, flight.lasts, seq & w.RECORD_MASK) for seq in range(first, old)),
+        ((flight.codes, flight.lasts, seq & REC.MASK) for seq in range(first, old)),
         ((hot["codes"], hot["lasts"], seq & (FRAMES - 1)) for seq in range(old, last)),
     )
     for codes, lasts, place in places:

@@ -9,11 +9,11 @@ block is unused. Classes up to 1 MiB are cut from slabs; larger blocks come from
 one and are cached when freed.  A freed block is pushed on its class's list (the link is in its
 first word), so both ways cost a few loads and stores.
 
-The streams of a device take device memory (T_MEMORY), or pinned host memory where they copy to the
-host.  A block freed on such a stream may be in use by what was launched before; what is launched
-later on the stream comes after that, and the driver gives nothing back to the system before it is
-over.  So there a list's links are not in the blocks, which the device may still write to, but in
-nodes of their own.
+The streams of a device take device memory (STR.MEMORY), or pinned host memory where they copy to
+the host.  A block freed on such a stream may be in use by what was launched before; what is
+launched later on the stream comes after that, and the driver gives nothing back to the system
+before it is over.  So there a list's links are not in the blocks, which the device may still write
+to, but in nodes of their own.
 
 A device that is full is full for all of its streams: one that gets no memory gives back what the
 others keep for reuse, too, and asks again.  So what a device's stream keeps is behind a lock, which
@@ -28,6 +28,7 @@ Long because the host's memory and the devices' are one mechanism.
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import (
     Words,
     address_in,
@@ -45,39 +46,7 @@ from flowvm.vm.machine.lang import (
     store_word,
     words_at,
 )
-from flowvm.vm.machine.layout import (
-    B_CALL,
-    B_REFUSED,
-    B_WORDS,
-    BF_ALLOCATE,
-    BF_ALLOCATE_HOST,
-    BF_FREE,
-    BF_FREE_HOST,
-    CTL_WORDS,
-    DEVICE_MEMORY,
-    HOST_MEMORY,
-    LIVE_BYTES,
-    MOST_BYTES,
-    N_CLASSES,
-    N_TRIMMED,
-    PEAK_BYTES,
-    PEAK_RESERVED,
-    RESERVED_BYTES,
-    STR,
-    STR_WORDS,
-    T_BLOCK,
-    T_CACHED,
-    T_CLASSES,
-    T_COUNTERS,
-    T_LAUNCHED,
-    T_LOCK,
-    T_MEMORY,
-    T_SLAB,
-    T_SLAB_LEFT,
-    T_SLABS,
-    T_TAIL,
-    USED_STREAMS,
-)
+from flowvm.vm.machine.words import CTL, STR
 
 SMALLEST = 64
 SLAB = 2 << 20
@@ -105,10 +74,10 @@ def size_of(size_class: int) -> int:
 
 
 def counters(m: Words, at: int) -> Words:
-    """Where LIVE_BYTES, PEAK_BYTES and RESERVED_BYTES of the stream's memory are counted."""
-    if m[at + T_COUNTERS] == 0:
+    """The control words in which the stream's memory is counted: LIVE_BYTES and so on."""
+    if m[at + STR.COUNTERS] == 0:
         return m
-    return words_at(m[at + T_COUNTERS], CTL_WORDS)
+    return words_at(m[at + STR.COUNTERS], CTL.WORDS)
 
 
 def count_more(count: Words, now: int, peak: int, size: int) -> None:
@@ -128,7 +97,7 @@ def from_system(m: Words, at: int, size: int) -> int:
     With pages of 4 KiB a walk over large tensors waits for the tables: a copy of 16 MiB takes 1.15
     to 1.4 times as long.  C asks that `size` be a multiple of the alignment.
     """
-    if m[at + T_MEMORY] != HOST_MEMORY:
+    if m[at + STR.MEMORY] != STR.HOST_MEMORY:
         return from_device(m, at, size)
     alignment = min(size & -size, HUGE_PAGE)
     block = aligned_alloc(alignment, size)
@@ -141,30 +110,30 @@ def from_device(m: Words, at: int, size: int) -> int:
     """`size` bytes of a device's memory, or of pinned memory; 0 if there are none, or if the device
     may not be used so far.
     """
-    block, count = words_at(m[at + T_BLOCK], B_WORDS), counters(m, at)
-    block[B_REFUSED] = 0
-    if count[MOST_BYTES] != 0 and count[RESERVED_BYTES] + size > count[MOST_BYTES]:
+    block, count = words_at(m[at + STR.BLOCK], DEV.WORDS), counters(m, at)
+    block[DEV.REFUSED] = 0
+    if count[CTL.MOST_BYTES] != 0 and count[CTL.RESERVED_BYTES] + size > count[CTL.MOST_BYTES]:
         return 0
-    call = words_at(block[B_CALL], 4)
+    call = words_at(block[DEV.CALL], 4)
     call[0], call[1], call[2], call[3] = address_in(call, 3), size, 3, 0  # portable and mapped
-    on_device = m[at + T_MEMORY] == DEVICE_MEMORY
-    function = block[BF_ALLOCATE] if on_device else block[BF_ALLOCATE_HOST]
-    block[B_REFUSED] = call_address(function, address_in(call, 0))
-    return call[3] if block[B_REFUSED] == 0 else 0
+    on_device = m[at + STR.MEMORY] == STR.DEVICE_MEMORY
+    function = block[DEV.F_ALLOCATE] if on_device else block[DEV.F_ALLOCATE_HOST]
+    block[DEV.REFUSED] = call_address(function, address_in(call, 0))
+    return call[3] if block[DEV.REFUSED] == 0 else 0
 
 
 def to_system(m: Words, at: int, by: int, memory: int) -> None:
     """Give back what `from_system` gave the stream at `at`; the worker of the one at `by` calls,
     which is of the same device.
     """
-    if m[at + T_MEMORY] == HOST_MEMORY:
+    if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         free(memory)
         return
-    block = words_at(m[by + T_BLOCK], B_WORDS)
-    call = words_at(block[B_CALL], 1)
+    block = words_at(m[by + STR.BLOCK], DEV.WORDS)
+    call = words_at(block[DEV.CALL], 1)
     call[0] = memory
-    on_device = m[at + T_MEMORY] == DEVICE_MEMORY
-    call_address(block[BF_FREE] if on_device else block[BF_FREE_HOST], address_in(call, 0))
+    on_device = m[at + STR.MEMORY] == STR.DEVICE_MEMORY
+    call_address(block[DEV.F_FREE] if on_device else block[DEV.F_FREE_HOST], address_in(call, 0))
 
 
 # --- free lists ---------------------------------------------------------------------------------
@@ -173,18 +142,18 @@ def to_system(m: Words, at: int, by: int, memory: int) -> None:
 def push(m: Words, at: int, size_class: int, block: int) -> None:
     """Put a free block on the list of its class."""
     node = block
-    if m[at + T_MEMORY] != HOST_MEMORY:
+    if m[at + STR.MEMORY] != STR.HOST_MEMORY:
         node = aligned_alloc(16, 16)
         store_word(node + 8, block)
-    store_word(node, m[at + T_CLASSES + size_class])
-    m[at + T_CLASSES + size_class] = node
+    store_word(node, m[at + STR.CLASSES + size_class])
+    m[at + STR.CLASSES + size_class] = node
 
 
 def pop(m: Words, at: int, size_class: int) -> int:
     """Take a free block off the list of a class, which must not be empty."""
-    node = m[at + T_CLASSES + size_class]
-    m[at + T_CLASSES + size_class] = load_word(node)
-    if m[at + T_MEMORY] == HOST_MEMORY:
+    node = m[at + STR.CLASSES + size_class]
+    m[at + STR.CLASSES + size_class] = load_word(node)
+    if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         return node
     block = load_word(node + 8)
     free(node)
@@ -193,13 +162,13 @@ def pop(m: Words, at: int, size_class: int) -> int:
 
 def lock(m: Words, at: int) -> None:
     """Have the free blocks and the slabs of a device's stream for this thread alone."""
-    while not compare_exchange(m, at + T_LOCK, 0, 1):
+    while not compare_exchange(m, at + STR.LOCK, 0, 1):
         sched_yield()
 
 
 def unlock(m: Words, at: int) -> None:
     """Let others have them."""
-    store_release(m, at + T_LOCK, 0)
+    store_release(m, at + STR.LOCK, 0)
 
 
 # --- allocating ---------------------------------------------------------------------------------
@@ -208,17 +177,17 @@ def unlock(m: Words, at: int) -> None:
 def allocate(m: Words, stream: int, size: int) -> int:
     """A block of at least `size` bytes, aligned to 64, or 0 when the system has none."""
     size_class = class_of(size)
-    if size_class >= N_CLASSES:
+    if size_class >= STR.N_CLASSES:
         return 0
-    at = STR + stream * STR_WORDS
-    if m[at + T_MEMORY] == HOST_MEMORY:
+    at = STR.AT + stream * STR.WORDS
+    if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         block = take(m, at, size_class)
     else:
         block = take_locked(m, at, size_class)
         if block == 0 and trim_device(m, at):
             block = take_locked(m, at, size_class)
     if block != 0:
-        count_more(counters(m, at), LIVE_BYTES, PEAK_BYTES, size_of(size_class))
+        count_more(counters(m, at), CTL.LIVE_BYTES, CTL.PEAK_BYTES, size_of(size_class))
     return block
 
 
@@ -233,30 +202,30 @@ def take_locked(m: Words, at: int, size_class: int) -> int:
 def take(m: Words, at: int, size_class: int) -> int:
     """A block of the class, cached or new; 0 when the system has none."""
     rounded = size_of(size_class)
-    if m[at + T_CLASSES + size_class] != 0:
+    if m[at + STR.CLASSES + size_class] != 0:
         if size_class > LARGE_CLASS:
-            m[at + T_CACHED] -= rounded
+            m[at + STR.CACHED] -= rounded
         return pop(m, at, size_class)
     if size_class > LARGE_CLASS:
-        if m[at + T_CACHED] > KEEP + counters(m, at)[LIVE_BYTES]:
+        if m[at + STR.CACHED] > KEEP + counters(m, at)[CTL.LIVE_BYTES]:
             give_back(m, at, at)
         return reserve(m, at, rounded)
-    if m[at + T_SLAB_LEFT] < rounded and not next_slab(m, at):
+    if m[at + STR.SLAB_LEFT] < rounded and not next_slab(m, at):
         return 0
-    block = m[at + T_SLAB]
-    m[at + T_SLAB] += rounded
-    m[at + T_SLAB_LEFT] -= rounded
+    block = m[at + STR.SLAB]
+    m[at + STR.SLAB] += rounded
+    m[at + STR.SLAB_LEFT] -= rounded
     return block
 
 
 def reserve(m: Words, at: int, size: int) -> int:
     """Memory from the system, asked for again without what is cached if there is none."""
     block = from_system(m, at, size)
-    if block == 0 and m[at + T_CACHED] > 0:
+    if block == 0 and m[at + STR.CACHED] > 0:
         give_back(m, at, at)
         block = from_system(m, at, size)
     if block != 0:
-        count_more(counters(m, at), RESERVED_BYTES, PEAK_RESERVED, size)
+        count_more(counters(m, at), CTL.RESERVED_BYTES, CTL.PEAK_RESERVED, size)
     return block
 
 
@@ -265,28 +234,28 @@ def next_slab(m: Words, at: int) -> bool:
     slab = reserve(m, at, SLAB)
     if slab == 0:
         return False
-    if m[at + T_MEMORY] != HOST_MEMORY and m[at + T_SLAB] != 0:
+    if m[at + STR.MEMORY] != STR.HOST_MEMORY and m[at + STR.SLAB] != 0:
         node = aligned_alloc(16, 32)
-        store_word(node, m[at + T_SLABS])
-        store_word(node + 8, m[at + T_SLAB])
-        store_word(node + 16, SLAB - m[at + T_SLAB_LEFT])
-        m[at + T_SLABS] = node
-    m[at + T_SLAB], m[at + T_SLAB_LEFT] = slab, SLAB
+        store_word(node, m[at + STR.SLABS])
+        store_word(node + 8, m[at + STR.SLAB])
+        store_word(node + 16, SLAB - m[at + STR.SLAB_LEFT])
+        m[at + STR.SLABS] = node
+    m[at + STR.SLAB], m[at + STR.SLAB_LEFT] = slab, SLAB
     return True
 
 
 def release(m: Words, stream: int, block: int, size_class: int) -> None:
     """Give back a block that `allocate` of the same stream gave."""
-    at = STR + stream * STR_WORDS
+    at = STR.AT + stream * STR.WORDS
     rounded = size_of(size_class)
-    if m[at + T_MEMORY] != HOST_MEMORY:
+    if m[at + STR.MEMORY] != STR.HOST_MEMORY:
         lock(m, at)
     push(m, at, size_class, block)
     if size_class > LARGE_CLASS:
-        m[at + T_CACHED] += rounded
-    if m[at + T_MEMORY] != HOST_MEMORY:
+        m[at + STR.CACHED] += rounded
+    if m[at + STR.MEMORY] != STR.HOST_MEMORY:
         unlock(m, at)
-    fetch_add(counters(m, at), LIVE_BYTES, -rounded)
+    fetch_add(counters(m, at), CTL.LIVE_BYTES, -rounded)
 
 
 # --- giving back --------------------------------------------------------------------------------
@@ -296,7 +265,7 @@ def trim(m: Words, stream: int) -> None:
     """Give what the stream keeps for reuse back to the system: large blocks, and a device's slabs
     that are free.
     """
-    at = STR + stream * STR_WORDS
+    at = STR.AT + stream * STR.WORDS
     trim_for(m, at, at)
 
 
@@ -305,9 +274,9 @@ def trim_device(m: Words, by: int) -> bool:
     worker calls: a device's, or page-locked memory.  Whether it was anything.
     """
     given = 0
-    for stream in range(load_acquire(m, USED_STREAMS)):
-        at = STR + stream * STR_WORDS
-        if m[at + T_COUNTERS] == m[by + T_COUNTERS]:
+    for stream in range(load_acquire(m, CTL.USED_STREAMS)):
+        at = STR.AT + stream * STR.WORDS
+        if m[at + STR.COUNTERS] == m[by + STR.COUNTERS]:
             if at != by:
                 await_releases(m, at)
             given += trim_for(m, at, by)
@@ -320,16 +289,16 @@ def await_releases(m: Words, at: int) -> None:
 
     Not for long: that worker may itself wait for the one that calls.
     """
-    tail = load_acquire(m, at + T_TAIL)
+    tail = load_acquire(m, at + STR.TAIL)
     for _ in range(PATIENCE):
-        if load_acquire(m, at + T_LAUNCHED) >= tail:
+        if load_acquire(m, at + STR.LAUNCHED) >= tail:
             return
-        futex_wait(m, at + T_MEMORY, m[at + T_MEMORY], LOOK)  # a sleep: nobody wakes it
+        futex_wait(m, at + STR.MEMORY, m[at + STR.MEMORY], LOOK)  # a sleep: nobody wakes it
 
 
 def trim_for(m: Words, at: int, by: int) -> int:
     """`trim` of the stream at `at`, by the worker of the one at `by`: how many bytes."""
-    if m[at + T_MEMORY] == HOST_MEMORY:
+    if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         return give_back(m, at, by)
     lock(m, at)
     given = give_back(m, at, by)
@@ -341,24 +310,24 @@ def trim_for(m: Words, at: int, by: int) -> int:
 def give_back(m: Words, at: int, by: int) -> int:
     """Give the stream's cached large blocks back: how many bytes."""
     given = 0
-    for size_class in range(LARGE_CLASS + 1, N_CLASSES):
-        while m[at + T_CLASSES + size_class] != 0:
+    for size_class in range(LARGE_CLASS + 1, STR.N_CLASSES):
+        while m[at + STR.CLASSES + size_class] != 0:
             to_system(m, at, by, pop(m, at, size_class))
             given += size_of(size_class)
-    m[at + T_CACHED] = 0
-    fetch_add(counters(m, at), RESERVED_BYTES, -given)
-    fetch_add(m, N_TRIMMED, 1)
+    m[at + STR.CACHED] = 0
+    fetch_add(counters(m, at), CTL.RESERVED_BYTES, -given)
+    fetch_add(m, CTL.N_TRIMMED, 1)
     return given
 
 
 def give_slabs_back(m: Words, at: int, by: int) -> int:
     """Give slabs back of which every block that was cut is free: how many bytes."""
     given = 0
-    end, cut = m[at + T_SLAB], SLAB - m[at + T_SLAB_LEFT]
+    end, cut = m[at + STR.SLAB], SLAB - m[at + STR.SLAB_LEFT]
     if end != 0 and free_of(m, at, end - cut, end) == cut:
-        m[at + T_SLAB] = m[at + T_SLAB_LEFT] = 0
+        m[at + STR.SLAB] = m[at + STR.SLAB_LEFT] = 0
         given += give_slab_back(m, at, by, end - cut, end)
-    kept, node = 0, m[at + T_SLABS]
+    kept, node = 0, m[at + STR.SLABS]
     while node != 0:
         after, end, cut = load_word(node), load_word(node + 8), load_word(node + 16)
         if free_of(m, at, end - cut, end) == cut:
@@ -368,7 +337,7 @@ def give_slabs_back(m: Words, at: int, by: int) -> int:
             store_word(node, kept)
             kept = node
         node = after
-    m[at + T_SLABS] = kept
+    m[at + STR.SLABS] = kept
     return given
 
 
@@ -376,7 +345,7 @@ def free_of(m: Words, at: int, begin: int, end: int) -> int:
     """Bytes of the free blocks from `begin` to `end`."""
     found = 0
     for size_class in range(LARGE_CLASS + 1):
-        node = m[at + T_CLASSES + size_class]
+        node = m[at + STR.CLASSES + size_class]
         while node != 0:
             if begin <= load_word(node + 8) < end:
                 found += size_of(size_class)
@@ -387,7 +356,7 @@ def free_of(m: Words, at: int, begin: int, end: int) -> int:
 def give_slab_back(m: Words, at: int, by: int, begin: int, end: int) -> int:
     """Take the blocks from `begin` to `end`, all of a slab, off their lists, and give it back."""
     for size_class in range(LARGE_CLASS + 1):
-        kept, node = 0, m[at + T_CLASSES + size_class]
+        kept, node = 0, m[at + STR.CLASSES + size_class]
         while node != 0:
             after = load_word(node)
             if begin <= load_word(node + 8) < end:
@@ -396,7 +365,7 @@ def give_slab_back(m: Words, at: int, by: int, begin: int, end: int) -> int:
                 store_word(node, kept)
                 kept = node
             node = after
-        m[at + T_CLASSES + size_class] = kept
+        m[at + STR.CLASSES + size_class] = kept
     to_system(m, at, by, begin)
-    fetch_add(counters(m, at), RESERVED_BYTES, -SLAB)
+    fetch_add(counters(m, at), CTL.RESERVED_BYTES, -SLAB)
     return SLAB

@@ -21,6 +21,7 @@ is open fails with that code, and so does all that follows; the host's streams g
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import DEV, EVENT, LINES
 from flowvm.vm.machine.lang import (
     Words,
     address_in,
@@ -31,72 +32,23 @@ from flowvm.vm.machine.lang import (
     store_word,
     words_at,
 )
-from flowvm.vm.machine.layout import (
-    A_BLOCK,
-    ARG,
-    ARG_WORDS,
-    B_CONTEXT,
-    B_FAILED,
-    B_LINE,
-    B_LINES,
-    B_PASSED,
-    B_RECORDED,
-    B_SINCE,
-    B_STREAM,
-    B_WAIT_EVENT,
-    B_WORDS,
-    BF_CAPTURE_MODE,
-    BF_QUERY,
-    BF_RECORD,
-    BF_SET_CONTEXT,
-    BF_SYNCHRONIZE,
-    BF_WAIT_EVENT,
-    CAPACITY,
-    DETAILS,
-    DEVICE_EVENTS,
-    E_KIND,
-    EDG,
-    EDG_WORDS,
-    ERR,
-    ERR_WORDS,
-    ERRORS,
-    G_NEXT,
-    G_TARGET,
-    I_SEQ,
-    I_STATUS,
-    INS,
-    INS_WORDS,
-    LAUNCH,
-    LEVEL,
-    LINE_STATUS,
-    LINE_WORDS,
-    N_POISONED,
-    NO_STATUS_POISONED,
-    PLACE_BITS,
-    PLACE_MASK,
-    QUE,
-    R_POISONED,
-    RELEASE,
-    S_POISON,
-    SLOT_MASK,
-    STO,
-    STO_WORDS,
-    STORAGE_MASK,
-    STR,
-    STR_WORDS,
-    T_BLOCK,
-    T_DONE,
-    T_LAUNCHED,
-    T_TAIL,
-    T_TASK,
-    V_END,
-    V_EVENT,
-    V_PLACE,
-    V_TIMED,
-    WAI,
-)
 from flowvm.vm.machine.machine import count_of, entry_of, operand_of
 from flowvm.vm.machine.stamps import stamp_end, stamp_open, stamp_tasks
+from flowvm.vm.machine.words import (
+    ARG,
+    CTL,
+    EDG,
+    ENT,
+    ERR,
+    INS,
+    KIND,
+    OPERAND,
+    QUE,
+    RING,
+    STO,
+    STR,
+    WAI,
+)
 from flowvm.vm.workers.device_graph import RELAXED, run_plan
 from flowvm.vm.workers.device_tasks import failed_task, poison_behind
 from flowvm.vm.workers.device_times import begin_time, events_of, note_time
@@ -109,9 +61,9 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 def enter(m: Words, stream: int) -> Words:
     """Make the device's context this thread's; the stream's block."""
-    block = words_at(m[STR + stream * STR_WORDS + T_BLOCK], B_WORDS)
-    call_driver(block, BF_SET_CONTEXT, block[B_CONTEXT], 0, 0, 0)
-    m[ARG + stream * ARG_WORDS + A_BLOCK] = address_in(block, 0)
+    block = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
+    call_driver(block, DEV.F_SET_CONTEXT, block[DEV.CONTEXT], 0, 0, 0)
+    m[ARG.AT + stream * ARG.WORDS + ARG.BLOCK] = address_in(block, 0)
     return block
 
 
@@ -121,7 +73,7 @@ def ignore_captures(block: Words) -> None:
     """
     mode = result_of(block)
     store_word(mode, RELAXED)
-    call_driver(block, BF_CAPTURE_MODE, mode, 0, 0, 0)
+    call_driver(block, DEV.F_CAPTURE_MODE, mode, 0, 0, 0)
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -129,103 +81,114 @@ def ignore_captures(block: Words) -> None:
 
 def open_next(m: Words, stream: int, block: Words) -> bool:
     """Hand the next instruction of the queue to the device; whether there was one that could be."""
-    at = STR + stream * STR_WORDS
-    opened = m[at + T_LAUNCHED]
-    if opened == load_acquire(m, at + T_TAIL):
+    at = STR.AT + stream * STR.WORDS
+    opened = m[at + STR.LAUNCHED]
+    if opened == load_acquire(m, at + STR.TAIL):
         return False
-    if block[B_RECORDED] - block[B_PASSED] == DEVICE_EVENTS:
+    if block[DEV.RECORDED] - block[DEV.PASSED] == EVENT.LENGTH:
         return False
-    slot = m[QUE + stream * CAPACITY + (opened & SLOT_MASK)]
+    slot = m[QUE.AT + stream * RING.SLOTS + (opened & RING.SLOT_MASK)]
     if not launched_before(m, slot):
         return False
     wait_on_device(m, slot, block)
-    note_failure(block, begin_time(m, block, m[entry_of(m, slot) + E_KIND]))
+    note_failure(block, begin_time(m, block, m[entry_of(m, slot) + ENT.KIND]))
     open_instruction(m, stream, slot, block, opened)
-    block[B_SINCE] += 1
-    most = BATCH if m[LEVEL] < 2 else 1
-    if block[B_SINCE] >= most or opened + 1 == load_acquire(m, at + T_TAIL):
+    block[DEV.SINCE] += 1
+    most = BATCH if m[CTL.LEVEL] < 2 else 1
+    if block[DEV.SINCE] >= most or opened + 1 == load_acquire(m, at + STR.TAIL):
         record(block, opened + 1)
     # at last: else an event that tells when it ended could be behind what waits for it
-    store_release(m, at + T_LAUNCHED, opened + 1)
+    store_release(m, at + STR.LAUNCHED, opened + 1)
     return True
 
 
 def launched_before(m: Words, slot: int) -> bool:
     """Whether all that the instruction's notes name was handed to its device."""
-    index = m[WAI + slot] - 1
+    index = m[WAI.AT + slot] - 1
     while index >= 0:
-        node = EDG + index * EDG_WORDS
-        stream, place = m[node + G_TARGET] >> PLACE_BITS, m[node + G_TARGET] & PLACE_MASK
-        if load_acquire(m, STR + stream * STR_WORDS + T_LAUNCHED) < place:
+        node = EDG.AT + index * EDG.WORDS
+        stream, place = (
+            m[node + EDG.TARGET] >> WAI.PLACE_BITS,
+            m[node + EDG.TARGET] & WAI.PLACE_MASK,
+        )
+        if load_acquire(m, STR.AT + stream * STR.WORDS + STR.LAUNCHED) < place:
             return False
-        index = m[node + G_NEXT]
+        index = m[node + EDG.NEXT]
     return True
 
 
 def wait_on_device(m: Words, slot: int, block: Words) -> None:
     """Let the device's stream wait for the streams that the instruction's notes name."""
-    index = m[WAI + slot] - 1
+    index = m[WAI.AT + slot] - 1
     while index >= 0:
-        node = EDG + index * EDG_WORDS
-        stream, place = m[node + G_TARGET] >> PLACE_BITS, m[node + G_TARGET] & PLACE_MASK
-        if load_acquire(m, STR + stream * STR_WORDS + T_DONE) < place:
-            other = words_at(m[STR + stream * STR_WORDS + T_BLOCK], B_WORDS)
+        node = EDG.AT + index * EDG.WORDS
+        stream, place = (
+            m[node + EDG.TARGET] >> WAI.PLACE_BITS,
+            m[node + EDG.TARGET] & WAI.PLACE_MASK,
+        )
+        if load_acquire(m, STR.AT + stream * STR.WORDS + STR.DONE) < place:
+            other = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
             # of its context; a wait takes an event's last record, so one event serves them all
-            event = other[B_WAIT_EVENT]
-            note_failure(block, call_driver(block, BF_RECORD, event, other[B_STREAM], 0, 0))
-            note_failure(block, call_driver(block, BF_WAIT_EVENT, block[B_STREAM], event, 0, 0))
-        index = m[node + G_NEXT]
+            event = other[DEV.WAIT_EVENT]
+            note_failure(block, call_driver(block, DEV.F_RECORD, event, other[DEV.STREAM], 0, 0))
+            note_failure(
+                block, call_driver(block, DEV.F_WAIT_EVENT, block[DEV.STREAM], event, 0, 0)
+            )
+        index = m[node + EDG.NEXT]
 
 
 def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
-    """Take memory and launch; I_STATUS is what is known of its end."""
-    if m[LEVEL] != 0:
+    """Take memory and launch; INS.STATUS is what is known of its end."""
+    if m[CTL.LEVEL] != 0:
         stamp_open(m, stream, slot)
-    block[B_LINE] = block[B_LINES] + 8 * LINE_WORDS * (place & SLOT_MASK)
-    words_at(block[B_LINE], LINE_WORDS)[LINE_STATUS] = 0
+    block[DEV.LINE] = block[DEV.LINES] + 8 * LINES.WORDS * (place & RING.SLOT_MASK)
+    words_at(block[DEV.LINE], LINES.WORDS)[LINES.STATUS] = 0
     entry = entry_of(m, slot)
     status = 0
-    if m[entry + E_KIND] == RELEASE:
+    if m[entry + ENT.KIND] == KIND.RELEASE:
         release_storages(m, stream, slot, entry, False)
     elif poison_of(m, slot, entry) != 0:
         status = poisoned(m, slot, entry)
     else:
-        if block[B_FAILED] != 0:
-            m[ARG + stream * ARG_WORDS], m[ARG + stream * ARG_WORDS + 1] = block[B_FAILED], -1
+        if block[DEV.FAILED] != 0:
+            m[ARG.AT + stream * ARG.WORDS], m[ARG.AT + stream * ARG.WORDS + 1] = (
+                block[DEV.FAILED],
+                -1,
+            )
             status = DEVICE_FAILED
-        elif m[entry + E_KIND] == LAUNCH:
+        elif m[entry + ENT.KIND] == KIND.LAUNCH:
             stamp_tasks(m, stream, slot)
             status = run_plan(m, stream, slot, entry, block)
         else:
             status = run_kernel(m, stream, slot, entry)
         if status != 0:
             fail(m, stream, slot, entry, status)
-    m[INS + slot * INS_WORDS + I_STATUS] = status
+    m[INS.AT + slot * INS.WORDS + INS.STATUS] = status
 
 
 def poisoned(m: Words, slot: int, entry: int) -> int:
     """An operand is poisoned: so is what the instruction writes."""
     cause = poison_of(m, slot, entry)
     poison(m, slot, entry, cause)
-    fetch_add(m, N_POISONED, 1)
-    fetch_add(m, ERR + (cause - 1) % ERRORS * ERR_WORDS + R_POISONED, 1)
-    return NO_STATUS_POISONED
+    fetch_add(m, CTL.N_POISONED, 1)
+    fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
+    return INS.POISONED
 
 
 def record(block: Words, place: int) -> None:
     """An event behind all that was launched so far: the queue up to `place`."""
-    events = events_of(block, block[B_RECORDED])
-    event = events[V_END] if events[V_TIMED] else events[V_EVENT]
-    note_failure(block, call_driver(block, BF_RECORD, event, block[B_STREAM], 0, 0))
-    events[V_PLACE] = place
-    block[B_RECORDED] += 1
-    block[B_SINCE] = 0
+    events = events_of(block, block[DEV.RECORDED])
+    event = events[EVENT.END] if events[EVENT.TIMED] else events[EVENT.EVENT]
+    note_failure(block, call_driver(block, DEV.F_RECORD, event, block[DEV.STREAM], 0, 0))
+    events[EVENT.PLACE] = place
+    block[DEV.RECORDED] += 1
+    block[DEV.SINCE] = 0
 
 
 def note_failure(block: Words, code: int) -> None:
     """The first call that failed decides what all others fail with."""
-    if code != 0 and block[B_FAILED] == 0:
-        block[B_FAILED] = code
+    if code != 0 and block[DEV.FAILED] == 0:
+        block[DEV.FAILED] = code
 
 
 # --- closing --------------------------------------------------------------------------------------
@@ -234,29 +197,29 @@ def note_failure(block: Words, code: int) -> None:
 def close_passed(m: Words, stream: int, block: Words) -> bool:
     """Close all instructions before events that have passed; whether there were any."""
     did = False
-    while block[B_PASSED] < block[B_RECORDED]:
-        events = events_of(block, block[B_PASSED])
-        code = block[B_FAILED]
+    while block[DEV.PASSED] < block[DEV.RECORDED]:
+        events = events_of(block, block[DEV.PASSED])
+        code = block[DEV.FAILED]
         if code == 0:
-            event = events[V_END] if events[V_TIMED] else events[V_EVENT]
-            code = call_driver(block, BF_QUERY, event, 0, 0, 0)
+            event = events[EVENT.END] if events[EVENT.TIMED] else events[EVENT.EVENT]
+            code = call_driver(block, DEV.F_QUERY, event, 0, 0, 0)
             if code == NOT_READY:
                 return did
             note_failure(block, code)
-        if code == 0 and events[V_TIMED]:
-            slot = m[QUE + stream * CAPACITY + ((events[V_PLACE] - 1) & SLOT_MASK)]
-            note_time(block, events, m[INS + slot * INS_WORDS + I_SEQ])
-        close_until(m, stream, block, events[V_PLACE])
-        block[B_PASSED] += 1
+        if code == 0 and events[EVENT.TIMED]:
+            slot = m[QUE.AT + stream * RING.SLOTS + ((events[EVENT.PLACE] - 1) & RING.SLOT_MASK)]
+            note_time(block, events, m[INS.AT + slot * INS.WORDS + INS.SEQ])
+        close_until(m, stream, block, events[EVENT.PLACE])
+        block[DEV.PASSED] += 1
         did = True
     return did
 
 
 def close_until(m: Words, stream: int, block: Words, place: int) -> None:
     """Close the queue's instructions up to `place`."""
-    done = STR + stream * STR_WORDS + T_DONE
+    done = STR.AT + stream * STR.WORDS + STR.DONE
     while m[done] < place:
-        slot = m[QUE + stream * CAPACITY + (m[done] & SLOT_MASK)]
+        slot = m[QUE.AT + stream * RING.SLOTS + (m[done] & RING.SLOT_MASK)]
         wait_for_closed(m, slot)
         close_instruction(m, stream, slot, block, m[done])
         store_release(m, done, m[done] + 1)
@@ -266,53 +229,56 @@ def wait_for_closed(m: Words, slot: int) -> None:
     """Let the workers close what the instruction's notes name: the device has passed it, or none of
     it will ever pass.
     """
-    index = m[WAI + slot] - 1
+    index = m[WAI.AT + slot] - 1
     while index >= 0:
-        node = EDG + index * EDG_WORDS
-        stream, place = m[node + G_TARGET] >> PLACE_BITS, m[node + G_TARGET] & PLACE_MASK
-        while load_acquire(m, STR + stream * STR_WORDS + T_DONE) < place:
+        node = EDG.AT + index * EDG.WORDS
+        stream, place = (
+            m[node + EDG.TARGET] >> WAI.PLACE_BITS,
+            m[node + EDG.TARGET] & WAI.PLACE_MASK,
+        )
+        while load_acquire(m, STR.AT + stream * STR.WORDS + STR.DONE) < place:
             sched_yield()
-        index = m[node + G_NEXT]
+        index = m[node + EDG.NEXT]
 
 
 def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
     """The device has passed the instruction: look at its line, and at what it read."""
     entry = entry_of(m, slot)
-    ins = INS + slot * INS_WORDS
-    if m[entry + E_KIND] == RELEASE:
+    ins = INS.AT + slot * INS.WORDS
+    if m[entry + ENT.KIND] == KIND.RELEASE:
         forget_poison(m, slot, entry)
-    elif m[ins + I_STATUS] == 0:
-        line = words_at(block[B_LINES] + 8 * LINE_WORDS * (place & SLOT_MASK), LINE_WORDS)
-        args = ARG + stream * ARG_WORDS
-        status = line[LINE_STATUS]
-        for i in range(DETAILS):
+    elif m[ins + INS.STATUS] == 0:
+        line = words_at(block[DEV.LINES] + 8 * LINES.WORDS * (place & RING.SLOT_MASK), LINES.WORDS)
+        args = ARG.AT + stream * ARG.WORDS
+        status = line[LINES.STATUS]
+        for i in range(ARG.N_DETAILS):
             m[args + i] = line[i]
-        if block[B_FAILED] != 0:
-            m[args], m[args + 1], status = block[B_FAILED], -1, DEVICE_FAILED
+        if block[DEV.FAILED] != 0:
+            m[args], m[args + 1], status = block[DEV.FAILED], -1, DEVICE_FAILED
         if status != 0:
-            said = m[entry + E_KIND] == LAUNCH and status != DEVICE_FAILED
-            m[STR + stream * STR_WORDS + T_TASK] = failed_task(m, entry, line) if said else -1
+            said = m[entry + ENT.KIND] == KIND.LAUNCH and status != DEVICE_FAILED
+            m[STR.AT + stream * STR.WORDS + STR.TASK] = failed_task(m, entry, line) if said else -1
             fail(m, stream, slot, entry, status)
             if said:
                 poison_behind(m, slot, entry, line, seq_of(m, slot) + 1)
         elif poison_of(m, slot, entry) != 0:
             status = poisoned(m, slot, entry)
-        m[ins + I_STATUS] = status
-    if m[LEVEL] != 0:
+        m[ins + INS.STATUS] = status
+    if m[CTL.LEVEL] != 0:
         stamp_end(m, stream, slot)
 
 
 def forget_poison(m: Words, slot: int, entry: int) -> None:
     """The storages of a ReleaseTensor are as new."""
     for k in range(count_of(m, slot, entry)):
-        storage = operand_of(m, slot, entry, k) & STORAGE_MASK
-        m[STO + storage * STO_WORDS + S_POISON] = 0
+        storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
+        m[STO.AT + storage * STO.WORDS + STO.POISON] = 0
 
 
 def run_to_end(m: Words, stream: int, slot: int) -> int:
     """Open, wait and close: what the sequential engine does.  The instruction's status."""
     block = enter(m, stream)
     open_instruction(m, stream, slot, block, 0)
-    note_failure(block, call_driver(block, BF_SYNCHRONIZE, block[B_STREAM], 0, 0, 0))
+    note_failure(block, call_driver(block, DEV.F_SYNCHRONIZE, block[DEV.STREAM], 0, 0, 0))
     close_instruction(m, stream, slot, block, 0)
-    return m[INS + slot * INS_WORDS + I_STATUS]
+    return m[INS.AT + slot * INS.WORDS + INS.STATUS]

@@ -10,44 +10,20 @@ task made nobody stops others to read: what they wrote of it is poisoned when th
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import DEV, GRAPH, LINES, REPORTER
 from flowvm.vm.machine.lang import Words, address_in, load_word, words_at
-from flowvm.vm.machine.layout import (
-    ARG,
-    ARG_HEADER,
-    ARG_WORDS,
-    B_STREAM,
-    BF_CLEAR,
-    E_LAYOUT,
-    G_COLLECT,
-    G_LINES,
-    G_LINES_AT,
-    G_NUMBERS_AT,
-    G_PUT,
-    G_REPORTERS_AT,
-    G_SCALARS,
-    LINE_WORDS,
-    P_FIRST,
-    P_GRAPH,
-    P_TASKS,
-    REPORTER_COUNT,
-    REPORTER_FIRST,
-    REPORTER_TASK,
-    REPORTER_WORDS,
-    S_POISON,
-    STO,
-    STO_WORDS,
-    STORAGE_MASK,
-)
 from flowvm.vm.machine.machine import operand_of
+from flowvm.vm.machine.plan_words import PLAN
+from flowvm.vm.machine.words import ARG, ENT, OPERAND, STO
 from flowvm.vm.workers.launch import run_tasks
 from flowvm.vm.workers.steps import DEVICE_FAILED, call_driver, take_steps
 
-LINE_BYTES = 8 * LINE_WORDS
+LINE_BYTES = 8 * LINES.WORDS
 
 
 def graph_of(plan: int) -> Words:
     """The words of a Plan's graph."""
-    return words_at(load_word(plan + 8 * P_GRAPH), 1 << 20)
+    return words_at(load_word(plan + 8 * PLAN.GRAPH), 1 << 20)
 
 
 def run_all(
@@ -59,9 +35,9 @@ def run_all(
     if code != 0:
         return failed(m, stream, code)
     status = put_numbers(m, stream, g, chunk, scalars)
-    first = plan + 8 * load_word(plan + 8 * P_FIRST)
+    first = plan + 8 * load_word(plan + 8 * PLAN.FIRST)
     if status == 0:
-        tasks = load_word(plan + 8 * P_TASKS)
+        tasks = load_word(plan + 8 * PLAN.TASKS)
         status = run_tasks(m, stream, first, 0, tasks, table, scalars)
     if status == 0:
         status = collect_lines(m, stream, g, chunk)
@@ -70,53 +46,53 @@ def run_all(
 
 def failed(m: Words, stream: int, code: int) -> int:
     """A call of the driver's has failed with this code: the instruction's status."""
-    m[ARG + stream * ARG_WORDS], m[ARG + stream * ARG_WORDS + 1] = code, -1
+    m[ARG.AT + stream * ARG.WORDS], m[ARG.AT + stream * ARG.WORDS + 1] = code, -1
     return DEVICE_FAILED
 
 
 def clear_lines(block: Words, g: Words, chunk: int) -> int:
     """Let no line have a status: the driver's answer."""
-    if g[G_LINES] == 0:
+    if g[GRAPH.LINES] == 0:
         return 0
-    size = LINE_BYTES * g[G_LINES]
-    return call_driver(block, BF_CLEAR, chunk + g[G_LINES_AT], 0, size, block[B_STREAM])
+    size = LINE_BYTES * g[GRAPH.LINES]
+    return call_driver(block, DEV.F_CLEAR, chunk + g[GRAPH.LINES_AT], 0, size, block[DEV.STREAM])
 
 
 def put_numbers(m: Words, stream: int, g: Words, chunk: int, scalars: int) -> int:
     """Write the launch's numbers to where its tasks read them."""
-    if g[G_SCALARS] == 0:
+    if g[GRAPH.SCALARS] == 0:
         return 0
-    args = ARG + stream * ARG_WORDS
-    m[args + ARG_HEADER] = chunk + g[G_NUMBERS_AT]
-    for k in range(g[G_SCALARS]):
-        m[args + ARG_HEADER + 1 + k] = load_word(scalars + 8 * k)
-    return take_steps(address_in(m, args), g[G_PUT], 0, 1, 0)
+    args = ARG.AT + stream * ARG.WORDS
+    m[args + ARG.HEADER] = chunk + g[GRAPH.NUMBERS_AT]
+    for k in range(g[GRAPH.SCALARS]):
+        m[args + ARG.HEADER + 1 + k] = load_word(scalars + 8 * k)
+    return take_steps(address_in(m, args), g[GRAPH.PUT], 0, 1, 0)
 
 
 def collect_lines(m: Words, stream: int, g: Words, chunk: int) -> int:
     """Let the instruction's line have what a task has reported."""
-    if g[G_LINES] == 0:
+    if g[GRAPH.LINES] == 0:
         return 0
-    args = ARG + stream * ARG_WORDS
-    m[args + ARG_HEADER] = chunk + g[G_LINES_AT]
-    return take_steps(address_in(m, args), g[G_COLLECT], 0, 1, 0)
+    args = ARG.AT + stream * ARG.WORDS
+    m[args + ARG.HEADER] = chunk + g[GRAPH.LINES_AT]
+    return take_steps(address_in(m, args), g[GRAPH.COLLECT], 0, 1, 0)
 
 
 def reporter(m: Words, entry: int, line: Words) -> int:
     """Where in the graph's words the task is described that the line of a launch speaks of."""
-    g = graph_of(m[entry + E_LAYOUT])
-    return g[G_REPORTERS_AT] + REPORTER_WORDS * line[LINE_WORDS - 1]
+    g = graph_of(m[entry + ENT.LAYOUT])
+    return g[GRAPH.REPORTERS_AT] + REPORTER.WORDS * line[LINES.WORDS - 1]
 
 
 def failed_task(m: Words, entry: int, line: Words) -> int:
     """The number of the task that the line of a launch speaks of."""
-    return graph_of(m[entry + E_LAYOUT])[reporter(m, entry, line) + REPORTER_TASK]
+    return graph_of(m[entry + ENT.LAYOUT])[reporter(m, entry, line) + REPORTER.TASK]
 
 
 def poison_behind(m: Words, slot: int, entry: int, line: Words, cause: int) -> None:
     """Poison the variables that were computed of what that task made: nobody had stopped."""
-    g, at = graph_of(m[entry + E_LAYOUT]), reporter(m, entry, line)
-    first = g[at + REPORTER_FIRST]
-    for k in range(first, first + g[at + REPORTER_COUNT]):
-        storage = operand_of(m, slot, entry, g[k]) & STORAGE_MASK
-        m[STO + storage * STO_WORDS + S_POISON] = cause
+    g, at = graph_of(m[entry + ENT.LAYOUT]), reporter(m, entry, line)
+    first = g[at + REPORTER.FIRST]
+    for k in range(first, first + g[at + REPORTER.COUNT]):
+        storage = operand_of(m, slot, entry, g[k]) & OPERAND.STORAGE_MASK
+        m[STO.AT + storage * STO.WORDS + STO.POISON] = cause

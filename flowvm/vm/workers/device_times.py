@@ -6,36 +6,15 @@ closes the instruction, and only then are they looked at: nobody waits for a dev
 
 What the driver tells is a time between two events, in ms as a float, whose grain is finer the
 shorter it is.  Times count from the stream's base, an event: it is replaced by the last one where
-that is FRESH ns later, and B_BASE_NS goes on by as much.  What they are on the host's clock is
+that is FRESH ns later, and DEV.BASE_NS goes on by as much.  What they are on the host's clock is
 worked out by whoever reads (`flowvm.cuda.driver.clocks`), which also makes the events and the ring.
 """
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import DEV, EVENT, TIME
 from flowvm.vm.machine.lang import Words, load_word, store_release, words_at
-from flowvm.vm.machine.layout import (
-    B_BASE,
-    B_BASE_NS,
-    B_EVENTS,
-    B_RECORDED,
-    B_STREAM,
-    B_TIMES,
-    BF_ELAPSED,
-    BF_RECORD,
-    DEVICE_EVENTS,
-    EVENT_WORDS,
-    LEVEL,
-    RECORD_MASK,
-    RECORDS,
-    RELEASE,
-    V_BEGIN,
-    V_END,
-    V_TIMED,
-    X_BEGAN,
-    X_ENDED,
-    X_MARK,
-    X_WORDS,
-)
+from flowvm.vm.machine.words import CTL, KIND, REC
 from flowvm.vm.workers.steps import call_driver, result_of
 
 FRESH = 2_000_000_000  # ns from which on another event is the base
@@ -43,38 +22,42 @@ FRESH = 2_000_000_000  # ns from which on another event is the base
 
 def events_of(block: Words, number: int) -> Words:
     """The `number`-th of the stream's places for events."""
-    return words_at(block[B_EVENTS] + 8 * EVENT_WORDS * (number % DEVICE_EVENTS), EVENT_WORDS)
+    return words_at(block[DEV.EVENTS] + 8 * EVENT.WORDS * (number % EVENT.LENGTH), EVENT.WORDS)
 
 
 def begin_time(m: Words, block: Words, kind: int) -> int:
     """An instruction is about to be launched, with events of its own: the driver's answer."""
-    events = events_of(block, block[B_RECORDED])
-    timed = m[LEVEL] > 2 and block[B_TIMES] != 0 and kind != RELEASE
-    events[V_TIMED] = 1 if timed else 0
-    return call_driver(block, BF_RECORD, events[V_BEGIN], block[B_STREAM], 0, 0) if timed else 0
+    events = events_of(block, block[DEV.RECORDED])
+    timed = m[CTL.LEVEL] > 2 and block[DEV.TIMES] != 0 and kind != KIND.RELEASE
+    events[EVENT.TIMED] = 1 if timed else 0
+    return (
+        call_driver(block, DEV.F_RECORD, events[EVENT.BEGIN], block[DEV.STREAM], 0, 0)
+        if timed
+        else 0
+    )
 
 
 def note_time(block: Words, events: Words, seq: int) -> None:
     """The device has passed both events: keep when that was."""
-    began = elapsed(block, block[B_BASE], events[V_BEGIN])
-    length = elapsed(block, events[V_BEGIN], events[V_END])
+    began = elapsed(block, block[DEV.BASE], events[EVENT.BEGIN])
+    length = elapsed(block, events[EVENT.BEGIN], events[EVENT.END])
     if began < 0 or length < 0:
         return  # the driver did not say: the instruction has its worker's times alone
-    row = words_at(block[B_TIMES], RECORDS * X_WORDS)
-    at = (seq & RECORD_MASK) * X_WORDS
-    store_release(row, at + X_MARK, 0)
-    row[at + X_BEGAN] = block[B_BASE_NS] + began
-    row[at + X_ENDED] = block[B_BASE_NS] + began + length
-    store_release(row, at + X_MARK, seq + 1)
+    row = words_at(block[DEV.TIMES], REC.LENGTH * TIME.WORDS)
+    at = (seq & REC.MASK) * TIME.WORDS
+    store_release(row, at + TIME.MARK, 0)
+    row[at + TIME.BEGAN] = block[DEV.BASE_NS] + began
+    row[at + TIME.ENDED] = block[DEV.BASE_NS] + began + length
+    store_release(row, at + TIME.MARK, seq + 1)
     if began + length > FRESH:
-        block[B_BASE], events[V_END] = events[V_END], block[B_BASE]
-        block[B_BASE_NS] += began + length
+        block[DEV.BASE], events[EVENT.END] = events[EVENT.END], block[DEV.BASE]
+        block[DEV.BASE_NS] += began + length
 
 
 def elapsed(block: Words, first: int, last: int) -> int:
     """Nanoseconds between two events; -1 where the driver does not say, or says less than 0."""
     result = result_of(block)
-    if call_driver(block, BF_ELAPSED, result, first, last, 0) != 0:
+    if call_driver(block, DEV.F_ELAPSED, result, first, last, 0) != 0:
         return -1
     bits = load_word(result) & 0xFFFFFFFF
     # a float, in integers alone: (2^23 + fraction) * 2^(exponent - 150) ms

@@ -6,53 +6,10 @@
 from __future__ import annotations
 
 from flowvm.vm.machine.lang import Words, load_word, store_word
-from flowvm.vm.machine.layout import (
-    A_SCRATCH,
-    ALLOCATE,
-    ARG,
-    ARG_HEADER,
-    ARG_WORDS,
-    DETAILS,
-    DEVICE_MEMORY,
-    E_LAYOUT,
-    E_SCRATCH,
-    K_COUNT,
-    K_GRAIN,
-    K_KERNEL,
-    K_LAYOUT,
-    K_LENGTH,
-    K_MORE,
-    K_OPERANDS,
-    K_PHASES,
-    K_REPEAT,
-    K_SCALARS,
-    K_SCRATCH,
-    K_SECTION,
-    K_STEPS,
-    K_UNITS,
-    OPERANDS,
-    P_FIRST,
-    P_OPERANDS,
-    P_SIZES,
-    P_TASKS,
-    RECORD_WORDS,
-    RING,
-    S_POINTER,
-    S_POISON,
-    SOURCE_BITS,
-    SOURCE_MASK,
-    STO,
-    STO_WORDS,
-    STORAGE_BITS,
-    STORAGE_MASK,
-    STR,
-    STR_WORDS,
-    T_ARENA,
-    T_MEMORY,
-    T_TASK,
-)
 from flowvm.vm.machine.machine import access_of, count_of, operand_of
+from flowvm.vm.machine.plan_words import PLAN, TASK
 from flowvm.vm.machine.stamps import stamp_task, stamp_tasks
+from flowvm.vm.machine.words import ARG, ENT, OPERAND, RING, STO, STR
 from flowvm.vm.workers.allocator import allocate, class_of, release
 from flowvm.vm.workers.owning import OUT_OF_MEMORY, out_of_memory, own
 from flowvm.vm.workers.ranges import run_phases
@@ -60,16 +17,16 @@ from flowvm.vm.workers.ranges import run_phases
 
 def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:
     """LaunchPlan: take memory, then run the Plan's tasks in their order, all on this stream."""
-    plan = m[entry + E_LAYOUT]
+    plan = m[entry + ENT.LAYOUT]
     chunk = take_chunk(m, stream, slot, entry)
     if chunk == 0:
         return OUT_OF_MEMORY
     stamp_tasks(m, stream, slot)
     status = run_tasks(
-        m, stream, plan + 8 * load_word(plan + 8 * P_FIRST), 0, load_word(plan + 8 * P_TASKS),
+        m, stream, plan + 8 * load_word(plan + 8 * PLAN.FIRST), 0, load_word(plan + 8 * PLAN.TASKS),
         chunk, scalars_of(m, slot, entry),
     )  # fmt: skip
-    release(m, stream, chunk, class_of(m[entry + E_SCRATCH]))
+    release(m, stream, chunk, class_of(m[entry + ENT.SCRATCH]))
     return status
 
 
@@ -79,9 +36,9 @@ def take_chunk(m: Words, stream: int, slot: int, entry: int) -> int:
     Its table (`table_of`) has the addresses that the tasks' operands start from: the rest of the
     chunk, then each operand of the launch.
     """
-    chunk_bytes = m[entry + E_SCRATCH]
-    count = load_word(m[entry + E_LAYOUT] + 8 * P_OPERANDS)
-    m[STR + stream * STR_WORDS + T_TASK] = -1
+    chunk_bytes = m[entry + ENT.SCRATCH]
+    count = load_word(m[entry + ENT.LAYOUT] + 8 * PLAN.OPERANDS)
+    m[STR.AT + stream * STR.WORDS + STR.TASK] = -1
     chunk = allocate(m, stream, chunk_bytes)
     if chunk == 0:
         out_of_memory(m, stream, chunk_bytes)
@@ -98,16 +55,16 @@ def place_operands(m: Words, stream: int, slot: int, entry: int, table: int) -> 
     """Write a launch's operands into its table, taking memory for its outputs; whether there was
     any.
     """
-    plan = m[entry + E_LAYOUT]
-    for k in range(load_word(plan + 8 * P_OPERANDS)):
+    plan = m[entry + ENT.LAYOUT]
+    for k in range(load_word(plan + 8 * PLAN.OPERANDS)):
         word = operand_of(m, slot, entry, k)
-        storage = word & STORAGE_MASK
-        if access_of(m, slot, entry, k) & ALLOCATE != 0:
-            size = load_word(plan + 8 * (load_word(plan + 8 * P_SIZES) + k))
+        storage = word & OPERAND.STORAGE_MASK
+        if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
+            size = load_word(plan + 8 * (load_word(plan + 8 * PLAN.SIZES) + k))
             if not own(m, stream, storage, size):
                 out_of_memory(m, stream, size)
                 return False
-        pointer = m[STO + storage * STO_WORDS + S_POINTER] + (word >> STORAGE_BITS)
+        pointer = m[STO.AT + storage * STO.WORDS + STO.POINTER] + (word >> OPERAND.STORAGE_BITS)
         store_word(table + 8 + 8 * k, pointer)
     return True
 
@@ -116,13 +73,13 @@ def table_of(m: Words, stream: int, chunk: int) -> int:
     """Where the addresses of a launch's table are: the chunk's beginning, or, where the host cannot
     write to the chunk, the arena, for a device's stream has done with it when it has launched.
     """
-    at = STR + stream * STR_WORDS
-    return m[at + T_ARENA] if m[at + T_MEMORY] == DEVICE_MEMORY else chunk
+    at = STR.AT + stream * STR.WORDS
+    return m[at + STR.ARENA] if m[at + STR.MEMORY] == STR.DEVICE_MEMORY else chunk
 
 
 def scalars_of(m: Words, slot: int, entry: int) -> int:
     """The address of a launch's live scalars: behind its operands and their accesses."""
-    return m[RING + slot * RECORD_WORDS + OPERANDS] + 16 * count_of(m, slot, entry)
+    return m[RING.AT + slot * RING.WORDS + RING.OPERANDS] + 16 * count_of(m, slot, entry)
 
 
 def run_tasks(
@@ -130,23 +87,23 @@ def run_tasks(
 ) -> int:
     """`count` tasks, the first of them number `task`, whose words are at address `at`."""
     status, end = 0, task + count
-    running = STR + stream * STR_WORDS + T_TASK
+    running = STR.AT + stream * STR.WORDS + STR.TASK
     while status == 0 and task < end:
-        times = load_word(at + 8 * K_REPEAT)
+        times = load_word(at + 8 * TASK.REPEAT)
         if times == 1:
             m[running] = task
             status = run_task(m, stream, at, chunk, scalars, 0)
-            at += 8 * load_word(at + 8 * K_LENGTH)
+            at += 8 * load_word(at + 8 * TASK.LENGTH)
             task += 1
             continue
-        first, section, number = at, load_word(at + 8 * K_SECTION), 0
+        first, section, number = at, load_word(at + 8 * TASK.SECTION), 0
         while status == 0 and number < times:
             at = first
             for k in range(section):
                 if status == 0:
                     m[running] = task + k
                     status = run_task(m, stream, at, chunk, scalars, number)
-                    at += 8 * load_word(at + 8 * K_LENGTH)
+                    at += 8 * load_word(at + 8 * TASK.LENGTH)
             number += 1
         task += section
     return status
@@ -154,31 +111,33 @@ def run_tasks(
 
 def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetition: int) -> int:
     """One task of a Plan, whose words are at address `at`, for the n-th time of this launch."""
-    args = ARG + stream * ARG_WORDS
-    count = load_word(at + 8 * K_COUNT)
-    steps = load_word(at + 8 * K_STEPS)
-    word_at = at + 8 * K_OPERANDS
+    args = ARG.AT + stream * ARG.WORDS
+    count = load_word(at + 8 * TASK.COUNT)
+    steps = load_word(at + 8 * TASK.STEPS)
+    word_at = at + 8 * TASK.OPERANDS
     for k in range(count):
         word = load_word(word_at)
-        address = load_word(chunk + 8 * (word & SOURCE_MASK)) + (word >> (SOURCE_BITS + 1))
+        address = load_word(chunk + 8 * (word & TASK.SOURCE_MASK)) + (
+            word >> (TASK.SOURCE_BITS + 1)
+        )
         if steps != 0:
             address += repetition * load_word(steps + 8 * k)
-        m[args + ARG_HEADER + k] = address
+        m[args + ARG.HEADER + k] = address
         word_at += 8
-    for k in range(load_word(at + 8 * K_SCALARS)):
+    for k in range(load_word(at + 8 * TASK.SCALARS)):
         number, value = load_word(word_at), load_word(word_at + 8)
         if number >= 0:
             value = load_word(scalars + 8 * (number + repetition * value))
-        m[args + ARG_HEADER + count + k] = value
+        m[args + ARG.HEADER + count + k] = value
         word_at += 16
-    scratch = load_word(at + 8 * K_SCRATCH)
-    m[args + A_SCRATCH] = 0 if scratch < 0 else load_word(chunk) + scratch
-    for i in range(DETAILS):
+    scratch = load_word(at + 8 * TASK.SCRATCH)
+    m[args + ARG.SCRATCH] = 0 if scratch < 0 else load_word(chunk) + scratch
+    for i in range(ARG.N_DETAILS):
         m[args + i] = 0
     status = run_phases(
-        m, stream, args, load_word(at + 8 * K_KERNEL), load_word(at + 8 * K_LAYOUT),
-        load_word(at + 8 * K_UNITS), load_word(at + 8 * K_GRAIN), load_word(at + 8 * K_PHASES),
-        load_word(at + 8 * K_MORE),
+        m, stream, args, load_word(at + 8 * TASK.KERNEL), load_word(at + 8 * TASK.LAYOUT),
+        load_word(at + 8 * TASK.UNITS), load_word(at + 8 * TASK.GRAIN),
+        load_word(at + 8 * TASK.PHASES), load_word(at + 8 * TASK.MORE),
     )  # fmt: skip
     stamp_task(m, stream, repetition)
     return status
@@ -191,22 +150,24 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
     Variables that later tasks would have written keep their values, as if the step had not been.
     """
     for k in range(count_of(m, slot, entry)):
-        if access_of(m, slot, entry, k) & ALLOCATE != 0:
-            storage = operand_of(m, slot, entry, k) & STORAGE_MASK
-            m[STO + storage * STO_WORDS + S_POISON] = cause
-    poison_task(m, slot, entry, m[STR + stream * STR_WORDS + T_TASK], cause)
+        if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
+            storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
+            m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+    poison_task(m, slot, entry, m[STR.AT + stream * STR.WORDS + STR.TASK], cause)
 
 
 def poison_task(m: Words, slot: int, entry: int, task: int, cause: int) -> None:
     """Poison the operands of a launch that its task of this number writes; -1 is none."""
     if task < 0:
         return
-    plan = m[entry + E_LAYOUT]
-    at = plan + 8 * load_word(plan + 8 * P_FIRST)
+    plan = m[entry + ENT.LAYOUT]
+    at = plan + 8 * load_word(plan + 8 * PLAN.FIRST)
     for _ in range(task):
-        at += 8 * load_word(at + 8 * K_LENGTH)
-    for k in range(load_word(at + 8 * K_COUNT)):
-        word = load_word(at + 8 * (K_OPERANDS + k))
-        if (word >> SOURCE_BITS) & 1 != 0 and word & SOURCE_MASK != 0:
-            storage = operand_of(m, slot, entry, (word & SOURCE_MASK) - 1) & STORAGE_MASK
-            m[STO + storage * STO_WORDS + S_POISON] = cause
+        at += 8 * load_word(at + 8 * TASK.LENGTH)
+    for k in range(load_word(at + 8 * TASK.COUNT)):
+        word = load_word(at + 8 * (TASK.OPERANDS + k))
+        if (word >> TASK.SOURCE_BITS) & 1 != 0 and word & TASK.SOURCE_MASK != 0:
+            storage = (
+                operand_of(m, slot, entry, (word & TASK.SOURCE_MASK) - 1) & OPERAND.STORAGE_MASK
+            )
+            m[STO.AT + storage * STO.WORDS + STO.POISON] = cause

@@ -15,30 +15,9 @@ from flowvm.vm.machine.lang import (
     store_release,
     ticks,
 )
-from flowvm.vm.machine.layout import (
-    ARG,
-    ARG_WORDS,
-    LEVEL,
-    PHASE_BITS,
-    SIGNED_OFF,
-    STR,
-    STR_WORDS,
-    T_ARENA,
-    T_CHUNKS,
-    T_FIRST,
-    T_GRAIN,
-    T_JOB,
-    T_KERNEL,
-    T_LAYOUT,
-    T_LEFT,
-    T_NEWS,
-    T_STATUS,
-    T_TEAM,
-    T_TEAM_SLEEPS,
-    T_UNITS,
-)
 from flowvm.vm.machine.sharing import chunks_of, helpers_for, run_length
 from flowvm.vm.machine.stamps import stamp_share
+from flowvm.vm.machine.words import ARG, CTL, STR
 
 LEADER = -1  # the stream's worker among those that share a kernel
 
@@ -51,7 +30,7 @@ def run_phases(
     status = run_phase(m, stream, args, kernel, layout, 0, units, grain)
     for k in range(more):
         if status == 0:
-            at, first = phases + 16 * k, (k + 1) << PHASE_BITS
+            at, first = phases + 16 * k, (k + 1) << ARG.PHASE_BITS
             status = run_phase(
                 m, stream, args, kernel, layout, first, load_word(at), load_word(at + 8)
             )
@@ -63,32 +42,32 @@ def run_phase(
 ) -> int:
     """One phase: the units [first, first + units) in chunks of `grain`."""
     chunks = chunks_of(units, grain)
-    at = STR + stream * STR_WORDS
-    if chunks == 1 or m[at + T_TEAM] == 0:
-        arena = m[at + T_ARENA]
+    at = STR.AT + stream * STR.WORDS
+    if chunks == 1 or m[at + STR.TEAM] == 0:
+        arena = m[at + STR.ARENA]
         for chunk in range(chunks):
             lo, hi = chunk * grain, min((chunk + 1) * grain, units)
             status = call_kernel(kernel, address_in(m, args), layout, first + lo, first + hi, arena)
             if status != 0:
                 return status
         return 0
-    job = (m[at + T_JOB] >> 32) + 1
-    store_release(m, at + T_JOB, (job << 32) + SIGNED_OFF)
-    fetch_add(m, at + T_LEFT, 0)  # fence: no helper may take the old job for the new fields
-    m[at + T_KERNEL], m[at + T_LAYOUT] = kernel, layout
-    m[at + T_FIRST], m[at + T_UNITS] = first, units
-    m[at + T_GRAIN], m[at + T_CHUNKS] = grain, chunks
-    m[at + T_STATUS] = 0
-    m[at + T_LEFT] = chunks
-    store_release(m, at + T_JOB, job << 32)
-    fetch_add(m, at + T_NEWS, 1)
-    if load_acquire(m, at + T_TEAM_SLEEPS) > 0:
-        futex_wake(m, at + T_NEWS, helpers_for(chunks, m[at + T_TEAM]))
-    while help_with(m, stream, LEADER, m[at + T_ARENA]):
+    job = (m[at + STR.JOB] >> 32) + 1
+    store_release(m, at + STR.JOB, (job << 32) + STR.SIGNED_OFF)
+    fetch_add(m, at + STR.LEFT, 0)  # fence: no helper may take the old job for the new fields
+    m[at + STR.KERNEL], m[at + STR.LAYOUT] = kernel, layout
+    m[at + STR.FIRST], m[at + STR.UNITS] = first, units
+    m[at + STR.GRAIN], m[at + STR.CHUNKS] = grain, chunks
+    m[at + STR.STATUS] = 0
+    m[at + STR.LEFT] = chunks
+    store_release(m, at + STR.JOB, job << 32)
+    fetch_add(m, at + STR.NEWS, 1)
+    if load_acquire(m, at + STR.TEAM_SLEEPS) > 0:
+        futex_wake(m, at + STR.NEWS, helpers_for(chunks, m[at + STR.TEAM]))
+    while help_with(m, stream, LEADER, m[at + STR.ARENA]):
         pass
-    while load_acquire(m, at + T_LEFT) > 0:
+    while load_acquire(m, at + STR.LEFT) > 0:
         sched_yield()
-    return m[at + T_STATUS]
+    return m[at + STR.STATUS]
 
 
 def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
@@ -96,31 +75,31 @@ def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
     `who` alike, each with an arena of its own.
 
     The job's fields are read before the chunks are claimed and belong to that job if the claim
-    succeeds: a leader makes T_JOB name its new job (chunk SIGNED_OFF, never claimed) before it
+    succeeds: a leader makes STR.JOB name its new job (chunk SIGNED_OFF, never claimed) before it
     touches them.
     """
-    at = STR + stream * STR_WORDS
-    word = load_acquire(m, at + T_JOB)
+    at = STR.AT + stream * STR.WORDS
+    word = load_acquire(m, at + STR.JOB)
     chunk = word & 0xFFFFFFFF
-    if chunk == SIGNED_OFF:
+    if chunk == STR.SIGNED_OFF:
         return False
-    kernel, layout = load_acquire(m, at + T_KERNEL), load_acquire(m, at + T_LAYOUT)
-    units, grain = load_acquire(m, at + T_UNITS), load_acquire(m, at + T_GRAIN)
-    first, left = load_acquire(m, at + T_FIRST), load_acquire(m, at + T_CHUNKS) - chunk
+    kernel, layout = load_acquire(m, at + STR.KERNEL), load_acquire(m, at + STR.LAYOUT)
+    units, grain = load_acquire(m, at + STR.UNITS), load_acquire(m, at + STR.GRAIN)
+    first, left = load_acquire(m, at + STR.FIRST), load_acquire(m, at + STR.CHUNKS) - chunk
     if left <= 0:
         return False
-    taken = run_length(left, load_acquire(m, at + T_TEAM) + 1)
-    if not compare_exchange(m, at + T_JOB, word, word + taken):
+    taken = run_length(left, load_acquire(m, at + STR.TEAM) + 1)
+    if not compare_exchange(m, at + STR.JOB, word, word + taken):
         return True
-    args = address_in(m, ARG + stream * ARG_WORDS)
-    recorded = who != LEADER and m[LEVEL] > 1
+    args = address_in(m, ARG.AT + stream * ARG.WORDS)
+    recorded = who != LEADER and m[CTL.LEVEL] > 1
     begun = ticks() if recorded else 0
     for k in range(chunk, chunk + taken):
         lo, hi = k * grain, min((k + 1) * grain, units)
         status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
         if status != 0:
-            store_release(m, at + T_STATUS, status)
+            store_release(m, at + STR.STATUS, status)
     if recorded:
         stamp_share(m, stream, who, word >> 32, begun, taken)
-    fetch_add(m, at + T_LEFT, -taken)
+    fetch_add(m, at + STR.LEFT, -taken)
     return True

@@ -10,11 +10,12 @@ word, clear it, wake.  Python issues records without that fence, so a wake-up ca
 the scheduler therefore sleeps at most SLICE at a time, and everything that *waits* goes through
 `wait_cell`, which fences.
 
-Long because the names of the words it works on are imported one by one: sixty lines.
+Long because all that is entered from Python is here: loops, waits, and the sequential engine.
 """
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import (
     Words,
     clock,
@@ -28,68 +29,6 @@ from flowvm.vm.machine.lang import (
     ticks,
     words_at,
 )
-from flowvm.vm.machine.layout import (
-    ASLEEP,
-    B_PASSED,
-    B_RECORDED,
-    B_SINCE,
-    BARRIER,
-    CALLBACK,
-    CAPACITY,
-    DEVICES,
-    E_COUNT,
-    E_KIND,
-    ENTRY,
-    ENTRY_BITS,
-    HEAD,
-    I_COUNT,
-    I_KIND,
-    I_SEQ,
-    I_STATE,
-    I_STATUS,
-    I_STREAM,
-    I_T_DISPATCHED,
-    I_T_END,
-    I_T_READY,
-    I_T_START,
-    INS,
-    INS_WORDS,
-    LEVEL,
-    LIMIT,
-    MARK,
-    N_DISPATCHED,
-    N_DONE,
-    NOW,
-    OPERANDS,
-    QUE,
-    RECEIVED,
-    RECORD_WORDS,
-    RELEASE,
-    RELEASED,
-    RING,
-    ROOM_SLEEPS,
-    RT_CLOSED,
-    SCHEDULER_SLEEPS,
-    SLOT_MASK,
-    SPINS,
-    STOP,
-    STR,
-    STR_WORDS,
-    T_COLLECTED,
-    T_DONE,
-    T_LAUNCHED,
-    T_NEWS,
-    T_SLEEPS,
-    T_STAMP,
-    T_TAIL,
-    T_TEAM,
-    T_TEAM_SLEEPS,
-    T_TRIMMED,
-    TOUCH,
-    TRIM,
-    USED_STREAMS,
-    WORDS,
-)
 from flowvm.vm.machine.machine import (
     complete,
     count_of,
@@ -101,8 +40,10 @@ from flowvm.vm.machine.machine import (
     recycle_storages,
     set_limit,
 )
+from flowvm.vm.machine.plan_words import RUNTIME
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
+from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, QUE, RING, STATE, STR
 from flowvm.vm.workers.actors import (
     MOST,
     close_launch,
@@ -143,23 +84,23 @@ def wake(m: Words, word: int) -> None:
 
 def rouse(m: Words) -> None:
     """Wake the scheduler if it is ASLEEP; ABSENT, for which issuing threads call `after`, stays."""
-    if fetch_add(m, SCHEDULER_SLEEPS, 0) == ASLEEP and compare_exchange(
-        m, SCHEDULER_SLEEPS, ASLEEP, 0
+    if fetch_add(m, CTL.SCHEDULER_SLEEPS, 0) == CTL.ASLEEP and compare_exchange(
+        m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, 0
     ):
-        futex_wake(m, SCHEDULER_SLEEPS, EVERYBODY)
+        futex_wake(m, CTL.SCHEDULER_SLEEPS, EVERYBODY)
 
 
 def outcome_of(m: Words, slot: int) -> int:
     """What a waiter's cell is to hold: 1, or -cause; the waiter's instruction is over now."""
-    entry, ins = entry_of(m, slot), INS + slot * INS_WORDS
-    m[ins + I_T_START] = m[ins + I_T_END] = m[NOW]
-    cause = poison_of(m, slot, entry) if m[ins + I_COUNT] > 0 else 0
+    entry, ins = entry_of(m, slot), INS.AT + slot * INS.WORDS
+    m[ins + INS.T_START] = m[ins + INS.T_END] = m[CTL.NOW]
+    cause = poison_of(m, slot, entry) if m[ins + INS.COUNT] > 0 else 0
     return 1 if cause == 0 else -cause
 
 
 def cell_of(m: Words, slot: int) -> int:
     """The address of a waiter's cell; 0 where nobody waits."""
-    return m[RING + slot * RECORD_WORDS + OPERANDS - m[entry_of(m, slot) + E_COUNT]]
+    return m[RING.AT + slot * RING.WORDS + RING.OPERANDS - m[entry_of(m, slot) + ENT.COUNT]]
 
 
 def notify(cell: int, outcome: int) -> None:
@@ -182,33 +123,33 @@ def finish_wait(m: Words, slot: int) -> None:
 def step(m: Words) -> int:
     """One pass of the scheduler over everything there is to do; how much it did."""
     did = 0
-    level = m[LEVEL]
-    for stream in range(m[USED_STREAMS]):
-        at = STR + stream * STR_WORDS
-        if m[at + T_COLLECTED] != m[at + T_TAIL]:
-            done = load_acquire(m, at + T_DONE)
-            if level != 0 and m[at + T_COLLECTED] < done:
-                m[NOW] = ticks()
-            while m[at + T_COLLECTED] < done:
-                collected = m[at + T_COLLECTED]
-                m[at + T_COLLECTED] = collected + 1
-                complete(m, m[QUE + stream * CAPACITY + (collected & SLOT_MASK)])
+    level = m[CTL.LEVEL]
+    for stream in range(m[CTL.USED_STREAMS]):
+        at = STR.AT + stream * STR.WORDS
+        if m[at + STR.COLLECTED] != m[at + STR.TAIL]:
+            done = load_acquire(m, at + STR.DONE)
+            if level != 0 and m[at + STR.COLLECTED] < done:
+                m[CTL.NOW] = ticks()
+            while m[at + STR.COLLECTED] < done:
+                collected = m[at + STR.COLLECTED]
+                m[at + STR.COLLECTED] = collected + 1
+                complete(m, m[QUE.AT + stream * RING.SLOTS + (collected & RING.SLOT_MASK)])
                 did += 1
     if level != 0:
         see(m)
     for k in range(WINDOW):
         if level > 1 or (level != 0 and k % STAMPED == STAMPED - 1):
-            m[NOW] = ticks()
+            m[CTL.NOW] = ticks()
         if not receive(m):
             break
         did += 1
     slot = next_ready(m)
     while slot >= 0:
         if level > 1:
-            m[NOW] = ticks()
+            m[CTL.NOW] = ticks()
         dispatch(m, slot)
-        if m[INS + slot * INS_WORDS + I_KIND] == TOUCH:
-            m[INS + slot * INS_WORDS + I_STATUS] = 0
+        if m[INS.AT + slot * INS.WORDS + INS.KIND] == KIND.TOUCH:
+            m[INS.AT + slot * INS.WORDS + INS.STATUS] = 0
             finish_wait(m, slot)
         did += 1
         slot = next_ready(m)
@@ -222,85 +163,87 @@ def step(m: Words) -> int:
 
 def scheduler_loop(base: int) -> int:
     """The scheduler thread: until STOP."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     idle = 0
     while True:
         did = step(m)
         if did > 0:
             idle = 0
-            for stream in range(m[USED_STREAMS]):
-                at = STR + stream * STR_WORDS
-                if m[at + T_SLEEPS] != 0 and m[at + T_TAIL] != load_acquire(m, at + T_DONE):
-                    wake(m, at + T_SLEEPS)
-            if m[ROOM_SLEEPS] != 0:
-                wake(m, ROOM_SLEEPS)
+            for stream in range(m[CTL.USED_STREAMS]):
+                at = STR.AT + stream * STR.WORDS
+                if m[at + STR.SLEEPS] != 0 and m[at + STR.TAIL] != load_acquire(m, at + STR.DONE):
+                    wake(m, at + STR.SLEEPS)
+            if m[CTL.ROOM_SLEEPS] != 0:
+                wake(m, CTL.ROOM_SLEEPS)
             continue
-        if load_acquire(m, STOP) != 0:
+        if load_acquire(m, CTL.STOP) != 0:
             return 0
         idle += 1
-        if idle < m[SPINS]:
+        if idle < m[CTL.SPINS]:
             sched_yield()
             continue
-        compare_exchange(m, SCHEDULER_SLEEPS, 0, ASLEEP)
-        for stream in range(m[USED_STREAMS]):  # a worker may have gone to sleep since we published
-            at = STR + stream * STR_WORDS
-            if m[at + T_TAIL] != load_acquire(m, at + T_DONE):
-                wake(m, at + T_SLEEPS)
+        compare_exchange(m, CTL.SCHEDULER_SLEEPS, 0, CTL.ASLEEP)
+        for stream in range(
+            m[CTL.USED_STREAMS]
+        ):  # a worker may have gone to sleep since we published
+            at = STR.AT + stream * STR.WORDS
+            if m[at + STR.TAIL] != load_acquire(m, at + STR.DONE):
+                wake(m, at + STR.SLEEPS)
         if not has_news(m):
-            futex_wait(m, SCHEDULER_SLEEPS, ASLEEP, SLICE)
-        compare_exchange(m, SCHEDULER_SLEEPS, ASLEEP, 0)
-        if m[ROOM_SLEEPS] != 0:
-            wake(m, ROOM_SLEEPS)
-        idle = m[SPINS] // 2
+            futex_wait(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, SLICE)
+        compare_exchange(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, 0)
+        if m[CTL.ROOM_SLEEPS] != 0:
+            wake(m, CTL.ROOM_SLEEPS)
+        idle = m[CTL.SPINS] // 2
 
 
 def has_news(m: Words) -> bool:
     """Whether a record is marked or a worker has finished something."""
-    seq = m[RECEIVED]
-    if load_acquire(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK) == seq + 1:
+    seq = m[CTL.RECEIVED]
+    if load_acquire(m, RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK) == seq + 1:
         return True
-    for stream in range(m[USED_STREAMS]):
-        at = STR + stream * STR_WORDS
-        if m[at + T_COLLECTED] != load_acquire(m, at + T_DONE):
+    for stream in range(m[CTL.USED_STREAMS]):
+        at = STR.AT + stream * STR.WORDS
+        if m[at + STR.COLLECTED] != load_acquire(m, at + STR.DONE):
             return True
-    return load_acquire(m, STOP) != 0
+    return load_acquire(m, CTL.STOP) != 0
 
 
 def next_of(m: Words, stream: int, wait: int) -> int:
     """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1."""
-    at = STR + stream * STR_WORDS
-    done = m[at + T_DONE]
+    at = STR.AT + stream * STR.WORDS
+    done = m[at + STR.DONE]
     idle = 0
-    while load_acquire(m, at + T_TAIL) == done:
-        if load_acquire(m, STOP) != 0 or wait == 0 or has_mail(m, stream):
+    while load_acquire(m, at + STR.TAIL) == done:
+        if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
         idle += 1
-        if idle < m[SPINS]:
+        if idle < m[CTL.SPINS]:
             sched_yield()
             continue
-        fetch_add(m, at + T_SLEEPS, 1)
+        fetch_add(m, at + STR.SLEEPS, 1)
         rouse(m)
-        if load_acquire(m, at + T_TAIL) == done and not has_mail(m, stream):
-            futex_wait(m, at + T_SLEEPS, 1, wait)
-        store_release(m, at + T_SLEEPS, 0)
-        if load_acquire(m, at + T_TAIL) == done:
+        if load_acquire(m, at + STR.TAIL) == done and not has_mail(m, stream):
+            futex_wait(m, at + STR.SLEEPS, 1, wait)
+        store_release(m, at + STR.SLEEPS, 0)
+        if load_acquire(m, at + STR.TAIL) == done:
             return -1
-    return m[QUE + stream * CAPACITY + (done & SLOT_MASK)]
+    return m[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)]
 
 
 def finish(m: Words, stream: int) -> None:
     """Count the stream's current instruction done, and tell the scheduler."""
-    at = STR + stream * STR_WORDS
-    store_release(m, at + T_DONE, m[at + T_DONE] + 1)
-    if m[SCHEDULER_SLEEPS] == ASLEEP:
+    at = STR.AT + stream * STR.WORDS
+    store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
+    if m[CTL.SCHEDULER_SLEEPS] == CTL.ASLEEP:
         rouse(m)
 
 
 def worker_loop(base: int, stream: int) -> int:
     """A stream's worker thread: until STOP."""
-    m = words_at(base, WORDS)
-    answered = STR + stream * STR_WORDS + T_TRIMMED
-    while load_acquire(m, STOP) == 0:
+    m = words_at(base, ARRAY.WORDS)
+    answered = STR.AT + stream * STR.WORDS + STR.TRIMMED
+    while load_acquire(m, CTL.STOP) == 0:
         slot = next_of(m, stream, NAP)
         if slot >= 0:
             entry = entry_of(m, slot)
@@ -311,8 +254,8 @@ def worker_loop(base: int, stream: int) -> int:
                 execute(m, stream, slot)
                 finish(m, stream)
         while serve(m, stream):
-            m[STR + stream * STR_WORDS + T_STAMP] = 0  # the next instruction starts later
-        wanted = load_acquire(m, TRIM)
+            m[STR.AT + stream * STR.WORDS + STR.STAMP] = 0  # the next instruction starts later
+        wanted = load_acquire(m, CTL.TRIM)
         if m[answered] != wanted:
             trim(m, stream)
             store_release(m, answered, wanted)
@@ -327,82 +270,84 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
     keeping the launch behind it, for what it releases no later instruction names.
     """
     plan = words_at(runtime, MOST)
-    at = STR + stream * STR_WORDS
-    opened = m[at + T_DONE]
+    at = STR.AT + stream * STR.WORDS
+    opened = m[at + STR.DONE]
     idle = 0
-    while load_acquire(m, STOP) == 0:
-        tail = load_acquire(m, at + T_TAIL)
+    while load_acquire(m, CTL.STOP) == 0:
+        tail = load_acquire(m, at + STR.TAIL)
         if opened < tail:
-            slot = m[QUE + stream * CAPACITY + (opened & SLOT_MASK)]
+            slot = m[QUE.AT + stream * RING.SLOTS + (opened & RING.SLOT_MASK)]
             entry = entry_of(m, slot)
-            if m[entry + E_KIND] == RELEASE:
+            if m[entry + ENT.KIND] == KIND.RELEASE:
                 opened += 1
                 continue
             if runtime_of(m, entry) == runtime and may_open(m, slot, entry, plan):
-                if m[LEVEL] != 0:
+                if m[CTL.LEVEL] != 0:
                     stamp_open(m, stream, slot)
                 open_launch(m, stream, slot, entry, plan)
                 opened += 1
                 idle = 0
                 continue
-        done = m[at + T_DONE]
+        done = m[at + STR.DONE]
         if done == opened:
             return
-        slot = m[QUE + stream * CAPACITY + (done & SLOT_MASK)]
+        slot = m[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)]
         entry = entry_of(m, slot)
-        if m[entry + E_KIND] == RELEASE:
+        if m[entry + ENT.KIND] == KIND.RELEASE:
             execute(m, stream, slot)
             finish(m, stream)
         elif may_close(plan):
             close_launch(m, stream, slot, entry, plan)
-            if m[LEVEL] != 0:
+            if m[CTL.LEVEL] != 0:
                 stamp_end(m, stream, slot)
             finish(m, stream)
         elif serve(m, stream):
             idle = 0
-        elif idle < m[SPINS]:
+        elif idle < m[CTL.SPINS]:
             idle += 1
             sched_yield()
         else:
-            fetch_add(m, at + T_SLEEPS, 1)
-            if not (has_mail(m, stream) or may_close(plan) or load_acquire(m, at + T_TAIL) != tail):
-                futex_wait(m, at + T_SLEEPS, 1, NAP)
-            store_release(m, at + T_SLEEPS, 0)
+            fetch_add(m, at + STR.SLEEPS, 1)
+            if not (
+                has_mail(m, stream) or may_close(plan) or load_acquire(m, at + STR.TAIL) != tail
+            ):
+                futex_wait(m, at + STR.SLEEPS, 1, NAP)
+            store_release(m, at + STR.SLEEPS, 0)
 
 
 def device_loop(base: int, stream: int) -> int:
     """The worker thread of a device's stream: until STOP."""
-    m = words_at(base, WORDS)
-    at = STR + stream * STR_WORDS
+    m = words_at(base, ARRAY.WORDS)
+    at = STR.AT + stream * STR.WORDS
     block = enter(m, stream)
     ignore_captures(block)
     idle = 0
-    while load_acquire(m, STOP) == 0:
+    while load_acquire(m, CTL.STOP) == 0:
         opened = open_next(m, stream, block)
-        if not opened and block[B_SINCE] > 0:
-            record(block, m[at + T_LAUNCHED])
+        if not opened and block[DEV.SINCE] > 0:
+            record(block, m[at + STR.LAUNCHED])
         if close_passed(m, stream, block):
             idle = 0
-            if m[SCHEDULER_SLEEPS] == ASLEEP:
+            if m[CTL.SCHEDULER_SLEEPS] == CTL.ASLEEP:
                 rouse(m)
         if opened:
             idle = 0
             continue
-        wanted = load_acquire(m, TRIM)
-        if m[at + T_TRIMMED] != wanted:
+        wanted = load_acquire(m, CTL.TRIM)
+        if m[at + STR.TRIMMED] != wanted:
             trim(m, stream)
-            store_release(m, at + T_TRIMMED, wanted)
+            store_release(m, at + STR.TRIMMED, wanted)
         idle += 1
-        if idle < m[SPINS]:
+        if idle < m[CTL.SPINS]:
             sched_yield()
             continue
-        busy = block[B_PASSED] < block[B_RECORDED] or m[at + T_LAUNCHED] < m[at + T_TAIL]
-        fetch_add(m, at + T_SLEEPS, 1)
+        busy = block[DEV.PASSED] < block[DEV.RECORDED] or m[at + STR.LAUNCHED] < m[at + STR.TAIL]
+        fetch_add(m, at + STR.SLEEPS, 1)
         if not busy:
             rouse(m)
-        if busy or load_acquire(m, at + T_TAIL) == m[at + T_LAUNCHED]:
-            futex_wait(m, at + T_SLEEPS, 1, GLANCE if busy else NAP)
-        store_release(m, at + T_SLEEPS, 0)
+        if busy or load_acquire(m, at + STR.TAIL) == m[at + STR.LAUNCHED]:
+            futex_wait(m, at + STR.SLEEPS, 1, GLANCE if busy else NAP)
+        store_release(m, at + STR.SLEEPS, 0)
     return 0
 
 
@@ -410,46 +355,46 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
     """Helper `number` of a stream's worker: takes chunks of large kernels, until STOP or until the
     team is smaller.
     """
-    m = words_at(base, WORDS)
-    at = STR + stream * STR_WORDS
+    m = words_at(base, ARRAY.WORDS)
+    at = STR.AT + stream * STR.WORDS
     idle = 0
-    while load_acquire(m, STOP) == 0 and number < load_acquire(m, at + T_TEAM):
-        news = load_acquire(m, at + T_NEWS)
+    while load_acquire(m, CTL.STOP) == 0 and number < load_acquire(m, at + STR.TEAM):
+        news = load_acquire(m, at + STR.NEWS)
         if help_with(m, stream, number, arena):
             idle = 0
             continue
         idle += 1
-        if idle < m[SPINS] // 4:
+        if idle < m[CTL.SPINS] // 4:
             sched_yield()
             continue
-        fetch_add(m, at + T_TEAM_SLEEPS, 1)  # before the look at T_NEWS that futex_wait takes
-        futex_wait(m, at + T_NEWS, news, NAP)
-        fetch_add(m, at + T_TEAM_SLEEPS, -1)
+        fetch_add(m, at + STR.TEAM_SLEEPS, 1)  # before the look at STR.NEWS that futex_wait takes
+        futex_wait(m, at + STR.NEWS, news, NAP)
+        fetch_add(m, at + STR.TEAM_SLEEPS, -1)
         idle = 0
     return 0
 
 
 def close_plan(base: int, runtime: int) -> int:
     """No launch of a Plan will follow: Eord starts at the sources."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     plan = words_at(runtime, MOST)
-    store_release(plan, RT_CLOSED, 1)
+    store_release(plan, RUNTIME.CLOSED, 1)
     tell_sources(m, plan)
     return 0
 
 
 def wake_team(base: int, stream: int) -> int:
     """Let every helper of a stream look whether it is still wanted."""
-    m = words_at(base, WORDS)
-    at = STR + stream * STR_WORDS
-    fetch_add(m, at + T_NEWS, 1)
-    futex_wake(m, at + T_NEWS, EVERYBODY)
+    m = words_at(base, ARRAY.WORDS)
+    at = STR.AT + stream * STR.WORDS
+    fetch_add(m, at + STR.NEWS, 1)
+    futex_wake(m, at + STR.NEWS, EVERYBODY)
     return 0
 
 
 def wake_scheduler(base: int) -> int:
     """Called by an issuing thread that saw the scheduler asleep."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     rouse(m)
     return 0
 
@@ -459,14 +404,14 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
 
     The cell's third word is when the wait was over: Python may get the GIL later (from level 2 on).
     """
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     word = words_at(cell, 3)
     if load_acquire(word, 0) == 0:  # else: the sequential engine must go on looking asleep
         rouse(m)
     idle = 0
     while load_acquire(word, 0) == 0:
         idle += 1
-        if idle < m[SPINS]:
+        if idle < m[CTL.SPINS]:
             sched_yield()
             continue
         # read before the second look, or a wake between is missed
@@ -474,69 +419,71 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
         if load_acquire(word, 0) == 0:
             futex_wait(word, 1, asleep, microseconds)
         break
-    if m[LEVEL] > 1:
+    if m[CTL.LEVEL] > 1:
         word[2] = clock()
     return load_acquire(word, 0)
 
 
 def wait_room(base: int, seq: int, microseconds: int) -> int:
     """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     rouse(m)
     idle = 0
-    while load_acquire(m, LIMIT) <= seq:
+    while load_acquire(m, CTL.LIMIT) <= seq:
         idle += 1
-        if idle < m[SPINS]:
+        if idle < m[CTL.SPINS]:
             sched_yield()
             continue
-        asleep = fetch_add(m, ROOM_SLEEPS, 1) + 1  # read before the second look, as in `wait_cell`
-        if load_acquire(m, LIMIT) <= seq:
-            futex_wait(m, ROOM_SLEEPS, asleep, microseconds)
+        asleep = (
+            fetch_add(m, CTL.ROOM_SLEEPS, 1) + 1
+        )  # read before the second look, as in `wait_cell`
+        if load_acquire(m, CTL.LIMIT) <= seq:
+            futex_wait(m, CTL.ROOM_SLEEPS, asleep, microseconds)
         break
-    return load_acquire(m, LIMIT)
+    return load_acquire(m, CTL.LIMIT)
 
 
 def nap(base: int, microseconds: int) -> int:
     """Sleep for a moment, without the GIL."""
-    m = words_at(base, WORDS)
-    futex_wait(m, ROOM_SLEEPS, m[ROOM_SLEEPS], microseconds)
+    m = words_at(base, ARRAY.WORDS)
+    futex_wait(m, CTL.ROOM_SLEEPS, m[CTL.ROOM_SLEEPS], microseconds)
     return 0
 
 
 def publish_mark(base: int, seq: int) -> int:
     """Publish a record that was written with an empty MARK."""
-    m = words_at(base, WORDS)
-    store_release(m, RING + (seq & SLOT_MASK) * RECORD_WORDS + MARK, seq + 1)
+    m = words_at(base, ARRAY.WORDS)
+    store_release(m, RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK, seq + 1)
     return 0
 
 
 def host_next(base: int, stream: int, microseconds: int) -> int:
     """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     return next_of(m, stream, microseconds)
 
 
 def host_begin(base: int, stream: int, slot: int) -> int:
     """Run the native part of a host instruction, whose kernel is a no-op: its status."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     return execute(m, stream, slot)
 
 
 def host_fail(base: int, stream: int, slot: int, status: int) -> int:
     """The Python part of a host instruction raised: poison what it writes and report it."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     fail(m, stream, slot, entry_of(m, slot), status)
-    m[INS + slot * INS_WORDS + I_STATUS] = status
+    m[INS.AT + slot * INS.WORDS + INS.STATUS] = status
     return 0
 
 
 def host_end(base: int, slot: int) -> int:
     """The Python part of a host instruction is over: it is recorded as ended only now."""
-    m = words_at(base, WORDS)
-    ins = INS + slot * INS_WORDS
-    if m[LEVEL] != 0:
-        m[ins + I_T_END] = ticks()
-        m[STR + m[ins + I_STREAM] * STR_WORDS + T_STAMP] = 0  # the next one starts later
+    m = words_at(base, ARRAY.WORDS)
+    ins = INS.AT + slot * INS.WORDS
+    if m[CTL.LEVEL] != 0:
+        m[ins + INS.T_END] = ticks()
+        m[STR.AT + m[ins + INS.STREAM] * STR.WORDS + STR.STAMP] = 0  # the next one starts later
     return 0
 
 
@@ -550,7 +497,7 @@ def read_clocks(pair: int) -> int:
 
 def stamp_some(base: int, count: int) -> int:
     """Stamp `count` tasks: for measuring what that takes."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     for k in range(count):
         stamp_task(m, 0, k)
     return 0
@@ -558,7 +505,7 @@ def stamp_some(base: int, count: int) -> int:
 
 def host_finish(base: int, stream: int) -> int:
     """Count a host stream's current instruction done."""
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     finish(m, stream)
     return 0
 
@@ -571,49 +518,49 @@ def drain(base: int) -> int:
     for the caller to run and then `settle`; otherwise -1.  The scheduler thread must not be
     running.
     """
-    m = words_at(base, WORDS)
+    m = words_at(base, ARRAY.WORDS)
     while True:
-        seq = m[RECEIVED]
-        slot = seq & SLOT_MASK
-        if load_acquire(m, RING + slot * RECORD_WORDS + MARK) != seq + 1:
+        seq = m[CTL.RECEIVED]
+        slot = seq & RING.SLOT_MASK
+        if load_acquire(m, RING.AT + slot * RING.WORDS + RING.MARK) != seq + 1:
             return -1
         entry = entry_of(m, slot)
-        kind = m[entry + E_KIND]
-        ins = INS + slot * INS_WORDS
-        m[ins + I_SEQ] = seq
-        m[ins + I_STREAM] = m[RING + slot * RECORD_WORDS + ENTRY] >> ENTRY_BITS
-        m[ins + I_KIND] = kind
-        m[ins + I_COUNT] = count_of(m, slot, entry)
-        m[ins + I_STATUS] = 0
-        if m[LEVEL] != 0:
-            m[NOW] = m[ins + I_T_READY] = m[ins + I_T_DISPATCHED] = ticks()
-            begin(m, slot, seq, entry, m[ins + I_COUNT])
-        if kind == CALLBACK:
+        kind = m[entry + ENT.KIND]
+        ins = INS.AT + slot * INS.WORDS
+        m[ins + INS.SEQ] = seq
+        m[ins + INS.STREAM] = m[RING.AT + slot * RING.WORDS + RING.ENTRY] >> ENT.BITS
+        m[ins + INS.KIND] = kind
+        m[ins + INS.COUNT] = count_of(m, slot, entry)
+        m[ins + INS.STATUS] = 0
+        if m[CTL.LEVEL] != 0:
+            m[CTL.NOW] = m[ins + INS.T_READY] = m[ins + INS.T_DISPATCHED] = ticks()
+            begin(m, slot, seq, entry, m[ins + INS.COUNT])
+        if kind == KIND.CALLBACK:
             return slot
-        if kind in (TOUCH, BARRIER):
+        if kind in (KIND.TOUCH, KIND.BARRIER):
             notify(cell_of(m, slot), outcome_of(m, slot))
-        elif (m[DEVICES] >> m[ins + I_STREAM]) & 1 != 0:
-            run_to_end(m, m[ins + I_STREAM], slot)
+        elif (m[CTL.DEVICES] >> m[ins + INS.STREAM]) & 1 != 0:
+            run_to_end(m, m[ins + INS.STREAM], slot)
         else:
-            execute(m, m[ins + I_STREAM], slot)
+            execute(m, m[ins + INS.STREAM], slot)
         settle(base, slot)
-        if m[ins + I_STATUS] != 0:
+        if m[ins + INS.STATUS] != 0:
             return -2
 
 
 def settle(base: int, slot: int) -> int:
     """The sequential engine has run the instruction in `slot`: on to the next."""
-    m = words_at(base, WORDS)
-    ins = INS + slot * INS_WORDS
+    m = words_at(base, ARRAY.WORDS)
+    ins = INS.AT + slot * INS.WORDS
     entry = entry_of(m, slot)
-    if m[LEVEL] != 0:
-        m[NOW] = max(m[NOW], m[ins + I_T_END])
+    if m[CTL.LEVEL] != 0:
+        m[CTL.NOW] = max(m[CTL.NOW], m[ins + INS.T_END])
         end(m, slot)
-    if m[ins + I_KIND] == RELEASE:
+    if m[ins + INS.KIND] == KIND.RELEASE:
         recycle_storages(m, slot, entry)
-    m[ins + I_STATE] = RELEASED
-    m[N_DISPATCHED] += 1
-    m[N_DONE] += 1
-    m[RECEIVED] = m[HEAD] = m[ins + I_SEQ] + 1
+    m[ins + INS.STATE] = STATE.RELEASED
+    m[CTL.N_DISPATCHED] += 1
+    m[CTL.N_DONE] += 1
+    m[CTL.RECEIVED] = m[CTL.HEAD] = m[ins + INS.SEQ] + 1
     set_limit(m)
     return 0

@@ -2,7 +2,7 @@
 
 It has the form of every kernel, so entries, Plans and the sequential engine know no difference:
 `args` has the operands' addresses (device memory), scalars, scratch, and the address of the
-stream's block; `layout` describes the steps (STEP_ words of `flowvm.vm.machine.layout`):
+stream's block; `layout` describes the steps (`STEP` of `flowvm.vm.machine.device_words`):
 
     launch of a kernel   the words of its parameters, as they are passed
     call of a function   cuBLAS's, or the driver's own (a copy, a fill); its arguments, as int64
@@ -17,119 +17,90 @@ passed the instruction (`flowvm.vm.workers.device`).
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
 from flowvm.vm.machine.lang import Words, address_in, call_address, words_at
-from flowvm.vm.machine.layout import (
-    A_BLOCK,
-    A_SCRATCH,
-    ARG_HEADER,
-    ARG_WORDS,
-    B_CALL,
-    B_LINE,
-    B_STREAM,
-    B_WORDS,
-    BF_LAUNCH,
-    BF_SYNCHRONIZE,
-    CALL_WORDS,
-    DETAILS,
-    LINE_STATUS,
-    LINE_WORDS,
-    PARAM_WORDS,
-    SOURCE_ARG,
-    SOURCE_BLOCK,
-    SOURCE_LINE,
-    SOURCE_SCRATCH,
-    SOURCE_SHIFT,
-    STEP_BLOCK,
-    STEP_COUNTS,
-    STEP_FIRST,
-    STEP_FUNCTION,
-    STEP_GRID,
-    STEP_KERNEL,
-    STEP_KIND,
-    STEP_LENGTH,
-    STEP_PATCHES,
-    STEP_SHARED,
-    STEP_WORDS,
-)
+from flowvm.vm.machine.words import ARG
 
 DEVICE_FAILED = 13  # flowvm.errors.Status.DEVICE_FAILED; a test pins that they agree
-EXTRA = CALL_WORDS  # in B_CALL's words: cuLaunchKernel's `extra`, the size it points at, parameters
+EXTRA = (
+    CALL.WORDS
+)  # in DEV.CALL's words: cuLaunchKernel's `extra`, the size it points at, parameters
 EXTRA_SIZE = EXTRA + 5
 PARAMS = EXTRA + 8
 RESULT = 8  # behind the arguments of a function that is called
-CALL_AREA = PARAMS + PARAM_WORDS  # words that B_CALL needs
+CALL_AREA = PARAMS + CALL.PARAM_WORDS  # words that DEV.CALL needs
 BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 
 
 def take_steps(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     """The kernel: 0, DEVICE_FAILED, or what the steps that count have found."""
-    a = words_at(args, ARG_WORDS)
-    block = words_at(a[A_BLOCK], B_WORDS)
+    a = words_at(args, ARG.WORDS)
+    block = words_at(a[ARG.BLOCK], DEV.WORDS)
     steps = words_at(layout, 1 << 30)
     counts = 1 if lo < 0 else 0
     at = 1
     for number in range(steps[0]):
-        if steps[at + STEP_COUNTS] == counts:
+        if steps[at + STEP.COUNTS] == counts:
             code = take_step(a, block, steps, at)
             if code != 0:
-                a[0], a[1], a[2] = code, number, steps[at + STEP_FUNCTION]
+                a[0], a[1], a[2] = code, number, steps[at + STEP.FUNCTION]
                 return DEVICE_FAILED
-        at += steps[at + STEP_LENGTH]
+        at += steps[at + STEP.LENGTH]
     return counted(a, block) if counts else 0
 
 
 def take_step(a: Words, block: Words, steps: Words, at: int) -> int:
     """Launch a kernel or call a function: what the driver or the library answers."""
-    call = words_at(block[B_CALL], CALL_AREA)
-    if steps[at + STEP_KIND] == STEP_KERNEL:
+    call = words_at(block[DEV.CALL], CALL_AREA)
+    if steps[at + STEP.KIND] == STEP.KERNEL:
         fill(a, block, steps, at, call, PARAMS)
-        call[0] = steps[at + STEP_FUNCTION]
+        call[0] = steps[at + STEP.FUNCTION]
         for k in range(3):
-            call[1 + k], call[4 + k] = steps[at + STEP_GRID + k], steps[at + STEP_BLOCK + k]
+            call[1 + k], call[4 + k] = steps[at + STEP.GRID + k], steps[at + STEP.BLOCK + k]
         call[7], call[8], call[9], call[10] = (
-            steps[at + STEP_SHARED],
-            block[B_STREAM],
+            steps[at + STEP.SHARED],
+            block[DEV.STREAM],
             0,
             address_in(call, EXTRA),
         )
         call[EXTRA], call[EXTRA + 1] = BUFFER_POINTER, address_in(call, PARAMS)
         call[EXTRA + 2], call[EXTRA + 3] = BUFFER_SIZE, address_in(call, EXTRA_SIZE)
-        call[EXTRA + 4], call[EXTRA_SIZE] = 0, 8 * steps[at + STEP_WORDS]
-        return call_address(block[BF_LAUNCH], address_in(call, 0))
+        call[EXTRA + 4], call[EXTRA_SIZE] = 0, 8 * steps[at + STEP.TEMPLATE_WORDS]
+        return call_address(block[DEV.F_LAUNCH], address_in(call, 0))
     fill(a, block, steps, at, call, 0)
-    return call_address(steps[at + STEP_FUNCTION], address_in(call, 0))
+    return call_address(steps[at + STEP.FUNCTION], address_in(call, 0))
 
 
 def call_driver(block: Words, function: int, a: int, b: int, c: int, d: int) -> int:
     """Call one of the block's functions, which takes at most four arguments; what it answers."""
-    call = words_at(block[B_CALL], CALL_AREA)
+    call = words_at(block[DEV.CALL], CALL_AREA)
     call[0], call[1], call[2], call[3] = a, b, c, d
     return call_address(block[function], address_in(call, 0))
 
 
 def result_of(block: Words) -> int:
     """Where what `call_driver` calls may read or leave a word: behind its arguments."""
-    return address_in(words_at(block[B_CALL], CALL_AREA), RESULT)
+    return address_in(words_at(block[DEV.CALL], CALL_AREA), RESULT)
 
 
 def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -> None:
     """A step's template, with its patches, into the words from `first` on."""
-    count = steps[at + STEP_WORDS]
-    words = at + STEP_FIRST
+    count = steps[at + STEP.TEMPLATE_WORDS]
+    words = at + STEP.TEMPLATE
     for k in range(count):
         to[first + k] = steps[words + k]
     patch = words + count
-    for _ in range(steps[at + STEP_PATCHES]):
+    for _ in range(steps[at + STEP.PATCHES]):
         source = steps[patch + 1]
-        k = source >> SOURCE_SHIFT
-        source &= (1 << SOURCE_SHIFT) - 1
-        if source == SOURCE_ARG:
-            value = a[ARG_HEADER + k]
-        elif source == SOURCE_SCRATCH:
-            value = a[A_SCRATCH]
-        elif source == SOURCE_LINE:
-            value = block[B_LINE]
-        elif source == SOURCE_BLOCK:
+        k = source >> SOURCE.SHIFT
+        source &= (1 << SOURCE.SHIFT) - 1
+        if source == SOURCE.ARG:
+            value = a[ARG.HEADER + k]
+        elif source == SOURCE.SCRATCH:
+            value = a[ARG.SCRATCH]
+        elif source == SOURCE.LINE:
+            value = block[DEV.LINE]
+        elif source == SOURCE.BLOCK:
             value = block[k]
         else:
             value = address_in(steps, k)
@@ -139,11 +110,11 @@ def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -
 
 def counted(a: Words, block: Words) -> int:
     """Wait for what the stream has, and leave the instruction's line in the details: its status."""
-    code = call_driver(block, BF_SYNCHRONIZE, block[B_STREAM], 0, 0, 0)
+    code = call_driver(block, DEV.F_SYNCHRONIZE, block[DEV.STREAM], 0, 0, 0)
     if code != 0:
         a[0], a[1] = code, -1
         return DEVICE_FAILED
-    line = words_at(block[B_LINE], LINE_WORDS)
-    for i in range(DETAILS):
+    line = words_at(block[DEV.LINE], LINES.WORDS)
+    for i in range(ARG.N_DETAILS):
         a[i] = line[i]
-    return line[LINE_STATUS]
+    return line[LINES.STATUS]

@@ -10,25 +10,9 @@ stream's credit, and its worker waits for it.  To the host the memory copied to 
 
 from __future__ import annotations
 
+from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import Words, address_in, call_address, load_word, words_at
-from flowvm.vm.machine.layout import (
-    A_BLOCK,
-    ARG_HEADER,
-    ARG_WORDS,
-    B_CALL,
-    B_STAGE_BYTES,
-    B_STAGED,
-    B_STAGES,
-    B_STREAM,
-    B_WORDS,
-    BF_COPY_IN,
-    BF_COPY_OUT,
-    BF_COPY_PEER,
-    BF_MEMCPY,
-    BF_RECORD,
-    BF_SYNCHRONIZE_EVENT,
-    STAGES,
-)
+from flowvm.vm.machine.words import ARG
 from flowvm.vm.workers.steps import CALL_AREA, DEVICE_FAILED, call_driver
 
 
@@ -40,43 +24,43 @@ def failed(a: Words, code: int) -> int:
 
 def copy_in(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     """From the host to the device, by way of the pinned buffers."""
-    a = words_at(args, ARG_WORDS)
-    block = words_at(a[A_BLOCK], B_WORDS)
-    to, source, left = a[ARG_HEADER], a[ARG_HEADER + 1], load_word(layout)
+    a = words_at(args, ARG.WORDS)
+    block = words_at(a[ARG.BLOCK], DEV.WORDS)
+    to, source, left = a[ARG.HEADER], a[ARG.HEADER + 1], load_word(layout)
     code = 0
     while left > 0 and code == 0:
-        count = min(left, block[B_STAGE_BYTES])
-        stage = words_at(block[B_STAGES] + 16 * (block[B_STAGED] % STAGES), 2)
-        if block[B_STAGED] >= STAGES:
-            code = call_driver(block, BF_SYNCHRONIZE_EVENT, stage[1], 0, 0, 0)
+        count = min(left, block[DEV.STAGE_BYTES])
+        stage = words_at(block[DEV.STAGES] + 16 * (block[DEV.STAGED] % DEV.STAGE_COUNT), 2)
+        if block[DEV.STAGED] >= DEV.STAGE_COUNT:
+            code = call_driver(block, DEV.F_SYNCHRONIZE_EVENT, stage[1], 0, 0, 0)
         if code == 0:
-            call_driver(block, BF_MEMCPY, stage[0], source, count, 0)  # its answer is an address
-            code = call_driver(block, BF_COPY_IN, to, stage[0], count, block[B_STREAM])
+            call_driver(block, DEV.F_MEMCPY, stage[0], source, count, 0)  # its answer is an address
+            code = call_driver(block, DEV.F_COPY_IN, to, stage[0], count, block[DEV.STREAM])
         if code == 0:
-            code = call_driver(block, BF_RECORD, stage[1], block[B_STREAM], 0, 0)
-        block[B_STAGED] += 1
+            code = call_driver(block, DEV.F_RECORD, stage[1], block[DEV.STREAM], 0, 0)
+        block[DEV.STAGED] += 1
         to, source, left = to + count, source + count, left - count
     return failed(a, code)
 
 
 def copy_out(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     """From the device to the host."""
-    a = words_at(args, ARG_WORDS)
-    block = words_at(a[A_BLOCK], B_WORDS)
-    to, source, count = a[ARG_HEADER], a[ARG_HEADER + 1], load_word(layout)
+    a = words_at(args, ARG.WORDS)
+    block = words_at(a[ARG.BLOCK], DEV.WORDS)
+    to, source, count = a[ARG.HEADER], a[ARG.HEADER + 1], load_word(layout)
     if count == 0:
         return 0
-    return failed(a, call_driver(block, BF_COPY_OUT, to, source, count, block[B_STREAM]))
+    return failed(a, call_driver(block, DEV.F_COPY_OUT, to, source, count, block[DEV.STREAM]))
 
 
 def copy_across(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     """From one device to another; `layout` has their contexts, too: to, from."""
-    a = words_at(args, ARG_WORDS)
-    block = words_at(a[A_BLOCK], B_WORDS)
+    a = words_at(args, ARG.WORDS)
+    block = words_at(a[ARG.BLOCK], DEV.WORDS)
     if load_word(layout) == 0:
         return 0
-    call = words_at(block[B_CALL], CALL_AREA)
-    call[0], call[1] = a[ARG_HEADER], load_word(layout + 8)
-    call[2], call[3] = a[ARG_HEADER + 1], load_word(layout + 16)
-    call[4], call[5] = load_word(layout), block[B_STREAM]
-    return failed(a, call_address(block[BF_COPY_PEER], address_in(call, 0)))
+    call = words_at(block[DEV.CALL], CALL_AREA)
+    call[0], call[1] = a[ARG.HEADER], load_word(layout + 8)
+    call[2], call[3] = a[ARG.HEADER + 1], load_word(layout + 16)
+    call[4], call[5] = load_word(layout), block[DEV.STREAM]
+    return failed(a, call_address(block[DEV.F_COPY_PEER], address_in(call, 0)))

@@ -28,7 +28,7 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.plan import CHUNK
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, call_kernel
-from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 __all__ = ["BLOCK", "Rows", "Stage", "block_invocation", "fits_arena", "run_blocks"]
 
@@ -41,7 +41,7 @@ HEADER = 5
 # scalars; then an operand's (source, bytes of a row); then a scalar's place
 STAGE_WORDS = 8
 LAUNCHED = 1 << 32  # from here on, sources are the launch's operands; below, bytes of the arena
-UNIT_MASK = (1 << PHASE_BITS) - 1
+UNIT_MASK = (1 << ARG.PHASE_BITS) - 1
 
 
 class Rows(NamedTuple):
@@ -74,13 +74,13 @@ def run_blocks(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
     rows, height = load_word(layout, 1), load_word(layout, 2)
     stages, phases = load_word(layout, 3), load_word(layout, 4)
     first_stage = layout + 8 * (HEADER + 2 * phases)
-    phase = lo >> PHASE_BITS
+    phase = lo >> ARG.PHASE_BITS
     if phase > 0:
         at = layout + 8 * (HEADER + 2 * (phase - 1))
         stage = first_stage
         for _ in range(load_word(at, 0)):
             stage += 8 * load_word(stage, 0)
-        shift = (load_word(at, 1) - phase) << PHASE_BITS
+        shift = (load_word(at, 1) - phase) << ARG.PHASE_BITS
         return _run(stage, args, layout, lo + shift, hi + shift, 0, arena)
     down = (rows + height - 1) // height
     for unit in range(lo, hi):
@@ -132,7 +132,7 @@ def _kernel() -> int:
 
 def fits_arena(stages: Sequence[Invocation], buffers: int) -> bool:
     """Whether the arena holds `buffers` bytes besides what the stages need."""
-    return 8 * ARGS + buffers + max((s.arena for s in stages), default=0) <= ARENA_BYTES
+    return 8 * ARGS + buffers + max((s.arena for s in stages), default=0) <= ARG.ARENA_BYTES
 
 
 def block_invocation(

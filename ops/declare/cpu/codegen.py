@@ -38,7 +38,7 @@ from flowvm.ops.declare.cpu.walk import OPERANDS_AT, WALK, provide
 from flowvm.ops.scalar import functions as scalar
 from flowvm.ops.scalar.bits import Guarded
 from flowvm.ops.scalar.half import STORED, narrowed_text, widened_text
-from flowvm.vm.machine.layout import ARENA_BYTES
+from flowvm.vm.machine.words import ARG
 
 __all__ = [
     "DIVISION_BY_ZERO",
@@ -693,7 +693,7 @@ def _body_text(
         size_word = t.word("%layp", at + len(const_kinds))
         array(t.word("%argp", SCRATCH_AT, "ptr"), 1, [size_word], ["1"])
     if arena:
-        array(t.new("inttoptr i64 %arena to ptr"), 1, [str(ARENA_BYTES)], ["1"])
+        array(t.new("inttoptr i64 %arena to ptr"), 1, [str(ARG.ARENA_BYTES)], ["1"])
     values += ["%lo", "%hi"]
     if details:
         array("%argp", 8, ["6"], ["8"])

@@ -4,7 +4,7 @@
 `infer` answers, for scalars, assemblies and bodies.  `lower` compiles and loads the kernels and
 writes the steps as layout words, which `flowvm.vm.workers.steps` takes at every call:
 
-    word 0, the number of steps; the steps, each STEP_FIRST words, its template, its patches; then
+    word 0, the number of steps; the steps, each its first words, its template, its patches; then
     numbers that are passed by address
 
 An array is passed as Numba lays it out: meminfo and parent (0), elements, bytes of one, address,
@@ -51,12 +51,12 @@ from flowvm.ops.declare.cuda.copies import assembly
 from flowvm.ops.declare.cuda.elementwise import scalars
 from flowvm.ops.declare.cuda.placing import placed, reports
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
 from flowvm.vm.workers.steps import take_steps
 
 __all__ = ["launch_of", "layout_of", "lower", "lower_task"]
 
-STREAM_WORDS = {"stream": w.B_STREAM, "cublas": w.B_CUBLAS}
+STREAM_WORDS = {"stream": DEV.STREAM, "cublas": DEV.CUBLAS}
 Layout = np.ndarray[Any, np.dtype[np.int64]]
 Patch = tuple[int, int, int]  # of a template: which word, its source, what is added
 
@@ -153,7 +153,7 @@ class _Words:
             for at in numbers:  # the patch's source has the number's bits until it has a place
                 place = start + len(constants)
                 constants.append(words[at])
-                words[at] = w.SOURCE_HERE | place << w.SOURCE_SHIFT
+                words[at] = SOURCE.HERE | place << SOURCE.SHIFT
         flat = [word for words, _ in made for word in words]
         return np.array([len(made), *flat, *constants], np.int64)
 
@@ -165,24 +165,24 @@ class _Words:
             for param in step.params:
                 self._parameter(param)
             head = self._kernel_head(step)
-            most, what = w.PARAM_WORDS, getattr(step.kernel, "__name__", "a kernel")
+            most, what = CALL.PARAM_WORDS, getattr(step.kernel, "__name__", "a kernel")
         else:
             for argument in step.params:
                 self._argument(argument, numbers)
             head = self._library_head(step)
-            most, what = w.CALL_WORDS, step.name
+            most, what = CALL.WORDS, step.name
         if len(self.template) > most:
             raise DeviceError(f"{self.name}: {what} takes {most} words, not {len(self.template)}")
-        first = w.STEP_FIRST + len(self.template)
+        first = STEP.TEMPLATE + len(self.template)
         words = [*head, *self.template, *(word for patch in self.patches for word in patch)]
-        words[w.STEP_LENGTH] = len(words)
+        words[STEP.LENGTH] = len(words)
         return words, [first + 3 * number + 1 for number in numbers]
 
     def _head(self, step: KernelStep | LibraryStep, kind: int, function: int) -> list[int]:
-        head = [0] * w.STEP_FIRST
-        head[w.STEP_KIND], head[w.STEP_COUNTS] = kind, int(step.counts)
-        head[w.STEP_FUNCTION] = function
-        head[w.STEP_WORDS], head[w.STEP_PATCHES] = len(self.template), len(self.patches)
+        head = [0] * STEP.TEMPLATE
+        head[STEP.KIND], head[STEP.COUNTS] = kind, int(step.counts)
+        head[STEP.FUNCTION] = function
+        head[STEP.TEMPLATE_WORDS], head[STEP.PATCHES] = len(self.template), len(self.patches)
         return head
 
     def _kernel_head(self, step: KernelStep) -> list[int]:
@@ -192,15 +192,15 @@ class _Words:
             if not is_body(step.kernel):
                 raise
             raise _missing(self.name, "its CPU body cannot be compiled for CUDA") from error
-        head = self._head(step, w.STEP_KERNEL, handle)
-        head[w.STEP_GRID : w.STEP_GRID + 3] = step.grid
-        head[w.STEP_BLOCK : w.STEP_BLOCK + 3] = step.block
-        head[w.STEP_SHARED] = step.shared
+        head = self._head(step, STEP.KERNEL, handle)
+        head[STEP.GRID : STEP.GRID + 3] = step.grid
+        head[STEP.BLOCK : STEP.BLOCK + 3] = step.block
+        head[STEP.SHARED] = step.shared
         return head
 
     def _library_head(self, step: LibraryStep) -> list[int]:
         address = int(drivers.table()[drivers.INDEX[step.name]])
-        return self._head(step, w.STEP_CALL, address)
+        return self._head(step, STEP.FUNCTION_CALL, address)
 
     # --- parameters ---------------------------------------------------------------------------
 
@@ -209,9 +209,9 @@ class _Words:
             case Operand(k, view, offset):
                 self._array(view.dtype.itemsize, view.shape, view.strides, _argument(k), offset)
             case Scratch(offset, dtype, shape):
-                self._array(itemsize_of(dtype), shape, None, w.SOURCE_SCRATCH, offset)
+                self._array(itemsize_of(dtype), shape, None, SOURCE.SCRATCH, offset)
             case Details():
-                self._array(8, (w.LINE_WORDS,), None, w.SOURCE_LINE, 0)
+                self._array(8, (LINES.WORDS,), None, SOURCE.LINE, 0)
             case _:
                 self._word(param)
 
@@ -246,9 +246,9 @@ class _Words:
             case Operand(k, _, offset):
                 self._patched(_argument(k), offset)
             case Scratch(offset, _, _):
-                self._patched(w.SOURCE_SCRATCH, offset)
+                self._patched(SOURCE.SCRATCH, offset)
             case StreamWord(name):
-                self._patched(w.SOURCE_BLOCK | STREAM_WORDS[name] << w.SOURCE_SHIFT, 0)
+                self._patched(SOURCE.BLOCK | STREAM_WORDS[name] << SOURCE.SHIFT, 0)
             case ("&f64" | "&f32" as kind, value):
                 numbers.append(len(self.patches))
                 self._patched(_bits(value) if kind == "&f64" else _bits_of_single(value), 0)
@@ -261,7 +261,7 @@ class _Words:
 
 
 def _argument(k: int) -> int:
-    return w.SOURCE_ARG | k << w.SOURCE_SHIFT
+    return SOURCE.ARG | k << SOURCE.SHIFT
 
 
 def _bits(value: int | float) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
-from flowvm.vm.machine.layout import PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 __all__ = ["BUFFER", "RUN", "columns_body", "few_body", "rows_body"]
 
@@ -101,8 +101,8 @@ def rows_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
         arena: Array, lo: int, hi: int,
     ) -> None:  # fmt: skip
         partials = partials_in(scratch, out)
-        if lo >> PHASE_BITS != 0:
-            first, single = lo & ((1 << PHASE_BITS) - 1), partials_in(arena, out)[:1]
+        if lo >> ARG.PHASE_BITS != 0:
+            first, single = lo & ((1 << ARG.PHASE_BITS) - 1), partials_in(arena, out)[:1]
             merge(out, partials, single, segments, 1, divisor, first, first + hi - lo)
             return
         m = lo // segments
@@ -185,8 +185,8 @@ def columns_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
         scratch: Array, arena: Array, lo: int, hi: int,
     ) -> None:  # fmt: skip
         partials, own = partials_in(scratch, out), partials_in(arena, out)
-        if lo >> PHASE_BITS != 0:
-            first, every = lo & ((1 << PHASE_BITS) - 1), segments * parts
+        if lo >> ARG.PHASE_BITS != 0:
+            first, every = lo & ((1 << ARG.PHASE_BITS) - 1), segments * parts
             totals = own[:tile]
             merge(out, partials, totals, every, width // parts, divisor, first, first + hi - lo)
             return

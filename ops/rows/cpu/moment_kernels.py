@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.rows.parts.fold_rules import ADD
-from flowvm.vm.machine.layout import PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 __all__ = ["columns_body", "rows_body"]
 
@@ -62,8 +62,8 @@ def rows_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
         scratch: Array, lo: int, hi: int,
     ) -> None:  # fmt: skip
         partials = scratch.view(np.float64)
-        if lo >> PHASE_BITS != 0:
-            first = lo & ((1 << PHASE_BITS) - 1)
+        if lo >> ARG.PHASE_BITS != 0:
+            first = lo & ((1 << ARG.PHASE_BITS) - 1)
             for k in range(hi - lo):
                 m = first + k
                 number, middle, squares = 0.0, 0.0, 0.0
@@ -125,8 +125,8 @@ def columns_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         partials, own = scratch.view(np.float64), arena.view(np.float64)
         inner = width // parts
-        if lo >> PHASE_BITS != 0:
-            first = lo & ((1 << PHASE_BITS) - 1)
+        if lo >> ARG.PHASE_BITS != 0:
+            first = lo & ((1 << ARG.PHASE_BITS) - 1)
             for k in range(hi - lo):
                 outer = (first + k) // inner
                 column = first + k - outer * inner

@@ -17,7 +17,7 @@ import numpy as np
 
 from flowvm.ops.rows.cpu.scan_blocks import LANES, Running
 from flowvm.ops.rows.parts.fold_rules import choose
-from flowvm.vm.machine.layout import PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 __all__ = [
     "LARGEST",
@@ -85,8 +85,8 @@ def rows_body(running: Running) -> Callable[..., None]:
         lo: int, hi: int,
     ) -> None:  # fmt: skip
         totals = partials_in(scratch, out)
-        last = segments == 1 or lo >> PHASE_BITS != 0
-        first = lo & ((1 << PHASE_BITS) - 1)
+        last = segments == 1 or lo >> ARG.PHASE_BITS != 0
+        first = lo & ((1 << ARG.PHASE_BITS) - 1)
         if n < LANES:
             part = x[lo * n : hi * n]
             scan_short(out[lo * n : hi * n], part, n, totals.dtype.type(start), reverse)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.rows.parts.fold_rules import choose, larger_of, smaller_of
-from flowvm.vm.machine.layout import PHASE_BITS
+from flowvm.vm.machine.words import ARG
 
 __all__ = ["LARGEST", "SMALLEST", "columns_body", "rows_body"]
 
@@ -110,8 +110,8 @@ def rows_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         count = len(values) * segments
         place, best = scratch.view(np.int64), scratch[8 * count :].view(values.dtype)
-        if lo >> PHASE_BITS != 0:
-            first = lo & ((1 << PHASE_BITS) - 1)
+        if lo >> ARG.PHASE_BITS != 0:
+            first = lo & ((1 << ARG.PHASE_BITS) - 1)
             merge(values, indices, best, place, segments, 1, first, first + hi - lo)
             return
         for unit in range(lo, hi):
@@ -176,8 +176,8 @@ def columns_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None
         inner = width // parts
         count = len(values) // inner * segments * width
         place, best = scratch.view(np.int64), scratch[8 * count :].view(values.dtype)
-        if lo >> PHASE_BITS != 0:
-            first, every = lo & ((1 << PHASE_BITS) - 1), segments * parts
+        if lo >> ARG.PHASE_BITS != 0:
+            first, every = lo & ((1 << ARG.PHASE_BITS) - 1), segments * parts
             merge(values, indices, best, place, every, inner, first, first + hi - lo)
             return
         tiles = (width + tile - 1) // tile

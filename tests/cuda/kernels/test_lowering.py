@@ -33,7 +33,7 @@ from flowvm.ops.declare.cuda.copies import assembly
 from flowvm.ops.declare.cuda.lowering import _Words, launch_of
 from flowvm.ops.shapes.join import _cat_of
 from flowvm.ops.shapes.padding import _border, _constant, _roll
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import DEV, SOURCE, STEP
 
 
 class _Handles(Runtime):
@@ -65,13 +65,13 @@ def test_the_words_of_a_kernel_step():
     words = _Words(device, 3, "test").of([step]).tolist()
     assert words[0] == 1
     step_words = words[1:]
-    assert step_words[w.STEP_LENGTH] == len(step_words)
-    assert step_words[w.STEP_KIND] == w.STEP_KERNEL
-    assert step_words[w.STEP_COUNTS] == 1
-    assert step_words[w.STEP_FUNCTION] == 77
-    assert step_words[w.STEP_GRID : w.STEP_GRID + 3] == [2, 3, 4]
-    assert step_words[w.STEP_BLOCK : w.STEP_BLOCK + 3] == [32, 1, 1]
-    assert step_words[w.STEP_SHARED] == 1000
+    assert step_words[STEP.LENGTH] == len(step_words)
+    assert step_words[STEP.KIND] == STEP.KERNEL
+    assert step_words[STEP.COUNTS] == 1
+    assert step_words[STEP.FUNCTION] == 77
+    assert step_words[STEP.GRID : STEP.GRID + 3] == [2, 3, 4]
+    assert step_words[STEP.BLOCK : STEP.BLOCK + 3] == [32, 1, 1]
+    assert step_words[STEP.SHARED] == 1000
     half = struct.unpack("<q", struct.pack("<d", 0.5))[0]
     template = [
         0, 0, 6, 4, 0, 2, 3, 4, 8,  # the operand: its strides in bytes
@@ -79,15 +79,15 @@ def test_the_words_of_a_kernel_step():
         0, 0, 8, 8, 0, 8, 8,  # details
         5, half, 0,
     ]  # fmt: skip
-    count = step_words[w.STEP_WORDS]
-    assert step_words[w.STEP_FIRST : w.STEP_FIRST + count] == template
+    count = step_words[STEP.TEMPLATE_WORDS]
+    assert step_words[STEP.TEMPLATE : STEP.TEMPLATE + count] == template
     patches = [
-        4, w.SOURCE_ARG | 1 << w.SOURCE_SHIFT, 16,
-        13, w.SOURCE_SCRATCH, 8,
-        20, w.SOURCE_LINE, 0,
-        25, w.SOURCE_ARG | 4 << w.SOURCE_SHIFT, 0,  # behind three operands
+        4, SOURCE.ARG | 1 << SOURCE.SHIFT, 16,
+        13, SOURCE.SCRATCH, 8,
+        20, SOURCE.LINE, 0,
+        25, SOURCE.ARG | 4 << SOURCE.SHIFT, 0,  # behind three operands
     ]  # fmt: skip
-    assert step_words[w.STEP_FIRST + count :] == patches
+    assert step_words[STEP.TEMPLATE + count :] == patches
     assert device.asked[0][1] == (
         ("float32", 2, "A"), ("int16", 1, "C"), ("int64", 1, "C"), "int64", "float64", "float64",
     )  # fmt: skip
@@ -103,16 +103,16 @@ def test_numbers_that_a_library_takes_by_address_lie_behind_the_steps(monkeypatc
     words = _Words(_Handles(), 1, "test").of(steps)
     at, single = 1, struct.unpack("<i", struct.pack("<f", 2.0))[0]
     for _ in steps:
-        assert words[at + w.STEP_KIND] == w.STEP_CALL
-        assert words[at + w.STEP_FUNCTION] >= 100
-        first = at + w.STEP_FIRST
+        assert words[at + STEP.KIND] == STEP.FUNCTION_CALL
+        assert words[at + STEP.FUNCTION] >= 100
+        first = at + STEP.TEMPLATE
         assert words[first : first + 6].tolist() == [0, 0, 0, 0, 0, 3]
         sources = words[first + 6 + 1 : first + 6 + 15 : 3]
-        assert sources[0] == w.SOURCE_BLOCK | w.B_STREAM << w.SOURCE_SHIFT
+        assert sources[0] == SOURCE.BLOCK | DEV.STREAM << SOURCE.SHIFT
         for source, bits in ((sources[2], np.float64(1).view(np.int64)), (sources[4], single)):
-            assert source & 255 == w.SOURCE_HERE
-            assert words[source >> w.SOURCE_SHIFT] == bits
-        at += words[at + w.STEP_LENGTH]
+            assert source & 255 == SOURCE.HERE
+            assert words[source >> SOURCE.SHIFT] == bits
+        at += words[at + STEP.LENGTH]
     assert at == len(words) - 4
 
 

@@ -17,7 +17,7 @@ from flowvm.graph.capture.capture import capturing
 from flowvm.graph.memory.memory import ALGORITHMS, ALIGNMENT, Block, eager_peak, joined, plan_memory
 from flowvm.graph.memory.memory import _Blocks as Blocks
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 
 lives = st.tuples(st.integers(0, 40), st.integers(0, 12), st.integers(0, 2000)).map(
     lambda t: Block(t[2], t[0], t[0] + t[1])
@@ -148,11 +148,11 @@ def allocated(step) -> int:
     step()
     gc.collect()
     flow.vm.sync()
-    there = int(engine.words[w.LIVE_BYTES])
-    engine.words[w.PEAK_BYTES] = there
+    there = int(engine.words[CTL.LIVE_BYTES])
+    engine.words[CTL.PEAK_BYTES] = there
     step()
     flow.vm.sync()
-    return int(engine.words[w.PEAK_BYTES]) - there
+    return int(engine.words[CTL.PEAK_BYTES]) - there
 
 
 def model_and_step(captured: bool, order: str = "speed"):

@@ -15,7 +15,7 @@ from flowvm.graph.passes import fusion_rows
 from flowvm.graph.passes.passes import PASSES
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.ops.declare.cpu.blocks import run_blocks
-from flowvm.vm.machine.layout import ARENA_BYTES, PHASE_BITS
+from flowvm.vm.machine.words import ARG
 from tests.graph.helpers import same_bits
 from tests.graph.passes.test_passes import captured, names
 
@@ -176,14 +176,14 @@ def test_in_python_and_in_any_order(name):
         values.pop(0) if o.buffer.kind is BufferKind.INPUT else variables[o.buffer.held.id]
         for o in node.inputs
     ]
-    scratch, arena = np.zeros(max(1, made.scratch), np.uint8), np.zeros(ARENA_BYTES, np.uint8)
+    scratch, arena = np.zeros(max(1, made.scratch), np.uint8), np.zeros(ARG.ARENA_BYTES, np.uint8)
     words = np.zeros(32, np.int64)
     words[6] = scratch.ctypes.data
     words[8 : 8 + len(arrays)] = [a.ctypes.data for a in arrays]
     given = words.ctypes.data, made.layout.ctypes.data
     for phase, (units, _) in enumerate([(made.units, made.grain), *made.phases]):
         for unit in reversed(range(units)):
-            at = (phase << PHASE_BITS) + unit
+            at = (phase << ARG.PHASE_BITS) + unit
             assert run_blocks(*given, at, at + 1, arena.ctypes.data) == 0
     wanted = function(*inputs).numpy()
     np.testing.assert_allclose(arrays[0], wanted, rtol=2e-5, atol=2e-6)

@@ -26,7 +26,7 @@ from flowvm.graph.plan.actors import actors_of, by_actor
 from flowvm.graph.plan.plan import Plan, compile_plan
 from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler import profile
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 from tests.vm.kernels import USER_STATUS, Gate, fail, mix, tensor, update, wait_for_gate
 from tests.vm.live import Background, until
 
@@ -219,13 +219,13 @@ def test_launches_overlap_up_to_regst_num(regst_num):
         words = runtime(plan).words
         outs = [plan.launch([tensor([1])])[0] for _ in range(6)]
         until(lambda: gate.is_reached, "the first launch waits for the gate")
-        until(lambda: words[w.RT_STARTED] == regst_num, "as many launches are open as may be")
-        first = int(words[w.RT_FIRST])
-        until(lambda: words[first + w.AC_ACTED] == regst_num, "the loader has run ahead")
+        until(lambda: words[RUNTIME.STARTED] == regst_num, "as many launches are open as may be")
+        first = int(words[RUNTIME.FIRST])
+        until(lambda: words[first + ACTOR.ACTED] == regst_num, "the loader has run ahead")
         for _ in range(200):  # and no further
             os.sched_yield()
-            assert words[w.RT_STARTED] == regst_num
-            assert words[w.RT_FINISHED] == 0
+            assert words[RUNTIME.STARTED] == regst_num
+            assert words[RUNTIME.FINISHED] == 0
     loaded, expected, sums = 0, [], 0
     for _ in range(6):
         loaded = 5 * loaded + 1
@@ -234,7 +234,7 @@ def test_launches_overlap_up_to_regst_num(regst_num):
         expected.append(2 * batch)
     assert [int(t.item()) for t in outs] == expected
     assert total.item() == sums
-    assert words[w.RT_STARTED] == words[w.RT_FINISHED] == 6
+    assert words[RUNTIME.STARTED] == words[RUNTIME.FINISHED] == 6
 
 
 def test_an_output_that_goes_in_again_waits():
@@ -318,7 +318,7 @@ def test_a_launch_in_flight_behind_a_failed_one_is_poisoned_by_it():
         plan = compile_plan(replace(capture.graph, regst_num=2))
         words = runtime(plan).words
         outs = [plan.launch([tensor([1])])[0] for _ in range(2)]
-        until(lambda: words[w.RT_STARTED] == 2, "both launches are in flight")
+        until(lambda: words[RUNTIME.STARTED] == 2, "both launches are in flight")
     for out in outs:
         with pytest.raises(VMError, match="fail"):
             out.numpy()
@@ -336,8 +336,8 @@ def test_eord_passes_every_actor_when_the_plan_goes():
     del plan
     gc.collect()
     until(lambda: all(words.ended), "Eord has passed every actor")
-    until(lambda: words.words[w.RT_FINISHED] == 2, "both launches are closed")
-    assert words.words[w.RT_STARTED] == 2
+    until(lambda: words.words[RUNTIME.FINISHED] == 2, "both launches are closed")
+    assert words.words[RUNTIME.STARTED] == 2
 
 
 def test_a_plan_that_goes_while_it_runs_finishes_first():

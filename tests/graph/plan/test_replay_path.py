@@ -422,7 +422,7 @@ INTERRUPTED = """
             done += 0.5  # it may have been launched
     flow.vm.sync()
     issued = int(repr(hot["counter"])[6:-1])
-    assert issued == engine.words[w.RECEIVED] == engine.words[w.HEAD], "a record was lost"
+    assert issued == engine.words[CTL.RECEIVED] == engine.words[CTL.HEAD], "a record was lost"
     assert abs(count.item() - done) <= hits / 2, (done, count.item(), hits)
     assert all(block[0] < NEVER for block in engine.outline), "a block is kept for ever"
     print(hits)

@@ -32,7 +32,7 @@ from flowvm.ops.products.cpu.tile import (
     transpose_block,
 )
 from flowvm.ops.scalar import functions as scalar
-from flowvm.vm.machine.layout import ARENA_BYTES
+from flowvm.vm.machine.words import ARG
 
 FLOATS = ("float32", "float64")
 
@@ -180,7 +180,7 @@ def test_blocks_fit_the_arena(rng, monkeypatch):
                 a = -(-cut.tall // rows) * rows * cut.deep
                 panels = -(-cut.wide // tile.columns) * tile.columns
                 elements = a + panels * cut.deep + cut.tall * panels
-                assert elements * size <= ARENA_BYTES, (p, cut)
+                assert elements * size <= ARG.ARENA_BYTES, (p, cut)
 
 
 def test_heads_of_attention_are_multiplied_where_they_lie(rng):

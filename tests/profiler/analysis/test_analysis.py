@@ -14,8 +14,8 @@ from flowvm.profiler import Profile, load
 from flowvm.profiler.analysis.paths import PATH, floor, observed, totals, what_if
 from flowvm.profiler.analysis.waits import GAPS, STATES, away, lanes, order, split, waits
 from flowvm.profiler.run.run import CAUSES
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
+from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic
 
 SEEDS = range(12)
@@ -105,11 +105,11 @@ def test_what_stood_in_front(seed, k):
         assert found.produced[i] == (ended[sources].max() if len(sources) else 0)
         if len(sources):
             assert ended[found.producer[i]] == found.produced[i]
-        if run.kind[i] != w.TOUCH:
+        if run.kind[i] != KIND.TOUCH:
             front = [
                 j
                 for j in range(len(run))
-                if run.kind[j] != w.TOUCH
+                if run.kind[j] != KIND.TOUCH
                 and run.stream[j] == run.stream[i]
                 and (started[j], j) < (started[i], i)
             ]
@@ -127,7 +127,7 @@ def test_a_lane_tiles_the_run_and_sums_to_its_wall_time(seed, k):
         assert set(lane.total) == set(STATES)
         assert sum(lane.total.values()) == run.wall
         assert min(lane.total.values()) >= 0
-        mine = (run.stream == lane.stream) & (run.kind != w.TOUCH)
+        mine = (run.stream == lane.stream) & (run.kind != KIND.TOUCH)
         moments = np.zeros(run.wall, bool)
         for a, b in zip(run.time("started")[mine], run.time("ended")[mine], strict=True):
             moments[a:b] = True
@@ -141,7 +141,7 @@ def test_gaps_by_what_issuing_threads_did(seed, k):
         (rng.randrange(len(CAUSES)), a, a + rng.randrange(40))
         for a in (rng.randrange(300) for _ in range(rng.randrange(12)))
     ]
-    run = of_rows([(0, w.OP_CALL, 0, 0, 0, 350)], [[(1, w.MUT)]], waits_made)
+    run = of_rows([(0, KIND.OP_CALL, 0, 0, 0, 350)], [[(1, OPERAND.MUT)]], waits_made)
     begun = np.array([rng.randrange(320) for _ in range(20)])
     ended = begun + np.array([rng.randrange(30) for _ in range(20)])
     shares = split(begun, ended, *away(run))
@@ -200,10 +200,10 @@ def test_what_if(seed, k):
 
 def test_the_path_goes_through_a_sync_to_what_was_waited_for():
     """A kernel of 100 that is waited for, then Python for 20, then another kernel of 30."""
-    touch = (1, w.TOUCH, 0, 10, 105, 105)
+    touch = (1, KIND.TOUCH, 0, 10, 105, 105)
     run = of_rows(
-        [(0, w.OP_CALL, 0, 5, 7, 105), touch, (0, w.OP_CALL, 0, 130, 131, 160)],
-        [[(1, w.MUT)], [(1, w.CONST)], [(2, w.MUT)]],
+        [(0, KIND.OP_CALL, 0, 5, 7, 105), touch, (0, KIND.OP_CALL, 0, 130, 131, 160)],
+        [[(1, OPERAND.MUT)], [(1, OPERAND.CONST)], [(2, OPERAND.MUT)]],
         [(CAUSES.index("sync"), 10, 110)],
     )
     found = [(s.begin, s.end, s.cause, s.instruction) for s in observed(run)]
@@ -225,8 +225,8 @@ def test_the_path_goes_through_a_sync_to_what_was_waited_for():
 
 def test_the_path_goes_through_credit_to_what_made_room():
     run = of_rows(
-        [(0, w.OP_CALL, 1, 0, 0, 100), (0, w.OP_CALL, 0, 112, 112, 120)],
-        [[(1, w.MUT)], [(2, w.MUT)]],
+        [(0, KIND.OP_CALL, 1, 0, 0, 100), (0, KIND.OP_CALL, 0, 112, 112, 120)],
+        [[(1, OPERAND.MUT)], [(2, OPERAND.MUT)]],
         [(CAUSES.index("credit"), 10, 110)],
     )
     assert [(s.begin, s.end, s.cause, s.instruction) for s in observed(run)] == [
@@ -241,8 +241,12 @@ def test_the_path_goes_through_credit_to_what_made_room():
 def test_dep_queue_and_sched_of_one_instruction():
     """Issued at 10; its producer ends at 40, its stream is busy until 70; it starts at 75."""
     run = of_rows(
-        [(0, w.OP_CALL, 1, 0, 0, 40), (0, w.OP_CALL, 0, 5, 5, 70), (0, w.OP_CALL, 0, 10, 75, 80)],
-        [[(1, w.MUT)], [(2, w.MUT)], [(3, w.MUT), (1, w.CONST)]],
+        [
+            (0, KIND.OP_CALL, 1, 0, 0, 40),
+            (0, KIND.OP_CALL, 0, 5, 5, 70),
+            (0, KIND.OP_CALL, 0, 10, 75, 80),
+        ],
+        [[(1, OPERAND.MUT)], [(2, OPERAND.MUT)], [(3, OPERAND.MUT), (1, OPERAND.CONST)]],
     )
     found = waits(run)
     assert (found.dep[2], found.queue[2], found.sched[2]) == (30, 30, 5)
@@ -250,8 +254,8 @@ def test_dep_queue_and_sched_of_one_instruction():
 
 def test_a_run_whose_order_was_broken_has_a_path_all_the_same():
     run = of_rows(
-        [(0, w.OP_CALL, 0, 0, 50, 60), (0, w.OP_CALL, 0, 0, 10, 90)],
-        [[(1, w.MUT)], [(1, w.CONST)]],
+        [(0, KIND.OP_CALL, 0, 0, 50, 60), (0, KIND.OP_CALL, 0, 0, 10, 90)],
+        [[(1, OPERAND.MUT)], [(1, OPERAND.CONST)]],
     )
     assert sum(totals(observed(run)).values()) == run.wall
     with pytest.raises(ScheduleError, match="#100 op0 and #101 op0 overlap on tensor t0"):
@@ -280,8 +284,8 @@ def test_tables_sum_to_the_same_however_they_are_cut(seed, k):
 def test_tasks_have_the_path_time_of_their_launch(seed):
     ms = 1_000_000
     run = of_rows(
-        [(0, w.LAUNCH, 0, 0, 0, 10 * ms), (1, w.OP_CALL, 0, 0, 10 * ms, 30 * ms)],
-        [[(1, w.MUT)], [(1, w.CONST)]],
+        [(0, KIND.LAUNCH, 0, 0, 0, 10 * ms), (1, KIND.OP_CALL, 0, 0, 10 * ms, 30 * ms)],
+        [[(1, OPERAND.MUT)], [(1, OPERAND.CONST)]],
     )
     run.names, run.modules = ["graph", "relu", "matmul"], ["", "model.fc"]
     run.task_launch, run.task_number = np.array([0, 0]), np.array([0, 1])
@@ -298,15 +302,15 @@ def test_tasks_have_the_path_time_of_their_launch(seed):
 
 
 def test_memory_has_its_owners_at_the_peak():
-    made = w.MUT | w.ALLOCATE
+    made = OPERAND.MUT | OPERAND.ALLOCATE
     run = of_rows(
         [
-            (0, w.OP_CALL, 0, 0, 0, 10),
-            (1, w.OP_CALL, 0, 0, 10, 20),
-            (2, w.RELEASE, 0, 0, 20, 21),
-            (0, w.OP_CALL, 0, 0, 30, 40),
+            (0, KIND.OP_CALL, 0, 0, 0, 10),
+            (1, KIND.OP_CALL, 0, 0, 10, 20),
+            (2, KIND.RELEASE, 0, 0, 20, 21),
+            (0, KIND.OP_CALL, 0, 0, 30, 40),
         ],
-        [[(1, made)], [(2, made), (1, w.CONST)], [(1, w.MUT)], [(3, made)]],
+        [[(1, made)], [(2, made), (1, OPERAND.CONST)], [(1, OPERAND.MUT)], [(3, made)]],
     )
     run.size[:] = [100, 1000, 0, 100, 10]
     run.scratch[1] = 7
@@ -345,7 +349,7 @@ def test_other_files_are_refused(tmp_path):
 
 def test_what_is_not_there_is_said():
     assert repr(Profile()) == "flow.profiler  nothing was recorded"
-    p = Profile(of_rows([(0, w.OP_CALL, 0, 0, 0, 10)], [[(1, w.MUT)]]))
+    p = Profile(of_rows([(0, KIND.OP_CALL, 0, 0, 0, 10)], [[(1, OPERAND.MUT)]]))
     with pytest.raises(ArgumentError, match="no operator 'matmul' in this run; there are op0"):
         p.what_if("matmul")
     with pytest.raises(ArgumentError, match="#7 is not in this run"):

@@ -9,7 +9,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.profiler.analysis.paths import floor, what_if
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows
 
 STREAMS = 3
@@ -37,8 +37,8 @@ def pipeline(seed, count, recorded=True):
                 done[t] = max(over, done.get(t, 0))
         tasks.append(own)
     used = sorted({t for one in touched for t in one})
-    rows = [(0, w.LAUNCH, 0, own[0][0], own[0][0], own[-1][1]) for own in tasks]
-    operands = [[(t, w.MUT if t in written else w.CONST) for t in used] for _ in tasks]
+    rows = [(0, KIND.LAUNCH, 0, own[0][0], own[0][0], own[-1][1]) for own in tasks]
+    operands = [[(t, OPERAND.MUT if t in written else OPERAND.CONST) for t in used] for _ in tasks]
     run = of_rows(rows, operands)
     known = {int(t): int(n) for o, n in zip(operands, [0], strict=False) for t, n in
              zip([t for t, _ in o], run.tensor[: len(o)], strict=True)}  # fmt: skip
@@ -96,7 +96,10 @@ def test_without_tasks_it_is_no_longer_than_the_run(seed, k):
 def test_launches_one_after_another_and_side_by_side():
     """Two launches of two tasks of 10; what they share is used by the first task, or by both."""
     early, both = (
-        of_rows([(0, w.LAUNCH, 0, 0, 0, 20), (0, w.LAUNCH, 0, at, at, at + 20)], [[(0, w.MUT)]] * 2)
+        of_rows(
+            [(0, KIND.LAUNCH, 0, 0, 0, 20), (0, KIND.LAUNCH, 0, at, at, at + 20)],
+            [[(0, OPERAND.MUT)]] * 2,
+        )
         for at in (10, 20)
     )
     for run, over, at in ((early, 10, 10), (both, 20, 20)):
@@ -128,7 +131,7 @@ def test_of_a_graph_on_several_streams():
     with flow.profiler.profile() as p:
         kept = [graph(x) for _ in range(20)]
         kept[-1].numpy()
-    launches = int((p.run.kind == w.LAUNCH).sum())
+    launches = int((p.run.kind == KIND.LAUNCH).sum())
     assert launches == 20
-    assert set(p.run.use_of.tolist()) == set(np.flatnonzero(p.run.kind == w.LAUNCH).tolist())
+    assert set(p.run.use_of.tolist()) == set(np.flatnonzero(p.run.kind == KIND.LAUNCH).tolist())
     assert 0 < p.floor.length <= p.run.wall

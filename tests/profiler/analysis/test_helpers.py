@@ -11,8 +11,8 @@ from flowvm.profiler.analysis.sharing import Helped, helper_lanes, helpers_of, t
 from flowvm.profiler.export.checking import problems
 from flowvm.profiler.export.chrome import events
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.stamps import stamp_share
+from flowvm.vm.machine.words import ARRAY, HLP, KIND, OPERAND, SHARE, STR
 from tests.profiler.synthetic import of_rows
 from tests.vm.kernels import meet, tensor, update
 from tests.vm.live import until
@@ -86,7 +86,7 @@ def test_a_task_of_a_replay_knows_its_helpers():
 
     until(helped, "a helper has taken part")
     p = seen[-1]
-    launch = list(p.run.kind).index(w.LAUNCH)
+    launch = list(p.run.kind).index(KIND.LAUNCH)
     assert set(p.run.share_of) == {launch}
     assert set(p.run.share_task) <= {0, 1}
     for k in range(len(p.run.share_of)):
@@ -96,43 +96,43 @@ def test_a_task_of_a_replay_knows_its_helpers():
 
 
 def test_a_run_of_chunks_makes_a_share_longer_and_another_job_makes_another():
-    m = np.zeros(w.WORDS, np.int64)
-    m[w.STR + w.T_LAUNCH], m[w.STR + w.T_TASK] = 5, -1
-    at = w.HLP + 3 * w.HLP_SIZE
+    m = np.zeros(ARRAY.WORDS, np.int64)
+    m[STR.AT + STR.LAUNCH], m[STR.AT + STR.TASK] = 5, -1
+    at = HLP.AT + 3 * HLP.WORDS
     stamp_share(m, 0, 3, 70, 100, 2)
-    first = m[at + w.HLP_FIRST : at + w.HLP_FIRST + w.HLP_WORDS].copy()
+    first = m[at + HLP.ROWS : at + HLP.ROWS + SHARE.WORDS].copy()
     stamp_share(m, 0, 3, 70, 200, 1)
-    row = m[at + w.HLP_FIRST : at + w.HLP_FIRST + w.HLP_WORDS]
+    row = m[at + HLP.ROWS : at + HLP.ROWS + SHARE.WORDS]
     assert row[:3].tolist() == [5, -1, 100]
-    assert row[w.Y_ENDED] >= first[w.Y_ENDED]
-    assert (row[w.Y_CHUNKS], row[w.Y_MARK], m[at]) == (3, 1, 1)
-    m[w.STR + w.T_LAUNCH] = 6
+    assert row[SHARE.ENDED] >= first[SHARE.ENDED]
+    assert (row[SHARE.CHUNKS], row[SHARE.MARK], m[at]) == (3, 1, 1)
+    m[STR.AT + STR.LAUNCH] = 6
     stamp_share(m, 0, 3, 71, 300, 4)
     assert m[at] == 2
-    second = at + w.HLP_FIRST + w.HLP_WORDS
+    second = at + HLP.ROWS + SHARE.WORDS
     assert m[second : second + 3].tolist() == [6, -1, 300]
 
 
 def test_shares_that_were_overwritten_are_left_out():
     """The ring goes round: the last SHARES are there, each whole."""
     words = engine.words
-    at = w.HLP + (w.MAX_TEAM - 1) * w.HLP_SIZE  # a helper that nobody has
-    before = words[at : at + w.HLP_SIZE].tolist()
+    at = HLP.AT + (STR.MAX_TEAM - 1) * HLP.WORDS  # a helper that nobody has
+    before = words[at : at + HLP.WORDS].tolist()
     m = engine.m
     try:
-        for k in range(w.SHARES + 10):
-            stamp_share(m, 0, w.MAX_TEAM - 1, k + 1, 10, k)
+        for k in range(HLP.ROWS_LENGTH + 10):
+            stamp_share(m, 0, STR.MAX_TEAM - 1, k + 1, 10, k)
         found = engine.flight._shares(0)
-        mine = found[found[:, 3] == w.MAX_TEAM - 1]
-        assert mine[:, 6].tolist() == list(range(10, w.SHARES + 10))
-        m[at + w.HLP_FIRST + w.Y_MARK] = 0  # as if it were being written
+        mine = found[found[:, 3] == STR.MAX_TEAM - 1]
+        assert mine[:, 6].tolist() == list(range(10, HLP.ROWS_LENGTH + 10))
+        m[at + HLP.ROWS + SHARE.MARK] = 0  # as if it were being written
         assert len(engine.flight._shares(0)) == len(found) - 1
     finally:
-        m[at : at + w.HLP_SIZE] = before
+        m[at : at + HLP.WORDS] = before
 
 
 def test_shares_of_several_phases_are_summed():
-    run = of_rows([(0, w.OP_CALL, 0, 0, 0, 100)], [[(1, w.MUT)]])
+    run = of_rows([(0, KIND.OP_CALL, 0, 0, 0, 100)], [[(1, OPERAND.MUT)]])
     run.share_of = np.zeros(3, np.int32)
     run.share_task = np.full(3, -1, np.int32)
     run.share_stream = np.zeros(3, np.int16)

@@ -34,7 +34,7 @@ PLAYED = """
     import atexit, itertools
     from flowvm.profiler.run.collect import collect
     from flowvm.profiler.front.profiling import Profile
-    from flowvm.vm.machine import layout as w
+    from flowvm.vm.machine.words import CTL, QUE, RING, STR
     from flowvm.vm.workers import shell
     from flowvm.vm.workers.execute import execute
     from flowvm.vm.machine.machine import dispatch, next_ready, receive
@@ -44,24 +44,24 @@ PLAYED = """
     # nobody starts: the test is scheduler and worker, with one clock for all, which goes on by a
     # microsecond when somebody looks at it: the core may be taken away at any moment
     time.monotonic_ns = itertools.count(time.monotonic_ns(), 1000).__next__
-    engine.running, engine.words[w.SCHEDULER_SLEEPS] = True, 0
+    engine.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0
     atexit.register(setattr, engine, "running", False)
     engine.flight.clocks = lambda: (time.monotonic_ns(),) * 2
     engine.flight.zero = engine.flight.clocks()
-    engine.words[w.LEVEL] = 2
+    engine.words[CTL.LEVEL] = 2
     m = engine.m
 
     def receives():
-        m[w.NOW] = time.monotonic_ns()
+        m[CTL.NOW] = time.monotonic_ns()
         see(m)
         assert receive(m)
 
     def dispatches():
-        m[w.NOW] = time.monotonic_ns()
+        m[CTL.NOW] = time.monotonic_ns()
         dispatch(m, next_ready(m))
 
     def works():
-        execute(m, 0, int(m[w.QUE + (int(m[w.STR + w.T_DONE]) & w.SLOT_MASK)]))
+        execute(m, 0, int(m[QUE.AT + (int(m[STR.AT + STR.DONE]) & RING.SLOT_MASK)]))
         shell.finish(m, 0)
         shell.step(m)
 
@@ -71,7 +71,7 @@ PLAYED = """
         return Profile(run)
 
     x, y = tensor(), tensor()
-    first, begun = int(m[w.RECEIVED]), time.monotonic_ns()
+    first, begun = int(m[CTL.RECEIVED]), time.monotonic_ns()
 """
 
 

@@ -21,7 +21,7 @@ from flowvm.profiler.front.watcher import Watcher
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.spaces import Space
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
 from tests.vm.live import until
 
@@ -141,7 +141,7 @@ def test_counts_are_exact_and_shares_are_of_everything(seed):
     first = watcher.look()
     x = tensor([1])
     counts = rng.integers(1, 300, 3).tolist()
-    issued = int(engine.words[w.RECEIVED])
+    issued = int(engine.words[CTL.RECEIVED])
     for count in counts:
         for k in range(count):
             update(x, x, k)
@@ -150,7 +150,7 @@ def test_counts_are_exact_and_shares_are_of_everything(seed):
         cpu = seen.streams[0]
         total = cpu.util + sum(share for _, share in cpu.causes)
         assert 0.93 <= total <= 1.001  # causes below a hundredth are not named
-    issued = int(engine.words[w.RECEIVED]) - issued
+    issued = int(engine.words[CTL.RECEIVED]) - issued
     assert seen.rate * (seen.up - first.up) == pytest.approx(issued, rel=0.01)
     assert len(seen.rates) == 3
     assert seen.syncs > 0

@@ -13,7 +13,7 @@ from flowvm.profiler import profile
 from flowvm.profiler.run import costs
 from flowvm.profiler.run.costs import LEVELS, Overhead, Recording
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 from tests.profiler.synthetic import synthetic
 
 
@@ -66,10 +66,10 @@ def test_the_screen():
 
 def test_what_recording_an_instruction_costs_is_measured_once_and_beside_the_vm():
     costs.recording.cache_clear()
-    issued, noted = engine.words[w.RECEIVED], len(engine.flight.anchors)
+    issued, noted = engine.words[CTL.RECEIVED], len(engine.flight.anchors)
     found = flow.profiler.overhead()
     assert found is flow.profiler.overhead()
-    assert (engine.words[w.RECEIVED], len(engine.flight.anchors)) == (issued, noted)
+    assert (engine.words[CTL.RECEIVED], len(engine.flight.anchors)) == (issued, noted)
     assert found.each[0] == found.task[0] == 0
     assert found.each[2] == found.native[2] + found.python[2]
     assert all(0 < ns < 100_000 for ns in found.each[1:])  # a tenth of a microsecond, if not busy

@@ -17,8 +17,9 @@ from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.profiler import SCHEMA, Profile, load
 from flowvm.profiler.run.devices import said_of
 from flowvm.version import VERSION
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import DEV, EVENT, TIME
 from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.machine.words import KIND, OPERAND, REC
 from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN, place_on_devices
 from flowvm.vm.workers.device_times import FRESH, note_time
 from flowvm.vm.workers.steps import CALL_AREA
@@ -34,20 +35,20 @@ def placed(rows: list[Any], operands: list[Any], own: Any = None) -> Any:
     times = np.column_stack((zero, zero, zero, zero, opened, closed, closed))
     owner = np.repeat(np.arange(len(rows)), [len(o) for o in operands])
     flat = np.array([pair for o in operands for pair in o], np.int64).reshape(-1, 2)
-    tensor = tensors_of(owner, flat[:, 0], kind == w.RELEASE)
-    edges = connect(owner, tensor, flat[:, 1] != w.CONST)
+    tensor = tensors_of(owner, flat[:, 0], kind == KIND.RELEASE)
+    edges = connect(owner, tensor, flat[:, 1] != OPERAND.CONST)
     own = np.zeros((len(rows), 2), np.int64) if own is None else np.array(own, np.int64)
     found, at, clock = place_on_devices(times, stream, kind, edges, DEVICES, own)
     return found[:, 4].tolist(), found[:, 5].tolist(), at.tolist(), clock.tolist()
 
 
 def test_what_the_host_saw_begins_when_it_can_have_begun() -> None:
-    op, call = w.OP_CALL, (w.OP_CALL, 0, 5, 8)
+    op, call = KIND.OP_CALL, (KIND.OP_CALL, 0, 5, 8)
     started, ended, opened, clock = placed(
         [call, (op, 1, 10, 40), (op, 1, 11, 70), (op, 2, 12, 90), (op, 1, 80, 95),
          (op, 1, 81, 0), (op, 1, 0, 0)],
-        [[(9, w.MUT)], [(1, w.MUT)], [(2, w.MUT)], [(1, w.CONST), (3, w.MUT)], [], [],
-         [(2, w.CONST)]],
+        [[(9, OPERAND.MUT)], [(1, OPERAND.MUT)], [(2, OPERAND.MUT)],
+         [(1, OPERAND.CONST), (3, OPERAND.MUT)], [], [], [(2, OPERAND.CONST)]],
     )  # fmt: skip
     # behind the one in front; behind what it reads, of another stream; opened late; open; not yet
     assert started == [5, 10, 40, 40, 80, 95, 0]
@@ -57,10 +58,10 @@ def test_what_the_host_saw_begins_when_it_can_have_begun() -> None:
 
 
 def test_the_devices_own_times_stay_between_opened_and_closed() -> None:
-    op = w.OP_CALL
+    op = KIND.OP_CALL
     started, ended, _, clock = placed(
-        [(op, 1, 10, 40), (op, 1, 11, 70), (op, 1, 50, 90), (w.RELEASE, 1, 55, 95)],
-        [[], [], [], [(1, w.MUT)]],
+        [(op, 1, 10, 40), (op, 1, 11, 70), (op, 1, 50, 90), (KIND.RELEASE, 1, 55, 95)],
+        [[], [], [], [(1, OPERAND.MUT)]],
         [(15, 30), (30, 75), (45, 60), (0, 0)],
     )
     assert started == [15, 30, 50, 90]
@@ -79,8 +80,8 @@ def test_any_times_become_possible_ones(case: int, seed: int) -> None:
         stream, read, write = rng.choice((1, 2)), rng.randrange(4), rng.randrange(4)
         least = max(now, closed[stream], written[read], written[write])
         closed[stream] = least + rng.randrange(1, 20)
-        rows.append((w.OP_CALL, stream, now, closed[stream]))
-        operands.append([(write, w.MUT), *([(read, w.CONST)] if read != write else [])])
+        rows.append((KIND.OP_CALL, stream, now, closed[stream]))
+        operands.append([(write, OPERAND.MUT), *([(read, OPERAND.CONST)] if read != write else [])])
         written[write] = closed[stream]
     started, ended, opened, _ = placed(rows, operands)
     for i, (_, stream, _, _) in enumerate(rows):
@@ -91,8 +92,8 @@ def test_any_times_become_possible_ones(case: int, seed: int) -> None:
 
 def test_the_verifier_trusts_what_was_measured() -> None:
     """A device's own times can be in the wrong order; those that the host saw follow from it."""
-    rows = [(0, w.OP_CALL, 1, 0, 10, 50), (1, w.OP_CALL, 2, 0, 20, 60)]
-    run = of_rows(rows, [[(1, w.MUT)], [(1, w.CONST), (2, w.MUT)]])
+    rows = [(0, KIND.OP_CALL, 1, 0, 10, 50), (1, KIND.OP_CALL, 2, 0, 20, 60)]
+    run = of_rows(rows, [[(1, OPERAND.MUT)], [(1, OPERAND.CONST), (2, OPERAND.MUT)]])
     run.streams[1:3] = "cuda:0", "cuda:0 side"
     run.times[:, 4:6] *= 1000
     run.opened = run.time("started").copy()
@@ -107,7 +108,7 @@ def test_the_verifier_trusts_what_was_measured() -> None:
 
 
 def test_what_is_said_of_times() -> None:
-    run = of_rows([(0, w.OP_CALL, 1, 0, 10, 50)] * 2, [[(1, w.MUT)]] * 2)
+    run = of_rows([(0, KIND.OP_CALL, 1, 0, 10, 50)] * 2, [[(1, OPERAND.MUT)]] * 2)
     run.info["level"] = 1
     assert said_of(run) == ""
     run.clock[:] = SEEN
@@ -133,20 +134,20 @@ class Driver:
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 3)
         self.function = kind(elapsed)
         self.call = np.zeros(CALL_AREA, np.int64)
-        self.ring = np.zeros(w.RECORDS * w.X_WORDS, np.int64)
-        self.block = np.zeros(w.B_WORDS, np.int64)
-        self.block[w.BF_ELAPSED] = ctypes.cast(self.function, ctypes.c_void_p).value
-        self.block[w.B_CALL] = self.call.ctypes.data
-        self.block[w.B_TIMES] = self.ring.ctypes.data
-        self.block[w.B_BASE] = 1
+        self.ring = np.zeros(REC.LENGTH * TIME.WORDS, np.int64)
+        self.block = np.zeros(DEV.WORDS, np.int64)
+        self.block[DEV.F_ELAPSED] = ctypes.cast(self.function, ctypes.c_void_p).value
+        self.block[DEV.CALL] = self.call.ctypes.data
+        self.block[DEV.TIMES] = self.ring.ctypes.data
+        self.block[DEV.BASE] = 1
         self.events = np.array([0, 0, 2, 3, 1], np.int64)
 
     def noted(self, seq: int, began: int, ended: int) -> list[int]:
         """The row of an instruction that ran then."""
-        self.at[int(self.events[w.V_BEGIN])], self.at[int(self.events[w.V_END])] = began, ended
+        self.at[int(self.events[EVENT.BEGIN])], self.at[int(self.events[EVENT.END])] = began, ended
         note_time(self.block, self.events, seq)
-        place = (seq & w.RECORD_MASK) * w.X_WORDS
-        row: list[int] = self.ring[place : place + w.X_WORDS].tolist()
+        place = (seq & REC.MASK) * TIME.WORDS
+        row: list[int] = self.ring[place : place + TIME.WORDS].tolist()
         return row
 
 
@@ -165,7 +166,7 @@ def test_floats_of_the_driver_become_nanoseconds(seed: int) -> None:
         assert abs(ended - began - length) <= 1 + length * 2**-23
         now += length
     assert now > 10 * FRESH
-    assert sorted({int(driver.block[w.B_BASE]), *driver.events[2:4].tolist()}) == [1, 2, 3]
+    assert sorted({int(driver.block[DEV.BASE]), *driver.events[2:4].tolist()}) == [1, 2, 3]
 
 
 def test_what_the_driver_does_not_say_is_not_noted() -> None:

@@ -9,7 +9,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import FlowError
 from flowvm.profiler import Profile, profile
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, REC
 
 SCREENS = ("summary", "timeline", "graph", "critical_path", "memory", "to_dict")
 FORMATS = ("json", "html", "svg", "dot", "mmd", "flowtrace")
@@ -82,7 +82,7 @@ def test_the_user_s_own_wait_is_kept():
     with profile() as p:
         made = x * 2
         flow.vm.sync()
-    assert [int(k) for k in p.run.kind] == [w.OP_CALL, w.BARRIER]
+    assert [int(k) for k in p.run.kind] == [KIND.OP_CALL, KIND.BARRIER]
     assert made.tolist() == [2.0] * 4
 
 
@@ -110,11 +110,11 @@ def test_what_failed_is_said(tmp_path):
 
 def test_more_than_the_ring_holds(tmp_path):
     x = flow.ones(4)
-    count = w.RECORDS + 20_000
+    count = REC.LENGTH + 20_000
     with profile() as p:
         for _ in range(count):
             x.add_(1)
-    assert len(p) <= w.RECORDS
+    assert len(p) <= REC.LENGTH
     first = int(p.run.time("issued").min())
     assert p.run.begun == first, "of what came before nothing is known"
     assert p.run.info["lost"] > 0

@@ -11,7 +11,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import load, mark, profile, span
 from flowvm.profiler.run.run import COLUMNS
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
 
 
@@ -33,7 +33,7 @@ def test_a_span_has_what_was_issued_inside(tmp_path):
         assert [m[0] for m in q.run.marks] == ["step", "step", "step", "end"]
         for number in range(3):
             part = q.part("step", number)
-            calls = [part.run.names[k] for k in part.run.op[part.run.kind == w.OP_CALL]]
+            calls = [part.run.names[k] for k in part.run.op[part.run.kind == KIND.OP_CALL]]
             assert calls == ["matmul", "relu", "sum"]
             assert sum(s.end - s.begin for s in part.observed) == part.run.wall
             assert part.run.marks[0][4:] == [0, len(part)]

@@ -10,7 +10,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import OPERAND, REC
 from tests.vm.live import lively, until
 
 
@@ -31,7 +31,7 @@ def test_the_tree_is_the_expression():
     assert found.made.spot.text == "y = (a @ b).relu() + a.sum()"
     assert found.made.spot.first == 4
     leaf = found.made.sources[0].made.sources[0].made.sources[0]
-    assert (leaf.name, leaf.access) == ("input", w.CONST)
+    assert (leaf.name, leaf.access) == ("input", OPERAND.CONST)
     # in a process that has run long, it may have been made by an instruction that is forgotten
     assert leaf.note.startswith(("from Python: a number, a list or an array", "forgotten:"))
     assert found.users == ()
@@ -90,7 +90,7 @@ def test_pending_says_what_it_waits_for_and_nothing_waits():
     x = flow.ones(8)
     try:
         flow.vm.sync()
-        engine.call_back(hold, [x._ref], [w.CONST])
+        engine.call_back(hold, [x._ref], [OPERAND.CONST])
         assert begun.wait(200)
         with flow.stream(side):
             x += 1
@@ -165,7 +165,7 @@ def test_forgotten_and_not_recorded():
     before = flow.profiler.level
     try:
         x = flow.ones(2)
-        for _ in range(w.RECORDS + 100):
+        for _ in range(REC.LENGTH + 100):
             x + 1
         assert "forgotten: the recorder has lost" in flow.explain(old).note
         flow.profiler.level = 0

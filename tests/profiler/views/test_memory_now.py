@@ -16,13 +16,13 @@ from flowvm.eager.tensor import Tensor
 from flowvm.profiler.analysis.census import Held, census
 from flowvm.profiler.grammar import View
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, OPERAND
 from tests.vm.live import script
 
 
 def of(operand: int) -> Held:
     """What the census says of the storage of an operand word: a tensor would have a name here."""
-    return next(h for h in census() if h.storage == operand & w.STORAGE_MASK)
+    return next(h for h in census() if h.storage == operand & OPERAND.STORAGE_MASK)
 
 
 class Net(nn.Module):
@@ -46,7 +46,7 @@ def test_what_modules_and_optimizers_have() -> None:
     path = weight.keeper.removesuffix("fc.weight")
     assert re.fullmatch(r"Net(\(\d+\))?\.", path)
     assert of(net.norm.running_mean._ref) == Held(
-        net.norm.running_mean._ref & w.STORAGE_MASK, 96, "param", f"{path}norm.running_mean"
+        net.norm.running_mean._ref & OPERAND.STORAGE_MASK, 96, "param", f"{path}norm.running_mean"
     )
     assert net.fc.bias.grad is not None
     grad = of(net.fc.bias.grad._ref)
@@ -140,14 +140,14 @@ def test_memory_of_pythons_and_what_has_none_yet_is_not_counted() -> None:
 
     array = flow.from_dlpack(np.ones(100_000))
     ids = {h.storage for h in census()}
-    assert array._ref & w.STORAGE_MASK not in ids
+    assert array._ref & OPERAND.STORAGE_MASK not in ids
 
 
 def test_the_summary_adds_up() -> None:
     kept = [flow.ones(64, 64) * k for k in range(20)]
     flow.vm.sync()
     found = flow.memory.summary()
-    assert found.live == flow.memory.allocated() == engine.words[w.LIVE_BYTES]
+    assert found.live == flow.memory.allocated() == engine.words[CTL.LIVE_BYTES]
     assert flow.memory.allocated() <= flow.memory.max_allocated()
     assert flow.memory.allocated() <= flow.memory.reserved()
     assert sum(n for _, n in found.kinds) + found.rest == found.live

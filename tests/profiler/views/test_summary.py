@@ -14,7 +14,7 @@ from flowvm.profiler import Profile
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import CAUSES
 from flowvm.profiler.views.summary import Steps
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic
 
 
@@ -24,11 +24,11 @@ def small():
     ms = 1_000_000
     run = of_rows(
         [
-            (0, w.OP_CALL, 0, 2 * ms, 2 * ms, 3 * ms),
-            (1, w.OP_CALL, 0, 2 * ms, 3 * ms, 6 * ms),
-            (2, w.TOUCH, 0, 2 * ms, 6 * ms, 6 * ms),
+            (0, KIND.OP_CALL, 0, 2 * ms, 2 * ms, 3 * ms),
+            (1, KIND.OP_CALL, 0, 2 * ms, 3 * ms, 6 * ms),
+            (2, KIND.TOUCH, 0, 2 * ms, 6 * ms, 6 * ms),
         ],
-        [[(1, w.MUT)], [(2, w.MUT), (1, w.CONST)], [(2, w.CONST)]],
+        [[(1, OPERAND.MUT)], [(2, OPERAND.MUT), (1, OPERAND.CONST)], [(2, OPERAND.CONST)]],
         [(CAUSES.index("sync"), 2 * ms, 7 * ms)],
         7 * ms,
     )

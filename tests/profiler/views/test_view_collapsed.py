@@ -10,7 +10,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
 
 
@@ -19,7 +19,7 @@ def test_rows_are_sums_of_their_instructions(seed):
     p = Profile(synthetic(seed, length=120, streams=4))
     run = p.run
     view = p.graph(collapse="line", limit=None)
-    real = ~np.isin(run.kind, (w.RELEASE, w.BARRIER))
+    real = ~np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER))
     key = {}
     for r, row in enumerate(view.rows):
         key[row.name, view.lanes[row.lane]] = r

@@ -11,7 +11,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import profile
 from flowvm.profiler.grammar import to_ascii
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.lanes import draw_lanes
 
 ENDS = {"├", "┤", "╰", "╯", "┼", "┴"}
@@ -83,7 +83,7 @@ def test_edges_of_the_view_are_those_of_the_run():
     expected = {
         (int(run.seq[a]), int(run.seq[b]))
         for a, b in zip(run.source, run.target, strict=True)
-        if run.kind[b] not in (w.RELEASE, w.BARRIER)
+        if run.kind[b] not in (KIND.RELEASE, KIND.BARRIER)
     }
     assert {(e.source, row.seq) for row in view.rows for e in row.edges} == expected
     assert y.numpy().size
@@ -99,7 +99,7 @@ def test_around_shows_what_is_near_and_says_what_is_hidden():
     centre = p.graph(limit=None).rows[50].seq
     near = p.graph(around=centre, depth=3)
     assert [row.seq for row in near.rows] == [row.seq for row in p.graph(limit=None).rows[47:54]]
-    release = int(p.run.seq[p.run.kind == w.RELEASE][0])
+    release = int(p.run.seq[p.run.kind == KIND.RELEASE][0])
     assert [row.seq for row in p.graph(around=release, depth=0).rows] == [release]
     with pytest.raises(ArgumentError, match="is not in this run"):
         p.graph(around=10**9)

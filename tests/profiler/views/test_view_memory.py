@@ -11,10 +11,10 @@ import pytest
 import flowvm as flow
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.run.kinds import KINDS, kinds_of
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic
 
-MADE = w.MUT | w.ALLOCATE
+MADE = OPERAND.MUT | OPERAND.ALLOCATE
 
 
 @pytest.fixture
@@ -24,12 +24,12 @@ def waiting():
     """
     run = of_rows(
         [
-            (0, w.OP_CALL, 0, 0, 0, 10),
-            (1, w.OP_CALL, 0, 1, 10, 40),
-            (2, w.RELEASE, 0, 2, 40, 41),
-            (2, w.RELEASE, 0, 50, 60, 61),
+            (0, KIND.OP_CALL, 0, 0, 0, 10),
+            (1, KIND.OP_CALL, 0, 1, 10, 40),
+            (2, KIND.RELEASE, 0, 2, 40, 41),
+            (2, KIND.RELEASE, 0, 50, 60, 61),
         ],
-        [[(1, MADE)], [(2, MADE), (1, w.CONST)], [(1, w.MUT)], [(3, w.MUT)]],
+        [[(1, MADE)], [(2, MADE), (1, OPERAND.CONST)], [(1, OPERAND.MUT)], [(3, OPERAND.MUT)]],
         ended=100,
     )
     run.names, run.lines = ["relu", "matmul", "release"], ["a.py:1", "a.py:2"]
@@ -173,7 +173,7 @@ def test_gradients_and_activations_that_are_gone_are_told_by_who_used_them():
         z.item()
     kind = {row: set() for row in ("relu", "exp", "relu_backward")}
     for name, of in zip(p.run.names, range(len(p.run.names)), strict=True):
-        made = (p.run.op[p.run.owner] == of) & ((p.run.access & w.ALLOCATE) != 0)
+        made = (p.run.op[p.run.owner] == of) & ((p.run.access & OPERAND.ALLOCATE) != 0)
         if name in kind:
             kind[name] = {list(KINDS)[k] for k in kinds_of(p.run)[p.run.tensor[made]]}
     assert kind == {"relu": {"activation"}, "exp": {"activation"}, "relu_backward": {"grad"}}

@@ -16,7 +16,7 @@ from flowvm.graph.plan.tables import _state
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.front import showing
 from flowvm.profiler.views.replays import Replays
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows
 from tests.vm.live import until
 
@@ -126,7 +126,7 @@ def test_what_bounds_and_what_a_register_would_change():
     """Launches of 10 a producer and 30 a consumer: the consumer is the limit, and one register
     would do if it were not that the producer then has to wait for it.
     """
-    run = of_rows([(0, w.LAUNCH, 0, 0, 0, 400)] * 10, [[(1, w.CONST)]] * 10)
+    run = of_rows([(0, KIND.LAUNCH, 0, 0, 0, 400)] * 10, [[(1, OPERAND.CONST)]] * 10)
     known = {
         "registers": 3, "chunk": 64, "regst_num": 1,
         "actors": [[0, 0, 1, [], [[1, 1]]], [1, 1, 1, [0], []]],
@@ -145,7 +145,7 @@ def test_what_bounds_and_what_a_register_would_change():
 
 
 def test_what_let_an_actor_begin_has_the_wait():
-    run = of_rows([(0, w.LAUNCH, 0, 0, 0, 400)] * 3, [[(1, w.CONST)]] * 3)
+    run = of_rows([(0, KIND.LAUNCH, 0, 0, 0, 400)] * 3, [[(1, OPERAND.CONST)]] * 3)
     known = {
         "registers": 3, "chunk": 64, "regst_num": 1,
         "actors": [[0, 0, 1, [], [[1, 1]]], [1, 1, 1, [0], []]],

@@ -19,7 +19,7 @@ from flowvm.eager.tensor import new_tensor
 from flowvm.errors import KernelError, Status, VMError
 from flowvm.ops.declare.recording import Recorded, record
 from flowvm.vm.engine.engine import engine, no_op
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND
 from flowvm.vm.workers import execute, owning
 from tests.vm.kernels import (
     META,
@@ -287,7 +287,7 @@ def test_memory_of_failed_and_skipped_instructions_is_released():
     engine.wait_idle()
     engine.release_dead()
     engine.wait_idle()
-    before = word(w.LIVE_BYTES)
+    before = word(CTL.LIVE_BYTES)
     x = empty()
     fail(x, x, STATUS)
     chain = [x]
@@ -297,7 +297,7 @@ def test_memory_of_failed_and_skipped_instructions_is_released():
     del chain, x
     engine.release_dead()
     engine.wait_idle()
-    assert word(w.LIVE_BYTES) == before
+    assert word(CTL.LIVE_BYTES) == before
 
 
 def test_a_storage_used_again_is_not_poisoned():
@@ -313,15 +313,15 @@ def test_a_storage_used_again_is_not_poisoned():
 
 def test_more_failures_than_are_remembered():
     """The ring of errors wraps, the oldest are forgotten; a tensor poisoned by one still raises."""
-    tensors = [tensor([0]) for _ in range(w.ERRORS + 300)]
-    before = word(w.N_FAILED)
+    tensors = [tensor([0]) for _ in range(ERR.LENGTH + 300)]
+    before = word(CTL.N_FAILED)
     for t in tensors:
         fail(t, t, STATUS)
     engine.wait_idle()
-    assert word(w.N_FAILED) - before == len(tensors)
+    assert word(CTL.N_FAILED) - before == len(tensors)
     assert isinstance(raised_by(tensors[0].numpy), VMError)
     assert isinstance(raised_by(tensors[-1].numpy), KernelError)
-    assert len(engine.failures.all()) <= w.ERRORS
+    assert len(engine.failures.all()) <= ERR.LENGTH
     x = tensor()
     update(x, x, 1)
     x.numpy()
@@ -354,11 +354,16 @@ HUGE = 1 << 47  # bytes: more than any address space
 def test_no_memory_is_an_error_of_the_instruction(size, scratch):
     kernel = jit.native(no_op, SIGNATURE)
     entry = engine.new_entry(
-        w.OP_CALL, [w.MUT | w.ALLOCATE], kernel=kernel, sizes=[size], scratch=scratch, info="huge"
+        KIND.OP_CALL,
+        [OPERAND.MUT | OPERAND.ALLOCATE],
+        kernel=kernel,
+        sizes=[size],
+        scratch=scratch,
+        info="huge",
     )
     engine.release_dead()  # of earlier tests
     engine.wait_idle()
-    live, x = word(w.LIVE_BYTES), new_tensor(engine.refill(), META)
+    live, x = word(CTL.LIVE_BYTES), new_tensor(engine.refill(), META)
     engine.issue(entry, [x._ref])
     error = raised_by(x.numpy)
     assert type(error) is errors.OutOfMemoryError
@@ -388,19 +393,19 @@ def test_what_a_callback_raises_is_raised_as_it_is(kind):
     def callback(address):
         raise error
 
-    engine.call_back(callback, [x._ref], [w.MUT])
+    engine.call_back(callback, [x._ref], [OPERAND.MUT])
     y = mix(x, x, 1)
     assert raised_by(y.numpy) is error
     assert "callback" in error.__notes__[0]
     other = tensor()
-    engine.call_back(lambda address: None, [other._ref], [w.MUT])  # its thread lives
+    engine.call_back(lambda address: None, [other._ref], [OPERAND.MUT])  # its thread lives
     other.numpy()
 
 
 def test_a_callback_of_a_poisoned_tensor_is_not_called():
     x, called = tensor(), []
     fail(x, x, STATUS)
-    engine.call_back(lambda address: called.append(address), [x._ref], [w.CONST])
+    engine.call_back(lambda address: called.append(address), [x._ref], [OPERAND.CONST])
     engine.wait_idle()
     assert not called
     assert not engine.callbacks
@@ -413,7 +418,7 @@ def test_a_callback_is_let_go_when_it_is_done():
 
     callback, x = Callback(), tensor()
     gone = weakref.ref(callback)
-    engine.call_back(callback, [x._ref], [w.MUT])
+    engine.call_back(callback, [x._ref], [OPERAND.MUT])
     del callback
     x.numpy()
     engine.wait_idle()

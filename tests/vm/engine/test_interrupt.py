@@ -33,10 +33,10 @@ def issued():
 
 def waiting():
     before = issued()  # the wait's own record comes next
-    return lambda: engine.words[w.RECEIVED] > before
+    return lambda: engine.words[CTL.RECEIVED] > before
 
 def asleep():
-    return gate.is_reached and engine.words[w.ROOM_SLEEPS] != 0
+    return gate.is_reached and engine.words[CTL.ROOM_SLEEPS] != 0
 
 def usable():
     gate.open()
@@ -44,7 +44,7 @@ def usable():
     update(a, b, 3)
     assert a.item() == 10
     engine.sync()
-    assert issued() == engine.words[w.RECEIVED] == engine.words[w.HEAD], "a record was lost"
+    assert issued() == engine.words[CTL.RECEIVED] == engine.words[CTL.HEAD], "a record was lost"
 
 gate, x = Gate(), tensor([0])
 """
@@ -72,9 +72,9 @@ WAITS = {
                 tensors.pop()
                 update(y, y, 1)
                 engine.release_dead()
-        engine.words[w.RUN_AHEAD] = 250
+        engine.words[CTL.RUN_AHEAD] = 250
         update(y, y, 1)
-        while engine.words[w.LIMIT] > engine.words[w.HEAD] + 250:
+        while engine.words[CTL.LIMIT] > engine.words[CTL.HEAD] + 250:
             os.sched_yield()  # until the scheduler has heard of it
         interrupted(issue, asleep)
     """,
@@ -92,7 +92,7 @@ WAITS = {
         filler.join()
     """,
     "finding room for tensors": """
-        engine.next_storage = w.STORAGES
+        engine.next_storage = STO.LENGTH
         hot["free"].clear()
         interrupted(lambda: [tensor([k]) for k in range(9)], waiting())
         engine.next_storage = 100_000
@@ -151,7 +151,7 @@ def test_a_storm_while_making_dropping_and_reading_tensors(seed):
         del t2
         engine.release_dead()
         usable()
-        live = engine.words[w.LIVE_BYTES]
+        live = engine.words[CTL.LIVE_BYTES]
         assert live <= 64 * 600, live
         """.replace("\n        ", "\n")
     )
@@ -167,7 +167,7 @@ inside, leave = threading.Event(), threading.Event()
 def callback(address):
     inside.set()
     leave.wait()
-engine.call_back(callback, [x._ref], [w.MUT])
+engine.call_back(callback, [x._ref], [OPERAND.MUT])
 inside.wait()
 interrupted(x.item, waiting())
 leave.set()

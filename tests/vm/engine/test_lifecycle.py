@@ -7,7 +7,7 @@ import pytest
 from flowvm.errors import KernelError
 from flowvm.vm import sequential
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, OPERAND
 from tests.vm.kernels import USER_STATUS, fail, mix, tensor, update
 from tests.vm.live import Background, script
 
@@ -60,7 +60,7 @@ def test_exit_does_not_wait_for_room_either():
             while True:
                 update(x, x, 1)
         threading.Thread(target=fill, daemon=True).start()
-        while not engine.words[w.ROOM_SLEEPS]:
+        while not engine.words[CTL.ROOM_SLEEPS]:
             os.sched_yield()
         """,
         run_ahead="20",
@@ -194,12 +194,12 @@ def test_instructions_run_at_once_on_the_calling_thread():
         assert not engine.running
         for k in range(600):
             update(values, values, k)
-            assert engine.words[w.HEAD] == engine.words[w.RECEIVED]
+            assert engine.words[CTL.HEAD] == engine.words[CTL.RECEIVED]
         called = []
         import threading
 
         engine.call_back(
-            lambda a: called.append(threading.current_thread()), [values._ref], [w.CONST]
+            lambda a: called.append(threading.current_thread()), [values._ref], [OPERAND.CONST]
         )
         assert called == [threading.current_thread()]
         assert engine.wait_idle()
@@ -246,7 +246,7 @@ def test_a_callbacks_exception_is_raised_at_its_call():
 
     with sequential():
         with pytest.raises(LookupError) as info:
-            engine.call_back(callback, [x._ref], [w.MUT])
+            engine.call_back(callback, [x._ref], [OPERAND.MUT])
         assert info.value is error
         with pytest.raises(LookupError):
             x.numpy()

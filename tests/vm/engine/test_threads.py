@@ -12,7 +12,7 @@ import numpy as np
 from flowvm.eager.interpreter import current_stream, use_stream
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import CALL_STREAM, hot
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 from tests.vm.kernels import Gate, alone, empty, mix, open_gate, tensor, update, wait_for_gate
 from tests.vm.live import Background, streams, until, word
 
@@ -33,7 +33,7 @@ def together(function, count=THREADS):
 def test_eight_threads_lose_nothing():
     """Each on a tensor of its own, where order shows, and all on one, where a lost update shows."""
     shared, one, gate = tensor([0]), tensor([1]), Gate()
-    before = word(w.RECEIVED)
+    before = word(CTL.RECEIVED)
 
     def work(k):
         x = tensor([k])
@@ -49,8 +49,8 @@ def test_eight_threads_lose_nothing():
         for i in range(OPS // 2):
             value = 5 * value + 1 + i
         assert got == value[0]
-    assert word(w.RECEIVED) - before >= THREADS * OPS
-    assert int(repr(hot["counter"])[6:-1]) == word(w.RECEIVED)
+    assert word(CTL.RECEIVED) - before >= THREADS * OPS
+    assert int(repr(hot["counter"])[6:-1]) == word(CTL.RECEIVED)
 
 
 def test_threads_on_streams_of_their_own():
@@ -90,7 +90,7 @@ def test_one_thread_works_while_others_wait():
 def test_tensors_made_in_one_thread_and_dropped_in_another(seed):
     engine.release_dead()
     engine.wait_idle()
-    before, rng = word(w.LIVE_BYTES), random.Random(seed)
+    before, rng = word(CTL.LIVE_BYTES), random.Random(seed)
     pool = [empty() for _ in range(64)]
     lock = threading.Lock()
 
@@ -112,7 +112,7 @@ def test_tensors_made_in_one_thread_and_dropped_in_another(seed):
     del t
     engine.release_dead()
     engine.wait_idle()
-    assert word(w.LIVE_BYTES) == before
+    assert word(CTL.LIVE_BYTES) == before
 
 
 def test_no_two_live_tensors_share_a_storage():
@@ -137,8 +137,8 @@ import platform
 real, platform.machine = platform.machine, lambda: "aarch64"
 import flowvm as flow
 platform.machine = real
-from flowvm.vm.machine import layout as w
-assert not w.ORDERED_STORES
+from flowvm.vm.machine.words import RING
+assert not RING.ORDERED_STORES
 x = flow.ones(4, requires_grad=True)
 for _ in range(3000):
     y = x * 2 + x

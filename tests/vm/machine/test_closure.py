@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, INS, KIND, OPERAND, STR
 from tests.vm.bench import (
     Instruction,
     Operand,
@@ -35,7 +35,7 @@ WAW = (op(*mut(1)), op(*mut(1)))
 
 def edges_of(*program):
     """The edges of a program with a stream for each instruction, after all checks."""
-    apart = feed([replace(ins, stream=i % w.STREAMS) for i, ins in enumerate(program)])
+    apart = feed([replace(ins, stream=i % STR.LENGTH) for i, ins in enumerate(program)])
     for bench in (apart, feed(program)):
         check_closure(bench)
         check_edges(bench)
@@ -97,7 +97,7 @@ def test_readers_of_one_writer_wait_for_it_alone():
         mut(1, 1),
         const(1, 1),
         mut(1) + const(1) + mut(1),
-        (Operand(1, w.MUT2), Operand(1, w.MUT, 64), Operand(1, w.CONST, 8)),
+        (Operand(1, OPERAND.MUT2), Operand(1, OPERAND.MUT, 64), Operand(1, OPERAND.CONST, 8)),
     ],
     ids=str,
 )
@@ -108,27 +108,27 @@ def test_two_accesses_to_one_storage_never_wait_for_themselves(operands):
 
 
 def test_a_view_conflicts_with_its_base():
-    assert edges_of(op(Operand(1, w.MUT, 640)), op(Operand(1, w.CONST, 0))) == {(0, 1)}
+    assert edges_of(op(Operand(1, OPERAND.MUT, 640)), op(Operand(1, OPERAND.CONST, 0))) == {(0, 1)}
 
 
 def test_release_is_a_write():
-    release = Instruction(w.RELEASE, 0, mut(1, 2))
+    release = Instruction(KIND.RELEASE, 0, mut(1, 2))
     assert edges_of(op(*const(1)), op(*mut(2)), release, op(*const(2))) == {(0, 2), (1, 2), (2, 3)}
 
 
 def test_touch_is_a_read():
-    touch = Instruction(w.TOUCH, 0, const(1, 2))
+    touch = Instruction(KIND.TOUCH, 0, const(1, 2))
     assert edges_of(op(*mut(1)), touch, op(*mut(2))) == {(0, 1), (1, 2)}
 
 
 def test_a_pair_with_several_reasons_has_one_edge():
     bench = feed([op(*mut(1, 2), *const(3)), op(*mut(3), *const(1, 2), stream=1)])
     assert bench.edges == {(0, 1)}
-    assert bench.ins(bench.slot(1), w.I_WAITING) == 1
+    assert bench.ins(bench.slot(1), INS.WAITING) == 1
 
 
 def test_many_operands_out_of_line():
-    wide = Instruction(w.OP_CALL, 0, mut(*range(1, 200)) + const(*range(200, 400)), outline=True)
+    wide = Instruction(KIND.OP_CALL, 0, mut(*range(1, 200)) + const(*range(200, 400)), outline=True)
     assert edges_of(op(*const(7)), op(*mut(300)), wide, op(*const(199), stream=1)) == {
         (0, 2),
         (1, 2),
@@ -138,20 +138,20 @@ def test_many_operands_out_of_line():
 
 def test_a_barrier_is_no_edge():
     """It waits for what is lively, not for accesses (see test_machine.py for what it promises)."""
-    assert edges_of(op(*mut(1)), Instruction(w.BARRIER), op(*mut(2))) == set()
+    assert edges_of(op(*mut(1)), Instruction(KIND.BARRIER), op(*mut(2))) == set()
 
 
 def test_hazards_are_counted_and_stream_order_replaces_edges():
     bench = feed([*RAW, *WAR, *WAW])
     m = bench.m
     # on storage 1: w r r w w w; the second w displaces the first and both readers
-    assert (m[w.N_RAW], m[w.N_WAR], m[w.N_WAW]) == (2, 2, 3)
-    assert m[w.N_PRESCHEDULED] == 7  # all in one stream
+    assert (m[CTL.N_RAW], m[CTL.N_WAR], m[CTL.N_WAW]) == (2, 2, 3)
+    assert m[CTL.N_PRESCHEDULED] == 7  # all in one stream
     assert not bench.edges  # and the first was ready, so no node was needed
 
 
 def test_a_stream_keeps_program_order_where_nothing_else_is_waited_for():
     """So a release is not overtaken by later allocations, which would keep more memory live."""
-    release = Instruction(w.RELEASE, 0, mut(1))
+    release = Instruction(KIND.RELEASE, 0, mut(1))
     bench = feed([op(*mut(1)), op(*const(1)), release, op(*mut(2)), op(*mut(3))])
     assert [bench.dispatch() for _ in range(5)] == [0, 1, 2, 3, 4]

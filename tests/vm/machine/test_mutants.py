@@ -11,8 +11,8 @@ import random
 
 import pytest
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine import machine
+from flowvm.vm.machine.words import KIND
 from tests.vm.bench import Bench, Instruction, check_closure, const, feed, mut, op, random_program
 from tests.vm.player import POLICIES, Player, any_move, check_barriers, check_order, youngest_first
 
@@ -59,7 +59,7 @@ def test_completion_orders_catch_a_missing_hazard(hazard, seed):
 
 def test_completion_orders_catch_a_barrier_that_does_not_wait(seed):
     rng = random.Random(seed)
-    program = [op(*mut(1)), Instruction(w.BARRIER), op(*mut(1))]
+    program = [op(*mut(1)), Instruction(KIND.BARRIER), op(*mut(1))]
     runs = [played(program, machine.BARRIER_ORDER, any_move, rng) for _ in range(20)]
     assert any(caught(check_barriers, run) for run in runs)
     program = random_program(rng, 60, 4, 2, barriers=0.2)

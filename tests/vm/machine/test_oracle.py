@@ -19,8 +19,8 @@ from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import alias
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import words_at
+from flowvm.vm.machine.words import CTL, OPERAND, RING
 from tests.vm.kernels import SIZE, mix, odd, tensor, update, update_in_chunks
 from tests.vm.live import streams, word
 
@@ -82,7 +82,7 @@ def on_flowvm(steps, start, numbers):
                 if rows:
                     update(part(t[y], 0, rows), found, k)
             elif what == "callback":
-                engine.call_back(subtract, [t[x]._ref, t[y]._ref], [w.MUT, w.CONST])
+                engine.call_back(subtract, [t[x]._ref, t[y]._ref], [OPERAND.MUT, OPERAND.CONST])
             elif what == "free":
                 t[x] = tensor(np.full(SIZE, k))
             else:
@@ -123,16 +123,16 @@ def test_the_same_bits_as_numpy(which, seed):
 
 def test_long_programs_on_all_engines(seed):
     """Long enough that issuing waits for room, and changing engines on the way."""
-    check_program(seed, 3 * w.CAPACITY // 2, [4, "sequential", 2])
+    check_program(seed, 3 * RING.SLOTS // 2, [4, "sequential", 2])
 
 
 def test_streams_really_ran_beside_each_other(seed):
     """Else the tests above would say little: edges across streams that must be waited for."""
-    before = [word(i) for i in (w.N_RAW, w.N_WAR, w.N_WAW, w.N_PRESCHEDULED)]
+    before = [word(i) for i in (CTL.N_RAW, CTL.N_WAR, CTL.N_WAW, CTL.N_PRESCHEDULED)]
     check_program(seed, 300, [4])
     raw, war, waw, prescheduled = (
         word(i) - b
-        for i, b in zip((w.N_RAW, w.N_WAR, w.N_WAW, w.N_PRESCHEDULED), before, strict=True)
+        for i, b in zip((CTL.N_RAW, CTL.N_WAR, CTL.N_WAW, CTL.N_PRESCHEDULED), before, strict=True)
     )
     assert raw > 0
     assert war > 0

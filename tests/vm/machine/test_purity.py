@@ -17,9 +17,26 @@ import pytest
 
 from flowvm.compiler import jit
 from flowvm.vm.machine import lang, machine, recorder
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.lang import store_release, words_at
 from flowvm.vm.machine.machine import complete, dispatch, next_ready, ready_barrier, receive
+from flowvm.vm.machine.words import (
+    ACC,
+    ARRAY,
+    CTL,
+    DEP,
+    EDG,
+    ENT,
+    FRE,
+    INS,
+    KIND,
+    QUE,
+    REC,
+    RING,
+    SPL,
+    STO,
+    STR,
+    name_of,
+)
 from flowvm.vm.workers import allocator
 from flowvm.vm.workers.allocator import allocate, class_of, release
 from flowvm.vm.workers.shell import step
@@ -47,8 +64,9 @@ def test_the_source_reaches_nothing_but_the_array(module, allowed):
             if node.module == "flowvm.vm.machine.lang":
                 assert names <= allowed, f"line {node.lineno}: {names - allowed}"
             else:
-                pure = ("__future__", "flowvm.vm.machine.layout", "flowvm.vm.machine.recorder")
-                assert node.module in pure, f"imports {node.module}"
+                pure = ("words", "device_words", "recorder")
+                allowed_modules = {"__future__", *(f"flowvm.vm.machine.{name}" for name in pure)}
+                assert node.module in allowed_modules, f"imports {node.module}"
             known |= names
         if isinstance(node, ast.FunctionDef):
             known |= {node.name} | {argument.arg for argument in node.args.args}
@@ -76,13 +94,13 @@ def test_every_primitive_has_both_meanings():
 
 def run_script(base: int, script: int, count: int) -> int:
     """Drive the machine: a word of the script is a move, and a stream above the low 3 bits."""
-    m = words_at(base, w.WORDS)
+    m = words_at(base, ARRAY.WORDS)
     moves = words_at(script, count)
     total = 0
     for k in range(count):
         move, stream = moves[k] & 7, moves[k] >> 3
-        at = w.STR + stream * w.STR_WORDS
-        m[w.NOW] += m[w.LEVEL]  # a clock for the recorder
+        at = STR.AT + stream * STR.WORDS
+        m[CTL.NOW] += m[CTL.LEVEL]  # a clock for the recorder
         if move == 0:
             total += step(m)
         elif move == 1:
@@ -91,19 +109,19 @@ def run_script(base: int, script: int, count: int) -> int:
             slot = next_ready(m)
             if slot >= 0:
                 dispatch(m, slot)
-                if m[w.INS + slot * w.INS_WORDS + w.I_KIND] == w.TOUCH:
+                if m[INS.AT + slot * INS.WORDS + INS.KIND] == KIND.TOUCH:
                     complete(m, slot)
         elif move == 3:
             slot = ready_barrier(m)
             if slot >= 0:
                 complete(m, slot)
         elif move == 5:
-            if m[at + w.T_COLLECTED] < m[at + w.T_DONE]:
-                collected = m[at + w.T_COLLECTED]
-                m[at + w.T_COLLECTED] = collected + 1
-                complete(m, m[w.QUE + stream * w.CAPACITY + (collected & w.SLOT_MASK)])
-        elif m[at + w.T_DONE] < m[at + w.T_TAIL]:  # the stream's worker finishes one
-            store_release(m, at + w.T_DONE, m[at + w.T_DONE] + 1)
+            if m[at + STR.COLLECTED] < m[at + STR.DONE]:
+                collected = m[at + STR.COLLECTED]
+                m[at + STR.COLLECTED] = collected + 1
+                complete(m, m[QUE.AT + stream * RING.SLOTS + (collected & RING.SLOT_MASK)])
+        elif m[at + STR.DONE] < m[at + STR.TAIL]:  # the stream's worker finishes one
+            store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
     return total
 
 
@@ -115,18 +133,18 @@ def compiled(function, arguments):
 
 
 REGIONS = {
-    "CTL": (w.CTL, w.CTL_WORDS),
-    "RING": (w.RING, w.CAPACITY * w.RECORD_WORDS),
-    "INS": (w.INS, w.CAPACITY * w.INS_WORDS),
-    "STR": (w.STR, w.STREAMS * w.STR_WORDS),
-    "QUE": (w.QUE, 8 * w.CAPACITY),
-    "DEP": (w.DEP, 4096),
-    "STO": (w.STO, 4096),
-    "ACC": (w.ACC, 64_000),
-    "EDG": (w.EDG, 64_000),
-    "FRE": (w.FRE, 4096),
-    "REC": (w.REC, 1000 * w.REC_WORDS),
-    "SPL": (w.SPL, 4096),
+    "CTL": (CTL.AT, CTL.WORDS),
+    "RING": (RING.AT, RING.SLOTS * RING.WORDS),
+    "INS": (INS.AT, RING.SLOTS * INS.WORDS),
+    "STR": (STR.AT, STR.LENGTH * STR.WORDS),
+    "QUE": (QUE.AT, 8 * RING.SLOTS),
+    "DEP": (DEP.AT, 4096),
+    "STO": (STO.AT, 4096),
+    "ACC": (ACC.AT, 64_000),
+    "EDG": (EDG.AT, 64_000),
+    "FRE": (FRE.AT, 4096),
+    "REC": (REC.AT, 1000 * REC.WORDS),
+    "SPL": (SPL.AT, 4096),
 }
 
 
@@ -142,13 +160,13 @@ def test_the_compiled_machine_equals_the_python_one(mutant, level, seed):
     native, rng = compiled(run_script, 3), random.Random(seed)
     benches = [Bench(mutant=mutant), Bench(mutant=mutant)]
     for bench in benches:
-        bench.m[w.LEVEL] = level
+        bench.m[CTL.LEVEL] = level
     for ins in random_program(rng, 600, 9, 4):
         benches[0].issue(ins)
-    entries = (len(benches[0].entries) + 1) * w.ENTRY_WORDS
+    entries = (len(benches[0].entries) + 1) * ENT.WORDS
     for at, size in (
         REGIONS["RING"],
-        (w.ENT, entries),
+        (ENT.AT, entries),
     ):  # the same records, operands out of line too
         benches[1].array[at : at + size] = benches[0].array[at : at + size]
     for _ in range(6):
@@ -162,13 +180,15 @@ def test_the_compiled_machine_equals_the_python_one(mutant, level, seed):
         for name, (at, size) in REGIONS.items():
             python, machine_code = (bench.array[at : at + size] for bench in benches)
             different = np.flatnonzero(python != machine_code)
-            assert not different.size, f"{name} differs at words {different[:10].tolist()}"
-    assert benches[0].m[w.N_DONE] > 100
+            assert not different.size, (
+                f"{name}: {[name_of(at + i) for i in different[:10].tolist()]} differ"
+            )
+    assert benches[0].m[CTL.N_DONE] > 100
 
 
 def run_allocations(base: int, script: int, count: int, blocks: int) -> int:
     """Word k of the script: the size to allocate into blocks[k], or -1 - j to release blocks[j]."""
-    m = words_at(base, w.WORDS)
+    m = words_at(base, ARRAY.WORDS)
     moves, got = words_at(script, 2 * count), words_at(blocks, count)
     for k in range(count):
         stream, size = moves[2 * k], moves[2 * k + 1]
@@ -196,7 +216,9 @@ def test_the_compiled_allocator_equals_the_python_one(seed):
         function(m.ctypes.data, script.ctypes.data, len(moves), blocks.ctypes.data)
         _, pattern = np.unique(blocks, return_inverse=True)
         first_seen = {int(b): k for k, b in reversed(list(enumerate(pattern)))}
-        words = [int(m[i]) for i in (w.LIVE_BYTES, w.PEAK_BYTES, w.RESERVED_BYTES, w.N_TRIMMED)]
+        words = [
+            int(m[i]) for i in (CTL.LIVE_BYTES, CTL.PEAK_BYTES, CTL.RESERVED_BYTES, CTL.N_TRIMMED)
+        ]
         outcomes.append(([first_seen[int(b)] for b in pattern], words))
         for j in live:
             release(m, moves[j][0], int(blocks[j]), class_of(moves[j][1]))

@@ -11,8 +11,8 @@ import flowvm as flow
 from flowvm.eager.interpreter import use_stream
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.lines import short_position
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine.edges import connect, tensors_of
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC, RING, SPL
 from flowvm.vm.watch.flight import TIMES
 from flowvm.vm.watch.trace import record
 from tests.vm.kernels import Gate, alone, mix, tensor, update, wait_for_gate
@@ -31,13 +31,13 @@ def _alone():
 @pytest.fixture(params=[1, 2])
 def level(request):
     with engine.flight.at_least(request.param):
-        engine.words[w.LEVEL] = request.param
+        engine.words[CTL.LEVEL] = request.param
         yield request.param
 
 
 def now():
     engine.wait_idle()
-    return word(w.RECEIVED)
+    return word(CTL.RECEIVED)
 
 
 def look(since):
@@ -46,7 +46,7 @@ def look(since):
 
 
 def kinds(seen):
-    return engine.m[w.ENT + seen.entry * w.ENTRY_WORDS + w.E_KIND]
+    return engine.m[ENT.AT + seen.entry * ENT.WORDS + ENT.KIND]
 
 
 def work(rng, numbers, length):
@@ -81,7 +81,7 @@ def test_instructions_of_a_stream_do_not_overlap(level, rng):
     work(rng, streams(2), 500)
     seen = look(since)
     for stream in streams(2):
-        mine = (seen.stream == stream) & (kinds(seen) == w.OP_CALL)
+        mine = (seen.stream == stream) & (kinds(seen) == KIND.OP_CALL)
         times = seen.times[mine]
         times = times[np.argsort(times[:, STARTED], kind="stable")]
         assert len(times) > 50
@@ -97,9 +97,9 @@ def test_an_edge_is_there_though_its_producer_had_finished_long_before(level):
     seen = look(since)
     owner = np.repeat(np.arange(len(seen.seq)), np.diff(seen.offsets))
     edges = connect(
-        owner, tensors_of(owner, seen.storage, kinds(seen) == w.RELEASE), seen.access & 3 != 0
+        owner, tensors_of(owner, seen.storage, kinds(seen) == KIND.RELEASE), seen.access & 3 != 0
     )
-    calls = np.flatnonzero(kinds(seen) == w.OP_CALL)
+    calls = np.flatnonzero(kinds(seen) == KIND.OP_CALL)
     assert (calls[0], calls[1]) in set(zip(edges.source, edges.target, strict=True))
 
 
@@ -109,10 +109,10 @@ def test_operands_are_all_there(level, count):
     since, ids = now(), [engine.new_storage() for _ in range(count)]
     engine.publish(engine._release[count], ids, (), None, 0)
     seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == w.RELEASE)
+    (i,) = np.flatnonzero(kinds(seen) == KIND.RELEASE)
     mine = slice(seen.offsets[i], seen.offsets[i + 1])
     assert seen.storage[mine].tolist() == ids
-    assert set(seen.access[mine]) == {w.MUT}
+    assert set(seen.access[mine]) == {OPERAND.MUT}
 
 
 def test_operands_out_of_line_and_their_accesses_are_there(level):
@@ -123,7 +123,7 @@ def test_operands_out_of_line_and_their_accesses_are_there(level):
     since = now()
     out = graph(x)
     seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == w.LAUNCH)
+    (i,) = np.flatnonzero(kinds(seen) == KIND.LAUNCH)
     found = dict(
         zip(
             seen.storage[seen.offsets[i] : seen.offsets[i + 1]].tolist(),
@@ -131,17 +131,17 @@ def test_operands_out_of_line_and_their_accesses_are_there(level):
             strict=True,
         )
     )
-    expected = {t._ref & w.STORAGE_MASK: w.CONST for t in (x, m.weight, m.bias)}
-    assert found == expected | {out._ref & w.STORAGE_MASK: w.MUT | w.ALLOCATE}
+    expected = {t._ref & OPERAND.STORAGE_MASK: OPERAND.CONST for t in (x, m.weight, m.bias)}
+    assert found == expected | {out._ref & OPERAND.STORAGE_MASK: OPERAND.MUT | OPERAND.ALLOCATE}
 
 
 def test_operands_that_were_overwritten_are_missing_and_said_to_be(level):
     since, ids = now(), [engine.new_storage() for _ in range(20)]
     engine.publish(engine._release[20], ids, (), None, 0)
     engine.wait_idle()
-    engine.words[w.SPILLED] += w.SPILLS  # as if others had come since
+    engine.words[CTL.SPILLED] += SPL.LENGTH  # as if others had come since
     seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == w.RELEASE)
+    (i,) = np.flatnonzero(kinds(seen) == KIND.RELEASE)
     assert seen.bare[i]
     assert seen.offsets[i] == seen.offsets[i + 1]
     assert seen.bare.sum() == 1
@@ -156,7 +156,7 @@ def test_tasks_of_a_graph_are_recorded_from_level_2_on(level):
     graph(x)
     graph(x)
     seen = look(since)
-    launches = np.flatnonzero(kinds(seen) == w.LAUNCH)
+    launches = np.flatnonzero(kinds(seen) == KIND.LAUNCH)
     assert len(launches) == 2
     if level == 1:
         assert not len(seen.tasks)
@@ -173,27 +173,27 @@ def test_tasks_of_a_graph_are_recorded_from_level_2_on(level):
 def test_lines_outlive_the_short_list_that_issuing_keeps():
     x, y = tensor(), tensor()
     since = now()
-    for _ in range(3 * w.CAPACITY // 2):
+    for _ in range(3 * RING.SLOTS // 2):
         update(x, y, 1)
         update(y, x, 2)
     seen = look(since)
     names = [short_position(c, n) for c, n in zip(seen.codes, seen.lasts, strict=True)]
-    calls = [names[i] for i in np.flatnonzero(kinds(seen) == w.OP_CALL)]
+    calls = [names[i] for i in np.flatnonzero(kinds(seen) == KIND.OP_CALL)]
     first, second = calls[:2]
     assert first != second
     assert first.startswith("test_recorder.py:")
-    assert calls == [first, second] * (3 * w.CAPACITY // 2)
+    assert calls == [first, second] * (3 * RING.SLOTS // 2)
 
 
 def test_what_was_overwritten_is_counted():
     x, y = tensor(), tensor()
     since = now()
-    for _ in range(w.RECORDS + 500):
+    for _ in range(REC.LENGTH + 500):
         update(x, y, 1)
     seen = look(since)
-    received = word(w.RECEIVED)
-    assert seen.overwritten == received - since - w.RECORDS
-    assert seen.seq.tolist() == list(range(received - w.RECORDS, received))
+    received = word(CTL.RECEIVED)
+    assert seen.overwritten == received - since - REC.LENGTH
+    assert seen.seq.tolist() == list(range(received - REC.LENGTH, received))
     with record() as found:
         update(x, y, 1)
     assert found.dropped == 0
@@ -230,7 +230,7 @@ def test_the_stacks_of_level_3():
         since = now()
         outer()
         seen = look(since)
-    (i,) = np.flatnonzero(kinds(seen) == w.OP_CALL)
+    (i,) = np.flatnonzero(kinds(seen) == KIND.OP_CALL)
     names = [code.co_name for code, _ in seen.stacks[int(seen.seq[i])]]
     assert names[:3] == ["inner", "outer", "test_the_stacks_of_level_3"]
 
@@ -244,7 +244,7 @@ def test_what_is_lively_is_seen_as_far_as_it_has_come():
         with use_stream(side):
             update(y, x, 1)
         until(lambda: gate.is_reached, "the kernel waits")
-        until(lambda: word(w.RECEIVED) >= since + 2, "both are received")
+        until(lambda: word(CTL.RECEIVED) >= since + 2, "both are received")
         seen = engine.flight.look(since)
         running, waiting = seen.times[:2]
         assert running[DISPATCHED] > 0
@@ -285,12 +285,12 @@ def test_waits_of_issuing_threads():
     wait = next(wait for wait in list(engine.flight.waits) if wait.begun >= begun)
     assert wait.cause == "sync"
     assert begun <= wait.begun <= wait.ended <= time.monotonic_ns()
-    assert wait.seq < word(w.RECEIVED)
+    assert wait.seq < word(CTL.RECEIVED)
 
 
 def test_the_sequential_engine_is_recorded_too(rng):
     with engine.run_sequentially():
-        since = word(w.RECEIVED)
+        since = word(CTL.RECEIVED)
         work(rng, [0], 50)
         seen = engine.flight.look(since)
     assert (np.diff(seen.times, axis=1) >= 0).all()
@@ -326,14 +326,14 @@ def test_a_waiter_wakes_when_its_own_instruction_is_recorded_and_over(waiter):
         f"""
         import atexit
         from flowvm.vm.workers import shell
-        engine.running, engine.words[w.SCHEDULER_SLEEPS] = True, 0  # the test is the scheduler
+        engine.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0  # the test is the scheduler
         atexit.register(setattr, engine, "running", False)
-        engine.words[w.LEVEL] = 1
+        engine.words[CTL.LEVEL] = 1
         x, cell, woken = tensor(), np.zeros(3, np.int64), []
 
         def wake(word, at):
             assert cell[0] == 1
-            woken.append((engine.flight.look(seq).times > 0).all() and engine.m[w.HEAD] > seq)
+            woken.append((engine.flight.look(seq).times > 0).all() and engine.m[CTL.HEAD] > seq)
 
         shell.wake = wake
         seq = engine.issue(engine.{waiter}, (cell.ctypes.data,), None)

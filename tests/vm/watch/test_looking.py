@@ -7,7 +7,7 @@ import pytest
 from flowvm.eager.interpreter import use_stream
 from flowvm.vm import dump
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL
 from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
 from tests.vm.live import Background, script, streams, until, word
 
@@ -110,7 +110,7 @@ def issue():
         step()
         issued += 1
 def stuck():
-    return engine.words[w.ROOM_SLEEPS] != 0
+    return engine.words[CTL.ROOM_SLEEPS] != 0
 def check(most):
     wait_for_gate(x, x, gate.address)
     thread = threading.Thread(target=issue, daemon=True)
@@ -118,7 +118,7 @@ def check(most):
     while not stuck():
         os.sched_yield()
     assert issued <= most, issued
-    lively = engine.words[w.RECEIVED] - engine.words[w.HEAD]
+    lively = engine.words[CTL.RECEIVED] - engine.words[CTL.HEAD]
     assert lively <= most + 2, lively
     gate.open()
     thread.join()
@@ -137,7 +137,7 @@ def test_a_stuck_kernel_stops_issuing_at_the_limit_of_bytes():
     body = """
 def step():
     mix(big, big, 1)
-    while engine.words[w.RECEIVED] < int(repr(hot["counter"])[6:-1]):
+    while engine.words[CTL.RECEIVED] < int(repr(hot["counter"])[6:-1]):
         os.sched_yield()
 big = empty(4096)
 big.numpy()
@@ -147,8 +147,8 @@ check(33 + 256)
 
 
 def test_the_limit_is_that_of_the_ring_at_most():
-    body = AHEAD.replace("3000", "3 * w.CAPACITY") + "\nstep = lambda: update(x, x, 1)\n"
-    script(body + "check(w.CAPACITY)\n", run_ahead=str(1 << 20))
+    body = AHEAD.replace("3000", "3 * RING.SLOTS") + "\nstep = lambda: update(x, x, 1)\n"
+    script(body + "check(RING.SLOTS)\n", run_ahead=str(1 << 20))
 
 
 def test_one_instruction_larger_than_the_limit_of_bytes_runs():
@@ -157,9 +157,9 @@ def test_one_instruction_larger_than_the_limit_of_bytes_runs():
         x = empty(300_000)
         for k in range(20):
             x = mix(x, x, k)
-        print(int(x.numpy()[0]) > 0, engine.words[w.IN_FLIGHT_BYTES])
+        print(int(x.numpy()[0]) > 0, engine.words[CTL.IN_FLIGHT_BYTES])
         """,
         run_ahead_bytes="1M",
     )
     assert done.stdout == "True 0\n"
-    assert word(w.IN_FLIGHT_BYTES) == 0
+    assert word(CTL.IN_FLIGHT_BYTES) == 0

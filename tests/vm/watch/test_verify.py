@@ -12,14 +12,14 @@ from flowvm.eager.interpreter import use_stream
 from flowvm.errors import ScheduleError
 from flowvm.vm import dump
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine import machine
+from flowvm.vm.machine.words import CTL, OPERAND, Access, Kind
 from flowvm.vm.watch.trace import Edge, Trace, Traced, TracedOperand, record, trace
 from flowvm.vm.watch.verify import verify
 from tests.vm.kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wait_for_gate
 from tests.vm.live import streams
 
-CONST, MUT = w.Access.CONST, w.Access.MUT
+CONST, MUT = Access.CONST, Access.MUT
 CLOCKS = 2000  # ns by which the recorder's clock and Python's may differ
 
 
@@ -37,7 +37,9 @@ def work(rng, numbers, length=200):
             elif what < 0.9:
                 update_in_chunks(t[x], t[y], 3)
             else:
-                engine.call_back(lambda *a: None, [t[x]._ref, t[y]._ref], [w.MUT, w.CONST])
+                engine.call_back(
+                    lambda *a: None, [t[x]._ref, t[y]._ref], [OPERAND.MUT, OPERAND.CONST]
+                )
     return t
 
 
@@ -67,9 +69,9 @@ def test_the_traces_edges_hold_in_its_times(seed):
 def test_a_callback_ends_when_its_function_has_returned():
     x, times = tensor(), []
     with record() as found:
-        engine.call_back(lambda a: times.append(time.monotonic_ns()), [x._ref], [w.MUT])
+        engine.call_back(lambda a: times.append(time.monotonic_ns()), [x._ref], [OPERAND.MUT])
         update(x, x, 1)
-    callback = next(i for i in found if i.kind == w.Kind.CALLBACK)
+    callback = next(i for i in found if i.kind == Kind.CALLBACK)
     assert callback.started <= times[0] + CLOCKS
     assert times[0] <= callback.ended + CLOCKS
     assert verify(found).pairs >= 1
@@ -80,7 +82,7 @@ def test_what_a_trace_says_of_an_instruction():
     with record() as found:
         z = mix(x, y, 1)
         update(x, z, 1)
-    first, second = (i for i in found if i.kind == w.Kind.OP_CALL)
+    first, second = (i for i in found if i.kind == Kind.OP_CALL)
     assert [o.access for o in first.operands] == [MUT, CONST, CONST]
     assert [o.name for o in second.operands] == ["x", "y"]
     assert first.name == "mix"
@@ -105,7 +107,7 @@ def test_traces_nest():
 def traced(seq, started, ended, *operands):
     """A made-up instruction; `operands` are (tensor, access)."""
     accesses = tuple(TracedOperand(t, access, "", "") for t, access in operands)
-    return Traced(seq, f"op{seq}", w.Kind.OP_CALL, 0, accesses, started, ended, 0, "")
+    return Traced(seq, f"op{seq}", Kind.OP_CALL, 0, accesses, started, ended, 0, "")
 
 
 def check(*instructions):
@@ -147,7 +149,7 @@ def test_one_instruction_may_read_what_it_writes():
 def test_times_swapped_in_a_real_trace_are_caught(seed):
     found = trace(work, random.Random(seed), [0], 40)
     verify(found)
-    edge = next(e for e in found.edges if found.instructions[e.source].kind == w.Kind.OP_CALL)
+    edge = next(e for e in found.edges if found.instructions[e.source].kind == Kind.OP_CALL)
     a, b = found.instructions[edge.source], found.instructions[edge.target]
     found.instructions[edge.source] = dataclasses.replace(a, started=b.started, ended=b.ended)
     found.instructions[edge.target] = dataclasses.replace(b, started=a.started, ended=a.ended)
@@ -170,14 +172,14 @@ def test_a_machine_that_forgets_a_hazard_is_caught(hazard, mutant):
         "WAR": [(other, shared), (shared, third)],
         "WAW": [(shared, other), (shared, third)],
     }[hazard]
-    engine.words[w.MUTANT] = mutant
+    engine.words[CTL.MUTANT] = mutant
     gate = Gate()
     with record() as found:
         with use_stream(first):
             wait_for_gate(*operands[0], gate.address)
         with use_stream(second):
             open_gate(*operands[1], gate.address)
-    engine.words[w.MUTANT] = 0
+    engine.words[CTL.MUTANT] = 0
     with pytest.raises(ScheduleError, match=r"wait_for_gate and #\d+ open_gate overlap"):
         verify(found)
     assert [e for e in found.edges if e.hazard == hazard] == [
@@ -207,7 +209,7 @@ def test_a_barrier_that_does_not_wait_is_caught():
     with Gate() as gate:
         wait_for_gate(x, tensor(), gate.address)
         assert not engine.wait_idle(0.2)
-        engine.words[w.MUTANT] = machine.BARRIER_ORDER
+        engine.words[CTL.MUTANT] = machine.BARRIER_ORDER
         assert engine.wait_idle(200)
-        engine.words[w.MUTANT] = 0
+        engine.words[CTL.MUTANT] = 0
         assert not gate.words[0]

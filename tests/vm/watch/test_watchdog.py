@@ -16,7 +16,7 @@ import flowvm as flow
 from flowvm.eager.interpreter import use_stream
 from flowvm.errors import VMError
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import ARRAY, CTL, STR
 from flowvm.vm.watch import window
 from flowvm.vm.watch.lively import Lively, Waited, chain, chain_text, pending
 from flowvm.vm.watch.watchdog import Watch
@@ -123,7 +123,7 @@ def test_a_stuck_callback_is_named_with_its_line():
         sys.stderr = Err()
         def reads_a_file(address):
             stuck.wait()
-        engine.call_back(reads_a_file, [x._ref], [w.MUT])
+        engine.call_back(reads_a_file, [x._ref], [OPERAND.MUT])
         print(x.item())
         """,
         watchdog="0.3",
@@ -207,13 +207,13 @@ def test_parts_are_the_words_themselves():
     header, parts = window.ask(os.getpid(), {})
     assert [[first, len(raw) // 8] for first, raw in parts] == header["parts"]
     words = dict(parts)
-    streams_at = np.frombuffer(words[w.STR], np.int64)
-    shown = streams_at.reshape(-1, w.STR_WORDS)[0]
-    assert shown[w.T_ARENA] == engine.m[w.STR + w.T_ARENA] != 0
-    assert 0 < shown[w.T_DONE] <= engine.m[w.STR + w.T_DONE]  # its worker goes on
+    streams_at = np.frombuffer(words[STR.AT], np.int64)
+    shown = streams_at.reshape(-1, STR.WORDS)[0]
+    assert shown[STR.ARENA] == engine.m[STR.AT + STR.ARENA] != 0
+    assert 0 < shown[STR.DONE] <= engine.m[STR.AT + STR.DONE]  # its worker goes on
     for first, raw in parts:
-        assert w.CTL <= first
-        assert first + len(raw) // 8 <= w.WORDS
+        assert CTL.AT <= first
+        assert first + len(raw) // 8 <= ARRAY.WORDS
 
 
 def test_a_ring_is_shown_in_at_most_two_parts():

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.device_words import CALL, DEV
+from flowvm.vm.machine.words import CTL, STR
 from flowvm.vm.workers import allocator
 from flowvm.vm.workers.allocator import (
     KEEP,
@@ -78,7 +79,7 @@ def installed(monkeypatch, system):
 
 
 def memory():
-    return memoryview(np.zeros(w.STR + STREAMS * w.STR_WORDS, np.int64))
+    return memoryview(np.zeros(STR.AT + STREAMS * STR.WORDS, np.int64))
 
 
 # --- size classes -------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def test_at_most_a_quarter_is_wasted(size):
 
 
 def test_sizes_are_aligned_and_grow():
-    every = [size_of(c) for c in range(w.N_CLASSES)]
+    every = [size_of(c) for c in range(STR.N_CLASSES)]
     assert all(size % 64 == 0 for size in every)
     assert every == sorted(every)
     assert LARGE == 1 << 20
@@ -155,10 +156,10 @@ def test_no_memory_is_no_block(monkeypatch):
     m, system = memory(), installed(monkeypatch, System(most=8 << 20))
     assert allocate(m, 0, 16 << 20) == 0
     assert allocate(m, 0, 1 << 62) == 0  # larger than any class
-    assert m[w.LIVE_BYTES] == m[w.RESERVED_BYTES] == m[w.PEAK_BYTES] == 0
+    assert m[CTL.LIVE_BYTES] == m[CTL.RESERVED_BYTES] == m[CTL.PEAK_BYTES] == 0
     small = [allocate(m, 0, 1 << 20) for _ in range(20)]
     assert small.count(0) == 20 - 2 * (system.most // SLAB)
-    assert m[w.RESERVED_BYTES] == system.held == system.most
+    assert m[CTL.RESERVED_BYTES] == system.held == system.most
 
 
 def test_cached_blocks_are_given_up_before_there_is_no_memory(monkeypatch):
@@ -166,8 +167,8 @@ def test_cached_blocks_are_given_up_before_there_is_no_memory(monkeypatch):
     block = allocate(m, 0, 5 << 20)
     release(m, 0, block, class_of(5 << 20))
     assert allocate(m, 0, 6 << 20) != 0
-    assert m[w.RESERVED_BYTES] == system.held == 6 << 20
-    assert m[w.N_TRIMMED] == 1
+    assert m[CTL.RESERVED_BYTES] == system.held == 6 << 20
+    assert m[CTL.N_TRIMMED] == 1
 
 
 def test_the_cache_is_bounded(system):
@@ -175,8 +176,8 @@ def test_the_cache_is_bounded(system):
     for size in range(2 << 20, 400 << 20, 8 << 20):  # each of another class, none ever used again
         block = allocate(m, 0, size)
         release(m, 0, block, class_of(size))
-        assert m[w.STR + w.T_CACHED] <= KEEP + 2 * size_of(class_of(size))
-    assert m[w.N_TRIMMED] > 0
+        assert m[STR.AT + STR.CACHED] <= KEEP + 2 * size_of(class_of(size))
+    assert m[CTL.N_TRIMMED] > 0
 
 
 def test_trim_gives_back_what_no_tensor_occupies(system):
@@ -187,8 +188,8 @@ def test_trim_gives_back_what_no_tensor_occupies(system):
     release(m, 1, other, class_of(2 << 20))
     trim(m, 0)
     assert kept in system.blocks
-    assert m[w.STR + w.T_CACHED] == 0
-    assert m[w.RESERVED_BYTES] == system.held == 4 << 20  # stream 1 keeps its own
+    assert m[STR.AT + STR.CACHED] == 0
+    assert m[CTL.RESERVED_BYTES] == system.held == 4 << 20  # stream 1 keeps its own
     trim(m, 0)
     assert allocate(m, 0, 4 << 20) in system.blocks
 
@@ -204,16 +205,16 @@ class Device(System):
     def __init__(self, monkeypatch, most):
         super().__init__(most)
         self.m = memory()
-        self.m[w.USED_STREAMS] = STREAMS
-        self.count = np.zeros(w.CTL_WORDS, np.int64)
-        self.stream_blocks = [np.zeros(w.B_WORDS, np.int64) for _ in range(2)]
-        self.calls = [np.zeros(w.CALL_WORDS, np.int64) for _ in range(2)]
+        self.m[CTL.USED_STREAMS] = STREAMS
+        self.count = np.zeros(CTL.WORDS, np.int64)
+        self.stream_blocks = [np.zeros(DEV.WORDS, np.int64) for _ in range(2)]
+        self.calls = [np.zeros(CALL.WORDS, np.int64) for _ in range(2)]
         for stream, (block, call) in enumerate(zip(self.stream_blocks, self.calls, strict=True)):
-            block[w.BF_ALLOCATE], block[w.BF_FREE] = self.ALLOCATE, self.FREE
-            block[w.B_CALL] = call.ctypes.data
-            at = w.STR + stream * w.STR_WORDS
-            self.m[at + w.T_BLOCK], self.m[at + w.T_MEMORY] = block.ctypes.data, w.DEVICE_MEMORY
-            self.m[at + w.T_COUNTERS] = self.count.ctypes.data
+            block[DEV.F_ALLOCATE], block[DEV.F_FREE] = self.ALLOCATE, self.FREE
+            block[DEV.CALL] = call.ctypes.data
+            at = STR.AT + stream * STR.WORDS
+            self.m[at + STR.BLOCK], self.m[at + STR.MEMORY] = block.ctypes.data, STR.DEVICE_MEMORY
+            self.m[at + STR.COUNTERS] = self.count.ctypes.data
         monkeypatch.setattr(allocator, "call_address", self.call)
 
     def call(self, function, arguments):
@@ -245,12 +246,12 @@ def test_a_full_device_takes_back_what_its_other_streams_keep(monkeypatch):
     assert system.take(0, 4 << 20)[0] == 0
     system.give(*small[:8], large)
     assert system.take(0, 3 << 20)[0] != 0  # for the other stream's large block and first slab
-    assert system.count[w.RESERVED_BYTES] == system.held == 7 << 20
+    assert system.count[CTL.RESERVED_BYTES] == system.held == 7 << 20
     assert system.take(0, 4 << 20)[0] == 0
     system.give(*small[8:])
     assert system.take(0, 4 << 20)[0] != 0
     assert kept in system.blocks
-    assert system.count[w.RESERVED_BYTES] == system.count[w.PEAK_RESERVED] == system.most
+    assert system.count[CTL.RESERVED_BYTES] == system.count[CTL.PEAK_RESERVED] == system.most
 
 
 def test_slabs_go_back_when_all_that_was_cut_of_them_is_free(monkeypatch, seed):
@@ -269,12 +270,12 @@ def test_slabs_go_back_when_all_that_was_cut_of_them_is_free(monkeypatch, seed):
     system.give(*live)
     for stream in range(2):
         trim(system.m, stream)
-    assert system.held == system.count[w.RESERVED_BYTES] == system.count[w.LIVE_BYTES] == 0
+    assert system.held == system.count[CTL.RESERVED_BYTES] == system.count[CTL.LIVE_BYTES] == 0
 
 
 def test_a_device_is_used_only_so_far(monkeypatch):
     system = Device(monkeypatch, 1 << 40)
-    system.count[w.MOST_BYTES] = 10 << 20
+    system.count[CTL.MOST_BYTES] = 10 << 20
     first = system.take(0, 6 << 20)
     assert system.take(1, 6 << 20)[0] == 0
     system.give(first)
@@ -287,7 +288,7 @@ def test_what_the_driver_answers_is_kept(monkeypatch):
     for answer in (700, 0):
         system.refuses = answer
         assert system.take(1, 2 << 20)[0] == 0
-        assert system.stream_blocks[1][w.B_REFUSED] == (answer or 2)
+        assert system.stream_blocks[1][DEV.REFUSED] == (answer or 2)
 
 
 # --- against a model ----------------------------------------------------------------------------
@@ -319,14 +320,14 @@ def test_accounting_is_that_of_a_model(steps, most):
                     live[block] = stream, class_of(size)
             elif what == "trim":
                 trim(m, stream)
-                assert m[w.STR + stream * w.STR_WORDS + w.T_CACHED] == 0
+                assert m[STR.AT + stream * STR.WORDS + STR.CACHED] == 0
             elif live:
                 block = list(live)[size % len(live)]
                 release(m, live[block][0], block, live.pop(block)[1])
             now = sum(size_of(c) for _, c in live.values())
             peak = max(peak, now)
-            assert m[w.LIVE_BYTES] == now
-            assert m[w.PEAK_BYTES] == peak
-            assert m[w.RESERVED_BYTES] == system.held >= now
+            assert m[CTL.LIVE_BYTES] == now
+            assert m[CTL.PEAK_BYTES] == peak
+            assert m[CTL.RESERVED_BYTES] == system.held >= now
             large = {b for b, (_, c) in live.items() if c > LARGE_CLASS}
             assert large <= set(system.blocks)

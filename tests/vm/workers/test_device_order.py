@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flowvm.vm.machine import layout as w
 from flowvm.vm.machine import machine
+from flowvm.vm.machine.words import CTL, EDG, KIND, STR, WAI
 from flowvm.vm.workers.device import launched_before
 from tests.vm.bench import Bench, Instruction, const, mut, op, random_program
 from tests.vm.player import POLICIES, Move, Player, check_run
@@ -30,15 +30,15 @@ class DevicePlayer(Player):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.opened = [0] * w.STREAMS
-        self.ran = [0] * w.STREAMS
-        self.bench.m[w.DEVICES] = self.devices
+        self.opened = [0] * STR.LENGTH
+        self.ran = [0] * STR.LENGTH
+        self.bench.m[CTL.DEVICES] = self.devices
 
     def moves(self, more: bool) -> list[Move]:
-        ours = [s for s in range(w.STREAMS) if self.devices >> s & 1]
+        ours = [s for s in range(STR.LENGTH) if self.devices >> s & 1]
         kept = [m for m in super().moves(more) if m[1] not in ours or m[0] == "collect"]
         for s in ours:
-            tail = self.bench.m[w.STR + s * w.STR_WORDS + w.T_TAIL]
+            tail = self.bench.m[STR.AT + s * STR.WORDS + STR.TAIL]
             if self.opened[s] < tail and launched_before(
                 self.bench.m, self._slot(s, self.opened[s])
             ):
@@ -52,11 +52,11 @@ class DevicePlayer(Player):
         return kept
 
     def _notes(self, slot: int) -> list[tuple[int, int]]:
-        found, index = [], self.bench.m[w.WAI + slot] - 1
+        found, index = [], self.bench.m[WAI.AT + slot] - 1
         while index >= 0:
-            word = self.bench.m[w.EDG + index * w.EDG_WORDS + w.G_TARGET]
-            found.append((word >> w.PLACE_BITS, word & w.PLACE_MASK))
-            index = self.bench.m[w.EDG + index * w.EDG_WORDS + w.G_NEXT]
+            word = self.bench.m[EDG.AT + index * EDG.WORDS + EDG.TARGET]
+            found.append((word >> WAI.PLACE_BITS, word & WAI.PLACE_MASK))
+            index = self.bench.m[EDG.AT + index * EDG.WORDS + EDG.NEXT]
         return found
 
     def _may_run(self, s: int) -> bool:
@@ -72,7 +72,7 @@ class DevicePlayer(Player):
         notes = self._notes(self._slot(s, self.opened[s]))
         self.waits[index] = [(other, self.opened[other]) for other, _ in notes]
         self.opened[s] += 1
-        self.bench.m[w.STR + s * w.STR_WORDS + w.T_LAUNCHED] = self.opened[s]
+        self.bench.m[STR.AT + s * STR.WORDS + STR.LAUNCHED] = self.opened[s]
 
     def _finish(self, s: int) -> None:
         self.ended[self._at(s, self.ran[s])] = self.clock
@@ -94,7 +94,7 @@ def test_random_programs_in_any_order(policy, storages, seed):
 def test_no_host_waits_between_devices():
     """The whole chain is handed over before any of it has run; the host's end of it waits."""
     bench = Bench()
-    bench.m[w.DEVICES] = DEVICES
+    bench.m[CTL.DEVICES] = DEVICES
     for stream in (1, 2, 3, 1, 2):
         bench.issue(op(*mut(5), stream=stream))
     bench.issue(op(*const(5), stream=0))
@@ -109,10 +109,10 @@ def test_no_host_waits_between_devices():
 def test_a_release_waits_until_the_devices_are_done():
     """Its block may go to whoever asks next, on its own stream without any event."""
     bench = Bench()
-    bench.m[w.DEVICES] = DEVICES
+    bench.m[CTL.DEVICES] = DEVICES
     bench.issue(op(*mut(5), stream=1))
     bench.issue(op(*const(5), stream=2))
-    bench.issue(Instruction(w.RELEASE, 1, mut(5)))
+    bench.issue(Instruction(KIND.RELEASE, 1, mut(5)))
     while bench.receive():
         pass
     handed = []

@@ -14,7 +14,7 @@ from flowvm.errors import VMError
 from flowvm.vm import empty_cache, stats
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import hot
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import CTL, ENT, OPERAND, STO
 from tests.vm.kernels import Gate, alone, empty, mix, odd, tensor, update, wait_for_gate
 from tests.vm.live import script, streams, until, word
 
@@ -25,16 +25,16 @@ def settle():
     """Release everything that is dead: live bytes now."""
     engine.release_dead()
     engine.wait_idle()
-    return word(w.LIVE_BYTES)
+    return word(CTL.LIVE_BYTES)
 
 
 def peak_of(function):
     """The most bytes that were live during `function()`, above what was live before."""
     before = settle()
-    engine.words[w.PEAK_BYTES] = before
+    engine.words[CTL.PEAK_BYTES] = before
     function()
     settle()
-    return word(w.PEAK_BYTES) - before
+    return word(CTL.PEAK_BYTES) - before
 
 
 def test_a_loop_of_large_outputs_stays_small():
@@ -46,7 +46,7 @@ def test_a_loop_of_large_outputs_stays_small():
         assert y.numpy()[0] == 4 + 1999
 
     assert peak_of(loop) <= 8 * MIB
-    assert word(w.LIVE_BYTES) <= settle()
+    assert word(CTL.LIVE_BYTES) <= settle()
 
 
 def test_a_loop_of_small_outputs_stays_small():
@@ -72,10 +72,10 @@ def test_a_loop_on_another_stream_stays_small():
             y = mix(y, x, k)
 
     assert peak_of(loop) <= 64 * MIB
-    reserved = word(w.RESERVED_BYTES)
+    reserved = word(CTL.RESERVED_BYTES)
     loop()
     settle()
-    assert word(w.RESERVED_BYTES) <= reserved + 8 * MIB
+    assert word(CTL.RESERVED_BYTES) <= reserved + 8 * MIB
 
 
 def test_an_output_whose_size_the_kernel_finds_is_no_cycle():
@@ -102,7 +102,7 @@ def test_a_hundred_thousand_live_tensors_and_their_ids():
     assert len({t._ref for t in many}) == count
     for k in (0, 1, 77_777, count - 1):
         assert many[k].item() == 2 + k
-    assert word(w.LIVE_BYTES) >= 64 * count
+    assert word(CTL.LIVE_BYTES) >= 64 * count
     used = engine.next_storage
     many.clear()
     live = settle()
@@ -115,9 +115,9 @@ def test_a_hundred_thousand_live_tensors_and_their_ids():
 
 def test_no_more_ids_is_an_error_that_says_so(monkeypatch):
     kept = [tensor([1])]
-    monkeypatch.setattr(engine, "next_storage", w.STORAGES)
+    monkeypatch.setattr(engine, "next_storage", STO.LENGTH)
     with pytest.raises(VMError, match="tensors with memory of their own are alive"):
-        kept.extend(tensor([1]) for _ in range(w.STORAGES))
+        kept.extend(tensor([1]) for _ in range(STO.LENGTH))
     assert len(hot["free"]) == 0
     kept.clear()
     assert empty().numpy()[0] == 2  # they came back
@@ -150,9 +150,9 @@ def test_empty_cache_gives_memory_back():
     x.numpy(), y.numpy()
     del x, y
     settle()
-    before = word(w.RESERVED_BYTES)
+    before = word(CTL.RESERVED_BYTES)
     empty_cache()
-    assert before - word(w.RESERVED_BYTES) >= 2 * 64 * MIB
+    assert before - word(CTL.RESERVED_BYTES) >= 2 * 64 * MIB
     assert empty(MIB).numpy()[0] == 2
 
 
@@ -199,9 +199,9 @@ def test_edges_are_counted_exactly():
         update(y, x, 1)  # reads what is being written: RAW
         update(x, one, 1)  # writes that (WAW), and what the second reads (WAR)
         update(z, one, 1)  # nobody's business
-        until(lambda: word(w.N_RAW) > before["edges_raw"], "edges are built")
+        until(lambda: word(CTL.N_RAW) > before["edges_raw"], "edges are built")
         last = int(repr(hot["counter"])[6:-1])
-        until(lambda: word(w.RECEIVED) >= last, "all are received")
+        until(lambda: word(CTL.RECEIVED) >= last, "all are received")
         now = stats()
     assert [now[n] - before[n] for n in names] == [1, 1, 1, 3]
 
@@ -209,7 +209,7 @@ def test_edges_are_counted_exactly():
 def test_a_full_table_of_entries_is_begun_anew(monkeypatch):
     """More kinds of calls than the table holds: caches are cleared, calls mean what they did."""
     engine._clear_entries()  # of other tests: what they left would be room afterwards
-    monkeypatch.setattr(w, "ENTRIES", len(engine.entry_info) + 12)
+    monkeypatch.setattr(ENT, "LENGTH", len(engine.entry_info) + 12)
     cleared = []
     monkeypatch.setattr(
         engine, "on_entries_full", [*engine.on_entries_full, lambda: cleared.append(1)]
@@ -221,7 +221,7 @@ def test_a_full_table_of_entries_is_begun_anew(monkeypatch):
             y = mix(x, x, turn)
             update(y, x, n)
             engine.call_back(
-                lambda *a: called.append(a), [x._ref] * (n % 4 + 1), [w.CONST] * (n % 4 + 1)
+                lambda *a: called.append(a), [x._ref] * (n % 4 + 1), [OPERAND.CONST] * (n % 4 + 1)
             )
             values = np.arange(n)
             expected = 5 * (3 * values - values[::-1] + turn) + values + n
@@ -229,4 +229,4 @@ def test_a_full_table_of_entries_is_begun_anew(monkeypatch):
     engine.wait_idle()
     assert len(cleared) >= 3
     assert [len(a) for a in called] == [n % 4 + 1 for n in range(1, 40)] * 3
-    assert len(engine.entry_info) <= w.ENTRIES
+    assert len(engine.entry_info) <= ENT.LENGTH

@@ -11,7 +11,7 @@ from flowvm.eager.interpreter import Operator, use_stream
 from flowvm.errors import KernelError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import CALL_STREAM
-from flowvm.vm.machine import layout as w
+from flowvm.vm.machine.words import STR
 from tests.vm.kernels import (
     USER_STATUS,
     add_total_in_phases,
@@ -110,7 +110,7 @@ def test_jobs_back_to_back():
         large(y, 0)
     assert x.numpy().tolist() == [rounds] * 6 + [3 * rounds]
     assert y.numpy().tolist() == [rounds] * 35 + [35 * rounds]
-    assert word(w.STR + CALL_STREAM * w.STR_WORDS + w.T_LEFT) == 0
+    assert word(STR.AT + CALL_STREAM * STR.WORDS + STR.LEFT) == 0
 
 
 def test_chunked_kernels_of_several_streams_and_threads():
@@ -139,7 +139,7 @@ def test_the_same_bits_with_any_number_of_workers():
             x, y = tensor(np.arange(5000)), tensor(np.arange(5000) % 13)
             for k in range(200):
                 scan_in_chunks(x, y, k)
-            print(engine.words[w.STR + w.T_TEAM], zlib.crc32(x.numpy().tobytes()))
+            print(engine.words[STR.AT + STR.TEAM], zlib.crc32(x.numpy().tobytes()))
             """,
             workers=str(workers),
         ).stdout.split()
@@ -184,7 +184,7 @@ def test_the_number_of_threads_changes_while_kernels_run():
             count(x, 0)
             if k % 3 == 0:
                 flow.set_num_threads(1 + k % 5)
-                team = word(w.STR + CALL_STREAM * w.STR_WORDS + w.T_TEAM)
+                team = word(STR.AT + CALL_STREAM * STR.WORDS + STR.TEAM)
                 helpers = [t for t in engine.threads if t.name.startswith("flowvm-h:cpu")]
                 assert team == len(helpers) == k % 5 == flow.get_num_threads() - 1
     finally:
