@@ -90,6 +90,39 @@ def rouse(m: Words) -> None:
         futex_wake(m, CTL.SCHEDULER_SLEEPS, EVERYBODY)
 
 
+def keep_polling(m: Words, polls: int) -> bool:
+    """Let another thread have the core, and poll again; False when that was often enough."""
+    if polls >= m[CTL.SPINS]:
+        return False
+    sched_yield()
+    return True
+
+
+def sleep(m: Words, at: int, quiet: bool, microseconds: int) -> None:
+    """The worker at `at` has set its futex word and looked again: sleep, if all was `quiet`."""
+    if quiet:
+        futex_wait(m, at + STR.SLEEPS, 1, microseconds)
+    store_release(m, at + STR.SLEEPS, 0)
+
+
+def wait_while(m: Words, words: Words, word: int, most: int, sleepers: int, most_us: int) -> int:
+    """Wait at most `most_us` microseconds while word `word` is from 0 to `most`; what it is then.
+
+    Word `sleepers` counts who went to sleep: it is woken by whoever changes `word`.
+    """
+    polls = 0
+    while 0 <= load_acquire(words, word) <= most:
+        polls += 1
+        if keep_polling(m, polls):
+            continue
+        # read before the second look, or a wake between is missed
+        asleep = fetch_add(words, sleepers, 1) + 1
+        if 0 <= load_acquire(words, word) <= most:
+            futex_wait(words, sleepers, asleep, most_us)
+        break
+    return load_acquire(words, word)
+
+
 def outcome_of(m: Words, slot: int) -> int:
     """What a waiter's cell is to hold: 1, or -cause; the waiter's instruction is over now."""
     entry, ins = entry_of(m, slot), INS.AT + slot * INS.WORDS
@@ -179,8 +212,7 @@ def scheduler_loop(base: int) -> int:
         if load_acquire(m, CTL.STOP) != 0:
             return 0
         idle += 1
-        if idle < m[CTL.SPINS]:
-            sched_yield()
+        if keep_polling(m, idle):
             continue
         compare_exchange(m, CTL.SCHEDULER_SLEEPS, 0, CTL.ASLEEP)
         for stream in range(
@@ -218,14 +250,12 @@ def next_of(m: Words, stream: int, wait: int) -> int:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
         idle += 1
-        if idle < m[CTL.SPINS]:
-            sched_yield()
+        if keep_polling(m, idle):
             continue
         fetch_add(m, at + STR.SLEEPS, 1)
         rouse(m)
-        if load_acquire(m, at + STR.TAIL) == done and not has_mail(m, stream):
-            futex_wait(m, at + STR.SLEEPS, 1, wait)
-        store_release(m, at + STR.SLEEPS, 0)
+        quiet = load_acquire(m, at + STR.TAIL) == done and not has_mail(m, stream)
+        sleep(m, at, quiet, wait)
         if load_acquire(m, at + STR.TAIL) == done:
             return -1
     return m[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)]
@@ -303,16 +333,12 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
             finish(m, stream)
         elif serve(m, stream):
             idle = 0
-        elif idle < m[CTL.SPINS]:
+        elif keep_polling(m, idle):
             idle += 1
-            sched_yield()
         else:
             fetch_add(m, at + STR.SLEEPS, 1)
-            if not (
-                has_mail(m, stream) or may_close(plan) or load_acquire(m, at + STR.TAIL) != tail
-            ):
-                futex_wait(m, at + STR.SLEEPS, 1, NAP)
-            store_release(m, at + STR.SLEEPS, 0)
+            news = has_mail(m, stream) or may_close(plan)
+            sleep(m, at, not news and load_acquire(m, at + STR.TAIL) == tail, NAP)
 
 
 def device_loop(base: int, stream: int) -> int:
@@ -338,16 +364,14 @@ def device_loop(base: int, stream: int) -> int:
             trim(m, stream)
             store_release(m, at + STR.TRIMMED, wanted)
         idle += 1
-        if idle < m[CTL.SPINS]:
-            sched_yield()
+        if keep_polling(m, idle):
             continue
         busy = block[DEV.PASSED] < block[DEV.RECORDED] or m[at + STR.LAUNCHED] < m[at + STR.TAIL]
         fetch_add(m, at + STR.SLEEPS, 1)
         if not busy:
             rouse(m)
-        if busy or load_acquire(m, at + STR.TAIL) == m[at + STR.LAUNCHED]:
-            futex_wait(m, at + STR.SLEEPS, 1, GLANCE if busy else NAP)
-        store_release(m, at + STR.SLEEPS, 0)
+        quiet = busy or load_acquire(m, at + STR.TAIL) == m[at + STR.LAUNCHED]
+        sleep(m, at, quiet, GLANCE if busy else NAP)
     return 0
 
 
@@ -364,8 +388,7 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
             idle = 0
             continue
         idle += 1
-        if idle < m[CTL.SPINS] // 4:
-            sched_yield()
+        if keep_polling(m, 4 * idle):
             continue
         fetch_add(m, at + STR.TEAM_SLEEPS, 1)  # before the look at STR.NEWS that futex_wait takes
         futex_wait(m, at + STR.NEWS, news, NAP)
@@ -408,39 +431,17 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
     word = words_at(cell, 3)
     if load_acquire(word, 0) == 0:  # else: the sequential engine must go on looking asleep
         rouse(m)
-    idle = 0
-    while load_acquire(word, 0) == 0:
-        idle += 1
-        if idle < m[CTL.SPINS]:
-            sched_yield()
-            continue
-        # read before the second look, or a wake between is missed
-        asleep = fetch_add(word, 1, 1) + 1
-        if load_acquire(word, 0) == 0:
-            futex_wait(word, 1, asleep, microseconds)
-        break
+    outcome = wait_while(m, word, 0, 0, 1, microseconds)
     if m[CTL.LEVEL] > 1:
         word[2] = clock()
-    return load_acquire(word, 0)
+    return outcome
 
 
 def wait_room(base: int, seq: int, microseconds: int) -> int:
     """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
     m = words_at(base, ARRAY.WORDS)
     rouse(m)
-    idle = 0
-    while load_acquire(m, CTL.LIMIT) <= seq:
-        idle += 1
-        if idle < m[CTL.SPINS]:
-            sched_yield()
-            continue
-        asleep = (
-            fetch_add(m, CTL.ROOM_SLEEPS, 1) + 1
-        )  # read before the second look, as in `wait_cell`
-        if load_acquire(m, CTL.LIMIT) <= seq:
-            futex_wait(m, CTL.ROOM_SLEEPS, asleep, microseconds)
-        break
-    return load_acquire(m, CTL.LIMIT)
+    return wait_while(m, m, CTL.LIMIT, seq, CTL.ROOM_SLEEPS, microseconds)
 
 
 def nap(base: int, microseconds: int) -> int:
