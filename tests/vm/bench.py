@@ -36,6 +36,7 @@ from flowvm.vm.machine.words import (
     STR,
     Kind,
 )
+from tests.vm.mutants import MUTANT, forgetful
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Bench:
     """A VM's memory, and the record of what happened in it."""
 
     first: int = 0  # sequence number of the first instruction
-    mutant: int = 0
+    mutant: int = 0  # what the machine forgets (see `tests.vm.mutants`)
     program: list[Instruction] = field(default_factory=list)
     # pairs of indices into program: edges ever built, and what the streams' queues put in order
     edges: set[tuple[int, int]] = field(default_factory=set)
@@ -191,10 +192,11 @@ class Bench:
     def __post_init__(self) -> None:
         self.array = np.zeros(ARRAY.WORDS, np.int64)
         self.m: memoryview = memoryview(self.array)  # type: ignore[arg-type]
+        self.machine = forgetful if self.mutant else machine
         machine.start(self.m)
         self.m[CTL.RECEIVED] = self.m[CTL.HEAD] = self.first
         self.m[CTL.LIMIT] += self.first
-        self.m[CTL.MUTANT] = self.mutant
+        self.m[MUTANT] = self.mutant
         self.m[CTL.USED_STREAMS] = STR.LENGTH
         self.issued = self.first
         self.entries: dict[Instruction, int] = {}
@@ -241,7 +243,7 @@ class Bench:
     def receive(self) -> bool:
         """Let the scheduler take one record; remembers the edges it built."""
         index = self.m[CTL.RECEIVED] - self.first
-        if not machine.receive(self.m):
+        if not self.machine.receive(self.m):
             return False
         self.edges |= {(i, index) for i in self._waited_for(self.slot(index))}
         self._remember_order(index)  # what its stream was handed already runs before it
@@ -252,8 +254,8 @@ class Bench:
         slot = self.m[CTL.READY_FIRST]
         if slot >= 0:
             self._remember_order(self.index(slot))
-            assert machine.next_ready(self.m) == slot
-            machine.dispatch(self.m, slot)
+            assert self.machine.next_ready(self.m) == slot
+            self.machine.dispatch(self.m, slot)
         return slot
 
     def _remember_order(self, index: int) -> None:

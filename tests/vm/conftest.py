@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.words import CTL
 from tests.vm.kernels import Gate
 from tests.vm.live import PATIENCE_S
 
@@ -15,7 +14,6 @@ def _idle_vm() -> Iterator[None]:
     yield
     for gate in Gate.every:
         gate.open()
-    engine.words[CTL.MUTANT] = 0
     if not engine.running:
         return
     assert engine.wait_idle(PATIENCE_S), "the test left the VM stuck"

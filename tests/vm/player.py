@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flowvm.vm.machine import machine
 from flowvm.vm.machine.words import CTL, FRE, INS, KIND, QUE, RING, STR
 from tests.vm.bench import Bench, Program, conflicts
+from tests.vm.mutants import BARRIER_ORDER
 
 Move = tuple[str, int, int]  # what, which stream, which instruction (its index)
 Policy = Callable[[random.Random, list[Move]], Move]
@@ -90,7 +90,7 @@ class Player:
             moves.append(("dispatch", 0, bench.index(m[CTL.READY_FIRST])))
         if m[CTL.BARRIER_FIRST] >= 0:
             index = bench.index(m[CTL.BARRIER_FIRST])
-            if m[CTL.MUTANT] == machine.BARRIER_ORDER or index + bench.first == m[CTL.HEAD]:
+            if bench.mutant == BARRIER_ORDER or index + bench.first == m[CTL.HEAD]:
                 moves.append(("barrier", 0, index))
         for s in {ins.stream for ins in bench.program}:
             tail = m[STR.AT + s * STR.WORDS + STR.TAIL]
@@ -109,7 +109,7 @@ class Player:
         return self.bench.index(self._slot(stream, place))
 
     def _receive(self, _: int) -> None:
-        assert machine.receive(self.bench.m)
+        assert self.bench.machine.receive(self.bench.m)
         if self.check_lists:
             self.bench.check_lists()
         self.most_lively = max(
@@ -117,13 +117,13 @@ class Player:
         )
 
     def _dispatch(self, _: int) -> None:
-        slot = machine.next_ready(self.bench.m)
-        machine.dispatch(self.bench.m, slot)
+        slot = self.bench.machine.next_ready(self.bench.m)
+        self.bench.machine.dispatch(self.bench.m, slot)
         if self.bench.ins(slot, INS.KIND) == KIND.TOUCH:  # a waiter is done as soon as it may
             self._run_here(slot)
 
     def _barrier(self, _: int) -> None:
-        slot = machine.ready_barrier(self.bench.m)
+        slot = self.bench.machine.ready_barrier(self.bench.m)
         assert slot >= 0, "a barrier waits though it is the oldest"
         self._run_here(slot)
 
@@ -150,7 +150,7 @@ class Player:
 
     def _complete(self, slot: int) -> None:
         ins = self.bench.program[self.bench.index(slot)]
-        machine.complete(self.bench.m, slot)
+        self.bench.machine.complete(self.bench.m, slot)
         if ins.kind == KIND.RELEASE:
             self.released += [o.storage for o in ins.operands]
         if self.check_lists:

@@ -56,8 +56,7 @@ from flowvm.vm.machine.words import (
 
 MARGIN = 512  # records that threads may still write after one of them has seen LIMIT
 
-# hazards, also the numbers a test gives to MUTANT to leave one out
-RAW, WAR, WAW, BARRIER_ORDER = 1, 2, 3, 4
+RAW, WAR, WAW = 1, 2, 3  # hazards
 
 
 def start(m: Words) -> None:
@@ -193,8 +192,6 @@ def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
 
 def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
     """`target` waits for `source`, once, unless stream order already says so."""
-    if m[CTL.MUTANT] == hazard:
-        return
     src = INS.AT + source * INS.WORDS
     dst = INS.AT + target * INS.WORDS
     if m[src + INS.CONNECTED] == m[dst + INS.SEQ]:
@@ -342,9 +339,7 @@ def dispatch(m: Words, slot: int) -> None:
 def ready_barrier(m: Words) -> int:
     """The first barrier's slot if everything before it is released, else -1."""
     slot = m[CTL.BARRIER_FIRST]
-    if slot < 0 or (
-        m[INS.AT + slot * INS.WORDS + INS.SEQ] != m[CTL.HEAD] and m[CTL.MUTANT] != BARRIER_ORDER
-    ):
+    if slot < 0 or not is_oldest(m, slot):
         return -1
     m[CTL.BARRIER_FIRST] = m[INS.AT + slot * INS.WORDS + INS.NEXT]
     if m[CTL.BARRIER_FIRST] < 0:
@@ -355,6 +350,11 @@ def ready_barrier(m: Words) -> int:
     )
     m[CTL.N_DISPATCHED] += 1
     return slot
+
+
+def is_oldest(m: Words, slot: int) -> bool:
+    """Whether all instructions before this one are released."""
+    return m[INS.AT + slot * INS.WORDS + INS.SEQ] == m[CTL.HEAD]
 
 
 def complete(m: Words, slot: int) -> None:

@@ -156,7 +156,6 @@ class CTL(Region):
     N_DONE = line("instructions done")
     N_POISONED = line("instructions skipped because an operand had failed", by=WORKERS)
     N_FAILED = line("instructions failed", by=WORKERS)
-    MUTANT = line("a hazard to leave out (see test_mutants.py); 0 in every real run", by="tests")
     SPINS = line("polls before a thread sleeps", by=MAIN)
     TRIM = line("asks workers to give cached memory back", by=MAIN)
     N_TRIMMED = line("blocks given back", by=WORKERS)

@@ -1,8 +1,8 @@
 """Do the tests of the state machine notice a missing edge? Each hazard is left out in turn.
 
-The control word MUTANT makes the machine forget one kind of edge, or let barriers go at once.  The
-checks that hold for every program must then fail, for the smallest program that has the hazard and
-for nearly every random one.
+A copy of the machine forgets one kind of edge, or lets barriers go at once (`tests.vm.mutants`).
+The checks that hold for every program must then fail, for the smallest program that has the hazard
+and for nearly every random one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from flowvm.vm.machine import machine
 from flowvm.vm.machine.words import KIND
 from tests.vm.bench import Bench, Instruction, check_closure, const, feed, mut, op, random_program
+from tests.vm.mutants import BARRIER_ORDER, HAZARDS
 from tests.vm.player import POLICIES, Player, any_move, check_barriers, check_order, youngest_first
 
-HAZARDS = {"RAW": machine.RAW, "WAR": machine.WAR, "WAW": machine.WAW}
 SMALLEST = {
     "RAW": [op(*mut(1)), op(*const(1), stream=1)],
     "WAR": [op(*const(1)), op(*mut(1), stream=1)],
@@ -60,10 +60,10 @@ def test_completion_orders_catch_a_missing_hazard(hazard, seed):
 def test_completion_orders_catch_a_barrier_that_does_not_wait(seed):
     rng = random.Random(seed)
     program = [op(*mut(1)), Instruction(KIND.BARRIER), op(*mut(1))]
-    runs = [played(program, machine.BARRIER_ORDER, any_move, rng) for _ in range(20)]
+    runs = [played(program, BARRIER_ORDER, any_move, rng) for _ in range(20)]
     assert any(caught(check_barriers, run) for run in runs)
     program = random_program(rng, 60, 4, 2, barriers=0.2)
-    assert caught(check_barriers, played(program, machine.BARRIER_ORDER, any_move, rng))
+    assert caught(check_barriers, played(program, BARRIER_ORDER, any_move, rng))
     assert not caught(check_barriers, played(program, 0, any_move, rng))
 
 

@@ -12,12 +12,12 @@ from flowvm.eager.interpreter import use_stream
 from flowvm.errors import ScheduleError
 from flowvm.vm import dump
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine import machine
-from flowvm.vm.machine.words import CTL, OPERAND, Access, Kind
+from flowvm.vm.machine.words import OPERAND, Access, Kind
 from flowvm.vm.watch.trace import Edge, Trace, Traced, TracedOperand, record, trace
 from flowvm.vm.watch.verify import verify
 from tests.vm.kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wait_for_gate
 from tests.vm.live import streams
+from tests.vm.mutants import BARRIER_ORDER, HAZARDS, MUTANT, forgetful_scheduler
 
 CONST, MUT = Access.CONST, Access.MUT
 CLOCKS = 2000  # ns by which the recorder's clock and Python's may differ
@@ -160,10 +160,15 @@ def test_times_swapped_in_a_real_trace_are_caught(seed):
 # --- violations that really happen --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("hazard", "mutant"), [("RAW", machine.RAW), ("WAR", machine.WAR), ("WAW", machine.WAW)]
-)
-def test_a_machine_that_forgets_a_hazard_is_caught(hazard, mutant):
+@pytest.fixture
+def _forgetful():
+    with forgetful_scheduler():
+        yield
+
+
+@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_a_machine_that_forgets_a_hazard_is_caught(hazard):
     """The first instruction waits for the second, which can only be because the order is broken."""
     first, second = streams(3)[1:]
     shared, other, third = tensor(), tensor(), tensor()
@@ -172,14 +177,14 @@ def test_a_machine_that_forgets_a_hazard_is_caught(hazard, mutant):
         "WAR": [(other, shared), (shared, third)],
         "WAW": [(shared, other), (shared, third)],
     }[hazard]
-    engine.words[CTL.MUTANT] = mutant
+    engine.words[MUTANT] = HAZARDS[hazard]
     gate = Gate()
     with record() as found:
         with use_stream(first):
             wait_for_gate(*operands[0], gate.address)
         with use_stream(second):
             open_gate(*operands[1], gate.address)
-    engine.words[CTL.MUTANT] = 0
+    engine.words[MUTANT] = 0
     with pytest.raises(ScheduleError, match=r"wait_for_gate and #\d+ open_gate overlap"):
         verify(found)
     assert [e for e in found.edges if e.hazard == hazard] == [
@@ -204,12 +209,13 @@ def test_a_machine_that_forgets_nothing_keeps_the_second_waiting():
     assert verify(found).pairs >= 1
 
 
+@pytest.mark.usefixtures("_forgetful")
 def test_a_barrier_that_does_not_wait_is_caught():
     x = tensor()
     with Gate() as gate:
         wait_for_gate(x, tensor(), gate.address)
         assert not engine.wait_idle(0.2)
-        engine.words[CTL.MUTANT] = machine.BARRIER_ORDER
+        engine.words[MUTANT] = BARRIER_ORDER
         assert engine.wait_idle(200)
-        engine.words[CTL.MUTANT] = 0
+        engine.words[MUTANT] = 0
         assert not gate.words[0]

@@ -16,6 +16,7 @@ from flowvm.vm.machine import machine
 from flowvm.vm.machine.words import CTL, EDG, KIND, STR, WAI
 from flowvm.vm.workers.device import launched_before
 from tests.vm.bench import Bench, Instruction, const, mut, op, random_program
+from tests.vm.mutants import HAZARDS
 from tests.vm.player import POLICIES, Move, Player, check_run
 
 DEVICES = 0b1110  # stream 0 is the host's
@@ -124,13 +125,13 @@ def test_a_release_waits_until_the_devices_are_done():
     assert bench.index(bench.dispatch()) == 2
 
 
-@pytest.mark.parametrize("mutant", [machine.RAW, machine.WAR, machine.WAW])
-def test_a_missing_edge_is_found(mutant, seed):
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_a_missing_edge_is_found(hazard, seed):
     rng = random.Random(seed)
     for _ in range(200):
-        player = DevicePlayer(Bench(mutant=mutant))
+        player = DevicePlayer(Bench(mutant=HAZARDS[hazard]))
         try:
             check_run(player.run(random_program(rng, 30, 3, 4, barriers=0), rng, POLICIES[0]))
         except AssertionError:
             return
-    pytest.fail(f"200 programs ran right without the edges of hazard {mutant}")
+    pytest.fail(f"200 programs ran right without the edges of hazard {hazard}")

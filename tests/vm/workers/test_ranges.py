@@ -12,6 +12,7 @@ from flowvm.errors import KernelError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.hot import CALL_STREAM
 from flowvm.vm.machine.words import STR
+from tests.vm import kernels
 from tests.vm.kernels import (
     USER_STATUS,
     add_total_in_phases,
@@ -22,8 +23,6 @@ from tests.vm.kernels import (
     update_in_chunks,
 )
 from tests.vm.live import Background, script, streams, word
-
-from . import kernels
 
 NOWHERE = -1
 
