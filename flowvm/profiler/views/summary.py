@@ -6,7 +6,7 @@ out for 80 to 160 columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -254,7 +254,7 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         code=tuple(sources.get(r.hottest, "") for r in shown),
         roof=() if roof is None else tuple(_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(_advice(p, by, bound, rows, roof)),
+        advice=tuple(_advice(_Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
         devices=said_of(p.run),
     )
 
@@ -280,51 +280,91 @@ def _steps(run: Run) -> Steps | None:
     return Steps(len(spans), float(np.median(lasted)), int(lasted.min()), int(lasted.max()))
 
 
-def _advice(
-    p: Profile, by: str, bound: tuple[tuple[str, float], ...], rows: list[Row],
-    roof: Roofline | None,
-) -> list[str]:  # fmt: skip
-    if not bound:
-        return []
-    cause, share = bound[0]
-    found = []
-    if cause == "host":
-        found.append(
-            f"Python is {percent(share)} of the path: flow.compile or nn.Graph replays without it"
-        )
-    if cause == "sched":
-        found.append(
-            f"the VM waited for a core {percent(share)} of the path: larger ops, or nn.Graph"
-        )
-    if cause == "gil":
-        found.append(
-            f"Python was kept from running {percent(share)} of the path: other Python threads ran, "
-            "or no core was free"
-        )
-    if cause == "jit":
-        found.append("kernels were compiled: run it once before, or `python -m flowvm warmup`")
-    synced = [s for s in p.observed if s.cause in ("sync", "credit") and s.instruction >= 0]
-    if synced:
-        times: dict[str, int] = {}
-        for s in synced:
-            line = p.run.lines[p.run.line[s.instruction]] if s.cause == "sync" else ""
+# --- advice ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What advice follows from: `share` is that of the largest cause."""
+
+    p: Profile
+    by: str
+    share: float
+    rows: list[Row]
+    roof: Roofline | None
+
+    @property
+    def heavy(self) -> Row | None:
+        """The row with most of the path, if that is an operator."""
+        row = max(self.rows, key=lambda r: r.path, default=None)
+        known = row is not None and row.path and row.name in self.p.run.names
+        return row if known else None
+
+    def issued(self, row: Row) -> bool:
+        """Whether instructions of the row's name ran, and not in a graph's plan alone."""
+        return self.p.run.names.index(row.name) in self.p.run.op
+
+
+def _often_read(f: _Facts) -> str:
+    times: dict[str, int] = {}
+    for s in f.p.observed:
+        if s.cause in ("sync", "credit") and s.instruction >= 0:
+            line = f.p.run.lines[f.p.run.line[s.instruction]] if s.cause == "sync" else ""
             times[line] = times.get(line, 0) + 1
-        line, count = max(times.items(), key=lambda item: (item[1], item[0]))
-        if line:
-            found.append(f"{line} waited for a value {count}x on the path: read it less often")
-    heavy = max(rows, key=lambda r: r.path, default=None)
-    if cause == "run" and heavy is not None and heavy.path and heavy.name in p.run.names:
-        own = p.run.names.index(heavy.name) in p.run.op
-        ask = f"p.what_if({heavy.name!r})" if own else "p.plan()"
-        found.append(f"{heavy.name} is {percent(heavy.path / p.run.wall)}: {ask}")
-        reached = _share(roof, heavy)
-        if 0 < reached < LOW:
-            found.append(
-                f"{heavy.name} reaches {percent(reached)} of the roofline: larger or contiguous "
-                f"operands{f', p.why({heavy.name!r})' if own else ''}"
-            )
-    if roof is not None and any(
-        not r.devices and r.flops / max(1, r.run) > FALSE * roof.gigaflops for r in rows
-    ):
-        found.append("more than the roofline was reached: flow.profiler.roofline(again=True)")
-    return [*found, 'p.summary("line")' if by == "op" else "p.timeline()"] if rows else found
+    line, count = max(times.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    return f"{line} waited for a value {count}x on the path: read it less often" if line else ""
+
+
+def _heaviest(f: _Facts) -> str:
+    row = f.heavy
+    if row is None:
+        return ""
+    ask = f"p.what_if({row.name!r})" if f.issued(row) else "p.plan()"
+    return f"{row.name} is {percent(row.path / f.p.run.wall)}: {ask}"
+
+
+def _far_from_roof(f: _Facts) -> str:
+    row = f.heavy
+    reached = _share(f.roof, row) if row is not None else 0.0
+    if row is None or not 0 < reached < LOW:
+        return ""
+    why = f", p.why({row.name!r})" if f.issued(row) else ""
+    return (
+        f"{row.name} reaches {percent(reached)} of the roofline: larger or contiguous operands{why}"
+    )
+
+
+def _past_the_roof(f: _Facts) -> str:
+    most = np.inf if f.roof is None else FALSE * f.roof.gigaflops
+    past = any(not r.devices and r.flops / max(1, r.run) > most for r in f.rows)
+    return "more than the roofline was reached: flow.profiler.roofline(again=True)" if past else ""
+
+
+def _next_view(f: _Facts) -> str:
+    if not f.rows:
+        return ""
+    return 'p.summary("line")' if f.by == "op" else "p.timeline()"
+
+
+# the largest cause, "" for any, and what is said of it: a text, or what finds one or "".  In order.
+ADVICE: tuple[tuple[str, str | Callable[[_Facts], str]], ...] = (
+    ("host", "Python is {share} of the path: flow.compile or nn.Graph replays without it"),
+    ("sched", "the VM waited for a core {share} of the path: larger ops, or nn.Graph"),
+    ("gil", "Python was kept from running {share} of the path: other Python threads ran, or no "
+            "core was free"),
+    ("jit", "kernels were compiled: run it once before, or `python -m flowvm warmup`"),
+    ("", _often_read),
+    ("run", _heaviest),
+    ("run", _far_from_roof),
+    ("", _past_the_roof),
+    ("", _next_view),
+)  # fmt: skip
+
+
+def _advice(f: _Facts, largest: str) -> Iterator[str]:
+    """What to do next where `largest` is the largest cause."""
+    for cause, rule in ADVICE:
+        if cause in ("", largest):
+            text = rule.format(share=percent(f.share)) if isinstance(rule, str) else rule(f)
+            if text:
+                yield text
