@@ -6,7 +6,7 @@ out for 80 to 160 columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,8 @@ from flowvm.profiler.grammar import (
     table,
 )
 from flowvm.profiler.run.devices import said_of
-from flowvm.profiler.run.roof import Roofline, of_run
+from flowvm.profiler.run.roof import of_run
+from flowvm.profiler.views.advice import Facts, advice, roof_share
 from flowvm.vm.machine import layout as w
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ SORTS = (
     "path", "run", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof", "name",
     "hottest",
 )  # fmt: skip
-LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
-FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
 # what rows without a name are: flowvm's own, as that of a tensor's release
 NAMELESS = {"line": "(flowvm)", "module": "(no module)"}
 LABELS = {"host": "HOST DISPATCH", "jit": "COMPILING", "sched": "SCHEDULER"}
@@ -229,7 +228,7 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
     if sort in ("name", "hottest"):
         rows.sort(key=lambda r: (getattr(r, sort), r.name))
     elif sort == "roof":
-        rows.sort(key=lambda r: (-_share(roof, r), r.name))
+        rows.sort(key=lambda r: (-roof_share(roof, r), r.name))
     elif sort != SORTS[0]:
         rows.sort(key=lambda r: (-getattr(r, sort), r.name))
     bound = tuple((c, s) for c, s in p.bound.items() if s >= MINE)
@@ -252,9 +251,9 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         by=by,
         rows=shown,
         code=tuple(sources.get(r.hottest, "") for r in shown),
-        roof=() if roof is None else tuple(_share(roof, r) for r in shown),
+        roof=() if roof is None else tuple(roof_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(_advice(_Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
+        advice=tuple(advice(Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
         devices=said_of(p.run),
     )
 
@@ -262,11 +261,6 @@ def summarize(p: Profile, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
 def _failed(run: Run) -> Iterator[str]:
     for i in np.flatnonzero((run.status != 0) & (run.status != w.NO_STATUS_POISONED)).tolist():
         yield f"#{run.seq[i]} {run.names[run.op[i]]} {run.lines[run.line[i]]}".rstrip()
-
-
-def _share(roof: Roofline | None, row: Row) -> float:
-    known = roof is not None and not row.devices  # it is of the host
-    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
 
 
 def _steps(run: Run) -> Steps | None:
@@ -278,93 +272,3 @@ def _steps(run: Run) -> Steps | None:
     over = [int(ended[first:last].max(initial=0)) or left for _, left, _, first, last in spans]
     lasted = np.diff(np.maximum.accumulate([spans[0][0], *over]))
     return Steps(len(spans), float(np.median(lasted)), int(lasted.min()), int(lasted.max()))
-
-
-# --- advice ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What advice follows from: `share` is that of the largest cause."""
-
-    p: Profile
-    by: str
-    share: float
-    rows: list[Row]
-    roof: Roofline | None
-
-    @property
-    def heavy(self) -> Row | None:
-        """The row with most of the path, if that is an operator."""
-        row = max(self.rows, key=lambda r: r.path, default=None)
-        known = row is not None and row.path and row.name in self.p.run.names
-        return row if known else None
-
-    def issued(self, row: Row) -> bool:
-        """Whether instructions of the row's name ran, and not in a graph's plan alone."""
-        return self.p.run.names.index(row.name) in self.p.run.op
-
-
-def _often_read(f: _Facts) -> str:
-    times: dict[str, int] = {}
-    for s in f.p.observed:
-        if s.cause in ("sync", "credit") and s.instruction >= 0:
-            line = f.p.run.lines[f.p.run.line[s.instruction]] if s.cause == "sync" else ""
-            times[line] = times.get(line, 0) + 1
-    line, count = max(times.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-    return f"{line} waited for a value {count}x on the path: read it less often" if line else ""
-
-
-def _heaviest(f: _Facts) -> str:
-    row = f.heavy
-    if row is None:
-        return ""
-    ask = f"p.what_if({row.name!r})" if f.issued(row) else "p.plan()"
-    return f"{row.name} is {percent(row.path / f.p.run.wall)}: {ask}"
-
-
-def _far_from_roof(f: _Facts) -> str:
-    row = f.heavy
-    reached = _share(f.roof, row) if row is not None else 0.0
-    if row is None or not 0 < reached < LOW:
-        return ""
-    why = f", p.why({row.name!r})" if f.issued(row) else ""
-    return (
-        f"{row.name} reaches {percent(reached)} of the roofline: larger or contiguous operands{why}"
-    )
-
-
-def _past_the_roof(f: _Facts) -> str:
-    most = np.inf if f.roof is None else FALSE * f.roof.gigaflops
-    past = any(not r.devices and r.flops / max(1, r.run) > most for r in f.rows)
-    return "more than the roofline was reached: flow.profiler.roofline(again=True)" if past else ""
-
-
-def _next_view(f: _Facts) -> str:
-    if not f.rows:
-        return ""
-    return 'p.summary("line")' if f.by == "op" else "p.timeline()"
-
-
-# the largest cause, "" for any, and what is said of it: a text, or what finds one or "".  In order.
-ADVICE: tuple[tuple[str, str | Callable[[_Facts], str]], ...] = (
-    ("host", "Python is {share} of the path: flow.compile or nn.Graph replays without it"),
-    ("sched", "the VM waited for a core {share} of the path: larger ops, or nn.Graph"),
-    ("gil", "Python was kept from running {share} of the path: other Python threads ran, or no "
-            "core was free"),
-    ("jit", "kernels were compiled: run it once before, or `python -m flowvm warmup`"),
-    ("", _often_read),
-    ("run", _heaviest),
-    ("run", _far_from_roof),
-    ("", _past_the_roof),
-    ("", _next_view),
-)  # fmt: skip
-
-
-def _advice(f: _Facts, largest: str) -> Iterator[str]:
-    """What to do next where `largest` is the largest cause."""
-    for cause, rule in ADVICE:
-        if cause in ("", largest):
-            text = rule.format(share=percent(f.share)) if isinstance(rule, str) else rule(f)
-            if text:
-                yield text

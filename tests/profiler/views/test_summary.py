@@ -13,7 +13,8 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import CAUSES
-from flowvm.profiler.views.summary import Steps, _advice, _Facts
+from flowvm.profiler.views.advice import Facts, advice
+from flowvm.profiler.views.summary import Steps
 from flowvm.vm.machine import layout as w
 from tests.profiler.synthetic import of_rows, synthetic
 
@@ -65,7 +66,7 @@ def test_what_the_screen_says(small):
     ],
 )
 def test_advice_is_that_of_the_largest_cause(small, cause, words):
-    said = list(_advice(_Facts(small, "op", 0.25, [], None), cause))
+    said = list(advice(Facts(small, "op", 0.25, [], None), cause))
     assert said.pop().startswith("model.py:21 waited")  # whatever the cause is
     assert [text[: len(words)] for text in said] == ([words] if words else [])
 
