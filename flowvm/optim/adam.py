@@ -60,14 +60,19 @@ class Adam(Optimizer):
                 for name in ("exp_avg", "exp_avg_sq"):
                     entry[name] = ops.zeros(param.shape, dtype=param.dtype, device=param.device)
             step = entry["step"] = entry["step"] + 1
-            moments = (entry["exp_avg"], entry["exp_avg_sq"])
-            numbers = (decoupled, maximize, lr, beta1, beta2, eps, decay, step)
+            mean, square = entry["exp_avg"], entry["exp_avg_sq"]
             if not amsgrad:
-                ops.adam_step_(param, grad, *moments, *numbers)
+                ops.adam_step_(
+                    param, grad, mean, square,
+                    decoupled, maximize, lr, beta1, beta2, eps, decay, step,
+                )  # fmt: skip
                 continue
             if "max_exp_avg_sq" not in entry:
-                entry["max_exp_avg_sq"] = ops.zeros_like(entry["exp_avg"])
-            ops.amsgrad_step_(param, grad, *moments, entry["max_exp_avg_sq"], *numbers)
+                entry["max_exp_avg_sq"] = ops.zeros_like(mean)
+            ops.amsgrad_step_(
+                param, grad, mean, square, entry["max_exp_avg_sq"],
+                decoupled, maximize, lr, beta1, beta2, eps, decay, step,
+            )  # fmt: skip
 
 
 class AdamW(Adam):

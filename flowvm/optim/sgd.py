@@ -50,12 +50,13 @@ class SGD(Optimizer):
     def _step_group(self, group: Group) -> None:
         lr, momentum, dampening = group["lr"], group["momentum"], group["dampening"]
         decay, nesterov, maximize = group["weight_decay"], group["nesterov"], group["maximize"]
+        plain_step = ops.sgd_step_
         for param in group["params"]:
             grad = param.grad
             if grad is None:
                 continue
             if not momentum:
-                ops.sgd_step_(param, grad, maximize, lr, decay)
+                plain_step(param, grad, maximize, lr, decay)
                 continue
             entry = self.state.get(param)
             buffer = None if entry is None else entry.get("momentum_buffer")

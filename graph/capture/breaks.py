@@ -144,8 +144,8 @@ class Breaks:
             needed.add(asked.buffer)
             asks.append(("value", asked))
         made = {o.buffer for node in nodes if not node.into for o in node.outputs}
-        crossing = [b for b in capture.whole if b in made and (b in alive or b in needed)]
-        graph.outputs = [Operand(b, 0, capture.whole[b]) for b in crossing]
+        crossing = [b for b in capture.buffers.whole if b in made and (b in alive or b in needed)]
+        graph.outputs = [Operand(b, 0, capture.buffers.whole[b]) for b in crossing]
         segment = Segment(graph.name, graph, _used_inputs(capture, border, asked), why=why)
         segment.results = [b.number for b in crossing]
         segment.border, segment.asks = border, asks
@@ -195,7 +195,7 @@ def _used_inputs(
     if asked is not None:
         used.add(asked.buffer)
     graph.inputs = [operand for operand in graph.inputs if operand.buffer in used]
-    return [capture.sources[operand.buffer] for operand in graph.inputs]
+    return [capture.buffers.sources[operand.buffer] for operand in graph.inputs]
 
 
 def _compare(known: Segment, again: Segment) -> None:

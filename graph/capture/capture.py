@@ -5,102 +5,40 @@ an instruction that poisons the outputs: so whoever reads a value that is not th
 after the capture, gets a CaptureError by the VM's one mechanism for failed instructions, with the
 line that made the tensor.  A variable that the code changes in place is not touched.
 
-The tensors that operations make are kept until the capture ends, so a storage's id means one buffer
-throughout.
-
 A capture with `breaks` ends a segment where what is captured so far must run for code to go on
 (`flowvm.graph.capture.breaks`): `graph` is then another one, that of the next segment, and so are
 its Buffers.
 
-Long because all that is noted of an operation is noted by one class, in one pass.
+`Capture` is what the interpreter tells of operations, and what builds the graph of it.  Which
+buffer stands for what is `Buffers`'; which module and line a gradient belongs to, `Origins`'.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowvm.compiler import jit
-from flowvm.device import Device, cpu
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live
 from flowvm.eager.modes import current_recorder, find_user, recording_to
-from flowvm.eager.nodes import Node, OutputEdge
+from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, new_tensor
-from flowvm.errors import CaptureError, Status
+from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
-from flowvm.graph.capture.segments import Outcome, Segment, Source
+from flowvm.graph.capture.buffers import Border, Buffers, storage_of
+from flowvm.graph.capture.conditions import ReadValue
+from flowvm.graph.capture.origins import NOWHERE, Origins
+from flowvm.graph.capture.poison import entry_instead
+from flowvm.graph.capture.segments import Outcome, Segment
+from flowvm.graph.capture.streams import stream_number
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
-from flowvm.private.cpython import HELD, getrefcount
-from flowvm.streams import current_stream
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.words import KIND, OPERAND
-
-if TYPE_CHECKING:
-    from flowvm.cuda import events
-    from flowvm.cuda.driver import streams
-else:
-    events = lazy("flowvm.cuda.events")
-    streams = lazy("flowvm.cuda.driver.streams")
 
 __all__ = ["Capture", "capturing"]
-
-Place = tuple[Any, int]  # code object and offset of a user's expression
-
-
-def no_value(args: int, layout: int, lo: int, hi: int) -> int:
-    """The kernel of what is issued in a captured operation's place."""
-    return CAPTURED
-
-
-CAPTURED = int(Status.CAPTURED)
-
-
-@functools.cache
-def _instead(outputs: int, name: str) -> list[int]:
-    """The entry of instructions that poison so many outputs, in a list that is emptied when the VM
-    forgets its entries.
-    """
-    return []
-
-
-def _entry_instead(outputs: int, name: str) -> int:
-    """An entry that looks at an operation's outputs alone: each fails by itself, so that the error
-    of one names its own line.
-    """
-    known = _instead(outputs, name)
-    if not known:
-        kernel = jit.native(no_value, "int32(int64, int64, int64, int64)")
-        known.append(
-            engine.new_entry(KIND.OP_CALL, [OPERAND.MUT] * outputs, kernel=kernel, info=name)
-        )
-    return known[0]
-
-
-engine.on_entries_full.append(_instead.cache_clear)
-
-
-class ReadValue:
-    """A tensor from outside whose values Python code has read: they must stay what they were."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.storage = tensor, tensor.storage()
-        self.version = self.storage.version
-
-    def holds(self) -> bool:
-        """Whether nothing has changed it in place since, nor given it other memory."""
-        return self.storage.version == self.version and self.tensor._storage is self.storage
-
-    def difference(self) -> list[str]:
-        """What is otherwise, in words."""
-        return [f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"]
 
 
 class Capture:
@@ -115,30 +53,17 @@ class Capture:
         self.phase, self.scope = "forward", ""
         self.region = self.again = 0  # of the nodes to come: see OpNode
         self.repeat = 1  # likewise
-        self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
         self.checkpoints: tuple[Any, ...] = ()  # modules, or their paths, that are to be forgotten
         self.forgotten: set[Any] = set()  # those of them that were called
         self._numbered = 0  # regions and repetitions so far
         self._redrawn: Iterator[tuple[Live, Live]] | None = None
         self.backwards = False  # whether backward reached a leaf
         self.on_leaf: Callable[[Tensor], None] | None = None  # told of leaves that backward reaches
-        # scope and place of the calls that autograd recorded
-        self._scopes: dict[Node, tuple[str, Place]] = {}
-        self._made: list[tuple[Tensor, tuple[str, Place]]] = []  # whose nodes are not looked at yet
-        self._forward: Place = (None, 0)  # in backward: that of the call whose gradient is computed
-        self._by_storage: dict[int, Buffer] = {}
-        self._used: set[int] = set()  # storages that operations read or change
-        self._changed: set[int] = set()  # those that they change
-        self._kept: list[Any] = []
-        # of the present segment: what its inputs are, the metas of whole temporaries, and what is
-        # read and made by mut2 instructions, which run at its end
+        self._origins = Origins()
+        self._forward = NOWHERE  # in backward: the place of the call whose gradient is computed
+        self.buffers = Buffers()
         self.breaks: Breaks | None = None
-        self.sources: dict[Buffer, Source] = {}
-        self.whole: dict[Buffer, TensorMeta] = {}
-        self._read_last: set[Buffer] = set()
-        self._made_last: set[Buffer] = set()
-        self._places: dict[int, tuple[Source, Operand]] = {}  # of inputs, by buffer number
-        self._rows: dict[int, int] = {}  # of mut2 outputs whose size is known, by storage
+        self._border = Border()
         self._given: list[Tensor] = []  # outputs
 
     def input(self, tensor: Tensor, name: str) -> Operand:
@@ -146,14 +71,9 @@ class Capture:
 
         CaptureError if another input has the same storage; `placeholder` has no such limit.
         """
-        if tensor._ref & OPERAND.STORAGE_MASK in self._by_storage:
+        if self.buffers.of(tensor) is not None:
             raise CaptureError(f"{self.graph.name}: input {name!r} shares memory with another one")
-        buffer = self._new_buffer(BufferKind.INPUT, tensor, name)
-        self._kept.append(tensor.storage())
-        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta)
-        buffer.nbytes = operand.end
-        source = self.sources[buffer] = ("input", len(self.graph.inputs))
-        self._places[buffer.number] = source, operand
+        operand = self.buffers.input(tensor, name, len(self.graph.inputs))
         self.graph.inputs.append(operand)
         return operand
 
@@ -161,7 +81,7 @@ class Capture:
         """An input that is no tensor yet: what code is to be run on.  It has no value to read."""
         tensor = new_tensor(engine.new_storage(), meta)
         self.input(tensor, name)
-        engine.issue(_entry_instead(1, name), [tensor._ref])
+        engine.issue(entry_instead(1, name), [tensor._ref])
         return tensor
 
     def draw(self, generator: Any) -> tuple[Live, Live]:
@@ -207,40 +127,29 @@ class Capture:
 
     def name_variable(self, tensor: Tensor, name: str) -> None:
         """Call `tensor`, should the code reach it, by this name."""
-        self._external(tensor, name)
+        self.buffers.variable(tensor, name)
 
     def name_reached(self, tensor: Tensor, name: str) -> None:
         """Call `tensor` by this name if the code has reached it and nothing else names it."""
-        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
+        buffer = self.buffers.of(tensor)
         if buffer is not None and buffer.kind is BufferKind.VARIABLE and not buffer.name:
             buffer.name = name
 
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
-        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
-        if buffer is None:
-            buffer = self._external(tensor, "")
-        elif buffer in self._made_last:
+        if self.buffers.of(tensor) in self._border.makes:
             self._end_segment()
-            buffer = self._by_storage[tensor._ref & OPERAND.STORAGE_MASK]
-        step = self._steps.get(buffer, 0)
-        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta, step)
-        if buffer.kind is not BufferKind.TEMPORARY:
-            buffer.nbytes = max(buffer.nbytes, operand.end)
-        return operand
+        return self.buffers.place(tensor)
 
     def move(self, tensor: Tensor, step: int) -> None:
         """From now on, what lies in the memory of `tensor` moves by `step` bytes from one
         repetition to the next.
         """
-        self._steps[self._by_storage[tensor._ref & OPERAND.STORAGE_MASK]] = step
+        self.buffers.move(tensor, step)
 
     def is_repeated(self, tensor: Tensor) -> bool:
         """Whether `tensor` is another one in each repetition."""
-        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
-        return buffer is not None and (
-            buffer.kind is BufferKind.TEMPORARY or self._steps.get(buffer, 0) != 0
-        )
+        return self.buffers.is_repeated(tensor)
 
     def output(self, tensor: Tensor) -> Operand:
         """Take `tensor` for an output."""
@@ -251,8 +160,7 @@ class Capture:
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` was made by a captured operation."""
-        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
-        return buffer is not None and (buffer.kind is BufferKind.TEMPORARY or buffer.crosses)
+        return self.buffers.holds(tensor)
 
     # --- segments -----------------------------------------------------------------------------
 
@@ -272,37 +180,16 @@ class Capture:
         def ask() -> TensorMeta:
             if current_recorder() is not self:
                 engine.wait_for([ref])  # it never ran, and this says so
-            if ref not in self._rows:
+            if ref not in self.buffers.rows:
                 self._end_segment()
-            return most.with_shape((self._rows[ref], *most.shape[1:]))
+            return most.with_shape((self.buffers.rows[ref], *most.shape[1:]))
 
         return ask
 
     def reachable(self) -> set[Buffer]:
         """Buffers, made by operations, that code can still name: by tensors, views or autograd."""
-        self._learn_scopes()
-        found = set()
-        for kept in self._kept:
-            if isinstance(kept, Tensor):
-                own = getrefcount(kept) > HELD
-                if own or (kept._storage is not None and getrefcount(kept._storage) > HELD - 1):
-                    found.add(self._by_storage[kept._ref & OPERAND.STORAGE_MASK])
-        return found
-
-    def _end_in_front(
-        self, op: Operator, inputs: tuple[Tensor, ...], written: tuple[Tensor, ...]
-    ) -> None:
-        """End the segment, if an operation reads what its mut2 instructions make, or changes what
-        they read: they run behind everything else.
-        """
-
-        def buffers(tensors: Iterable[Tensor]) -> set[Any]:
-            return {self._by_storage.get(t._ref & OPERAND.STORAGE_MASK) for t in tensors}
-
-        named = zip(op.inputs, inputs, strict=True)
-        changed = buffers([*written, *(t for name, t in named if name in op.writes)])
-        if buffers(inputs) & self._made_last or changed & (self._read_last | self._made_last):
-            self._end_segment()
+        self._origins.learn()  # which lets go of tensors
+        return self.buffers.reachable()
 
     def _end_segment(self) -> None:
         assert self.breaks is not None
@@ -314,67 +201,33 @@ class Capture:
         """Go on with a graph whose inputs are those of the call and what crosses."""
         known = zip(segment.asks, outcome, strict=True)
         rows = {what: n for (kind, what), n in known if kind == "rows"}
-        metas = self.whole
         self.graph = LogicalGraph(self.graph.name)
-        self.sources, self.whole = {}, {}
-        self._read_last.clear()
-        self._made_last.clear()
-        for storage, old in self._by_storage.items():
-            made = old.kind is BufferKind.TEMPORARY or old.crosses
-            if made and old.number not in segment.alive:
-                continue
-            buffer = self._by_storage[storage] = replace(old)
-            if made:
-                meta = metas[old]
-                if old.number in rows:
-                    self._rows[storage] = rows[old.number]
-                    meta = meta.with_shape((rows[old.number], *meta.shape[1:]))
-                buffer.kind, buffer.crosses, buffer.nbytes = BufferKind.INPUT, True, meta.span
-                self.sources[buffer] = ("value", buffer.number)
-                self.whole[buffer] = meta
-                self.graph.inputs.append(Operand(buffer, 0, meta))
-            elif old.kind is BufferKind.INPUT:
-                self.sources[buffer], operand = self._places[old.number]
-                self.graph.inputs.append(replace(operand, buffer=buffer))
+        self._border.clear()
+        self.graph.inputs = self.buffers.go_on(segment.alive, rows)
         self.graph.outputs = [self.place(t) for t in self._given]
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether a captured operation reads or changes `tensor`'s memory."""
-        return tensor._ref & OPERAND.STORAGE_MASK in self._used
+        return storage_of(tensor) in self.buffers.used
 
     def made_at(self, tensor: Tensor) -> str:
         """The user's file and line that made a captured tensor, or ""."""
-        buffer = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
+        buffer = self.buffers.of(tensor)
         nodes = [n for n in self.graph.nodes if any(o.buffer is buffer for o in n.outputs)]
         return nodes[0].line if nodes else ""
 
     def read(self, tensor: Tensor) -> None:
         """Values that a capture does not change may be read, as long as they stay what they are."""
-        number = tensor._ref & OPERAND.STORAGE_MASK
-        buffer = self._by_storage.get(number)
+        buffer = self.buffers.of(tensor)
         if buffer is not None and buffer.kind is not BufferKind.VARIABLE:
             return  # it has none, and who waits for it is told
-        if number in self._changed:
+        if storage_of(tensor) in self.buffers.changed:
             raise CaptureError(
                 f"{self.graph.name}: code in build reads a tensor that it has changed in place: "
                 f"while a graph is captured nothing is computed, so the new value is not there.  "
                 f"Compute with the tensor, or read it after the call"
             )
         self.guards.append((ReadValue(tensor).holds, True))
-
-    def _new_buffer(self, kind: BufferKind, tensor: Tensor, name: str) -> Buffer:
-        buffer = Buffer(len(self._by_storage), kind, 0, name)
-        self._by_storage[tensor._ref & OPERAND.STORAGE_MASK] = buffer
-        return buffer
-
-    def _external(self, tensor: Tensor, name: str) -> Buffer:
-        known = self._by_storage.get(tensor._ref & OPERAND.STORAGE_MASK)
-        if known is not None:
-            return known
-        buffer = self._new_buffer(BufferKind.VARIABLE, tensor, name)
-        buffer.held = tensor.storage()
-        buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + tensor._meta.span
-        return buffer
 
     # --- the Recorder -------------------------------------------------------------------------
 
@@ -406,30 +259,28 @@ class Capture:
                 f"accumulation all micro-batches run without a break; use a form of fixed shape "
                 f"(flow.where, masked_fill, a mask that multiplies)"
             )
-        if self._made_last:
-            self._end_in_front(op, inputs, outputs if into else ())
+        if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
+            self._end_segment()
         read = tuple(self.place(t) for t in inputs)
         if into:
             written = tuple(self.place(t) for t in outputs)
         else:
-            written = tuple(
-                self._fresh(t, meta) for t, meta in zip(outputs, made[1:], strict=False)
-            )
+            metas = zip(outputs, made[1:], strict=False)
+            written = tuple(self.buffers.fresh(t, meta) for t, meta in metas)
         changed = [*(outputs if into else ())]
         changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
-        self._changed.update(t._ref & OPERAND.STORAGE_MASK for t in changed)
-        self._used.update(t._ref & OPERAND.STORAGE_MASK for t in (*inputs, *changed))
+        self.buffers.use(inputs, changed)
         if op.unsized:
-            self._read_last.update(operand.buffer for operand in read)
-            self._made_last.update(operand.buffer for operand in written)
+            self._border.add(read, written)
         for t in (*outputs, *inputs) if into or op.writes else ():
             if t._node is not None:  # what is written gets another node
-                self._learn_scopes()
+                self._origins.learn()
                 break
         code, last = find_user(sys._getframe(2))
-        forward = self._forward if self.phase == "backward" else (None, 0)
+        forward = self._forward if self.phase == "backward" else NOWHERE
         where = self.scope, (code, last) if forward[0] is None else forward
-        self._made += [(t, where) for t in (*outputs, *(inputs if op.writes else ()))]
+        self._origins.note((*outputs, *(inputs if op.writes else ())), where)
+        device = device_of(tuple(o.meta for o in (*written, *read)), attrs)
         node = OpNode(
             len(self.graph.nodes),
             op,
@@ -443,63 +294,25 @@ class Capture:
             code,
             last,
             forward,
-            self._stream(device_of(tuple(o.meta for o in (*written, *read)), attrs)),
+            stream_number(self.graph, device, self.repeat),
             self.repeat,
             region=self.region if self.phase == "forward" else 0,
             again=self.again,
         )
         self.graph.nodes.append(node)
-        return _entry_instead(0 if into else len(outputs), op.name)
-
-    def _stream(self, device: Device) -> int:
-        """This thread's stream for a device, which lives as long as the graph; that which it has by
-        default is 0 everywhere.
-        """
-        stream, number = _stream_for(device)
-        if self.repeat > 1 and self.graph.streams and stream != self.graph.streams[0]:
-            raise CaptureError(
-                f"{self.graph.name}: with gradient accumulation, build runs on one stream; leave "
-                f"out `with flow.stream(...)` in it"
-            )
-        if stream not in self.graph.streams:
-            self.graph.streams.append(stream)
-        return number
+        return entry_instead(0 if into else len(outputs), op.name)
 
     def enter(self, node: Node) -> None:
         """What follows belongs to the module in which `node` was made, or, for a node of no
         operation of its own (a view), to that of the node in front.
         """
-        self._learn_scopes()
-        self.scope, self._forward = self._scopes.get(node, (self.scope, (None, 0)))
+        self.scope, self._forward = self._origins.of(node) or (self.scope, NOWHERE)
 
     def reach(self, leaf: Tensor) -> None:
         """Backward is about to add to the `.grad` of `leaf`."""
         self.backwards = True
         if self.on_leaf is not None:
             self.on_leaf(leaf)
-
-    def _learn_scopes(self) -> None:
-        for tensor, where in self._made:
-            node = tensor._node
-            if node is not None:
-                self._scopes.setdefault(node.node if isinstance(node, OutputEdge) else node, where)
-        self._made.clear()
-
-    def _fresh(self, tensor: Tensor, meta: Any) -> Operand:
-        self._kept.append(tensor)
-        buffer = self._new_buffer(BufferKind.TEMPORARY, tensor, "")
-        buffer.nbytes = meta.span
-        self.whole[buffer] = meta
-        return Operand(buffer, 0, meta)
-
-
-def _stream_for(device: Device) -> tuple[Any, int]:
-    """The stream that this thread issues to, and its number, or 0 for the device's own."""
-    if device is cpu:
-        stream = current_stream()
-        return stream, stream.number
-    used: Any = events.current_stream(device)
-    return used, 0 if used.number == streams.streams(device.index or 0).compute else used.number
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.eager.live import Guard
+from flowvm.eager.tensor import Tensor
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["Conditions"]
+__all__ = ["Conditions", "ReadValue"]
 
 
 class Conditions:
@@ -44,3 +45,19 @@ class Conditions:
             return False
         self.seen[0] = before
         return True
+
+
+class ReadValue:
+    """A tensor from outside whose values Python code has read: they must stay what they were."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.storage = tensor, tensor.storage()
+        self.version = self.storage.version
+
+    def holds(self) -> bool:
+        """Whether nothing has changed it in place since, nor given it other memory."""
+        return self.storage.version == self.version and self.tensor._storage is self.storage
+
+    def difference(self) -> list[str]:
+        """What is otherwise, in words."""
+        return [f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"]

@@ -30,8 +30,9 @@ from flowvm.profiler.grammar import (
     table,
 )
 from flowvm.profiler.run.devices import said_of
-from flowvm.profiler.run.roof import Roofline, of_run
+from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.advice import Facts, advice, roof_share
 from flowvm.vm.machine.words import INS, KIND
 
 __all__ = ["MOST", "SORTS", "Steps", "Summary", "Summed", "summarize"]
@@ -42,8 +43,6 @@ SORTS = (
     "path", "run", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof", "name",
     "hottest",
 )  # fmt: skip
-LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
-FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
 # what rows without a name are: flowvm's own, as that of a tensor's release
 NAMELESS = {"line": "(flowvm)", "module": "(no module)"}
 LABELS = {"host": "HOST DISPATCH", "jit": "COMPILING", "sched": "SCHEDULER"}
@@ -254,7 +253,7 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
     if sort in ("name", "hottest"):
         rows.sort(key=lambda r: (getattr(r, sort), r.name))
     elif sort == "roof":
-        rows.sort(key=lambda r: (-_share(roof, r), r.name))
+        rows.sort(key=lambda r: (-roof_share(roof, r), r.name))
     elif sort != SORTS[0]:
         rows.sort(key=lambda r: (-getattr(r, sort), r.name))
     bound = tuple((c, s) for c, s in p.bound.items() if s >= MINE)
@@ -277,9 +276,9 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         by=by,
         rows=shown,
         code=tuple(sources.get(r.hottest, "") for r in shown),
-        roof=() if roof is None else tuple(_share(roof, r) for r in shown),
+        roof=() if roof is None else tuple(roof_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(_advice(p, by, bound, rows, roof)),
+        advice=tuple(advice(Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
         devices=said_of(p.run),
     )
 
@@ -287,11 +286,6 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
 def _failed(run: Run) -> Iterator[str]:
     for i in np.flatnonzero((run.status != 0) & (run.status != INS.POISONED)).tolist():
         yield f"#{run.seq[i]} {run.names[run.op[i]]} {run.lines[run.line[i]]}".rstrip()
-
-
-def _share(roof: Roofline | None, row: Row) -> float:
-    known = roof is not None and not row.devices  # it is of the host
-    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
 
 
 def _steps(run: Run) -> Steps | None:
@@ -303,53 +297,3 @@ def _steps(run: Run) -> Steps | None:
     over = [int(ended[first:last].max(initial=0)) or left for _, left, _, first, last in spans]
     lasted = np.diff(np.maximum.accumulate([spans[0][0], *over]))
     return Steps(len(spans), float(np.median(lasted)), int(lasted.min()), int(lasted.max()))
-
-
-def _advice(
-    p: Summed, by: str, bound: tuple[tuple[str, float], ...], rows: list[Row],
-    roof: Roofline | None,
-) -> list[str]:  # fmt: skip
-    if not bound:
-        return []
-    cause, share = bound[0]
-    found = []
-    if cause == "host":
-        found.append(
-            f"Python is {percent(share)} of the path: flow.compile or nn.Graph replays without it"
-        )
-    if cause == "sched":
-        found.append(
-            f"the VM waited for a core {percent(share)} of the path: larger ops, or nn.Graph"
-        )
-    if cause == "gil":
-        found.append(
-            f"Python was kept from running {percent(share)} of the path: other Python threads ran, "
-            "or no core was free"
-        )
-    if cause == "jit":
-        found.append("kernels were compiled: run it once before, or `python -m flowvm warmup`")
-    synced = [s for s in p.observed if s.cause in ("sync", "credit") and s.instruction >= 0]
-    if synced:
-        times: dict[str, int] = {}
-        for s in synced:
-            line = p.run.lines[p.run.line[s.instruction]] if s.cause == "sync" else ""
-            times[line] = times.get(line, 0) + 1
-        line, count = max(times.items(), key=lambda item: (item[1], item[0]))
-        if line:
-            found.append(f"{line} waited for a value {count}x on the path: read it less often")
-    heavy = max(rows, key=lambda r: r.path, default=None)
-    if cause == "run" and heavy is not None and heavy.path and heavy.name in p.run.names:
-        own = p.run.names.index(heavy.name) in p.run.op
-        ask = f"p.what_if({heavy.name!r})" if own else "p.plan()"
-        found.append(f"{heavy.name} is {percent(heavy.path / p.run.wall)}: {ask}")
-        reached = _share(roof, heavy)
-        if 0 < reached < LOW:
-            found.append(
-                f"{heavy.name} reaches {percent(reached)} of the roofline: larger or contiguous "
-                f"operands{f', p.why({heavy.name!r})' if own else ''}"
-            )
-    if roof is not None and any(
-        not r.devices and r.flops / max(1, r.run) > FALSE * roof.gigaflops for r in rows
-    ):
-        found.append("more than the roofline was reached: flow.profiler.roofline(again=True)")
-    return [*found, 'p.summary("line")' if by == "op" else "p.timeline()"] if rows else found

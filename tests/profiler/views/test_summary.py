@@ -13,6 +13,7 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import CAUSES
+from flowvm.profiler.views.advice import Facts, advice
 from flowvm.profiler.views.summary import Steps
 from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic
@@ -52,6 +53,22 @@ def test_what_the_screen_says(small):
     assert s.rows[0].gigaflops == 2.0
     assert s.advice[0] == "model.py:21 waited for a value 1x on the path: read it less often"
     assert "p.what_if('matmul')" in s.advice[1]
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("host", "Python is 25 % of the path: flow.compile"),
+        ("sched", "the VM waited for a core 25 % of the path"),
+        ("gil", "Python was kept from running 25 % of the path: other Python threads"),
+        ("jit", "kernels were compiled: run it once before"),
+        ("dep", ""),
+    ],
+)
+def test_advice_is_that_of_the_largest_cause(small, cause, words):
+    said = list(advice(Facts(small, "op", 0.25, [], None), cause))
+    assert said.pop().startswith("model.py:21 waited")  # whatever the cause is
+    assert [text[: len(words)] for text in said] == ([words] if words else [])
 
 
 def test_the_text(small):

@@ -1,0 +1,188 @@
+"""Buffers of a capture: which one stands for each storage that the code reaches, and which of what
+operations made can still be named.
+
+The tensors that operations make are kept until the capture ends, so a storage's id means one buffer
+throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from flowvm.eager.interpreter import Operator
+from flowvm.eager.tensor import Tensor
+from flowvm.graph.capture.segments import Source
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
+from flowvm.meta import TensorMeta
+from flowvm.private.cpython import HELD, getrefcount
+from flowvm.vm.machine.words import OPERAND
+
+__all__ = ["Border", "Buffers", "storage_of"]
+
+
+def storage_of(tensor: Tensor) -> int:
+    """The number of its storage."""
+    return tensor._ref & OPERAND.STORAGE_MASK
+
+
+class Buffers:
+    """The buffers of the present segment, by storage.
+
+    whole     the metas of temporaries and of what crosses, whole
+    sources   what the segment's inputs are
+    rows      the sizes that are known of what mut2 instructions made, by storage
+    used      storages that operations read or change; `changed`: those that they change
+    """
+
+    def __init__(self) -> None:
+        self.by_storage: dict[int, Buffer] = {}
+        self.whole: dict[Buffer, TensorMeta] = {}
+        self.sources: dict[Buffer, Source] = {}
+        self.rows: dict[int, int] = {}
+        self._inputs: dict[int, tuple[Source, Operand]] = {}  # of the call, by buffer number
+        self.used: set[int] = set()
+        self.changed: set[int] = set()
+        self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
+        self._kept: list[Any] = []
+
+    def of(self, tensor: Tensor) -> Buffer | None:
+        """The one that stands for `tensor`'s storage, if there is one."""
+        return self.by_storage.get(storage_of(tensor))
+
+    def new(self, kind: BufferKind, tensor: Tensor, name: str) -> Buffer:
+        """Another one, for a storage that has none."""
+        buffer = Buffer(len(self.by_storage), kind, 0, name)
+        self.by_storage[storage_of(tensor)] = buffer
+        return buffer
+
+    def input(self, tensor: Tensor, name: str, number: int) -> Operand:
+        """That of the call's input of this number, whole."""
+        buffer = self.new(BufferKind.INPUT, tensor, name)
+        self._kept.append(tensor.storage())
+        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta)
+        buffer.nbytes = operand.end
+        source = self.sources[buffer] = ("input", number)
+        self._inputs[buffer.number] = source, operand
+        return operand
+
+    def fresh(self, tensor: Tensor, meta: TensorMeta) -> Operand:
+        """That of an operation's output."""
+        self._kept.append(tensor)
+        buffer = self.new(BufferKind.TEMPORARY, tensor, "")
+        buffer.nbytes = meta.span
+        self.whole[buffer] = meta
+        return Operand(buffer, 0, meta)
+
+    def variable(self, tensor: Tensor, name: str) -> Buffer:
+        """The one that stands for `tensor`, which is a variable of this name if it is new."""
+        known = self.of(tensor)
+        if known is not None:
+            return known
+        buffer = self.new(BufferKind.VARIABLE, tensor, name)
+        buffer.held = tensor.storage()
+        buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + tensor._meta.span
+        return buffer
+
+    def place(self, tensor: Tensor) -> Operand:
+        """Where `tensor` is: in a buffer that is there, or a variable from now on."""
+        buffer = self.variable(tensor, "")
+        step = self._steps.get(buffer, 0)
+        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta, step)
+        if buffer.kind is not BufferKind.TEMPORARY:
+            buffer.nbytes = max(buffer.nbytes, operand.end)
+        return operand
+
+    def move(self, tensor: Tensor, step: int) -> None:
+        """See `Capture.move`."""
+        self._steps[self.by_storage[storage_of(tensor)]] = step
+
+    def is_repeated(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is another one in each repetition."""
+        buffer = self.of(tensor)
+        return buffer is not None and (
+            buffer.kind is BufferKind.TEMPORARY or self._steps.get(buffer, 0) != 0
+        )
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether `tensor` was made by a captured operation."""
+        buffer = self.of(tensor)
+        return buffer is not None and (buffer.kind is BufferKind.TEMPORARY or buffer.crosses)
+
+    def use(self, inputs: Iterable[Tensor], changed: Iterable[Tensor]) -> None:
+        """An operation reads `inputs` and changes `changed` in place."""
+        written = {storage_of(t) for t in changed}
+        self.changed |= written
+        self.used |= written | {storage_of(t) for t in inputs}
+
+    def go_on(self, alive: set[int], rows: dict[int, int]) -> list[Operand]:
+        """Stand for the segment behind one of which the values of these numbers are alive: its
+        inputs, those of the call and what crosses.  `rows` are the sizes found, by number.
+        """
+        inputs, metas = [], self.whole
+        self.sources, self.whole = {}, {}
+        for storage, old in self.by_storage.items():
+            made = old.kind is BufferKind.TEMPORARY or old.crosses
+            if made and old.number not in alive:
+                continue
+            buffer = self.by_storage[storage] = replace(old)
+            if made:
+                meta = metas[old]
+                if old.number in rows:
+                    self.rows[storage] = rows[old.number]
+                    meta = meta.with_shape((rows[old.number], *meta.shape[1:]))
+                buffer.kind, buffer.crosses, buffer.nbytes = BufferKind.INPUT, True, meta.span
+                self.sources[buffer] = ("value", buffer.number)
+                self.whole[buffer] = meta
+                inputs.append(Operand(buffer, 0, meta))
+            elif old.kind is BufferKind.INPUT:
+                self.sources[buffer], operand = self._inputs[old.number]
+                inputs.append(replace(operand, buffer=buffer))
+        return inputs
+
+    def reachable(self) -> set[Buffer]:
+        """Those, made by operations, that code can still name: by tensors, views or autograd.
+
+        Nothing else may hold the tensors that are kept: who holds them is counted.
+        """
+        found = set()
+        for kept in self._kept:
+            if isinstance(kept, Tensor):
+                own = getrefcount(kept) > HELD
+                if own or (kept._storage is not None and getrefcount(kept._storage) > HELD - 1):
+                    found.add(self.by_storage[storage_of(kept)])
+        return found
+
+
+class Border:
+    """What the present segment's mut2 instructions read and make: they run behind all others."""
+
+    def __init__(self) -> None:
+        self.reads: set[Buffer] = set()
+        self.makes: set[Buffer] = set()
+
+    def add(self, read: Iterable[Operand], made: Iterable[Operand]) -> None:
+        """A mut2 instruction with these operands."""
+        self.reads.update(operand.buffer for operand in read)
+        self.makes.update(operand.buffer for operand in made)
+
+    def clear(self) -> None:
+        """Another segment begins."""
+        self.reads.clear()
+        self.makes.clear()
+
+    def is_in_front_of(
+        self,
+        op: Operator,
+        inputs: tuple[Tensor, ...],
+        written: tuple[Tensor, ...],
+        buffers: Buffers,
+    ) -> bool:
+        """Whether an operation reads what the mut2 instructions make, or changes what they read."""
+        if not self.makes:
+            return False
+        named = zip(op.inputs, inputs, strict=True)
+        changes = {buffers.of(t) for t in (*written, *(t for n, t in named if n in op.writes))}
+        reads = {buffers.of(t) for t in inputs}
+        return bool(reads & self.makes or changes & (self.reads | self.makes))

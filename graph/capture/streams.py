@@ -1,0 +1,46 @@
+"""Streams that captured operations are issued to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowvm.device import Device, cpu
+from flowvm.errors import CaptureError
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.lazy import lazy
+from flowvm.streams import current_stream
+
+if TYPE_CHECKING:
+    from flowvm.cuda import events
+    from flowvm.cuda.driver import streams
+else:
+    events = lazy("flowvm.cuda.events")
+    streams = lazy("flowvm.cuda.driver.streams")
+
+__all__ = ["stream_number"]
+
+
+def stream_number(graph: LogicalGraph, device: Device, repeat: int) -> int:
+    """This thread's stream for a device, by its number, or 0 for the one that it has by default; it
+    lives as long as the graph.
+
+    CaptureError where a second one would be in code that is captured once for `repeat` repetitions.
+    """
+    stream, number = _stream_for(device)
+    if repeat > 1 and graph.streams and stream != graph.streams[0]:
+        raise CaptureError(
+            f"{graph.name}: with gradient accumulation, build runs on one stream; leave "
+            f"out `with flow.stream(...)` in it"
+        )
+    if stream not in graph.streams:
+        graph.streams.append(stream)
+    return number
+
+
+def _stream_for(device: Device) -> tuple[Any, int]:
+    """The stream that this thread issues to, and its number, or 0 for the device's own."""
+    if device is cpu:
+        stream = current_stream()
+        return stream, stream.number
+    used: Any = events.current_stream(device)
+    return used, 0 if used.number == streams.streams(device.index or 0).compute else used.number
