@@ -194,8 +194,9 @@ def function_compiler(flags: Callable[[Any], Any], lowered: Callable[[Any, Any],
     """Numba's compiler of one function, a class: `flags` changes the flags it is compiled with, and
     `lowered(target, result)` answers what is made of the result once it is lowered.
     """
+    base: Any = NUMBA.FunctionCompiler
 
-    class FunctionCompiler(NUMBA.FunctionCompiler):  # type: ignore[misc]
+    class FunctionCompiler(base):  # type: ignore[misc]
         def _customize_flags(self, given: Any) -> Any:
             return flags(given)
 
