@@ -146,9 +146,9 @@ def loads_of(code: CodeType, first: tuple[str, ...]) -> Iterator[tuple[str, str,
 
 def _loads() -> str:
     def outer(closure: Any) -> Any:
-        def sample(self: Any, other: Any) -> Any:
+        def sample(self: Any) -> Any:
             self.count += 1
-            return self.layer.weight + sys.path.append(other) + closure.x
+            return self.layer.weight + sys.maxsize.real + closure.x
 
         return sample
 
@@ -157,7 +157,7 @@ def _loads() -> str:
     expected = {
         ("self", "self", ("count",)),
         ("self", "self", ("layer", "weight")),
-        ("global", "sys", ("path", "append")),
+        ("global", "sys", ("maxsize", "real")),
         ("closure", "closure", ("x",)),
     }
     return "" if set(found) == expected else f"a sample loads {sorted(found)}"

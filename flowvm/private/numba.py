@@ -24,7 +24,7 @@ __all__ = [
     "parts_of",
 ]
 
-TESTED = ("0.62.1", "0.64.0", "0.68.1")
+TESTED = ("0.66.0", "0.67.0", "0.68.1")
 
 NUMBA = Package(
     "numba",
@@ -194,8 +194,9 @@ def function_compiler(flags: Callable[[Any], Any], lowered: Callable[[Any, Any],
     """Numba's compiler of one function, a class: `flags` changes the flags it is compiled with, and
     `lowered(target, result)` answers what is made of the result once it is lowered.
     """
+    base: Any = NUMBA.FunctionCompiler
 
-    class FunctionCompiler(NUMBA.FunctionCompiler):  # type: ignore[misc]
+    class FunctionCompiler(base):  # type: ignore[misc]
         def _customize_flags(self, given: Any) -> Any:
             return flags(given)
 

@@ -12,13 +12,14 @@ import functools
 import glob
 import importlib
 import os
+from typing import Any
 
 from flowvm.private.cpython import capsule_pointer
 from flowvm.private.table import Package, Use
 
 __all__ = ["SCIPY", "lapack_routine", "openblas_threads"]
 
-TESTED = ("1.14.1", "1.15.3", "1.17.1", "1.18.1")
+TESTED = ("1.11.1", "1.15.3", "1.17.1", "1.18.1")
 _PREFIXES = ("scipy_openblas", "openblas")  # of its functions; SciPy has called them both ways
 _SUFFIXES = ("", "64_")
 
@@ -36,12 +37,12 @@ def openblas_threads() -> tuple[int, int] | None:
     """The addresses of `int get(void)` and `void set(int)`: how many threads the library of the
     routines uses, in the whole process; None where it is another library.
     """
-    scipy = importlib.import_module("scipy")
+    scipy: Any = importlib.import_module("scipy")
     folder = os.path.join(os.path.dirname(os.path.dirname(scipy.__file__)), "scipy.libs")
     for path in glob.glob(os.path.join(folder, "*openblas*")):
         library = ctypes.CDLL(path)
         for name in [f"{p}_%s_num_threads{s}" for p in _PREFIXES for s in _SUFFIXES]:
-            found = [getattr(library, name % verb, None) for verb in ("get", "set")]
+            found: list[Any] = [getattr(library, name % verb, None) for verb in ("get", "set")]
             if None not in found:
                 get, put = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found)
                 return get, put

@@ -20,7 +20,6 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from flowvm.errors import CompileError, FlowError
@@ -118,6 +117,8 @@ class Package:
         """The one that is installed."""
         if self._version is not None:
             return self._version()
+        from importlib import metadata  # and with it, e-mail's parser
+
         try:
             return metadata.version(self.distribution)
         except metadata.PackageNotFoundError:

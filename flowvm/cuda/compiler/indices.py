@@ -98,7 +98,8 @@ def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     """
     from llvmlite import ir
 
-    cgutils, kind, index = NUMBA_CUDA.cgutils, *signature.args[:2]
+    cgutils = NUMBA_CUDA.cgutils
+    kind, index = signature.args[:2]
     array, parts = NUMBA_CUDA.arrays.make_array(kind)(context, builder, values[0]), _parts(index)
     given = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
     numbers = [_plain_value(context, builder, *pair) for pair in zip(parts, given, strict=True)]

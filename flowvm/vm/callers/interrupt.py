@@ -32,14 +32,14 @@ _waiting: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictiona
 
 def protected(function: _Function) -> _Function:
     """Decorates a function of flowvm in which, and in what it calls, no interrupt may come."""
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     _protected[id(code)] = code
     return function
 
 
 def waiting(function: _Function) -> _Function:
     """Decorates one that may be interrupted wherever it is called: its record was published."""
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     _waiting[id(code)] = code
     return function
 

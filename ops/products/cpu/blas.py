@@ -46,7 +46,7 @@ def _block(get: int, put: int) -> Any:
 
 def _call_python(address: int, *arguments: int) -> int:
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(arguments))
-    return int(kind(address)(*arguments))
+    return int(kind(int(address))(*map(int, arguments)))
 
 
 def _call_define() -> Any:
