@@ -18,8 +18,7 @@ __all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Const", "Launch", "View", "bit
 # elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
 GRAIN = 1 << 15
 
-Number = int | float | bool
-Const = Number | tuple[Number, ...]
+Const = int | float | bool | tuple[int | float | bool, ...]
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Launch:
     outputs: tuple[TensorMeta, ...]
     body: Callable[..., Any]
     views: tuple[View, ...] = ()
-    consts: tuple[Const, ...] = ()
+    consts: tuple[Any, ...] = ()  # each a `Const`
     units: int = 1
     grain: int = 1
     scratch: int = 0

@@ -14,12 +14,12 @@ NAMED = op_calls.all_samples()
 INTERNAL = {
     "accumulate", "assembly", "blas", "blocks", "body_kernel", "class_loss_kernels",
     "class_loss_ops",
-    "conv_code", "conv_ops", "conv_plain", "conv_plan", "conv_rows", "conv_strips", "conv_tile",
-    "conv_walk", "conv_weight", "core", "cuda", "decay", "elementwise",
+    "conv_ops", "conv_plain", "conv_plan", "conv_rows", "conv_strips", "conv_tile",
+    "conv_weight", "core", "cuda", "decay", "elementwise",
     "elementwise_kernel", "expressions", "fold_kernels",
     "fold_rules", "fold_walk", "folds", "gemm", "gemm_epilogue", "gemm_kernels", "gemm_plan",
     "gemm_whole", "index_kernels",
-    "intrinsics", "loss_scaling",
+    "intrinsics", "loss_scaling", "memory",
     "moment_kernels", "moves", "norm_checks", "norm_columns", "norm_kernels", "norm_launch",
     "norm_ops", "norm_planes", "nth", "optimizer", "order", "philox", "plan", "poisson",
     "pool_kernels",
@@ -29,7 +29,7 @@ INTERNAL = {
     "scalar_log",
     "scalar_power", "scalar_special", "scalar_trig",
     "scan_blocks", "scan_kernels", "search_kernels", "shuffle", "softmax_kernels", "tile",
-    "tile_code", "tile_emit", "tile_packing", "text", "tile_thin", "transfers", "unary", "walk",
+    "tile_code", "tile_packing", "text", "tile_thin", "transfers", "unary", "vector_code", "walk",
 }  # fmt: skip
 
 # public functions without samples, and why
