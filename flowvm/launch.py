@@ -20,8 +20,7 @@ ARENA_BYTES, PHASE_BITS = ARG.ARENA_BYTES, ARG.PHASE_BITS
 # elements of a chunk: small enough to share, large enough that a chunk outweighs its hand-over
 GRAIN = 1 << 15
 
-Number = int | float | bool
-Const = Number | tuple[Number, ...]
+Const = int | float | bool | tuple[int | float | bool, ...]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Launch:
     outputs: tuple[TensorMeta, ...]
     body: Callable[..., Any]
     views: tuple[View, ...] = ()
-    consts: tuple[Const, ...] = ()
+    consts: tuple[Any, ...] = ()  # each a `Const`
     units: int = 1
     grain: int = 1
     scratch: int = 0

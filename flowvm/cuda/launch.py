@@ -10,7 +10,8 @@ shuffles), compiled when it is first needed, or run as it is in Numba's simulato
     Operand(k, view)            an array over operand k of the instruction (outputs first)
     Scratch(offset, dtype, shape)   an array in the instruction's scratch memory, `offset` bytes in
     Address(k)                  operand k's address, int64
-    Const(value)                int64 or float64, the same at every call with these metas
+    Const(value)                int64, float64 or a NamedTuple of them, the same at every call with
+                                these metas
     Scalar(i, kind)             dynamic scalar i of the call: "i" int64, "f" float64
     Details()                   the instruction's line, int64[8]: error details 0-5, the status
 
@@ -87,9 +88,12 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Const:
-    """A number that is part of the entry.  Booleans are int64, too."""
+    """A number that is part of the entry.  Booleans are int64, too.
 
-    value: int | float
+    A NamedTuple of numbers is one parameter, too.
+    """
+
+    value: int | float | tuple[int | float, ...]
 
 
 @dataclass(frozen=True)

@@ -32,17 +32,15 @@ Array = Any
 # --- kernels ------------------------------------------------------------------------------------
 
 
-def _unfold_body(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
-) -> None:  # fmt: skip
+def _unfold_body(out: Array, x: Array, t: Windows, lo: int, hi: int) -> None:
+    h, w, oh, ow, kh, kw, sw = t.h, t.w, t.oh, t.ow, t.kh, t.kw, t.sw
     for unit in range(lo, hi):  # a tap of a plane: one row of the matrix
         plane, tap = unit // (kh * kw), unit % (kh * kw)
-        top, left = tap // kw * dh - ph, tap % kw * dw - pw
+        top, left = tap // kw * t.dh - t.ph, tap % kw * t.dw - t.pw
         first = min(ow, (max(0, -left) + sw - 1) // sw)
         last = max(first, min(ow, (w - 1 - left) // sw + 1))
         for y in range(oh):
-            at, row = (unit * oh + y) * ow, y * sh + top
+            at, row = (unit * oh + y) * ow, y * t.sh + top
             if row < 0 or row >= h:
                 out[at : at + ow] = 0
                 continue
@@ -52,17 +50,15 @@ def _unfold_body(
             out[at + last : at + ow] = 0
 
 
-def _fold_body(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
-) -> None:  # fmt: skip
+def _fold_body(out: Array, x: Array, t: Windows, lo: int, hi: int) -> None:
+    h, w, oh, ow, kh, kw, sh, sw = t.h, t.w, t.oh, t.ow, t.kh, t.kw, t.sh, t.sw
     unit = lo
     while unit < hi:  # the rows of one plane, one tap after another
         plane, begin = unit // h, unit % h
         end = min(h, begin + hi - unit)
         fill_with(out[unit * w : (unit + end - begin) * w], out.dtype.type(0))
         for tap in range(kh * kw):
-            top, left = tap // kw * dh - ph, tap % kw * dw - pw
+            top, left = tap // kw * t.dh - t.ph, tap % kw * t.dw - t.pw
             first = min(ow, (max(0, -left) + sw - 1) // sw)
             last = max(first, min(ow, (w - 1 - left) // sw + 1))
             count = last - first
@@ -97,7 +93,7 @@ def _unfold(x: TensorMeta, t: Windows) -> Launch:
     out = x.with_shape((*_lead(x.shape, 3), channels * taps, count))
     units = math.prod(x.shape[:-2]) * taps
     views = (bits(out, (out.numel,)), bits(x, (x.numel,)))
-    return Launch((out,), _unfold_body, views, t, units, max(1, GRAIN // max(1, count)))
+    return Launch((out,), _unfold_body, views, (t,), units, max(1, GRAIN // max(1, count)))
 
 
 @op(
@@ -110,7 +106,7 @@ def _fold(x: TensorMeta, t: Windows) -> Launch:
     units = math.prod(out.shape[:-1])
     views = (View(out.dtype, (out.numel,)), View(x.dtype, (x.numel,)))
     work = max(1, t.kh * t.kw * t.w // max(1, t.sh * t.sw))
-    return Launch((out,), _fold_body, views, t, units, max(1, GRAIN // work))
+    return Launch((out,), _fold_body, views, (t,), units, max(1, GRAIN // work))
 
 
 def _taps(

@@ -72,7 +72,7 @@ def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
     rows = out.numel // max(1, t.ow)
     scratch = 4 * 2 * (t.od + t.oh + t.ow)
     return Launch(
-        (out,), nearest_body, views, t, 1, 1, scratch, phases=((rows, _grain(rows, t.ow)),)
+        (out,), nearest_body, views, (t,), 1, 1, scratch, phases=((rows, _grain(rows, t.ow)),)
     )
 
 
@@ -88,7 +88,7 @@ def _resize(x: TensorMeta, t: Sizes, n: int) -> Launch:
     arena = 128 + size * span * t.taps_d * t.taps_h
     phases = ((units, _grain(units, span)),)
     return Launch(
-        (out,), resize_body, _flat(out, x), (*t, rows, span), 1, 1, scratch, phases=phases,
+        (out,), resize_body, _flat(out, x), (t, span), 1, 1, scratch, phases=phases,
         arena=arena,
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def _resize_back(g: TensorMeta, t: Sizes, n: int) -> Launch:
     scratch = (size + 4) * (2 * entries + FEW * t.w) + 4 * (t.d + t.h + t.w + 4)
     work = g.numel // max(1, rows) + t.w
     return Launch(
-        (out,), back_body, _flat(out, g), (*t, int(lined)), 1, 1, scratch,
+        (out,), back_body, _flat(out, g), (t, int(lined)), 1, 1, scratch,
         phases=((rows, _grain(rows, work)),), arena=size * (t.ow + 1) * lined + 64,
     )  # fmt: skip
 

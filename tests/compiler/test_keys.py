@@ -22,7 +22,7 @@ from flowvm.compiler import jit, reach
 from flowvm.errors import CompileError
 from flowvm.lazy import lazy
 from flowvm.ops.declare.cpu import blocks, body_kernel, elementwise_kernel
-from flowvm.ops.planes.cpu import conv_strips, conv_walk
+from flowvm.ops.planes.cpu import conv_plan, conv_strips
 from flowvm.ops.products.cpu import gemm_kernels
 from flowvm.ops.products.cpu.tile import tile_functions
 from flowvm.vm.machine import lang
@@ -61,6 +61,15 @@ def product():
     body_kernel._kernel.__wrapped__(made)
 
 
+def convolution():
+    shape = conv_plan.Shape(1, 2, 3, 1, *((1, n, n) for n in (5, 3, 3, 1)), (0, 0, 0), (1, 1, 1))
+    plan = conv_plan.strips_of(shape, FLOAT, False)
+    consts = body_kernel.kind_of(plan), body_kernel.kind_of(conv_plan.taps_of(plan))
+    operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
+    made = body_kernel._Body(conv_strips.strips_body, operands, consts, (), False, False)
+    body_kernel._kernel.__wrapped__(made)
+
+
 def loops():
     for name in ("scheduler_loop", "worker_loop", "helper_loop", "device_loop"):
         lang.address_of(getattr(shell, name), "int64(int64, int64)")
@@ -76,7 +85,7 @@ KINDS = {
     "product": product,
     "product's walk": gemm_kernels.walker.__wrapped__,
     "tiles": lambda: tile_functions.__wrapped__(FLOAT),
-    "convolution": lambda: conv_walk.walker.__wrapped__(conv_strips._convolve, FLOAT),
+    "convolution": convolution,
 }
 
 
@@ -240,12 +249,18 @@ FACTS = {
     "product's walk": ["flowvm.ops.products.cpu.tile", "flowvm.ops.products.cpu.gemm_kernels"],
     "tiles": [
         "flowvm.ops.products.cpu.tile_code",
-        "flowvm.ops.products.cpu.tile_emit",
+        "flowvm.ops.declare.cpu.vector_code",
         "flowvm.ops.products.cpu.tile_thin",
         "flowvm.ops.products.cpu.tile_packing",
         "flowvm.ops.scalar.half",
     ],
-    "convolution": ["flowvm.ops.planes.cpu.conv_walk", "flowvm.ops.planes.cpu.conv_strips"],
+    "convolution": [
+        "flowvm.ops.declare.cpu.body_kernel",
+        "flowvm.ops.declare.cpu.memory",
+        "flowvm.ops.declare.cpu.vector_code",
+        "flowvm.ops.planes.cpu.conv_strips",
+        "flowvm.ops.planes.cpu.conv_tile",
+    ],
     "blocks": ["OPERANDS_AT", "HEADER", "flowvm.ops.declare.cpu.moves", "STAGE_WORDS"],
     "cuda": [
         "flowvm.cuda.compiler.compiling",

@@ -108,7 +108,7 @@ def _words(param, operands, scratch, details, numbers):
         case Details():
             return _array(details.ctypes.data, 8, details.shape, (1,))
         case Const(value):
-            return [_number(value)]
+            return [_number(v) for v in (value if isinstance(value, tuple) else (value,))]
         case Scalar(i, _):
             return [_number(numbers[i])]
     raise TypeError(f"{param!r} in a kernel step")

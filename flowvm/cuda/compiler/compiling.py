@@ -64,7 +64,9 @@ __all__ = [
 ]
 
 Kernel = Callable[..., Any]
-Signature = tuple[str | tuple[str, int, str], ...]
+# a number's dtype; an array's dtype, dimensions and layout; a NamedTuple and its numbers' dtypes
+Kind = str | tuple[str, int, str] | tuple[type, tuple[str, ...]]
+Signature = tuple[Kind, ...]
 Capability = tuple[int, int]
 
 SIMULATED_BLOCK = 32  # threads of a block in the simulator, where each is a thread of Python's
@@ -92,7 +94,7 @@ def signature_of(step: KernelStep) -> Signature:
     return tuple(_kind(param) for param in step.params)
 
 
-def _kind(param: Param) -> str | tuple[str, int, str]:
+def _kind(param: Param) -> Kind:
     match param:
         case Operand(_, view):
             return view.dtype.name, len(view.shape), "C" if view.dense else "A"
@@ -102,11 +104,17 @@ def _kind(param: Param) -> str | tuple[str, int, str]:
             return "int64", 1, "C"
         case Address():
             return "int64"
+        case Const(tuple() as values):
+            return type(values), tuple(map(_number, values))
         case Const(value):
-            return "float64" if isinstance(value, float) else "int64"
+            return _number(value)
         case Scalar(_, kind):
             return "float64" if kind == "f" else "int64"
     raise TypeError(f"{param!r} is no parameter of a kernel")
+
+
+def _number(value: object) -> str:
+    return "float64" if isinstance(value, float) else "int64"
 
 
 # --- PTX and its cache --------------------------------------------------------------------------

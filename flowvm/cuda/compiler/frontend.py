@@ -185,6 +185,8 @@ def _numba_type(kind: Any) -> Any:
 
     if isinstance(kind, str):
         return scalar(kind)
+    if isinstance(kind[0], type):
+        return types.BaseTuple.from_types(tuple(map(scalar, kind[1])), kind[0])
     dtype, dimensions, layout = kind
     return types.Array(scalar(dtype), dimensions, layout)
 

@@ -89,6 +89,8 @@ def _look(index: Any) -> None:
 def _argument(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value
+    if isinstance(value, tuple):  # a NamedTuple of numbers
+        return type(value)(*map(_argument, value))
     return np.float64(value) if isinstance(value, float) else np.int64(value)
 
 

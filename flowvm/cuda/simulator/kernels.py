@@ -2,9 +2,10 @@
 
 A kernel was registered with its *signature*, as it would be compiled
 (`flowvm.cuda.compiler.compiling`): a dtype's name for a number, (dtype, dimensions, "C" or "A") for
-an array.  An array is passed as Numba lays it out: meminfo, parent (both 0), elements, size of one,
-address, shape, strides in bytes.  What does not fit together in these words is found at the call,
-as no GPU would; what lies outside of its memory is found before the kernel runs.
+an array, (type, dtypes) for a NamedTuple of numbers, which are passed one by one.  An array is
+passed as Numba lays it out: meminfo, parent (both 0), elements, size of one, address, shape,
+strides in bytes.  What does not fit together in these words is found at the call, as no GPU would;
+what lies outside of its memory is found before the kernel runs.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Function:
         for kind in self.signature:
             if isinstance(kind, str):
                 found.append(ctypes.sizeof(_NUMBERS[kind]))
+            elif isinstance(kind[0], type):
+                found += [ctypes.sizeof(_NUMBERS[k]) for k in kind[1]]
             else:
                 found += [8] * (5 + 2 * kind[1])
         return found
@@ -217,6 +220,10 @@ def _arguments(function: Function, addresses: list[int]) -> list[Any]:
         if isinstance(kind, str):
             found.append(_NUMBERS[kind].from_address(addresses[place]).value)
             place += 1
+        elif isinstance(kind[0], type):
+            numbers = zip(kind[1], addresses[place:], strict=False)
+            found.append(kind[0](*(_NUMBERS[k].from_address(at).value for k, at in numbers)))
+            place += len(kind[1])
         else:
             count = 5 + 2 * kind[1]
             words = [_word(at) for at in addresses[place : place + count]]

@@ -31,6 +31,7 @@ from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.launch import Const, View
 from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, Text, converted
+from flowvm.ops.declare.cpu.vector_code import functions_apart
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.ops.scalar.half import STORED
 from flowvm.vm.machine.words import ARG
@@ -39,6 +40,7 @@ __all__ = ["RAISED", "Operand", "body_kernel", "body_layout", "kind_of"]
 
 RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
 SCRATCH_AT = 6
+LARGE = 12  # blocks, before optimization, of a function that is not worth a copy in its caller
 
 ARRAY = "array"  # kind of a const that is a tuple
 
@@ -151,14 +153,30 @@ def _kernel(b: _Body) -> int:
     _check(b)
 
     def make() -> jit.Lowered:
-        inner = lower(b.function, _signature(b), reassociate=b.reassociate)
+        with functions_apart() as apart:
+            inner = lower(b.function, _signature(b), reassociate=b.reassociate)
         text = _text(b, inner)
         if not b.counts:
             text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
             text += "declare void @llvm.assume(i1)\n"
-        return jit.linked(inner, text)
+        return _with_apart(jit.linked(inner, text), apart)
 
     return jit.load(make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}")
+
+
+def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
+    """With the functions that were written apart.  Where there are some, the time goes there, and
+    the body is what leads to them: its functions stay calls if they are large.
+    """
+    if not apart.functions:
+        return lowered
+    for module in lowered.modules:
+        for function in module.functions:
+            if function.name not in lowered.inline and len(list(function.blocks)) > LARGE:
+                function.add_function_attribute("noinline")
+    *callers, entry = lowered.modules  # what is linked before it is asked for would be left out
+    modules = [*callers, jit.llvm.parse_assembly(str(apart)), entry]
+    return lowered._replace(modules=modules, loops_only=True)
 
 
 def _signature(b: _Body) -> tuple[Any, ...]:

@@ -234,7 +234,9 @@ class _Words:
 
     def _word(self, param: Any) -> None:
         match param:
-            case Const(value):
+            case Const(tuple() as values):
+                self.template += map(_bits, values)
+            case Const(int() | float() as value):
                 self.template.append(_bits(value))
             case Scalar(i, _):
                 self._patched(_argument(self.operands + i), 0)

@@ -128,9 +128,9 @@ def remade_by(kernel: Any, maker: str, *arguments: Any) -> Callable[..., Any]:
     return made
 
 
-def consts(*values: float) -> tuple[Const, ...]:
-    """Numbers as parameters; booleans as integers."""
-    return tuple(Const(v if isinstance(v, float) else int(v)) for v in values)
+def consts(*values: float | tuple[float, ...]) -> tuple[Const, ...]:
+    """Numbers, and NamedTuples of them, as parameters; booleans as integers."""
+    return tuple(Const(v if isinstance(v, (float, tuple)) else int(v)) for v in values)
 
 
 def operands(*views: View) -> tuple[Operand, ...]:

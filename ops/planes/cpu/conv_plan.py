@@ -23,11 +23,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flowvm.ops.planes.cpu.conv_code import lanes_of
+from flowvm.ops.declare.cpu.vector_code import lanes_of
 from flowvm.ops.planes.cpu.conv_tile import strip_rows, tile_of
 
 __all__ = [
     "Axis",
+    "Geometry",
     "Shape",
     "Strips",
     "Tiles",
@@ -71,6 +72,41 @@ class Shape(NamedTuple):
     def taps(self) -> int:
         """Taps in a plane."""
         return self.kernel[1] * self.kernel[2]
+
+    @property
+    def flat(self) -> Geometry:
+        """Its numbers as kernels take them."""
+        return Geometry(
+            self.samples, self.groups, self.channels, self.outputs, *self.input, *self.output,
+            *self.kernel, *self.stride, *self.padding, *self.dilation,
+        )  # fmt: skip
+
+
+class Geometry(NamedTuple):
+    """The numbers of a `Shape`: sizes of input, output and kernel, stride, padding, dilation."""
+
+    samples: int
+    groups: int
+    channels: int
+    outputs: int
+    d: int
+    h: int
+    w: int
+    od: int
+    oh: int
+    ow: int
+    kd: int
+    kh: int
+    kw: int
+    sd: int
+    sh: int
+    sw: int
+    pd: int
+    ph: int
+    pw: int
+    dd: int
+    dh: int
+    dw: int
 
 
 def shift_of(tap: int, phase: int, stride: int, pad: int, gap: int, back: int, base: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.compiler.native import Intrinsic
-from flowvm.ops.planes.cpu.conv_code import Emitter, address_of, emitter, same_reals
+from flowvm.ops.declare.cpu.vector_code import Emitter, address_of, emitter, same_reals
 from flowvm.private.numba import NUMBA
 
 __all__ = ["add_row", "sum_row", "take_row"]
@@ -43,7 +43,7 @@ class _Rows(Emitter):
         did, _ = self.counted(b, count, self.lanes, [], turn)
         rest = b.sub(count, did)
         with b.if_then(b.icmp_signed(">", rest, self.i64(0))):
-            self.store_some(b, read(did, rest), to, did, self.mask(b, rest))
+            self.store(b, read(did, rest), to, did, self.mask(b, rest))
 
     def read_plus(self, b: Any, x: Any, plus: Any) -> Callable[[Any, Any], Any]:
         more = self.splat(b, plus)
@@ -51,7 +51,7 @@ class _Rows(Emitter):
         def read(k: Any, rest: Any) -> Any:
             if rest is None:
                 return b.fadd(self.load(b, x, k), more)
-            return b.fadd(self.load_some(b, x, k, self.mask(b, rest)), more)
+            return b.fadd(self.load(b, x, k, self.mask(b, rest)), more)
 
         return read
 
@@ -59,7 +59,7 @@ class _Rows(Emitter):
         def read(k: Any, rest: Any) -> Any:
             if rest is None:
                 return self.load(b, x, k)
-            return self.load_some(b, x, k, self.mask(b, rest))
+            return self.load(b, x, k, self.mask(b, rest))
 
         return read
 
@@ -78,8 +78,8 @@ class _Rows(Emitter):
             twice = b.mul(rest, n(2))
             first = self.mask(b, b.sub(twice, n(1)))
             second = self.mask(b, b.sub(twice, n(lanes)))
-            lower = self.load_some(b, x, low, first)
-            return b.shuffle_vector(lower, self.load_some(b, x, high, second), pick)
+            lower = self.load(b, x, low, first)
+            return b.shuffle_vector(lower, self.load(b, x, high, second), pick)
 
         return read
 
@@ -92,7 +92,7 @@ class _Rows(Emitter):
             self.row(b, to, count, self.read_plus(b, x, plus))
             b.ret_void()
 
-        return self.function("add_row", [pointer, pointer, n, self.real], emit)
+        return self.shared("add_row", [pointer, pointer, n, self.real], emit)
 
     def sum_row(self) -> Any:
         """(x, count, to): four vectors of sums, then the last elements one vector at a time."""
@@ -116,12 +116,12 @@ class _Rows(Emitter):
 
             more, (total,) = self.counted(b, b.sub(count, did), self.lanes, [total], one)
             did = b.add(did, more)
-            rest = self.load_some(b, x, did, self.mask(b, b.sub(count, did)))
+            rest = self.load(b, x, did, self.mask(b, b.sub(count, did)))
             total = self.added(b, [b.fadd(total, rest)] + [self.zero] * (self.lanes - 1))
             b.store(b.extract_element(total, self.i32(0)), to)
             b.ret_void()
 
-        return self.function("sum_row", [pointer, n, pointer], emit)
+        return self.shared("sum_row", [pointer, n, pointer], emit)
 
     def take_row(self) -> Any:
         """(to, x, count, step)"""
@@ -143,7 +143,7 @@ class _Rows(Emitter):
             self.counted(b, count, 1, [], turn)
             b.ret_void()
 
-        return self.function("take_row", [pointer, pointer, n, n], emit)
+        return self.shared("take_row", [pointer, pointer, n, n], emit)
 
 
 def _add_define() -> Any:

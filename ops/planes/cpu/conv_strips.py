@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.ops.declare.cpu.memory import array_in
 from flowvm.ops.planes.cpu.conv_plan import Strips, shift_of
 from flowvm.ops.planes.cpu.conv_rows import add_row, take_row
 from flowvm.ops.planes.cpu.conv_tile import ADDED, ALONE, PLACED, convolve_strip
-from flowvm.ops.planes.cpu.conv_walk import array_at, array_in, call_walk, numbers_at, walker
 
-__all__ = ["fill_with", "lay_out", "strips_bias_body", "strips_body", "strips_walker"]
+__all__ = ["fill_with", "lay_out", "strips_body"]
 
 Array = Any
+Pair = tuple[int, int]
 PHASE_MASK = (1 << PHASE_BITS) - 1
-FIELDS = len(Strips._fields)  # behind them lies what `taps_of` says
-strips_at = numbers_at(Strips)
 
 
 def fill_with(line: Array, value: Any) -> None:
@@ -34,18 +33,19 @@ def fill_with(line: Array, value: Any) -> None:
 
 
 def lay_out(
-    lines: Array, at: int, x: Array, x_at: int, h: int, w: int, wide: int, q0: int, count: int,
-    top: int, down: int, left: int, right: int, outside: Any,
+    line: Array, plane: Array, size: Pair, wide: int, q0: int, corner: Pair, step: Pair,
+    outside: Any,
 ) -> None:  # fmt: skip
-    """Positions [q0, q0 + count) of the plane x: row u, column t of it is x[top + u * down, left +
-    t * right], or `outside`.
+    """Positions from q0 on of a plane of `size`, in rows of `wide`: row u, column t of it is
+    plane[corner + (u, t) * step], or `outside`.
     """
+    (h, w), (top, left), (down, right), count = size, corner, step, len(line)
     if wide == w and left == 0 and right == 1 and down == 1 and top == 0:  # the plane as it is
         inside = max(0, min(count, h * w - q0))
-        take_row(lines, at, x, x_at + q0, inside, 1)
-        fill_with(lines[at + inside : at + count], outside)
+        take_row(line, 0, plane, q0, inside, 1)
+        fill_with(line[inside:], outside)
         return
-    fill_with(lines[at : at + count], outside)
+    fill_with(line, outside)
     first = max(0, (right - 1 - left) // right)
     last = min(wide, (w - 1 - left) // right + 1)
     u = max(q0 // wide, (down - 1 - top) // down)
@@ -53,8 +53,8 @@ def lay_out(
     while u <= end:
         t0, t1 = max(first, q0 - u * wide), min(last, q0 + count - u * wide)
         if t1 > t0:
-            source = x_at + (top + u * down) * w + left + t0 * right
-            take_row(lines, at + u * wide + t0 - q0, x, source, t1 - t0, right)
+            source = (top + u * down) * w + left + t0 * right
+            take_row(line, u * wide + t0 - q0, plane, source, t1 - t0, right)
         u += 1
 
 
@@ -108,31 +108,29 @@ def _pack_panel(packed: Array, weight: Array, t: Strips, taps: Array, group: int
         number += count
 
 
-def _write_out(
-    out: Array, at: int, plus: Any, results: Array, own: int, t: Strips, q0: int, count: int,
-    ph: int, pw: int,
-) -> None:  # fmt: skip
-    """Positions [q0, q0 + count) of a row of results in a phase, to the plane at `at`."""
-    step_h, step_w = t.results_h, t.results_w
+def _write_out(out: Array, at: int, plus: Any, line: Array, t: Strips, q0: int, phase: int) -> None:
+    """Positions from q0 on of a row of results in a phase, to the plane at `at`."""
+    step_h, step_w, count = t.results_h, t.results_w, len(line)
+    ph, pw = phase // step_w, phase % step_w
     down = (t.result_h - ph + step_h - 1) // step_h
     across = (t.result_w - pw + step_w - 1) // step_w
     if t.wide == across and step_w == 1 and step_h == 1:
-        add_row(out, at + q0, results, own, min(count, down * across - q0), plus)
+        add_row(out, at + q0, line, 0, min(count, down * across - q0), plus)
         return
     y = q0 // t.wide
     while y * t.wide < q0 + count and y < down:
         x0, x1 = max(0, q0 - y * t.wide), min(across, q0 + count - y * t.wide)
-        source = own + y * t.wide + x0 - q0
+        source = y * t.wide + x0 - q0
         to = at + (y * step_h + ph) * t.result_w + x0 * step_w + pw
         if step_w == 1:
-            add_row(out, to, results, source, x1 - x0, plus)
+            add_row(out, to, line, source, x1 - x0, plus)
         elif step_w == 2 and x1 > x0:
-            line, pairs = results[source : source + x1 - x0], out[to : to + 2 * (x1 - x0) - 1]
+            own, pairs = line[source : source + x1 - x0], out[to : to + 2 * (x1 - x0) - 1]
             for k in range(x1 - x0):
-                pairs[2 * k] = line[k] + plus
+                pairs[2 * k] = own[k] + plus
         else:
             for k in range(x1 - x0):
-                out[to + k * step_w] = results[source + k] + plus
+                out[to + k * step_w] = line[source + k] + plus
         y += 1
 
 
@@ -153,33 +151,71 @@ def _lay_out_channels(
 ) -> None:
     """The phases of channels [c0, c1) of a plane, from position q0 on."""
     step_h, step_w = (1, 1) if t.back else (t.stride_h, t.stride_w)
+    size, space, pitch = (t.source_h, t.source_w), t.source_h * t.source_w, t.pitch
     at = 0
     for c in range(c0, c1):
-        source = x_at + (c * t.source_d + plane) * t.source_h * t.source_w
+        source = x_at + (c * t.source_d + plane) * space
         for phase in range(t.sources_h * t.sources_w):
-            top, left = t.base_h + phase // t.sources_w, t.base_w + phase % t.sources_w
+            corner = t.base_h + phase // t.sources_w, t.base_w + phase % t.sources_w
             lay_out(
-                lines, at, x, source, t.source_h, t.source_w, t.wide, q0, t.pitch, top, step_h,
-                left, step_w, x.dtype.type(0),
+                lines[at : at + pitch], x[source : source + space], size, t.wide, q0, corner,
+                (step_h, step_w), x.dtype.type(0),
             )  # fmt: skip
-            at += t.pitch
+            at += pitch
+
+
+def _positions(t: Strips, unit: int) -> tuple[int, int]:
+    """The first of a unit's positions, and how many they are."""
+    q0 = unit % t.blocks * t.span
+    return q0, min(t.span, (t.down - 1) * t.wide + t.across - q0)
+
+
+def _table(scratch: Array, t: Strips) -> Array:
+    return array_in(scratch, 0, t.table // 4, np.int32)
+
+
+def _packed(scratch: Array, t: Strips, like: Array) -> Array:
+    return array_in(scratch, t.table, (len(scratch) - t.table) // like.itemsize, like)
+
+
+def _spots(arena: Array, t: Strips) -> Array:
+    return array_in(arena, 0, 2 * (t.span // t.lanes), np.int32)
+
+
+def _masks(arena: Array, t: Strips) -> Array:
+    vectors = t.span // t.lanes
+    return array_in(arena, 8 * vectors, 2 * vectors, np.uint16)
+
+
+def _laid(t: Strips) -> tuple[int, int, int]:
+    """In the arena: where lines begin, their elements, and those of results behind them."""
+    begin = (12 * (t.span // t.lanes) + 63) // 64 * 64
+    laid = (t.channels * t.sources_h * t.sources_w * t.pitch + 63) // 64 * 64
+    return begin, laid, (t.results_h * t.results_w * t.high * t.span + 63) // 64 * 64
 
 
 def _strip(
-    out: Array, x: Array, bias: Array, biased: int, packed: Array, table: Array, t: Strips,
-    taps: Array, lines: Array, results: Array, spots: Array, masks: Array, zeros: Array,
+    out: Array, x: Array, bias: Array, t: Strips, taps: Array, scratch: Array, arena: Array,
     unit: int,
 ) -> None:  # fmt: skip
     """One unit of phase 1: some rows of a group of a sample at a strip of positions of a plane."""
-    block, z = unit % t.blocks, unit // t.blocks % t.result_d
+    table, packed = _table(scratch, t), _packed(scratch, t, out)
+    spots, masks = _spots(arena, t), _masks(arena, t)
+    begin, laid, kept = _laid(t)
+    lines = array_in(arena, begin, laid, out)
+    results = array_in(arena, begin + laid * out.itemsize, kept, out)
+    zeros = array_in(arena, begin + (laid + kept) * out.itemsize, t.tall, out)
+    fill_with(zeros, zeros.dtype.type(0))
+    z = unit // t.blocks % t.result_d
     part = unit // (t.blocks * t.result_d) % t.parts
     task = unit // (t.blocks * t.result_d * t.parts)  # a group of a sample
-    group, q0 = task % t.groups, block * t.span
+    group = task % t.groups
     r0, r1 = part * t.part, min((part + 1) * t.part, t.rows)
-    count = min(t.span, (t.down - 1) * t.wide + t.across - q0)
+    q0, count = _positions(t, unit)
     phases = t.results_h * t.results_w
     first = group * t.padded * t.depth * t.kd * t.kh * t.kw
     x_at = task * t.depth * t.source_d * t.source_h * t.source_w
+    biased = len(bias) > 0
     plus = bias if biased else zeros
     passes = 0
     for a in range(t.kd):
@@ -214,41 +250,36 @@ def _strip(
                         (count + t.lanes - 1) // t.lanes,
                     )  # fmt: skip
                     if done == passes - 1 and not at_once:  # while they are in the nearest cache
-                        _write_rows(
-                            out, bias, biased, results, own, t, task, z, q0, count, phase, row,
-                            min(row + t.tall, r1),
-                        )  # fmt: skip
+                        last = min(row + t.tall, r1)
+                        _write_rows(out, bias, results[own:], t, unit, phase, row, last)
                 begin += taken
             done += 1
     if passes == 0:
         fill_with(results, results.dtype.type(0))
         for phase in range(phases):
             for row in range(r0, r1):
-                _write_rows(
-                    out, bias, biased, results, phase * t.high * t.span, t, task, z, q0, count,
-                    phase, row, row + 1,
-                )  # fmt: skip
+                own = phase * t.high * t.span
+                _write_rows(out, bias, results[own:], t, unit, phase, row, row + 1)
 
 
 def _write_rows(
-    out: Array, bias: Array, biased: int, results: Array, own: int, t: Strips, task: int, z: int,
-    q0: int, count: int, phase: int, r0: int, r1: int,
-) -> None:  # fmt: skip
-    """Rows [r0, r1) of a group, whose results begin at `own`."""
-    space = t.result_h * t.result_w
+    out: Array, bias: Array, results: Array, t: Strips, unit: int, phase: int, r0: int, r1: int
+) -> None:
+    """A unit's rows [r0, r1) of a group, which `results` begin with."""
+    space, span = t.result_h * t.result_w, t.span
+    z = unit // t.blocks % t.result_d
+    task = unit // (t.blocks * t.result_d * t.parts)
+    q0, count = _positions(t, unit)
     for row in range(r0, r1):
-        plus = bias[task % t.groups * t.rows + row] if biased else out.dtype.type(0)
+        plus = bias[task % t.groups * t.rows + row] if len(bias) > 0 else out.dtype.type(0)
         at = ((task * t.rows + row) * t.result_d + z) * space
-        _write_out(
-            out, at, plus, results, own + (row - r0) * t.span, t, q0, count, phase // t.results_w,
-            phase % t.results_w,
-        )  # fmt: skip
+        own = (row - r0) * span
+        _write_out(out, at, plus, results[own : own + count], t, q0, phase)
 
 
 def _write_spots(spots: Array, masks: Array, t: Strips, block: int) -> None:
     """Where each vector of a strip goes in a plane: its lanes are in two rows at most."""
-    q0 = block * t.span
-    count = min(t.span, (t.down - 1) * t.wide + t.across - q0)
+    q0, count = _positions(t, block)
     y, x = q0 // t.wide, q0 % t.wide
     every = (1 << t.lanes) - 1
     for v in range((count + t.lanes - 1) // t.lanes):
@@ -264,57 +295,22 @@ def _write_spots(spots: Array, masks: Array, t: Strips, block: int) -> None:
             x, y = x - t.wide, y + 1
 
 
-def _convolve(
-    out: Array, x: Array, weight: Array, bias: Array, biased: int, plan: int, scratch: Array,
+def strips_body(
+    out: Array, x: Array, weight: Array, bias: Array, t: Strips, taps: Array, scratch: Array,
     arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units [lo, hi) of either phase."""
-    t = strips_at(plan)
-    taps = array_at(plan + 8 * FIELDS, t.results_h * t.results_w + 2 * t.kh * t.kw)
-    table = array_in(scratch, 0, t.table // 4, np.int32)
-    packed = array_in(scratch, t.table, (len(scratch) - t.table) // out.itemsize, out)
+    """Units [lo, hi) of either phase; `taps` are what `taps_of` says."""
     if lo >> PHASE_BITS == 0:
+        table, packed = _table(scratch, t), _packed(scratch, t, out)
         panels = (t.rows + t.tall - 1) // t.tall
         for unit in range(lo, hi):
             if unit == 0:
                 _write_table(table, t, taps)
             _pack_panel(packed, weight, t, taps, unit // panels, unit % panels * t.tall)
         return
-    vectors = t.span // t.lanes
-    spots = array_in(arena, 0, 2 * vectors, np.int32)
-    masks = array_in(arena, 8 * vectors, 2 * vectors, np.uint16)
-    laid = (t.channels * t.sources_h * t.sources_w * t.pitch + 63) // 64 * 64
-    kept = (t.results_h * t.results_w * t.high * t.span + 63) // 64 * 64
-    begin = (12 * vectors + 63) // 64 * 64
-    lines = array_in(arena, begin, laid, out)
-    begin += laid * out.itemsize
-    results = array_in(arena, begin, kept, out)
-    zeros = array_in(arena, begin + kept * out.itemsize, t.tall, out)
-    fill_with(zeros, zeros.dtype.type(0))
     known = -1
     for unit in range(lo & PHASE_MASK, hi & PHASE_MASK):
         if t.placed and unit % t.blocks != known:
             known = unit % t.blocks
-            _write_spots(spots, masks, t, known)
-        _strip(
-            out, x, bias, biased, packed, table, t, taps, lines, results, spots, masks, zeros, unit
-        )
-
-
-def strips_walker(dtype: str) -> int:
-    """The address of the walk that the bodies call."""
-    return walker(_convolve, dtype)
-
-
-def strips_body(
-    out: Array, x: Array, weight: Array, walk: int, plan: int, scratch: Array, arena: Array,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    call_walk(walk, out, x, weight, weight, 0, plan, scratch, arena, lo, hi)
-
-
-def strips_bias_body(
-    out: Array, x: Array, weight: Array, bias: Array, walk: int, plan: int, scratch: Array,
-    arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    call_walk(walk, out, x, weight, bias, 1, plan, scratch, arena, lo, hi)
+            _write_spots(_spots(arena, t), _masks(arena, t), t, known)
+        _strip(out, x, bias, t, taps, scratch, arena, unit)

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
-from flowvm.ops.planes.cpu.conv_code import (
+from flowvm.ops.declare.cpu.vector_code import (
     Emitter,
     address_of,
     emitter,
     lanes_of,
-    roomy,
+    registers,
     same_reals,
 )
 
@@ -43,9 +43,13 @@ Array = Any
 ALONE, ADDED, PLACED = 0, 1, 2  # what `convolve_strip` does with a product
 
 
+def _roomy() -> bool:
+    return registers().available >= 32
+
+
 def strip_rows() -> dict[int, tuple[int, ...]]:
     """The heights that a strip may have, and the vectors that it does at once in each."""
-    if roomy():
+    if _roomy():
         return {8: (3, 2, 1), 4: (6, 3, 1), 1: (8, 4, 2, 1)}
     return {4: (3, 2, 1), 1: (6, 3, 1)}
 
@@ -54,7 +58,7 @@ def tile_of(rows: int) -> tuple[int, int]:
     """Rows and columns of the tile that `correlate_tile` has for a matrix of so many rows."""
     if rows == 1:
         return (1, 9)
-    return (4, 6) if roomy() else (2, 4)
+    return (4, 6) if _roomy() else (2, 4)
 
 
 # --- what they mean in Python -------------------------------------------------------------------
@@ -136,7 +140,7 @@ class _Tiles(Emitter):
                 vectors = b.sub(vectors, did)
             b.ret_void()
 
-        return self.function(f"strip_{rows}", args, emit, long=True)
+        return self.shared(f"strip_{rows}", args, emit, long=True)
 
     def strip_sums(self, b: Any, rows: int, wide: int, args: tuple[Any, ...]) -> list[Any]:
         """The products of a tile of so many rows and vectors."""
@@ -186,7 +190,7 @@ class _Tiles(Emitter):
                     if number == PLACED:
                         value = b.fadd(value, more)
                         for k in (2 * j, 2 * j + 1):
-                            self.store_some(b, value, line, places[k], lanes[k])
+                            self.store(b, value, line, places[k], lanes[k])
                         continue
                     if number == ADDED:
                         value = b.fadd(self.load(b, line, at), value)
@@ -243,7 +247,7 @@ class _Tiles(Emitter):
                 self.store(b, b.fadd(before, total), c, n(k))
             b.ret_void()
 
-        return self.function(f"tile_{rows}", args, emit, long=True)
+        return self.shared(f"tile_{rows}", args, emit, long=True)
 
 
 def _strip_define() -> Any:

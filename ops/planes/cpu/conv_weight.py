@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
+from flowvm.ops.declare.cpu.memory import array_in
 from flowvm.ops.planes.cpu.conv_plan import Tiles
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 from flowvm.ops.planes.cpu.conv_tile import correlate_tile
-from flowvm.ops.planes.cpu.conv_walk import array_at, array_in, call_walk, numbers_at, walker
 
-__all__ = ["tiles_walker", "weight_body"]
+__all__ = ["weight_body"]
 
 Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
-FIELDS = len(Tiles._fields)  # behind them lies what `shifts_of` says
-tiles_at = numbers_at(Tiles)
 
 
 def _write_table(table: Array, t: Tiles, shifts: Array) -> None:
@@ -47,54 +45,73 @@ def _write_masks(masks: Array, t: Tiles, q0: int) -> None:
             q += more
 
 
-def _lay_out_outputs(
-    gs: Array, g: Array, t: Tiles, n0: int, segments: int, group: int, z: int, q0: int, o0: int,
-    o1: int,
-) -> None:  # fmt: skip
+def _lay_out_outputs(gs: Array, g: Array, t: Tiles, unit: int, work: int) -> None:
     """The gradient at a block of positions; rows of tiles that have no channel are 0."""
+    group, _, _, o0, o1 = _channels(t, unit)
+    n0, segments, z, q0 = _place(t, work)
+    size, space, span = (t.output_h, t.output_w), t.output_h * t.output_w, t.span
+    zero = gs.dtype.type(0)
     at = 0
     for o in range(o0, o1):
         for s in range(segments):
             channel = ((n0 + s) * t.groups + group) * t.outputs + o
+            plane = (channel * t.output_d + z) * space
             lay_out(
-                gs, at + s * t.span, g, (channel * t.output_d + z) * t.output_h * t.output_w,
-                t.output_h, t.output_w, t.wide, q0, t.span, 0, 1, 0, 1,
-                gs.dtype.type(0),
+                gs[at + s * span : at + (s + 1) * span], g[plane : plane + space], size, t.wide,
+                q0, (0, 0), (1, 1), zero,
             )  # fmt: skip
-        at += t.segments * t.span
+        at += t.segments * span
     left = (o1 - o0 + t.rows - 1) // t.rows * t.rows - (o1 - o0)
-    fill_with(gs[at : at + left * t.segments * t.span], gs.dtype.type(0))
+    fill_with(gs[at : at + left * t.segments * span], zero)
 
 
 def _lay_out_inputs(
-    xs: Array, x: Array, t: Tiles, n0: int, segments: int, group: int, plane: int, q0: int,
-    c0: int, c1: int,
-) -> None:  # fmt: skip
-    """The phases of channels [c0, c1) of a plane of each sample, from position q0 on."""
+    xs: Array, x: Array, t: Tiles, unit: int, work: int, plane: int, c0: int, c1: int
+) -> None:
+    """The phases of a unit's channels [c0, c1) of a plane of each sample, from a block on."""
+    group = _channels(t, unit)[0]
+    n0, segments, _, q0 = _place(t, work)
+    size, space, pitch = (t.input_h, t.input_w), t.input_h * t.input_w, t.pitch
     at = 0
     for c in range(c0, c1):
         for phase in range(t.sources_h * t.sources_w):
-            top, left = phase // t.sources_w - t.pad_h, phase % t.sources_w - t.pad_w
+            corner = phase // t.sources_w - t.pad_h, phase % t.sources_w - t.pad_w
             for s in range(segments):
                 channel = ((n0 + s) * t.groups + group) * t.channels + c
+                start = (channel * t.input_d + plane) * space
                 lay_out(
-                    xs, at + s * t.pitch, x,
-                    (channel * t.input_d + plane) * t.input_h * t.input_w,
-                    t.input_h, t.input_w, t.wide, q0, t.pitch, top, t.stride_h, left, t.stride_w,
-                    xs.dtype.type(0),
+                    xs[at + s * pitch : at + (s + 1) * pitch], x[start : start + space], size,
+                    t.wide, q0, corner, (t.stride_h, t.stride_w), xs.dtype.type(0),
                 )  # fmt: skip
-            at += t.segments * t.pitch
+            at += t.segments * pitch
+
+
+def _columns(t: Tiles) -> int:
+    """Columns of the tiles of a block of input channels."""
+    return _tiles(t, 1, t.block_c)[1] * t.columns
+
+
+def _table(arena: Array, t: Tiles) -> Array:
+    return array_in(arena, 0, _columns(t), np.int32)
+
+
+def _masks(arena: Array, t: Tiles) -> Array:
+    return array_in(arena, (4 * _columns(t) + 63) // 64 * 64, t.span // t.lanes, np.uint16)
 
 
 def _block(
-    g: Array, x: Array, t: Tiles, gs: Array, xs: Array, table: Array, masks: Array,
-    partial: Array, work: int, group: int, c0: int, c1: int, o0: int, o1: int,
-) -> None:  # fmt: skip
+    g: Array, x: Array, t: Tiles, partial: Array, arena: Array, unit: int, work: int
+) -> None:
     """Add one block of samples and positions to a unit's partial sums."""
-    z, q0 = work // t.blocks % t.output_d, work % t.blocks * t.span
-    n0 = work // (t.blocks * t.output_d) * t.segments
-    segments = min(t.segments, t.samples - n0)
-    _lay_out_outputs(gs, g, t, n0, segments, group, z, q0, o0, o1)
+    table, masks = _table(arena, t), _masks(arena, t)
+    begin = (4 * _columns(t) + 63) // 64 * 64 + (2 * t.span + 63) // 64 * 64
+    outputs = (t.block_o + t.rows) * t.segments * t.span
+    gs = array_in(arena, begin, outputs, g)
+    begin += outputs * g.itemsize
+    xs = array_in(arena, begin, (len(arena) - begin) // g.itemsize, g)
+    _, c0, c1, o0, o1 = _channels(t, unit)
+    _, segments, z, q0 = _place(t, work)
+    _lay_out_outputs(gs, g, t, unit, work)
     vectors = (min(t.span, t.places - q0) + t.lanes - 1) // t.lanes
     down, across = _tiles(t, o1 - o0, t.block_c)
     row = t.rows * t.segments * t.span
@@ -104,7 +121,7 @@ def _block(
         for a in range(t.kd):
             plane = z * t.stride_d + a * t.gap_d - t.pad_d
             if 0 <= plane < t.input_d:
-                _lay_out_inputs(xs, x, t, n0, segments, group, plane, q0, b0, b1)
+                _lay_out_inputs(xs, x, t, unit, work, plane, b0, b1)
                 for i in range(down):
                     for j in range(_tiles(t, o1 - o0, b1 - b0)[1]):
                         correlate_tile(
@@ -114,6 +131,13 @@ def _block(
                             partial, (tile + i * across + j) * t.slots, 1,
                         )  # fmt: skip
             tile += down * across
+
+
+def _place(t: Tiles, work: int) -> tuple[int, int, int, int]:
+    """A block's first sample and how many it has, its plane, and its first position."""
+    n0 = work // (t.blocks * t.output_d) * t.segments
+    z, q0 = work // t.blocks % t.output_d, work % t.blocks * t.span
+    return n0, min(t.segments, t.samples - n0), z, q0
 
 
 def _tiles(t: Tiles, outputs: int, inputs: int) -> tuple[int, int]:
@@ -134,28 +158,16 @@ def _part(
 ) -> None:
     """One unit of phase 0."""
     part = unit // (t.groups * t.blocks_o * t.units_c)
-    group, c0, c1, o0, o1 = _channels(t, unit)
     size = len(partials) // (t.parts * t.groups * t.blocks_o * t.units_c)
     partial = partials[unit * size : (unit + 1) * size]
     fill_with(partial, g.dtype.type(0))
-    columns = _tiles(t, 1, t.block_c)[1] * t.columns
-    begin = (4 * columns + 63) // 64 * 64
-    masks = array_in(arena, begin, t.span // t.lanes, np.uint16)
-    begin += (2 * t.span + 63) // 64 * 64
-    outputs = (t.block_o + t.rows) * t.segments * t.span
-    gs = array_in(arena, begin, outputs, g)
-    begin += outputs * g.itemsize
-    xs = array_in(arena, begin, (len(arena) - begin) // g.itemsize, g)
-    table = array_in(arena, 0, columns, np.int32)
-    _write_table(table, t, shifts)
+    _write_table(_table(arena, t), t, shifts)
     works = (t.samples + t.segments - 1) // t.segments * t.output_d * t.blocks
     first = part * works // t.parts
     for work in range(first, (part + 1) * works // t.parts):
         if work == first or t.blocks > 1:
-            _write_masks(masks, t, work % t.blocks * t.span)
-        _block(
-            g, x, t, gs, xs, table, masks, partial, work, group, c0, c1, o0, o1,
-        )  # fmt: skip
+            _write_masks(_masks(arena, t), t, work % t.blocks * t.span)
+        _block(g, x, t, partial, arena, unit, work)
 
 
 def _gather(out: Array, partials: Array, t: Tiles, unit: int) -> None:
@@ -186,13 +198,11 @@ def _gather(out: Array, partials: Array, t: Tiles, unit: int) -> None:
                         tile += 1
 
 
-def _correlate(
-    out: Array, g: Array, x: Array, unused: Array, kind: int, plan: int, scratch: Array,
-    arena: Array, lo: int, hi: int,
+def weight_body(
+    out: Array, g: Array, x: Array, t: Tiles, shifts: Array, scratch: Array, arena: Array,
+    lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units [lo, hi) of either phase."""
-    t = tiles_at(plan)
-    shifts = array_at(plan + 8 * FIELDS, t.kh * t.kw)
+    """Units [lo, hi) of either phase; `shifts` are what `shifts_of` says."""
     partials = array_in(scratch, 0, len(scratch) // out.itemsize, out)
     if lo >> PHASE_BITS == 0:
         for unit in range(lo, hi):
@@ -200,15 +210,3 @@ def _correlate(
         return
     for unit in range(lo & PHASE_MASK, hi & PHASE_MASK):
         _gather(out, partials, t, unit)
-
-
-def tiles_walker(dtype: str) -> int:
-    """The address of the walk that the body calls."""
-    return walker(_correlate, dtype)
-
-
-def weight_body(
-    out: Array, g: Array, x: Array, walk: int, plan: int, scratch: Array, arena: Array, lo: int,
-    hi: int,
-) -> None:  # fmt: skip
-    call_walk(walk, out, g, x, x, 0, plan, scratch, arena, lo, hi)

@@ -17,11 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm.ops.declare.cpu.memory import array_in
 from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 
 __all__ = [
+    "Divisor",
+    "Lines",
+    "Spread",
     "Windows",
     "any_average_back_body",
     "any_average_body",
@@ -55,6 +59,70 @@ class Windows(NamedTuple):
     dw: int
 
 
+class Lines(NamedTuple):
+    """How planes are laid out: phases, row pitch, positions of a block, blocks, pitch of a phase,
+    what is outside a plane.
+
+    No blocks: not at all, because windows are adaptive, or so large that they are few.
+    """
+
+    sources_h: int
+    sources_w: int
+    wide: int
+    span: int
+    blocks: int
+    pitch: int
+    outside: float
+
+    @property
+    def elements(self) -> int:
+        """Elements laid out."""
+        return self.sources_h * self.sources_w * self.pitch
+
+
+class Spread(NamedTuple):
+    """How the gradient of averages is laid out: where positions begin, how many there are down and
+    across, then as `Lines`.
+    """
+
+    base_h: int
+    base_w: int
+    down: int
+    across: int
+    wide: int
+    span: int
+    blocks: int
+    pitch: int
+
+
+class Divisor(NamedTuple):
+    """What averages divide by: the elements of a window, the padding among them if `padded`, or
+    `fixed` if that is not 0.
+    """
+
+    padded: bool
+    fixed: int
+
+
+def _lay_out_plane(lines: Array, x: Array, t: Windows, cut: Lines, plane: int, q0: int) -> None:
+    """The phases of a plane, from position q0 on."""
+    xs = x[plane * t.h * t.w : (plane + 1) * t.h * t.w]
+    outside = x.dtype.type(cut.outside)
+    for phase in range(cut.sources_h * cut.sources_w):
+        corner = phase // cut.sources_w - t.ph, phase % cut.sources_w - t.pw
+        lay_out(
+            lines[phase * cut.pitch : (phase + 1) * cut.pitch], xs, (t.h, t.w), cut.wide, q0,
+            corner, (t.sh, t.sw), outside,
+        )  # fmt: skip
+
+
+def _shift(t: Windows, cut: Lines, b: int, e: int) -> int:
+    """Where the line of tap b down and e across begins."""
+    down, right = b * t.dh, e * t.dw
+    phase = down % t.sh * cut.sources_w + right % t.sw
+    return phase * cut.pitch + down // t.sh * cut.wide + right // t.sw
+
+
 # --- maxima -------------------------------------------------------------------------------------
 
 
@@ -82,41 +150,33 @@ def _larger(best: Array, where: Array, line: Array, place: int) -> None:
 
 
 def max_body(
-    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
-    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int, sources_h: int, sources_w: int,
-    wide: int, span: int, blocks: int, pitch: int, lowest: Any, arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    t = Windows(h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw)
-    low = x.dtype.type(lowest)
-    first = arena[: 4 * span].view(np.int32)
-    where = arena[4 * span : 8 * span].view(np.int32)
-    own = arena[8 * span :].view(x.dtype)
+    out: Array, index: Array, x: Array, t: Windows, cut: Lines, arena: Array, lo: int, hi: int
+) -> None:
+    w, oh, ow, sw, wide, span = t.w, t.oh, t.ow, t.sw, cut.wide, cut.span
+    first = array_in(arena, 0, span, np.int32)
+    where = array_in(arena, 4 * span, span, np.int32)
+    own = array_in(arena, 8 * span, span + cut.sources_h * cut.sources_w * cut.pitch, x)
     best, lines = own[:span], own[span:]
-    for block in range(blocks):
+    for block in range(cut.blocks):
         q0 = block * span
         count = min(span, (oh - 1) * wide + ow - q0)
         _first_taps(first[:count], t, wide, q0)
         for plane in range(lo, hi):
-            for phase in range(sources_h * sources_w):
-                lay_out(
-                    lines, phase * pitch, x, plane * h * w, h, w, wide, q0, pitch,
-                    phase // sources_w - ph, sh, phase % sources_w - pw, sw, low,
-                )  # fmt: skip
+            _lay_out_plane(lines, x, t, cut, plane, q0)
             take_row(where, 0, first, 0, count, 1)
-            fill_with(best[:count], low)
-            for b in range(kh):
-                for e in range(kw):
-                    at = (b * dh % sh * sources_w + e * dw % sw) * pitch
-                    at += b * dh // sh * wide + e * dw // sw
-                    line = lines[at : at + count]
-                    _larger(best[:count], where[:count], line, b * dh * w + e * dw)
+            fill_with(best[:count], x.dtype.type(cut.outside))
+            for b in range(t.kh):
+                for e in range(t.kw):
+                    at = _shift(t, cut, b, e)
+                    line, place = lines[at : at + count], b * t.dh * w + e * t.dw
+                    _larger(best[:count], where[:count], line, place)
             y = q0 // wide
             while y * wide < q0 + count:
                 x0, x1 = max(0, q0 - y * wide), min(ow, q0 + count - y * wide)
                 to, at = (plane * oh + y) * ow + x0, y * wide + x0 - q0
                 if x1 > x0:
                     take_row(out, to, best, at, x1 - x0, 1)
-                    start = (y * sh - ph) * w + x0 * sw - pw
+                    start = (y * t.sh - t.ph) * w + x0 * sw - t.pw
                     places, steps = index[to : to + x1 - x0], where[at : at + x1 - x0]
                     for k in range(x1 - x0):
                         places[k] = start + k * sw + steps[k]
@@ -130,19 +190,17 @@ def _bounds(i: int, size: int, out: int, k: int, s: int, p: int) -> tuple[int, i
     return i * s - p, min(i * s - p + k, size + p)
 
 
-def any_max_body(
-    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
-    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int, lo: int, hi: int,
-) -> None:  # fmt: skip
-    tall, wide = (kh - 1) * dh + 1 if kh else 0, (kw - 1) * dw + 1 if kw else 0
+def any_max_body(out: Array, index: Array, x: Array, t: Windows, lo: int, hi: int) -> None:
+    h, w, oh, ow, dh, dw = t.h, t.w, t.oh, t.ow, t.dh, t.dw
+    tall, wide = (t.kh - 1) * dh + 1 if t.kh else 0, (t.kw - 1) * dw + 1 if t.kw else 0
     for plane in range(lo, hi):
         xs = x[plane * h * w : (plane + 1) * h * w]
         for i in range(oh):
-            top, bottom = _bounds(i, h, oh, tall, sh, ph)
+            top, bottom = _bounds(i, h, oh, tall, t.sh, t.ph)
             while top < 0:
                 top += dh
             for j in range(ow):
-                left, right = _bounds(j, w, ow, wide, sw, pw)
+                left, right = _bounds(j, w, ow, wide, t.sw, t.pw)
                 while left < 0:
                     left += dw
                 at = top * w + left
@@ -180,23 +238,23 @@ def gather_body(
 
 
 def _divisors(
-    counts: Array, t: Windows, wide: int, q0: int, base_h: int, base_w: int, padded: bool,
-    divisor: int,
-) -> None:  # fmt: skip
+    counts: Array, t: Windows, by: Divisor, wide: int, q0: int, base_h: int, base_w: int
+) -> None:
     """What the sum of each position's window is divided by; row 0, column 0 is window (base_h,
     base_w).
     """
+    h, w, kh, kw = t.h, t.w, t.kh, t.kw
     for row in range(q0 // wide, (q0 + len(counts) - 1) // wide + 1):
         top = (row + base_h) * t.sh - t.ph
-        high = min(top + t.kh, t.h + t.ph) - top
-        if not padded:
-            high = min(top + t.kh, t.h) - max(top, 0)
+        high = min(top + kh, h + t.ph) - top
+        if not by.padded:
+            high = min(top + kh, h) - max(top, 0)
         for k in range(max(q0, row * wide), min(q0 + len(counts), (row + 1) * wide)):
             left = (k - row * wide + base_w) * t.sw - t.pw
-            across = min(left + t.kw, t.w + t.pw) - left
-            if not padded:
-                across = min(left + t.kw, t.w) - max(left, 0)
-            count = divisor if divisor != 0 else max(1, high) * max(1, across)
+            across = min(left + kw, w + t.pw) - left
+            if not by.padded:
+                across = min(left + kw, w) - max(left, 0)
+            count = by.fixed if by.fixed != 0 else max(1, high) * max(1, across)
             counts[k - q0] = counts.dtype.type(count)
 
 
@@ -216,28 +274,21 @@ def _divide(total: Array, counts: Array) -> None:
 
 
 def average_body(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, sources_h: int,
-    sources_w: int, wide: int, span: int, blocks: int, pitch: int, arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    t = Windows(h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw)
-    zero = out.dtype.type(0)
-    own = arena.view(out.dtype)
-    for block in range(blocks):
+    out: Array, x: Array, t: Windows, by: Divisor, cut: Lines, arena: Array, lo: int, hi: int
+) -> None:
+    oh, ow, wide, span = t.oh, t.ow, cut.wide, cut.span
+    own = array_in(arena, 0, 2 * span + cut.sources_h * cut.sources_w * cut.pitch, out)
+    for block in range(cut.blocks):
         q0 = block * span
         count = min(span, (oh - 1) * wide + ow - q0)
         counts, total, lines = own[:count], own[span : span + count], own[2 * span :]
-        _divisors(counts, t, wide, q0, 0, 0, padded, divisor)
+        _divisors(counts, t, by, wide, q0, 0, 0)
         for plane in range(lo, hi):
-            for phase in range(sources_h * sources_w):
-                lay_out(
-                    lines, phase * pitch, x, plane * h * w, h, w, wide, q0, pitch,
-                    phase // sources_w - ph, sh, phase % sources_w - pw, sw, zero,
-                )  # fmt: skip
-            fill_with(total, zero)
-            for b in range(kh):
-                for e in range(kw):
-                    at = (b % sh * sources_w + e % sw) * pitch + b // sh * wide + e // sw
+            _lay_out_plane(lines, x, t, cut, plane, q0)
+            fill_with(total, out.dtype.type(0))
+            for b in range(t.kh):
+                for e in range(t.kw):
+                    at = _shift(t, cut, b, e)
                     _add(total, lines[at : at + count])
             _divide(total, counts)
             y = q0 // wide
@@ -250,41 +301,38 @@ def average_body(
 
 
 def average_back_body(
-    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, base_h: int, base_w: int,
-    down: int, across: int, wide: int, span: int, blocks: int, pitch: int, arena: Array, lo: int,
-    hi: int,
-) -> None:  # fmt: skip
+    out: Array, g: Array, t: Windows, by: Divisor, cut: Spread, arena: Array, lo: int, hi: int
+) -> None:
     """Each row and column of the input modulo the stride is a phase, whose elements are in the same
     taps.
     """
-    t = Windows(h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw)
+    h, w, sh, sw, wide, span, pitch = t.h, t.w, t.sh, t.sw, cut.wide, cut.span, cut.pitch
+    space, corner = t.oh * t.ow, (cut.base_h, cut.base_w)
     zero = out.dtype.type(0)
-    own = arena.view(out.dtype)
+    own = array_in(arena, 0, 2 * pitch + sw * span, out)
     counts, lines, totals = own[:pitch], own[pitch : 2 * pitch], own[2 * pitch :]
-    for block in range(blocks):
+    for block in range(cut.blocks):
         q0 = block * span
-        count = min(span, (down - 1) * wide + across - q0)
-        _divisors(counts, t, wide, q0, base_h, base_w, padded, divisor)
+        count = min(span, (cut.down - 1) * wide + cut.across - q0)
+        _divisors(counts, t, by, wide, q0, cut.base_h, cut.base_w)
         for plane in range(lo, hi):
-            lay_out(
-                lines, 0, g, plane * oh * ow, oh, ow, wide, q0, pitch, base_h, 1, base_w, 1, zero
-            )
+            gs = g[plane * space : (plane + 1) * space]
+            lay_out(lines, gs, (t.oh, t.ow), wide, q0, corner, (1, 1), zero)
             _divide(lines, counts)
             for f in range(sh):
                 for e in range(sw):
                     total = totals[e * span : e * span + count]
                     fill_with(total, zero)
-                    for b in range(kh):
-                        top = shift_of(b, f, sh, ph, 1, 1, base_h)
-                        for c in range(kw):
-                            left = shift_of(c, e, sw, pw, 1, 1, base_w)
+                    for b in range(t.kh):
+                        top = shift_of(b, f, sh, t.ph, 1, 1, cut.base_h)
+                        for c in range(t.kw):
+                            left = shift_of(c, e, sw, t.pw, 1, 1, cut.base_w)
                             if takes_part(top, sh, 1) and takes_part(left, sw, 1):
                                 at = top // sh * wide + left // sw
                                 _add(total, lines[at : at + count])
                 y = q0 // wide
                 while y * wide < q0 + count and y * sh + f < h:
-                    x0, x1 = max(0, q0 - y * wide), min(across, q0 + count - y * wide)
+                    x0, x1 = max(0, q0 - y * wide), min(cut.across, q0 + count - y * wide)
                     if x1 > x0:
                         to = (plane * h + y * sh + f) * w
                         _interleave(
@@ -315,21 +363,20 @@ def _interleave(to: Array, lines: Array, at: int, apart: int, step: int) -> None
 
 
 def any_average_body(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    real = out.dtype.type
-    line = arena.view(out.dtype)[:w]  # or less, where a row is long
+    out: Array, x: Array, t: Windows, by: Divisor, arena: Array, lo: int, hi: int
+) -> None:
+    h, w, oh, ow, real = t.h, t.w, t.oh, t.ow, out.dtype.type
+    line = array_in(arena, 0, min(w, len(arena) // out.itemsize), out)  # less where a row is long
     for plane in range(lo, hi):
         for i in range(oh):
-            top, bottom = _bounds(i, h, oh, kh, sh, ph)
+            top, bottom = _bounds(i, h, oh, t.kh, t.sh, t.ph)
             y0, y1 = max(top, 0), min(bottom, h)
             at, ready = (plane * oh + i) * ow, False
             for j in range(ow):
-                left, right = _bounds(j, w, ow, kw, sw, pw)
+                left, right = _bounds(j, w, ow, t.kw, t.sw, t.pw)
                 z0, z1 = max(left, 0), min(right, w)
-                count = (bottom - top) * (right - left) if padded else (y1 - y0) * (z1 - z0)
-                count = divisor if divisor != 0 else count
+                count = (bottom - top) * (right - left) if by.padded else (y1 - y0) * (z1 - z0)
+                count = by.fixed if by.fixed != 0 else count
                 if z1 - z0 == w:  # whole rows lie together
                     total = sum_row(x, (plane * h + y0) * w, (y1 - y0) * w)
                 elif len(line) < w:  # too long for the arena
@@ -347,23 +394,22 @@ def any_average_body(
 
 
 def any_average_back_body(
-    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: bool, divisor: int, arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    real = out.dtype.type
-    line = arena.view(out.dtype)[:w]
+    out: Array, g: Array, t: Windows, by: Divisor, arena: Array, lo: int, hi: int
+) -> None:
+    h, w, oh, ow, real = t.h, t.w, t.oh, t.ow, out.dtype.type
+    line = array_in(arena, 0, min(w, len(arena) // out.itemsize), out)
     for plane in range(lo, hi):
         whole = out[plane * h * w : (plane + 1) * h * w]
         fill_with(whole, real(0))
         for i in range(oh):
-            top, bottom = _bounds(i, h, oh, kh, sh, ph)
+            top, bottom = _bounds(i, h, oh, t.kh, t.sh, t.ph)
             y0, y1 = max(top, 0), min(bottom, h)
             fill_with(line, real(0))
             for j in range(ow):
-                left, right = _bounds(j, w, ow, kw, sw, pw)
+                left, right = _bounds(j, w, ow, t.kw, t.sw, t.pw)
                 z0, z1 = max(left, 0), min(right, w)
-                count = (bottom - top) * (right - left) if padded else (y1 - y0) * (z1 - z0)
-                count = divisor if divisor != 0 else count
+                count = (bottom - top) * (right - left) if by.padded else (y1 - y0) * (z1 - z0)
+                count = by.fixed if by.fixed != 0 else count
                 part = g[(plane * oh + i) * ow + j] / real(count)
                 if len(line) < w:  # too long for the arena
                     for y in range(y0, y1):

@@ -14,8 +14,6 @@ axis after another:
 
     forward     places[taps][out], weights[taps][out]
     backward    begins[in + 1], places[taps * out], weights[taps * out], without weights of 0
-
-Long because a body lists what `Sizes` has, three times.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ __all__ = [
 ]
 
 Array = Any
+Pair = tuple[int, int]
 
 PHASE_MASK = (1 << PHASE_BITS) - 1
 NEAREST, EXACT, LINEAR, CUBIC = 0, 1, 2, 3  # kinds
@@ -74,9 +73,10 @@ class Sizes(NamedTuple):
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _source(i: int, step: float, kind: int, corners: int, single: int) -> float:
+def _source(i: int, step: float, t: Sizes) -> float:
     """Where place i of the result lies in the input."""
-    if single != 0:  # rounded where PyTorch rounds: the nearest place can hang on it
+    kind, corners = t.kind, t.corners
+    if t.single != 0:  # rounded where PyTorch rounds: the nearest place can hang on it
         if kind == NEAREST or (kind != EXACT and corners != 0):
             return float(np.float32(i) * np.float32(step))
         middle = (np.float32(i) + np.float32(0.5)) * np.float32(step)
@@ -96,21 +96,20 @@ def _far(x: float) -> float:
     return ((SHARP * x - 5.0 * SHARP) * x + 8.0 * SHARP) * x - 4.0 * SHARP
 
 
-def write_axis(
-    places: Array, weights: Array, n: int, m: int, step: float, taps: int, kind: int, corners: int,
-    single: int,
-) -> None:  # fmt: skip
-    """The tables of an axis of n places that is resized to m; one tap takes the place as it is."""
-    for i in range(m):
-        write_place(places, weights, i, n, m, step, taps, kind, corners, single)
+def write_axis(places: Array, weights: Array, size: Pair, step: float, taps: int, t: Sizes) -> None:
+    """The tables of an axis of n places that is resized to m, `size`; one tap takes the place as it
+    is.
+    """
+    for i in range(size[1]):
+        write_place(places, weights, i, size, step, taps, t)
 
 
 def write_place(
-    places: Array, weights: Array, i: int, n: int, m: int, step: float, taps: int, kind: int,
-    corners: int, single: int,
-) -> None:  # fmt: skip
+    places: Array, weights: Array, i: int, size: Pair, step: float, taps: int, t: Sizes
+) -> None:
     """Place i of an axis' tables."""
-    at = _source(i, step, kind, corners, single) if kind < LINEAR or taps > 1 else 0.0
+    n, m = size
+    at = _source(i, step, t) if t.kind < LINEAR or taps > 1 else 0.0
     if taps == 1:
         places[i] = min(int(at), n - 1)
         weights[i] = 1
@@ -159,17 +158,14 @@ def _turn(
 # --- nearest ------------------------------------------------------------------------------------
 
 
-def nearest_body(
-    out: Array, x: Array, d: int, h: int, w: int, od: int, oh: int, ow: int, step_d: float,
-    step_h: float, step_w: float, taps_d: int, taps_h: int, taps_w: int, kind: int, corners: int,
-    single: int, scratch: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
+def nearest_body(out: Array, x: Array, t: Sizes, scratch: Array, lo: int, hi: int) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
     table = scratch.view(np.int32)
     if lo >> PHASE_BITS == 0:
         none = table[od + oh + ow :]  # weights are not asked for
-        write_axis(table, none, d, od, step_d, 1, kind, 0, single)
-        write_axis(table[od:], none, h, oh, step_h, 1, kind, 0, single)
-        write_axis(table[od + oh :], none, w, ow, step_w, 1, kind, 0, single)
+        write_axis(table, none, (d, od), t.step_d, 1, t)
+        write_axis(table[od:], none, (h, oh), t.step_h, 1, t)
+        write_axis(table[od + oh :], none, (w, ow), t.step_w, 1, t)
         return
     columns = table[od + oh : od + oh + ow].view(np.uint32)  # unsigned: never counted from behind
     first, before = lo & PHASE_MASK, -1
@@ -184,7 +180,7 @@ def nearest_body(
                 to[i] = last[i]
             continue
         line = x[source * w : source * w + w]
-        if ow == w and step_w == 1.0:
+        if ow == w and t.step_w == 1.0:
             for i in range(ow):
                 to[i] = line[i]
         else:
@@ -233,20 +229,18 @@ def _down(to: Array, lines: Array, span: int, slots: Array, shares: Array, taps:
 
 
 def resize_body(
-    out: Array, x: Array, d: int, h: int, w: int, od: int, oh: int, ow: int, step_d: float,
-    step_h: float, step_w: float, taps_d: int, taps_h: int, taps_w: int, kind: int, corners: int,
-    single: int, rows: int, span: int, scratch: Array, arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    nd, nh = taps_d * od, taps_h * oh
-    total = nd + nh + taps_w * ow
+    out: Array, x: Array, t: Sizes, span: int, scratch: Array, arena: Array, lo: int, hi: int
+) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
+    taps_d, taps_h = t.taps_d, t.taps_h
+    nd, nh, rows = taps_d * od, taps_h * oh, len(out) // max(1, ow)
+    total = nd + nh + t.taps_w * ow
     shares = scratch[: total * out.itemsize].view(out.dtype)
     table = scratch[total * out.itemsize :].view(np.int32)
     if lo >> PHASE_BITS == 0:
-        write_axis(table, shares, d, od, step_d, taps_d, kind, corners, single)
-        write_axis(table[nd:], shares[nd:], h, oh, step_h, taps_h, kind, corners, single)
-        write_axis(
-            table[nd + nh :], shares[nd + nh :], w, ow, step_w, taps_w, kind, corners, single
-        )
+        write_axis(table, shares, (d, od), t.step_d, taps_d, t)
+        write_axis(table[nd:], shares[nd:], (h, oh), t.step_h, taps_h, t)
+        write_axis(table[nd + nh :], shares[nd + nh :], (w, ow), t.step_w, t.taps_w, t)
         return
     columns = table[nd + nh : total].view(np.uint32)  # unsigned: never counted from behind
     across = shares[nd + nh :]
@@ -260,17 +254,17 @@ def resize_body(
         block, row = unit // rows, unit % rows
         plane, z, y = row // (od * oh), row // oh % od, row % oh
         n = min(span, ow - block * span)
-        for t in range(taps):
-            down, over = table[t // taps_h * od + z], table[nd + t % taps_h * oh + y]
+        for tap in range(taps):
+            down, over = table[tap // taps_h * od + z], table[nd + tap % taps_h * oh + y]
             slot = down % taps_d * taps_h + over % taps_h  # neighbours have slots of their own
             source = (plane * d + down) * h + over
             if kept[slot] != block * rows * d * h + source:
                 line = lines[slot * span : slot * span + n]
-                _across(line, x[source * w : source * w + w], columns, across, ow, block * span,
-                        taps_w)  # fmt: skip
+                row_of = x[source * w : source * w + w]
+                _across(line, row_of, columns, across, ow, block * span, t.taps_w)
                 kept[slot] = block * rows * d * h + source
-            slots[t] = slot
-            weights[t] = shares[t // taps_h * od + z] * shares[nd + t % taps_h * oh + y]
+            slots[tap] = slot
+            weights[tap] = shares[tap // taps_h * od + z] * shares[nd + tap % taps_h * oh + y]
         start = row * ow + block * span
         _down(out[start : start + n], lines, span, slots, weights, taps)
 
@@ -321,11 +315,10 @@ def _gathered(
 
 
 def back_body(
-    out: Array, g: Array, d: int, h: int, w: int, od: int, oh: int, ow: int, step_d: float,
-    step_h: float, step_w: float, taps_d: int, taps_h: int, taps_w: int, kind: int, corners: int,
-    single: int, lined: int, scratch: Array, arena: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    nd, nh, nw = taps_d * od, taps_h * oh, taps_w * ow
+    out: Array, g: Array, t: Sizes, lined: int, scratch: Array, arena: Array, lo: int, hi: int
+) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
+    nd, nh, nw = t.taps_d * od, t.taps_h * oh, t.taps_w * ow
     total = nd + nh + nw
     numbers = 2 * total + FEW * w
     shares = scratch[: numbers * out.itemsize].view(out.dtype)
@@ -333,13 +326,13 @@ def back_body(
     begins = table[numbers:]
     if lo >> PHASE_BITS == 0:
         to, given = table[total:], shares[total:]
-        write_axis(to, given, d, od, step_d, taps_d, kind, corners, single)
-        _turn(begins, table, shares, to, given, d, od, taps_d)
-        write_axis(to, given, h, oh, step_h, taps_h, kind, corners, single)
-        _turn(begins[d + 1 :], table[nd:], shares[nd:], to, given, h, oh, taps_h)
-        write_axis(to, given, w, ow, step_w, taps_w, kind, corners, single)
+        write_axis(to, given, (d, od), t.step_d, t.taps_d, t)
+        _turn(begins, table, shares, to, given, d, od, t.taps_d)
+        write_axis(to, given, (h, oh), t.step_h, t.taps_h, t)
+        _turn(begins[d + 1 :], table[nd:], shares[nd:], to, given, h, oh, t.taps_h)
+        write_axis(to, given, (w, ow), t.step_w, t.taps_w, t)
         first, columns, weights = begins[d + h + 2 :], table[nd + nh :], shares[nd + nh :]
-        _turn(first, columns, weights, to, given, w, ow, taps_w)
+        _turn(first, columns, weights, to, given, w, ow, t.taps_w)
         begins[d + h + w + 3] = _fill_up(
             first, columns, weights, table[2 * total :], shares[2 * total :], w, ow
         )

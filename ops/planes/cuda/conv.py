@@ -22,6 +22,7 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import BLOCK, consts, flat_step, most_blocks, row_step, threads
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cuda.conv_kernels import (
+    Columns,
     biased,
     direct,
     direct_back,
@@ -32,7 +33,7 @@ from flowvm.ops.planes.cuda.conv_kernels import (
 )
 from flowvm.ops.products.cuda.gemm import Matrices, Place, multiply, zeros
 
-__all__ = ["conv", "conv_input", "conv_weight", "geometry", "windows_step"]
+__all__ = ["conv", "conv_input", "conv_weight", "windows_step"]
 
 WINDOWS = 256 << 20  # bytes of the matrix of windows
 
@@ -70,6 +71,11 @@ class _Sizes:
         """Operand k, whole."""
         return self.operands[k].array(self.sizes[k])
 
+    @property
+    def bias(self) -> Any:
+        """The bias; an array of no elements if there is none."""
+        return self.array(3) if len(self.sizes) > 3 else self.operands[0].array(0)
+
     def reserve(self, elements: int) -> Place:
         """Scratch memory behind what there is."""
         place = Place(self.dtype, None, self.scratch)
@@ -81,22 +87,13 @@ class _Sizes:
         return CudaLaunch(launch.outputs, tuple(self.steps), self.scratch)
 
 
-def geometry(s: Shape, flat: bool = False) -> tuple[Const, ...]:
-    """Kernel, input, output, stride, padding, dilation; `flat`: without the output's depth."""
-    output = s.output[1:] if flat else s.output
-    return consts(*s.kernel, *s.input, *output, *s.stride, *s.padding, *s.dilation)
-
-
-def windows_step(
-    s: Shape, channels: int, to: Place, x: Place, samples: int, first: int, count: int,
-    row_pitch: int, sample_pitch: int,
-) -> KernelStep:  # fmt: skip
-    """Make positions [first, first + count) of the matrix of windows of some samples."""
-    rows = samples * channels * math.prod(s.kernel)
-    last = (samples - 1) * sample_pitch + (channels * math.prod(s.kernel) - 1) * row_pitch
-    arrays = to.array(last + count), x.array(samples * channels * math.prod(s.input))
-    numbers = consts(rows, first, count, row_pitch, sample_pitch, channels)
-    return row_step(unrolled, rows, count, *arrays, *numbers, *geometry(s, flat=True))
+def windows_step(s: Shape, to: Place, x: Place, samples: int, part: Columns) -> KernelStep:
+    """Make some columns of the matrix of windows of some samples."""
+    inputs, taps = s.groups * s.channels, math.prod(s.kernel)
+    rows = samples * inputs * taps
+    last = (samples - 1) * part.sample_pitch + (inputs * taps - 1) * part.row_pitch
+    arrays = to.array(last + part.length), x.array(samples * inputs * math.prod(s.input))
+    return row_step(unrolled, rows, part.length, *arrays, *consts(s.flat, part, rows))
 
 
 def _begin(c: _Sizes, channels: int, length: int) -> float:
@@ -162,10 +159,8 @@ def conv(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) 
 
 
 def _direct(c: _Sizes, kernel: Any, rows: int, length: int) -> None:
-    s, with_bias = c.s, len(c.sizes) > 3
-    arrays = [c.array(k) for k in (0, 1, 2, 3 if with_bias else 2)]
-    numbers = consts(with_bias, rows, s.groups, s.outputs)
-    c.steps.append(row_step(kernel, rows, length, *arrays, *numbers, *geometry(s)))
+    arrays = *(c.array(k) for k in (0, 1, 2)), c.bias
+    c.steps.append(row_step(kernel, rows, length, *arrays, *consts(c.s.flat, rows)))
 
 
 def _parts(c: _Sizes) -> Iterator[tuple[int, int, int, int]]:
@@ -193,7 +188,7 @@ def _forward(c: _Sizes, first: int, samples: int, at: int, count: int, beta: flo
     if not c.pointwise:
         windows = c.windows
         c.steps.append(
-            windows_step(s, c.inputs, windows, x, samples, at, count, count, rows * count)
+            windows_step(s, windows, x, samples, Columns(at, count, count, rows * count))
         )
     out = c.operands[0].moved(first * c.outputs * c.places + at)
     _grouped(
@@ -266,14 +261,13 @@ def _spread(
 
 
 def _gather(c: _Sizes, first: int, samples: int, channel: int, taken: int) -> None:
-    with_bias, total = len(c.sizes) > 3, samples * taken * c.space
+    total = samples * taken * c.space
     to = c.operands[0].moved((first * c.inputs + channel) * c.space)
     reach = ((samples - 1) * c.inputs + taken) * c.space
-    bias = c.array(3) if with_bias else c.array(2)
-    numbers = consts(with_bias, total, taken, c.inputs, channel)
     columns = c.windows.array(samples * taken * c.taps * c.places)
-    arrays = to.array(reach), columns, bias
-    c.steps.append(flat_step(gathered, total, *arrays, *numbers, *geometry(c.s)))
+    arrays = to.array(reach), columns, c.bias
+    numbers = consts(c.s.flat, total, taken, channel)
+    c.steps.append(flat_step(gathered, total, *arrays, *numbers))
 
 
 # --- the weight's gradient ------------------------------------------------------------------------
@@ -299,9 +293,9 @@ def conv_weight(
 def _direct_weight(c: _Sizes) -> KernelStep:
     s, block = c.s, threads(BLOCK)
     dtype = "float64" if c.dtype.name == "float64" else "float32"
-    params = (*(c.array(k) for k in range(3)), *consts(s.samples, s.groups, s.outputs))
+    params = (*(c.array(k) for k in range(3)), Const(s.flat))
     grid = blocks_for(c.outputs * c.taps, 1, most_blocks())
-    return KernelStep(direct_weight(dtype), (*params, *geometry(s)), grid, (block, 1, 1))
+    return KernelStep(direct_weight(dtype), params, grid, (block, 1, 1))
 
 
 def _weight(c: _Sizes) -> None:
@@ -322,8 +316,8 @@ def _weight(c: _Sizes) -> None:
             length = samples * min(count, c.places - at)
             if not plain:
                 x = c.operands[2].moved(first * c.inputs * c.space)
-                spots = at, length // samples, length, length // samples
-                c.steps.append(windows_step(s, c.inputs, windows, x, samples, *spots))
+                part = Columns(at, length // samples, length, length // samples)
+                c.steps.append(windows_step(s, windows, x, samples, part))
             own, pitch = (g if each > 1 else source).moved(at), samples * c.places
             out = Matrices(c.operands[0], c.depth, 1, s.outputs * c.depth)
             a = Matrices(own, pitch, 1, s.outputs * pitch)

@@ -12,8 +12,8 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cpu.pool_kernels import Windows
-from flowvm.ops.planes.cuda.conv import geometry, windows_step
-from flowvm.ops.planes.cuda.conv_kernels import gathered
+from flowvm.ops.planes.cuda.conv import windows_step
+from flowvm.ops.planes.cuda.conv_kernels import Columns, gathered
 from flowvm.ops.products.cuda.gemm import Place
 
 __all__ = ["fold", "unfold"]
@@ -32,9 +32,8 @@ def unfold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
     if not out.numel:
         return CudaLaunch(launch.outputs, ())
     planes, count = metas[0].numel // (t.h * t.w), t.oh * t.ow
-    step = windows_step(
-        _shape(t, planes), planes, Place(kind, 0), Place(kind, 1), 1, 0, count, count, 0
-    )
+    part = Columns(0, count, count, 0)
+    step = windows_step(_shape(t, planes), Place(kind, 0), Place(kind, 1), 1, part)
     return CudaLaunch(launch.outputs, (step,))
 
 
@@ -45,7 +44,7 @@ def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) 
         return CudaLaunch(launch.outputs, ())
     planes = out.numel // (t.h * t.w)
     to, columns = operands(*launch.views)
-    numbers = consts(0, out.numel, planes, planes, 0)
-    arrays = to, columns, columns
-    step = flat_step(gathered, out.numel, *arrays, *numbers, *geometry(_shape(t, planes)))
+    nothing = Place(out.dtype, 0).array(0)
+    numbers = consts(_shape(t, planes).flat, out.numel, planes, 0)
+    step = flat_step(gathered, out.numel, to, columns, nothing, *numbers)
     return CudaLaunch(launch.outputs, (step,))

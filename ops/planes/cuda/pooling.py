@@ -25,7 +25,7 @@ from flowvm.ops.declare.cuda.steps import (
     threads,
     wide,
 )
-from flowvm.ops.planes.cpu.pool_kernels import Windows, _bounds
+from flowvm.ops.planes.cpu.pool_kernels import Divisor, Windows, _bounds
 
 __all__ = ["average", "average_back", "largest", "picked", "spread"]
 
@@ -55,15 +55,13 @@ def _windows_of(y: int, size: int, out: int, k: int, s: int, p: int, d: int) -> 
     return first, min(out, (y + p) // s + 1)
 
 
-def _largest(
-    out: Array, index: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
-    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int,
-) -> None:  # fmt: skip
+def _largest(out: Array, index: Array, x: Array, t: Windows) -> None:
+    h, w, oh, ow, dh, dw = t.h, t.w, t.oh, t.ow, t.dh, t.dw
     unit = cuda.grid(1)
     while unit < len(out):
         plane, i, j = unit // (oh * ow), unit // ow % oh, unit % ow
-        top, bottom = _inside(i, h, oh, kh, sh, ph, dh)
-        left, right = _inside(j, w, ow, kw, sw, pw, dw)
+        top, bottom = _inside(i, h, oh, t.kh, t.sh, t.ph, dh)
+        left, right = _inside(j, w, ow, t.kw, t.sw, t.pw, dw)
         at = top * w + left
         best = wide(x[plane * h * w + at])
         for y in range(top, bottom, dh):
@@ -76,16 +74,14 @@ def _largest(
         unit += cuda.gridsize(1)
 
 
-def _spread(
-    out: Array, g: Array, index: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int,
-    sh: int, sw: int, ph: int, pw: int, dh: int, dw: int,
-) -> None:  # fmt: skip
+def _spread(out: Array, g: Array, index: Array, t: Windows) -> None:
     """For each element of the input the sum of g over the windows whose maximum it is."""
+    h, w, oh, ow = t.h, t.w, t.oh, t.ow
     unit = cuda.grid(1)
     while unit < len(out):
         plane, y, z = unit // (h * w), unit // w % h, unit % w
-        top, bottom = _windows_of(y, h, oh, kh, sh, ph, dh)
-        left, right = _windows_of(z, w, ow, kw, sw, pw, dw)
+        top, bottom = _windows_of(y, h, oh, t.kh, t.sh, t.ph, t.dh)
+        left, right = _windows_of(z, w, ow, t.kw, t.sw, t.pw, t.dw)
         total = wide(out.dtype.type(0))
         for i in range(top, bottom):
             for j in range(left, right):
@@ -103,48 +99,41 @@ def _picked(out: Array, x: Array, index: Array, size: int, places: int) -> None:
         unit += cuda.gridsize(1)
 
 
-def _count(
-    i: int, j: int, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int, ph: int,
-    pw: int, padded: int, divisor: int,
-) -> int:  # fmt: skip
+def _count(i: int, j: int, t: Windows, by: Divisor) -> int:
     """What the sum of a window is divided by."""
-    if divisor != 0:
-        return divisor
-    top, bottom = _bounds(i, h, oh, kh, sh, ph)
-    left, right = _bounds(j, w, ow, kw, sw, pw)
-    if padded == 0:
-        top, bottom, left, right = max(top, 0), min(bottom, h), max(left, 0), min(right, w)
+    if by.fixed != 0:
+        return by.fixed
+    top, bottom = _bounds(i, t.h, t.oh, t.kh, t.sh, t.ph)
+    left, right = _bounds(j, t.w, t.ow, t.kw, t.sw, t.pw)
+    if by.padded == 0:
+        top, bottom, left, right = max(top, 0), min(bottom, t.h), max(left, 0), min(right, t.w)
     return max(1, bottom - top) * max(1, right - left)
 
 
-def _average(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: int, divisor: int,
-) -> None:  # fmt: skip
+def _average(out: Array, x: Array, t: Windows, by: Divisor) -> None:
+    h, w, oh, ow = t.h, t.w, t.oh, t.ow
     unit = cuda.grid(1)
     while unit < len(out):
         plane, i, j = unit // (oh * ow), unit // ow % oh, unit % ow
-        top, bottom = _inside(i, h, oh, kh, sh, ph, 1)
-        left, right = _inside(j, w, ow, kw, sw, pw, 1)
+        top, bottom = _inside(i, h, oh, t.kh, t.sh, t.ph, 1)
+        left, right = _inside(j, w, ow, t.kw, t.sw, t.pw, 1)
         total = wide(out.dtype.type(0))
         for y in range(top, bottom):
             for z in range(left, right):
                 total += wide(x[(plane * h + y) * w + z])
-        count = _count(i, j, h, w, oh, ow, kh, kw, sh, sw, ph, pw, padded, divisor)
+        count = _count(i, j, t, by)
         out[unit] = out.dtype.type(total / np.float32(count))
         unit += cuda.gridsize(1)
 
 
-def _average_warps(
-    out: Array, x: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: int, divisor: int,
-) -> None:  # fmt: skip
+def _average_warps(out: Array, x: Array, t: Windows, by: Divisor) -> None:
     """As `_average`, with a warp for each window."""
+    h, w, oh, ow = t.h, t.w, t.oh, t.ow
     lane, unit = cuda.threadIdx.x % WARP, cuda.grid(1) // WARP
     while unit < len(out):  # the same for all threads of a warp
         plane, i, j = unit // (oh * ow), unit // ow % oh, unit % ow
-        top, bottom = _inside(i, h, oh, kh, sh, ph, 1)
-        left, right = _inside(j, w, ow, kw, sw, pw, 1)
+        top, bottom = _inside(i, h, oh, t.kh, t.sh, t.ph, 1)
+        left, right = _inside(j, w, ow, t.kw, t.sw, t.pw, 1)
         across = max(right - left, 0)
         total = wide(out.dtype.type(0))
         for e in range(lane, max(bottom - top, 0) * across, WARP):
@@ -154,24 +143,22 @@ def _average_warps(
             total += cuda.shfl_xor_sync(EVERY_LANE, total, apart)
             apart //= 2
         if lane == 0:
-            count = _count(i, j, h, w, oh, ow, kh, kw, sh, sw, ph, pw, padded, divisor)
+            count = _count(i, j, t, by)
             out[unit] = out.dtype.type(total / np.float32(count))
         unit += cuda.gridsize(1) // WARP
 
 
-def _average_back(
-    out: Array, g: Array, h: int, w: int, oh: int, ow: int, kh: int, kw: int, sh: int, sw: int,
-    ph: int, pw: int, dh: int, dw: int, padded: int, divisor: int,
-) -> None:  # fmt: skip
+def _average_back(out: Array, g: Array, t: Windows, by: Divisor) -> None:
+    h, w, oh, ow = t.h, t.w, t.oh, t.ow
     unit = cuda.grid(1)
     while unit < len(out):
         plane, y, z = unit // (h * w), unit // w % h, unit % w
-        top, bottom = _windows_of(y, h, oh, kh, sh, ph, 1)
-        left, right = _windows_of(z, w, ow, kw, sw, pw, 1)
+        top, bottom = _windows_of(y, h, oh, t.kh, t.sh, t.ph, 1)
+        left, right = _windows_of(z, w, ow, t.kw, t.sw, t.pw, 1)
         total = wide(out.dtype.type(0))
         for i in range(top, bottom):
             for j in range(left, right):
-                count = _count(i, j, h, w, oh, ow, kh, kw, sh, sw, ph, pw, padded, divisor)
+                count = _count(i, j, t, by)
                 total += wide(g[(plane * oh + i) * ow + j]) / np.float32(count)
         out[unit] = out.dtype.type(total)
         unit += cuda.gridsize(1)
@@ -180,7 +167,7 @@ def _average_back(
 # --- rules --------------------------------------------------------------------------------------
 
 
-def _each(launch: Launch, kernel: Any, numbers: tuple[Any, ...]) -> CudaLaunch:
+def _each(launch: Launch, kernel: Any, *numbers: Any) -> CudaLaunch:
     """A thread for each element of the first output."""
     units = launch.outputs[0].numel
     step = flat_step(kernel, units, *operands(*launch.views), *consts(*numbers))
@@ -207,15 +194,15 @@ def picked(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The elements that the indices name, and the gradient of `spread`."""
     x, index = metas
     n = attrs[1]
-    return _each(launch, _picked, (math.prod(x.shape[-n:]), math.prod(index.shape[-n:])))
+    return _each(launch, _picked, math.prod(x.shape[-n:]), math.prod(index.shape[-n:]))
 
 
 def average(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The average of each window."""
     windows, _, padded, divisor = attrs
-    numbers, units = (*windows, padded, divisor), launch.outputs[0].numel
+    numbers, units = (windows, Divisor(padded, divisor)), launch.outputs[0].numel
     if not units or _area(windows) < LARGE:
-        return _each(launch, _average, numbers)
+        return _each(launch, _average, *numbers)
     block = threads(BLOCK)
     grid = blocks_for(units, block // WARP, most_blocks())
     params: tuple[Param, ...] = (*operands(*launch.views), *consts(*numbers))
@@ -225,4 +212,4 @@ def average(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 def average_back(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The gradient of `average`."""
     _, windows, _, padded, divisor = attrs
-    return _each(launch, _average_back, (*windows, padded, divisor))
+    return _each(launch, _average_back, windows, Divisor(padded, divisor))

@@ -14,7 +14,7 @@ from typing import Any
 
 from numba import cuda
 
-from flowvm.cuda.launch import CudaLaunch, KernelStep, Operand, Param
+from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, reserve, row_step, wide
@@ -30,25 +30,18 @@ Attrs = tuple[Any, ...]
 # --- kernels ------------------------------------------------------------------------------------
 
 
-def _tables(
-    places: Array, weights: Array, d: int, h: int, w: int, od: int, oh: int, ow: int,
-    step_d: float, step_h: float, step_w: float, taps_d: int, taps_h: int, taps_w: int, kind: int,
-    corners: int, single: int,
-) -> None:  # fmt: skip
-    i, nd = cuda.grid(1), taps_d * od
-    nh = nd + taps_h * oh
-    while i < od + oh + ow:
-        if i < od:
-            write_place(places, weights, i, d, od, step_d, taps_d, kind, corners, single)
-        elif i < od + oh:
-            write_place(
-                places[nd:], weights[nd:], i - od, h, oh, step_h, taps_h, kind, corners, single
-            )
+def _tables(places: Array, weights: Array, t: Sizes) -> None:
+    i, nd = cuda.grid(1), t.taps_d * t.od
+    nh = nd + t.taps_h * t.oh
+    while i < t.od + t.oh + t.ow:
+        if i < t.od:
+            write_place(places, weights, i, (t.d, t.od), t.step_d, t.taps_d, t)
+        elif i < t.od + t.oh:
+            k, size = i - t.od, (t.h, t.oh)
+            write_place(places[nd:], weights[nd:], k, size, t.step_h, t.taps_h, t)
         else:
-            write_place(
-                places[nh:], weights[nh:], i - od - oh, w, ow, step_w, taps_w, kind, corners,
-                single,
-            )  # fmt: skip
+            k, size = i - t.od - t.oh, (t.w, t.ow)
+            write_place(places[nh:], weights[nh:], k, size, t.step_w, t.taps_w, t)
         i += cuda.gridsize(1)
 
 
@@ -64,10 +57,9 @@ def _first(places: Array, start: int, m: int, j: int) -> int:
     return low
 
 
-def _turn(
-    begins: Array, places: Array, d: int, h: int, w: int, od: int, oh: int, ow: int, taps_d: int,
-    taps_h: int, taps_w: int,
-) -> None:  # fmt: skip
+def _turn(begins: Array, places: Array, t: Sizes) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
+    taps_d, taps_h = t.taps_d, t.taps_h
     i = cuda.grid(1)
     ends_d = taps_d * (d + 1)
     ends_h = ends_d + taps_h * (h + 1)
@@ -82,10 +74,8 @@ def _turn(
         i += cuda.gridsize(1)
 
 
-def _nearest(
-    out: Array, x: Array, places: Array, rows: int, d: int, h: int, w: int, od: int, oh: int,
-    ow: int, lanes: int,
-) -> None:  # fmt: skip
+def _nearest(out: Array, x: Array, places: Array, rows: int, t: Sizes, lanes: int) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
     lane, row = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes
     columns = places[od + oh :]
     while row < rows:
@@ -97,9 +87,10 @@ def _nearest(
 
 
 def _resize(
-    out: Array, x: Array, places: Array, weights: Array, rows: int, d: int, h: int, w: int,
-    od: int, oh: int, ow: int, taps_d: int, taps_h: int, taps_w: int, lanes: int,
-) -> None:  # fmt: skip
+    out: Array, x: Array, places: Array, weights: Array, rows: int, t: Sizes, lanes: int
+) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
+    taps_d, taps_h, taps_w = t.taps_d, t.taps_h, t.taps_w
     lane, row = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes
     nd = taps_d * od
     nh = nd + taps_h * oh
@@ -121,9 +112,10 @@ def _resize(
 
 
 def _resize_back(
-    out: Array, g: Array, weights: Array, begins: Array, rows: int, d: int, h: int, w: int,
-    od: int, oh: int, ow: int, taps_d: int, taps_h: int, taps_w: int, lanes: int,
-) -> None:  # fmt: skip
+    out: Array, g: Array, weights: Array, begins: Array, rows: int, t: Sizes, lanes: int
+) -> None:
+    d, h, w, od, oh, ow = t.d, t.h, t.w, t.od, t.oh, t.ow
+    taps_d, taps_h, taps_w = t.taps_d, t.taps_h, t.taps_w
     lane, row = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes
     nd, to_h = taps_d * od, taps_d * (d + 1)
     nh, to_w = nd + taps_h * oh, to_h + taps_h * (h + 1)
@@ -161,7 +153,7 @@ class _Tables:
         real = "float64" if dtype == "float64" else "float32"
         made, self.scratch = reserve((real, entries), ("int32", entries), ("int32", turned))
         self.weights, self.places, self.begins = made
-        self.fill = flat_step(_tables, t.od + t.oh + t.ow, self.places, self.weights, *consts(*t))
+        self.fill = flat_step(_tables, t.od + t.oh + t.ow, self.places, self.weights, Const(t))
         self.turned = turned
 
 
@@ -177,11 +169,11 @@ def _launched(launch: Launch, made: _Tables, *steps: KernelStep) -> CudaLaunch:
 
 def nearest(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """One element each, as it is."""
-    t: Sizes = attrs[0]._replace(taps_d=1, taps_h=1, taps_w=1, corners=0)
+    t: Sizes = attrs[0]
     made = _Tables(t, "float32")
     rows = launch.outputs[0].numel // t.ow
     arrays: tuple[Param, ...] = (*operands(*launch.views), made.places)
-    step = row_step(_nearest, rows, t.ow, *arrays, *consts(rows, *t[:6]))
+    step = row_step(_nearest, rows, t.ow, *arrays, *consts(rows, t))
     return _launched(launch, made, step)
 
 
@@ -191,16 +183,15 @@ def resize(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     made = _Tables(t, out.dtype.name)
     rows = out.numel // t.ow
     arrays: tuple[Param, ...] = *_arrays(out, metas[0]), made.places, made.weights
-    numbers = consts(rows, *t[:6], t.taps_d, t.taps_h, t.taps_w)
-    return _launched(launch, made, row_step(_resize, rows, t.ow, *arrays, *numbers))
+    return _launched(launch, made, row_step(_resize, rows, t.ow, *arrays, *consts(rows, t)))
 
 
 def resize_back(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The gradient of both."""
     (out,), t = launch.outputs, attrs[0]
     made = _Tables(t, out.dtype.name)
-    rows, taps = out.numel // t.w, (t.taps_d, t.taps_h, t.taps_w)
+    rows = out.numel // t.w
     arrays: tuple[Param, ...] = *_arrays(out, metas[0]), made.weights, made.begins
-    turn = flat_step(_turn, made.turned, made.begins, made.places, *consts(*t[:6], *taps))
-    back = row_step(_resize_back, rows, t.w, *arrays, *consts(rows, *t[:6], *taps))
+    turn = flat_step(_turn, made.turned, made.begins, made.places, Const(t))
+    back = row_step(_resize_back, rows, t.w, *arrays, *consts(rows, t))
     return _launched(launch, made, turn, back)

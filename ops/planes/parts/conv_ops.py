@@ -10,7 +10,7 @@ The bias's gradient is a sum.  What does not fit into an arena goes row by row (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flowvm.device import cpu
@@ -18,14 +18,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch, View, elsewhere
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
-from flowvm.ops.planes.cpu.conv_plain import (
-    numbers_of,
-    plain_back_bias_body,
-    plain_back_body,
-    plain_bias_body,
-    plain_body,
-    plain_weight_body,
-)
+from flowvm.ops.planes.cpu.conv_plain import plain_back_body, plain_body, plain_weight_body
 from flowvm.ops.planes.cpu.conv_plan import (
     Shape,
     Triple,
@@ -35,21 +28,12 @@ from flowvm.ops.planes.cpu.conv_plan import (
     three_of,
     tiles_of,
 )
-from flowvm.ops.planes.cpu.conv_strips import strips_bias_body, strips_body, strips_walker
-from flowvm.ops.planes.cpu.conv_walk import numbers_address
-from flowvm.ops.planes.cpu.conv_weight import tiles_walker, weight_body
+from flowvm.ops.planes.cpu.conv_strips import strips_body
+from flowvm.ops.planes.cpu.conv_weight import weight_body
 
 __all__: list[str] = []
 
 MOST = 1 << 21  # bytes of an arena
-
-
-_PLAIN: dict[tuple[bool, int], Callable[..., Any]] = {
-    (False, 2): plain_body,
-    (False, 3): plain_bias_body,
-    (True, 2): plain_back_body,
-    (True, 3): plain_back_bias_body,
-}
 
 
 class _How(NamedTuple):
@@ -74,22 +58,25 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
     return tuple(View(m.dtype, (m.numel,)) for m in metas)
 
 
-def _strips(out: TensorMeta, shape: Shape, back: bool, *inputs: TensorMeta) -> Launch:
-    """A convolution or, if `back`, its input's gradient; the third input is a bias."""
+def _strips(
+    out: TensorMeta, shape: Shape, back: bool, x: TensorMeta, weight: TensorMeta,
+    bias: TensorMeta | None = None,
+) -> Launch:  # fmt: skip
+    """A convolution or, if `back`, its input's gradient."""
     if out.device is not cpu:
         return elsewhere((out,), shape)
-    views, size = _flat(out, *inputs), out.dtype.itemsize
+    plus = View.optional(None if bias is None else View(bias.dtype, (bias.numel,)), out.dtype)
+    views, size = (*_flat(out, x, weight), plus), out.dtype.itemsize
     plan = strips_of(shape, out.dtype.name, back)
     arena = plan.spots + plan.arena * size
     if arena > MOST:
-        plain = _PLAIN[back, len(inputs)]
-        units = math.prod(out.shape[:2])
-        return Launch((out,), plain, views, numbers_of(shape), units)
+        plain = plain_back_body if back else plain_body
+        return Launch((out,), plain, views, (shape.flat,), math.prod(out.shape[:2]))
     return Launch(
         (out,),
-        strips_bias_body if len(inputs) == 3 else strips_body,
+        strips_body,
         views,
-        (strips_walker(out.dtype.name), numbers_address((*plan, *taps_of(plan)))),
+        (plan, taps_of(plan)),
         plan.panels,
         plan.panel_grain,
         plan.table + plan.weights * size,
@@ -198,12 +185,12 @@ def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, 
     plan = tiles_of(s, g.dtype.name)
     arena = plan.table + plan.arena * size
     if arena > MOST:
-        return Launch((out,), plain_weight_body, _flat(out, g, input), numbers_of(s), shape[0])
+        return Launch((out,), plain_weight_body, _flat(out, g, input), (s.flat,), shape[0])
     return Launch(
         (out,),
         weight_body,
         _flat(out, g, input),
-        (tiles_walker(g.dtype.name), numbers_address((*plan, *shifts_of(plan)))),
+        (plan, shifts_of(plan)),
         plan.units,
         plan.grain,
         max(8, plan.partial * size),

@@ -2,15 +2,14 @@
 those that divide the input evenly.
 
 Inputs are planes (all leading dimensions together) of height and width; one dimension has height 1.
- Max pooling notes where each maximum is; its gradient adds to these places, and that one's gradient
- reads from them.  Average pooling is linear: it and
-its gradient are each other's gradients.  The kernels are in `pool_kernels`.
+Max pooling notes where each maximum is; its gradient adds to these places, and that one's gradient
+reads from them.  Average pooling is linear: it and its gradient are each other's gradients.  The
+kernels are in `pool_kernels`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,9 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.planes.cpu.conv_plan import axis_of
 from flowvm.ops.planes.cpu.pool_kernels import (
+    Divisor,
+    Lines,
+    Spread,
     Windows,
     any_average_back_body,
     any_average_body,
@@ -71,33 +73,14 @@ def _cut(count: int, reach: int) -> tuple[int, int]:
     return span, -(-count // span)
 
 
-class _Cut(NamedTuple):
-    """How planes are laid out: phases, row pitch, positions of a block, blocks, pitch of a phase.
-
-    No blocks: not at all, because windows are adaptive, or so large that they are few.
-    """
-
-    sources_h: int
-    sources_w: int
-    wide: int
-    span: int
-    blocks: int
-    pitch: int
-
-    @property
-    def lines(self) -> int:
-        """Elements laid out."""
-        return self.sources_h * self.sources_w * self.pitch
-
-
-def _forward(t: Windows) -> _Cut:
+def _forward(t: Windows, outside: float) -> Lines:
     if not 0 < t.kh * t.kw <= TAPS:
-        return _Cut(1, 1, 1, 0, 0, 0)
+        return Lines(1, 1, 1, 0, 0, 0, outside)
     h = axis_of(t.h, t.oh, t.kh, t.sh, t.ph, t.dh)
     w = axis_of(t.w, t.ow, t.kw, t.sw, t.pw, t.dw)
     reach = h.reach * w.wide + w.reach
     span, blocks = _cut((t.oh - 1) * w.wide + t.ow, reach)
-    return _Cut(h.sources, w.sources, w.wide, span, blocks, _up(span + reach))
+    return Lines(h.sources, w.sources, w.wide, span, blocks, _up(span + reach), outside)
 
 
 @op(
@@ -118,14 +101,13 @@ def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     out = input.with_shape((*input.shape[:-n], *size))
     indices = input.with_shape(out.shape, int64)
     views = _flat(out, indices, input)
-    cut = _forward(windows)
-    arena = 8 * cut.span + (cut.lines + cut.span) * input.dtype.itemsize
+    cut = _forward(windows, _lowest(input.dtype))
+    arena = 8 * cut.span + (cut.elements + cut.span) * input.dtype.itemsize
     if not cut.blocks or arena > MOST:
-        return Launch((out, indices), any_max_body, views, windows, planes, _grain(space))
+        return Launch((out, indices), any_max_body, views, (windows,), planes, _grain(space))
     return Launch(
-        (out, indices), max_body, views, (*windows, *cut, _lowest(input.dtype)), planes,
-        _grain(space), arena=arena,
-    )  # fmt: skip
+        (out, indices), max_body, views, (windows, cut), planes, _grain(space), arena=arena
+    )
 
 
 @op(
@@ -181,12 +163,12 @@ def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor:
     size = (windows.oh, windows.ow)[-n:]
     out = input.with_shape((*input.shape[:-n], *size))
     views, itemsize, grain = _flat(out, input), out.dtype.itemsize, _grain(space)
-    consts, cut = (*windows, padded, divisor), _forward(windows)
-    arena = (cut.lines + 2 * cut.span) * itemsize
+    consts, cut = (windows, Divisor(padded, divisor)), _forward(windows, 0.0)
+    arena = (cut.elements + 2 * cut.span) * itemsize
     if not cut.blocks or arena > MOST:
         line = min(itemsize * max(1, windows.w), MOST)
         return Launch((out,), any_average_body, views, consts, planes, grain, arena=line)
-    return Launch((out,), average_body, views, (*consts, *cut), planes, grain, arena=arena)
+    return Launch((out,), average_body, views, (*consts, cut), planes, grain, arena=arena)
 
 
 @op(
@@ -202,18 +184,18 @@ def _average_back(
     out = g.with_shape(shape)
     planes, space = _planes(out, n)
     views, itemsize, grain = _flat(out, g), out.dtype.itemsize, _grain(space)
-    t, consts = windows, (*windows, padded, divisor)
+    t, consts = windows, (windows, Divisor(padded, divisor))
     if 0 < t.kh * t.kw <= TAPS:
         h = axis_of(t.h, t.oh, t.kh, t.sh, t.ph, 1, back=True)
         w = axis_of(t.w, t.ow, t.kw, t.sw, t.pw, 1, back=True)
         reach = h.reach * w.wide + w.reach
         span, blocks = _cut((h.places - 1) * w.wide + w.places, reach)
         pitch = _up(span + reach)
-        cut = (h.base, w.base, h.places, w.places, w.wide, span, blocks, pitch)
+        cut = Spread(h.base, w.base, h.places, w.places, w.wide, span, blocks, pitch)
         arena = itemsize * (2 * pitch + t.sw * span)
         if arena <= MOST:
             return Launch(
-                (out,), average_back_body, views, (*consts, *cut), planes, grain, arena=arena
+                (out,), average_back_body, views, (*consts, cut), planes, grain, arena=arena
             )
     line = min(itemsize * max(1, t.w), MOST)
     return Launch((out,), any_average_back_body, views, consts, planes, grain, arena=line)

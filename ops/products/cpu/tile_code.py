@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from flowvm.ops.products.cpu.tile_emit import Emitter
+from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["emit_tile"]
@@ -43,13 +43,16 @@ class _Arguments(NamedTuple):
 class _Variant:
     """One variant under construction."""
 
-    def __init__(self, e: Emitter, function: Any, groups: int, vectors: int) -> None:
-        self.e, self.function, self.groups, self.vectors = e, function, groups, vectors
+    def __init__(
+        self, e: Emitter, shape: TileShape, function: Any, groups: int, vectors: int
+    ) -> None:
+        self.e, self.shape, self.function = e, shape, function
+        self.groups, self.vectors = groups, vectors
         self.given = _Arguments(*function.args)
         self.height = groups * GROUP
         self.b = b = ir.IRBuilder(function.append_basic_block("entry"))
         self.mask = e.masks(b, self.given.columns, vectors)
-        self.full = b.icmp_signed("==", self.given.columns, e.i64(vectors * e.shape.lanes))
+        self.full = b.icmp_signed("==", self.given.columns, e.i64(vectors * e.lanes))
 
     def emit(self) -> None:
         e, b = self.e, self.b
@@ -61,6 +64,10 @@ class _Variant:
 
     def block(self) -> Any:
         return self.function.append_basic_block()
+
+    def loaded(self, row: Any, j: int, mask: Any) -> Any:
+        """Vector j of a row."""
+        return self.e.load(self.b, row, j * self.e.lanes, None if mask is None else mask[j])
 
     def merged(self, ways: list[tuple[list[Any], Any]]) -> list[Any]:
         """A phi for each value that arrives from several blocks."""
@@ -110,7 +117,7 @@ class _Variant:
             return [b.gep(given.start, [step]) for step in steps]
 
         def lines(mask: Any) -> list[Any]:
-            return [e.load(b, spot, j, mask) for spot in places() for j in range(self.vectors)]
+            return [self.loaded(spot, j, mask) for spot in places() for j in range(self.vectors)]
 
         b.position_at_end(none)
         self.expected()
@@ -131,10 +138,10 @@ class _Variant:
         """Have C's lines brought to the cache while the sums are made: storing will find them."""
         e, b, given = self.e, self.b, self.given
         byte = ir.IntType(8).as_pointer()
-        fetch = e.intrinsic("llvm.prefetch.p0i8", ir.VoidType(), [byte, e.i32, e.i32, e.i32])
+        fetch = e.declared("llvm.prefetch.p0i8", ir.VoidType(), [byte, e.i32, e.i32, e.i32])
         for i in range(self.height):
             row = b.gep(given.c, [b.mul(given.c_row, self.clamped(i))])
-            for j in range(0, self.vectors * e.shape.lanes, 64 // e.size):
+            for j in range(0, self.vectors * e.lanes, 64 // e.size):
                 spot = b.bitcast(b.gep(row, [e.i64(j)]), byte)
                 b.call(fetch, [spot, e.i32(1), e.i32(3), e.i32(1)])
 
@@ -153,7 +160,7 @@ class _Variant:
         last = [b.mul(given.a_row, i) for i in within]
         behind = [*[offsets] * (self.groups - 1), last]
         state = [given.depth, given.b, *pointers, *sums]
-        sums_at_most = e.shape.rows * e.shape.vectors
+        sums_at_most = self.shape.rows * self.shape.vectors
         # with 16 registers, LLVM would load ahead of an unrolled loop's steps, and spill
         unrolled = mask is None and sums_at_most > 16
         for turn in (UNROLL, 1) if unrolled else (1,):
@@ -193,14 +200,13 @@ class _Variant:
     ) -> list[Any]:
         """The sums after one step of the depth."""
         e, b = self.e, self.b
-        fma = e.intrinsic(f"llvm.fmuladd.{e.suffix}", e.vector, [e.vector] * 3)
-        vectors = [e.load(b, row, j, mask) for j in range(self.vectors)]
+        vectors = [self.loaded(row, j, mask) for j in range(self.vectors)]
         after = []
         for i in range(self.height):
             spot = b.gep(groups[i // GROUP], [behind[i // GROUP][i % GROUP]])
             number = e.splat(b, b.load(spot, align=e.size))
             for j, vector in enumerate(vectors):
-                after.append(b.call(fma, [number, vector, sums[i * self.vectors + j]]))
+                after.append(e.fma(b, number, vector, sums[i * self.vectors + j]))
         return after
 
     def stored(self, sums: list[Any], mask: Any) -> list[Any]:
@@ -214,7 +220,8 @@ class _Variant:
                 b.position_at_end(more)
             row = b.gep(given.c, [b.mul(given.c_row, e.i64(i))])
             for j in range(self.vectors):
-                e.store(b, sums[i * self.vectors + j], row, j, mask)
+                part = None if mask is None else mask[j]
+                e.store(b, sums[i * self.vectors + j], row, j * e.lanes, part)
         b.branch(done)
         b.position_at_end(done)
         return []
@@ -226,7 +233,7 @@ def emit_tile(dtype: str, shape: TileShape) -> ir.Module:
     There is a variant for every number of groups of rows and every number of vectors; the entry
     picks the smallest that holds the tile.
     """
-    e = Emitter(dtype, shape)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
     n, pointer = e.i64, e.pointer
     kinds = [n, pointer, n, n, pointer, n, n, pointer, n, n, pointer, n, n, n]
     entry = e.function("entry", kinds)
@@ -238,7 +245,7 @@ def emit_tile(dtype: str, shape: TileShape) -> ir.Module:
     for groups in range(1, shape.rows // GROUP + 1):
         for vectors in range(1, shape.vectors + 1):
             variant = e.function(f"tile_{groups}_{vectors}", kinds)
-            _Variant(e, variant, groups, vectors).emit()
+            _Variant(e, shape, variant, groups, vectors).emit()
             variants.append(variant)
-    e.switched(entry, b.add(b.mul(group, n(shape.vectors)), vector), b, variants)
+    e.switched(b, b.add(b.mul(group, n(shape.vectors)), vector), variants)
     return e.module

@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from flowvm.ops.products.cpu.tile_emit import Emitter
+from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["emit_copy", "emit_store", "emit_store_transposed", "emit_transpose"]
@@ -18,54 +18,54 @@ __all__ = ["emit_copy", "emit_store", "emit_store_transposed", "emit_transpose"]
 
 def emit_copy(dtype: str, shape: TileShape) -> ir.Module:
     """A module whose function `entry` is `copy_panel`, from memory of `dtype`."""
-    e = Emitter(dtype, shape)
-    return _copy(e, e.memory, e.pointer)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
+    return _copy(e, shape.vectors, e.memory, e.pointer)
 
 
 def emit_store(dtype: str, shape: TileShape) -> ir.Module:
     """The same out of a panel, to memory of `dtype`."""
-    e = Emitter(dtype, shape)
-    return _copy(e, e.pointer, e.memory)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
+    return _copy(e, shape.vectors, e.pointer, e.memory)
 
 
 def emit_transpose(dtype: str, shape: TileShape) -> ir.Module:
     """A module whose function `entry` is `transpose_block`, from memory of `dtype`."""
-    e = Emitter(dtype, shape)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
     return _transpose(e, e.memory, e.pointer)
 
 
 def emit_store_transposed(dtype: str, shape: TileShape) -> ir.Module:
     """The same out of a panel, to memory of `dtype`."""
-    e = Emitter(dtype, shape)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
     return _transpose(e, e.pointer, e.memory)
 
 
-def _copy(e: Emitter, source: Any, to: Any) -> ir.Module:
+def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
     """From memory to memory of these pointers' types."""
-    n, shape = e.i64, e.shape
+    n = e.i64
     function = e.function("entry", [source, n, n, n, n, to, n, n])
     x, x_row, x_column, rows, columns, y, y_row, width = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
     near, far, whole, part, end = (function.append_basic_block() for _ in range(5))
     b.cbranch(b.icmp_signed("==", x_column, n(1)), near, far)
 
-    def rows_copied(read: Any, write: Any) -> None:
+    def rows_copied(read: list[Any], write: list[Any]) -> None:
         def row(i: Any) -> None:
             source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
-            values = [e.load(b, source, j, read) for j in range(shape.vectors)]
-            for j, value in enumerate(values):
-                e.store(b, value, target, j, write)
+            values = [e.load(b, source, j * e.lanes, mask) for j, mask in enumerate(read)]
+            for j, (value, mask) in enumerate(zip(values, write, strict=True)):
+                e.store(b, value, target, j * e.lanes, mask)
 
         e.loop(b, n(0), rows, 1, row)
         b.branch(end)
 
     b.position_at_end(near)
-    full = [b.icmp_signed("==", size, n(shape.columns)) for size in (columns, width)]
+    full = [b.icmp_signed("==", size, n(vectors * e.lanes)) for size in (columns, width)]
     b.cbranch(b.and_(*full), whole, part)
     b.position_at_end(whole)
-    rows_copied(None, None)
+    rows_copied([None] * vectors, [None] * vectors)
     b.position_at_end(part)
-    rows_copied(e.masks(b, columns, shape.vectors), e.masks(b, width, shape.vectors))
+    rows_copied(e.masks(b, columns, vectors), e.masks(b, width, vectors))
 
     b.position_at_end(far)
 
@@ -92,7 +92,7 @@ def _copy(e: Emitter, source: Any, to: Any) -> ir.Module:
 
 def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
     """From memory to memory of these pointers' types."""
-    n, lanes = e.i64, e.shape.lanes
+    n, lanes = e.i64, e.lanes
     function = e.function("entry", [source, n, n, n, to, n, n])
     x, x_row, rows, columns, y, y_row, width = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
@@ -104,17 +104,17 @@ def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
         return b.gep(pointer, [b.mul(step, n(i))])
 
     b.position_at_end(whole)
-    block = _exchanged(e, b, [e.load(b, line(x, x_row, i), 0, None) for i in range(lanes)])
+    block = _exchanged(e, b, [e.load(b, line(x, x_row, i), 0) for i in range(lanes)])
     for j, vector in enumerate(block):
-        e.store(b, vector, line(y, y_row, j), 0, None)
+        e.store(b, vector, line(y, y_row, j), 0)
     b.branch(end)
 
     b.position_at_end(part)
-    read, nothing = e.masks(b, columns, 1)[0], ir.Constant(e.mask, None)
+    read, nothing = e.mask(b, columns), ir.Constant(e.bits, None)
     there = [b.icmp_signed(">", rows, n(i)) for i in range(lanes)]
     lines = [line(x, x_row, i) for i in range(lanes)]
-    block = [e.load(b, lines[i], 0, [b.select(there[i], read, nothing)]) for i in range(lanes)]
-    write = e.masks(b, width, 1)
+    block = [e.load(b, lines[i], 0, b.select(there[i], read, nothing)) for i in range(lanes)]
+    write = e.mask(b, width)
     for j, vector in enumerate(_exchanged(e, b, block)):
         more = function.append_basic_block()
         b.cbranch(b.icmp_signed(">", columns, n(j)), more, end)
@@ -130,7 +130,7 @@ def _exchanged(e: Emitter, b: Any, rows: list[Any]) -> list[Any]:
     """The transpose of a square of vectors, by exchanging the off-diagonal quarters of ever smaller
     squares (Eklundh, "A Fast Computer Method for Matrix Transposing", 1972).
     """
-    lanes = e.shape.lanes
+    lanes = e.lanes
     distance = lanes // 2
     while distance:
         for i in range(lanes):
@@ -144,7 +144,7 @@ def _exchanged(e: Emitter, b: Any, rows: list[Any]) -> list[Any]:
 
 def _lanes(e: Emitter, distance: int, half: int) -> Any:
     """Of two vectors: the lanes whose number has `distance` as `half` has it, alternating."""
-    lanes = e.shape.lanes
+    lanes = e.lanes
     picked = [
         (lane & ~distance) + half + (lanes if lane & distance else 0) for lane in range(lanes)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from flowvm.ops.products.cpu.tile_emit import Emitter
+from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
 __all__ = ["emit_dots", "emit_stream"]
@@ -22,7 +22,7 @@ STREAMS = ((1, 8), (2, 8), (4, 4))  # variants of `multiply_stream`: rows and st
 
 def emit_dots(dtype: str, shape: TileShape) -> ir.Module:
     """A module whose function `entry` is `multiply_dots`: a variant for 1, 2, and up to 4 rows."""
-    e = Emitter(dtype, shape)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
     n, pointer = e.i64, e.pointer
     kinds = [n, pointer, n, pointer, n, pointer, n, n, n, n]
     entry = e.function("entry", kinds)
@@ -34,13 +34,13 @@ def emit_dots(dtype: str, shape: TileShape) -> ir.Module:
         _dots(e, variant, height, width)
         variants.append(variant)
     more = [b.zext(b.icmp_signed(">", rows, n(height)), n) for height, _ in DOTS[:-1]]
-    e.switched(entry, b.add(*more), b, variants)
+    e.switched(b, b.add(*more), variants)
     return e.module
 
 
 def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
     """One variant: a vector of partial sums for each pair of rows, added up at the end."""
-    n, lanes = e.i64, e.shape.lanes
+    n, lanes = e.i64, e.lanes
     depth, x, x_row, y, y_row, c, c_row, c_column, rows, columns = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
 
@@ -51,16 +51,15 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
         return [b.gep(pointer, [b.mul(step, place)]) for place in places]
 
     left, right = lines(x, x_row, height, rows), lines(y, y_row, width, columns)
-    fma = e.intrinsic(f"llvm.fmuladd.{e.suffix}", e.vector, [e.vector] * 3)
 
     def step(at: Any, sums: list[Any], mask: Any) -> list[Any]:
-        a = [e.load(b, b.gep(line, [at]), 0, mask) for line in left]
+        a = [e.load(b, line, at, mask) for line in left]
         after = list(sums)
         for j, line in enumerate(right):
-            vector = e.load(b, b.gep(line, [at]), 0, mask)
+            vector = e.load(b, line, at, mask)
             for i, number in enumerate(a):
                 k = i * width + j
-                after[k] = b.call(fma, [number, vector, sums[k]])
+                after[k] = e.fma(b, number, vector, sums[k])
         return after
 
     whole = b.and_(depth, n(-lanes))
@@ -95,7 +94,7 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
     sums = joined(after, [zero] * len(sums), head, before)
     b.cbranch(b.icmp_signed("<", whole, depth), part, done)
     b.position_at_end(part)
-    last = step(whole, sums, e.masks(b, b.sub(depth, whole), 1))
+    last = step(whole, sums, e.mask(b, b.sub(depth, whole)))
     b.branch(done)
     b.position_at_end(done)
     sums = joined(last, sums, part, rest)
@@ -122,7 +121,7 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
 
 def _added_up(e: Emitter, b: Any, vector: Any) -> Any:
     """The sum of the lanes, as a tree."""
-    lanes = e.shape.lanes
+    lanes = e.lanes
     while lanes > 1:
         lanes //= 2
         kind = ir.VectorType(e.i32, lanes)
@@ -139,7 +138,7 @@ def _added_up(e: Emitter, b: Any, vector: Any) -> Any:
 
 def emit_stream(dtype: str, shape: TileShape) -> ir.Module:
     """A module whose function `entry` is `multiply_stream`: variants for 1, 2 and up to 4 rows."""
-    e = Emitter(dtype, shape)
+    e = Emitter(ir.Module(), dtype, shape.lanes)
     n, pointer = e.i64, e.pointer
     kinds = [n, pointer, n, n, pointer, n, pointer, n, n, n]
     entry = e.function("entry", kinds)
@@ -150,7 +149,7 @@ def emit_stream(dtype: str, shape: TileShape) -> ir.Module:
         _Stream(e, variant, height).emit(steps)
         variants.append(variant)
     more = [b.zext(b.icmp_signed(">", entry.args[-2], n(height)), n) for height, _ in STREAMS[:-1]]
-    e.switched(entry, b.add(*more), b, variants)
+    e.switched(b, b.add(*more), variants)
     return e.module
 
 
@@ -170,8 +169,8 @@ class _Stream:
         places = [b.select(b.icmp_signed("<", end, i), end, i) for i in places]
         self.lines = [b.gep(self.a, [b.mul(a_row, i)]) for i in places]
         self.sums = [b.gep(c, [b.mul(c_row, i)]) for i in places]
-        self.whole = b.and_(self.columns, e.i64(-e.shape.lanes))
-        self.mask = e.masks(b, b.sub(self.columns, self.whole), 1)
+        self.whole = b.and_(self.columns, e.i64(-e.lanes))
+        self.mask = e.mask(b, b.sub(self.columns, self.whole))
 
     def emit(self, steps: int) -> None:
         e, b = self.e, self.b
@@ -189,15 +188,14 @@ class _Stream:
         def store(at: Any, mask: Any) -> None:
             made = values(at, mask)
             for line, value in zip(self.sums, made, strict=True):
-                e.store(b, value, b.gep(line, [at]), 0, mask)
+                e.store(b, value, line, at, mask)
 
-        e.loop(b, e.i64(0), self.whole, e.shape.lanes, lambda at: store(at, None))
-        e.loop(b, self.whole, self.columns, e.shape.lanes, lambda at: store(at, self.mask))
+        e.loop(b, e.i64(0), self.whole, e.lanes, lambda at: store(at, None))
+        e.loop(b, self.whole, self.columns, e.lanes, lambda at: store(at, self.mask))
 
     def group(self, k: Any, steps: int) -> None:
         """Add `steps` rows of B, from row k, to the sums."""
         e, b = self.e, self.b
-        fma = e.intrinsic(f"llvm.fmuladd.{e.suffix}", e.vector, [e.vector] * 3)
         ks = [b.add(k, e.i64(step)) for step in range(steps)]
         rows = [b.gep(self.x, [b.mul(self.x_row, i)]) for i in ks]
         numbers = [
@@ -206,12 +204,12 @@ class _Stream:
         ]
 
         def values(at: Any, mask: Any) -> list[Any]:
-            vectors = [e.load(b, b.gep(row, [at]), 0, mask) for row in rows]
+            vectors = [e.load(b, row, at, mask) for row in rows]
             made = []
             for line, factors in zip(self.sums, numbers, strict=True):
-                total = e.load(b, b.gep(line, [at]), 0, mask)
+                total = e.load(b, line, at, mask)
                 for factor, vector in zip(factors, vectors, strict=True):
-                    total = b.call(fma, [factor, vector, total])
+                    total = e.fma(b, factor, vector, total)
                 made.append(total)
             return made
 

@@ -17,13 +17,15 @@ from flowvm.launch import View
 from flowvm.ops.declare.cpu import body_kernel as bodies
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
 from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementwise_kernel
+from flowvm.ops.declare.cpu.memory import array_in
 from flowvm.ops.declare.cpu.plan import plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel, walk
 from flowvm.ops.scalar import functions as scalar
 
 KERNEL = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64
-)
+    ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_uint64,
+)  # fmt: skip
 
 
 def call(address, layout, operands, scalars=(), units=None, splits=(), scratch=None):
@@ -33,9 +35,9 @@ def call(address, layout, operands, scalars=(), units=None, splits=(), scratch=N
     words[8 : 8 + len(operands)] = [x.ctypes.data for x in operands]
     for k, value in enumerate(scalars, 8 + len(operands)):
         words[k] = np.float64(value).view(np.int64) if isinstance(value, float) else value
-    edges = [0, *splits, units]
+    edges, arena = [0, *splits, units], np.zeros(64, np.uint8)
     for lo, hi in itertools.pairwise(edges):
-        status = KERNEL(address)(words.ctypes.data, layout.ctypes.data, lo, hi)
+        status = KERNEL(address)(words.ctypes.data, layout.ctypes.data, lo, hi, arena.ctypes.data)
         if status:
             return status, words[:6].tolist()
     return 0, words[:6].tolist()
@@ -676,6 +678,26 @@ def test_consts_of_several_numbers(rng, turned):
     consts = [Sizes(4, 0.5, turned), order]
     assert run_body(record_body, [out, x], consts, 4, splits=(1,))[0] == 0
     np.testing.assert_array_equal(out, x[list(order[::-1] if turned else order)] * 0.5)
+
+
+def memory_body(out, x, scratch, arena, lo, hi):
+    places = array_in(arena, 4, 3, np.int32)
+    reals = array_in(scratch, 8, 2, x)
+    for i in range(lo, hi):
+        places[2] = i
+        reals[1] = x[i]
+        out[i] = arena[12] + reals[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arrays_in_memory(rng, dtype):
+    x, scratch = floats(rng, 5, dtype=dtype), np.zeros(64, np.uint8)
+    outs = np.empty_like(x), np.empty_like(x)
+    memory_body(outs[0], x, scratch, np.zeros(64, np.uint8), 0, 5)
+    assert run_body(memory_body, [outs[1], x], units=5, scratch=scratch)[0] == 0
+    for out in outs:
+        np.testing.assert_allclose(out, x + np.arange(5), rtol=1e-6)
+    assert scratch[8:].view(dtype)[1] == x[4]
 
 
 def test_operands_that_a_call_may_lack(rng):
