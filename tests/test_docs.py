@@ -177,3 +177,12 @@ def test_a_word_of_the_glossary_is_used_where_it_says(row: list[str]) -> None:
     for path in paths:
         text = (ROOT / path).read_text().lower()
         assert first in text or first.replace(" ", "_") in text, f"{word} is not in {path}"
+
+
+def test_what_make_quick_runs_is_there() -> None:
+    listed = (ROOT / "tests" / "quick.txt").read_text().splitlines()
+    for line in filter(None, listed):
+        path, _, name = line.partition("::")
+        if not line.startswith("#"):
+            text = (ROOT / path).read_text()
+            assert not name or f"def {name.partition('[')[0]}(" in text, line
