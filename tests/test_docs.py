@@ -1,5 +1,6 @@
 """What the documentation names is there: files, modules, names, links; and its programs run."""
 
+import ast
 import functools
 import importlib
 import re
@@ -186,3 +187,15 @@ def test_what_make_quick_runs_is_there() -> None:
         if not line.startswith("#"):
             text = (ROOT / path).read_text()
             assert not name or f"def {name.partition('[')[0]}(" in text, line
+
+
+# rooms whose first lines are what a user reads: they say what is there
+FACES = {"flowvm", "flowvm/amp"}
+
+
+def test_a_room_says_what_may_not_live_there() -> None:
+    folders = [ROOT / name for name in ("flowvm", "ops", "autograd", "graph")]
+    for path in (p for folder in folders for p in folder.rglob("__init__.py")):
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        room = str(path.parent.relative_to(ROOT))
+        assert "Not here:" in said or room in FACES, f"{room}: what belongs elsewhere?"

@@ -1,7 +1,8 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture/vm.md`; the state's layout in `flowvm.vm.machine.layout`, the
-scheduler's logic in `flowvm.vm.machine.machine`.
+How it works is in `docs/architecture/vm.md`. `machine` has the state and the scheduler's logic,
+`workers` the loops of native threads, `engine` the Python side, `watch` what looks on.
+Not here: tensors and ops. The VM knows storages, kernels by address, and who reads what.
 """
 
 from __future__ import annotations
