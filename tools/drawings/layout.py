@@ -21,7 +21,7 @@ _REGIONS: dict[str, tuple[int, int, str, tuple[str, ...]]] = {
     "CTL": (w.CTL_WORDS // w.LINE, w.LINE, "control words", ("yours", "sched", "worker")),
     "RING": (w.CAPACITY, w.RECORD_WORDS, "records", ("yours",)),
     "INS": (w.CAPACITY, w.INS_WORDS, "slots", ("sched", "worker")),
-    "STR": (w.STREAMS, w.STR_WORDS, "streams", ("sched", "worker")),
+    "STR": (w.STREAMS, w.STR_WORDS, "streams", ("sched", "worker", "helper")),
     "QUE": (w.STREAMS, w.CAPACITY, "queues", ("sched",)),
     "ERR": (w.ERRORS, w.ERR_WORDS, "errors", ("worker",)),
     "ENT": (w.ENTRIES, w.ENTRY_WORDS, "entries", ("yours",)),
