@@ -1,5 +1,6 @@
 # make demo    train a CNN on handwritten digits, then show what the VM did
-# make test    the test suite, in two processes
+# make test    the test suite, in two processes; names the slowest twenty
+# make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
 # make lint    ruff: format and rules
 # make types   mypy, strict
 # make bench   time flowvm against NumPy, and against PyTorch and JAX where they are installed
@@ -12,9 +13,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?= -n 2
+SLOWEST ?= 20
 BENCH_ARGS ?=
 
-.PHONY: demo test lint types bench clean help
+.PHONY: demo test quick lint types bench clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -24,7 +26,10 @@ demo: $(VENV)/installed
 	$(BIN)/python -m flowvm demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=$(SLOWEST)
+
+quick: $(VENV)/installed-dev
+	@sed '/^#/d; /^$$/d' tests/quick.txt | xargs $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .

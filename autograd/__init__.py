@@ -2,6 +2,7 @@
 
 `flowvm.eager.calls` records a Node for each differentiable call; here is what goes back over
 them. `engine` runs the nodes, `backward` is what programs call, `leaf` is where gradients end.
+Not here: the gradients of ops, which stand beside their declarations.
 """
 
 from flowvm.autograd import functional

@@ -1,8 +1,11 @@
 """Every public op, and what declares one: `op`, `elementwise`, `Launch`, `View`, `samples`.
 
-One module for each family; a module's `__all__` is what it makes public, and `flowvm` re-exports
-all of it.  Where a function has its module's name (`softmax`, `einsum`), the function wins here;
-the module is still found by `from flowvm.ops.rows.softmax import ...`.
+A room for each family, a file for each part of it; a file's `__all__` is what it makes public, and
+`flowvm` re-exports all of it. `declare` says what an op is, `scalar` has functions of numbers.
+Not here: layers, graphs, anything that knows of modules.
+
+Where a function has its module's name (`softmax`, `einsum`), the function wins here; the module is
+still found by `from flowvm.ops.rows.softmax import ...`.
 """
 
 import math as _numbers

@@ -1,5 +1,6 @@
 """What the documentation names is there: files, modules, names, links; and its programs run."""
 
+import ast
 import functools
 import importlib
 import re
@@ -177,3 +178,24 @@ def test_a_word_of_the_glossary_is_used_where_it_says(row: list[str]) -> None:
     for path in paths:
         text = (ROOT / path).read_text().lower()
         assert first in text or first.replace(" ", "_") in text, f"{word} is not in {path}"
+
+
+def test_what_make_quick_runs_is_there() -> None:
+    listed = (ROOT / "tests" / "quick.txt").read_text().splitlines()
+    for line in filter(None, listed):
+        path, _, name = line.partition("::")
+        if not line.startswith("#"):
+            text = (ROOT / path).read_text()
+            assert not name or f"def {name.partition('[')[0]}(" in text, line
+
+
+# rooms whose first lines are what a user reads: they say what is there
+FACES = {"flowvm", "flowvm/amp"}
+
+
+def test_a_room_says_what_may_not_live_there() -> None:
+    folders = [ROOT / name for name in ("flowvm", "ops", "autograd", "graph")]
+    for path in (p for folder in folders for p in folder.rglob("__init__.py")):
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        room = str(path.parent.relative_to(ROOT))
+        assert "Not here:" in said or room in FACES, f"{room}: what belongs elsewhere?"

@@ -82,6 +82,13 @@ def test_text_that_does_not_fit_is_not_drawn() -> None:
         Canvas(100, 100, "").labelled(0, 0, 60, 20, ["a long line of text"])
 
 
+def test_boxes_do_not_overlap() -> None:
+    canvas = Canvas(100, 100, "")
+    canvas.labelled(0, 0, 60, 20, ["one"])
+    with pytest.raises(ValueError, match="another box"):
+        canvas.labelled(50, 10, 60, 20, ["two"])
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "docs/profiler.md", *(f"docs/architecture/{p}.md" for p in SHOWING)]
 )

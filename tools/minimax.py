@@ -1,4 +1,4 @@
-"""Minimax polynomials and rational functions: where the coefficients in `ops/scalar*.py` come from.
+"""Minimax polynomials and rational functions: where the coefficients in `ops/scalar` come from.
 
     p = fit(lambda x: (mp.exp(x) - 1 - x) / x**2, -0.3466, 0.3466, 4, weight=lambda x: x**2)
 

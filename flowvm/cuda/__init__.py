@@ -5,8 +5,9 @@
     with flow.cuda.stream(flow.cuda.Stream()): ...
     flow.cuda.synchronize(), memory_stats(), empty_cache()
 
-Importing it loads no driver; the first function that must know something of a device does.  See
-`docs/cuda.md`.
+Importing it loads no driver; the first function that must know something of a device does.
+`driver`, `compiler` and `simulator` are what it stands on (`docs/architecture/devices.md`).
+Not here: kernels of ops (the `cuda` folders of `flowvm.ops`), workers (`flowvm.vm.workers`).
 """
 
 from __future__ import annotations

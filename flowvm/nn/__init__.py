@@ -1,6 +1,7 @@
 """Neural network layers: a Module tree over flowvm.ops, with PyTorch's names and meaning.
 
-parameter.py and module.py are the ground; every other file is a family of layers.
+`parameter` and `module` are the ground, `modules` has the layers, `graph` nn.Graph.
+Not here: kernels and gradients (`flowvm.ops`).
 """
 
 import flowvm.nn.calls

@@ -1,7 +1,8 @@
 """Optimizers and learning rate schedules, with PyTorch's names and meaning.
 
-A step issues one instruction a parameter (ops/updates/optimizer.py); a schedule only writes numbers
-into the optimizer's parameter groups.
+A step issues one instruction a parameter; a schedule only writes numbers into the optimizer's
+parameter groups.
+Not here: the arithmetic of a step (`ops/updates/optimizer.py`).
 """
 
 from flowvm.optim import lr_scheduler

@@ -29,6 +29,9 @@ a function, and `overhead()` an instruction, from which every summary says it of
 `with flow.profiler.span("step"):` and `flow.profiler.mark("epoch 3")` name times, and
 `p.part("step", 3)` is the fourth of those spans alone.  `with flow.profiler.live():` shows a
 screen while the block runs, and `flowvm top PID` that of another process.
+
+The rooms: `run` has columns, `analysis` functions of them, `views` screens, `export` files, `front`
+what one calls.  Not here: the recorder (`flowvm.vm.watch.flight`).
 """
 
 from __future__ import annotations

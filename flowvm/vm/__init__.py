@@ -1,10 +1,9 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture/vm.md`; the words of its state in `flowvm.vm.machine.words`,
-the scheduler's logic in `flowvm.vm.machine.machine`.
-
-Its rooms, each importing only from those in front: `machine`, `workers`, `callers`, `watch`,
-`engine`.
+How it works is in `docs/architecture/vm.md`. Its rooms, each of which imports only from those in
+front of it: `machine` has the state and the scheduler's logic, `workers` the loops of native
+threads, `callers` what calls of ops share, `watch` what looks on, `engine` the Python side.
+Not here: tensors and ops. The VM knows storages, kernels by address, and who reads what.
 """
 
 from __future__ import annotations

@@ -2,4 +2,5 @@
 
 Public ops are the files of this folder. `parts` has the ops they are made of; `cpu` and `cuda` have
 the kernels.
+Not here: the register tile, which convolution shares with matrix products (`products`).
 """

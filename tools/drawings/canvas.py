@@ -45,6 +45,7 @@ class Canvas:
         self.height = height
         self.about = about
         self.parts: list[str] = []
+        self.labels: list[tuple[float, float, float, float]] = []  # corners of labelled boxes
 
     def box(
         self, x: float, y: float, width: float, height: float, *, fill: str = "box",
@@ -74,7 +75,13 @@ class Canvas:
         self, x: float, y: float, width: float, height: float, lines: Sequence[str], *,
         fill: str = "box", rim: str = "rim", colour: str = "ink",
     ) -> None:  # fmt: skip
-        """A box with lines in its middle, the first of them bold."""
+        """A box with lines in its middle, the first of them bold; ValueError where one is already
+        and for text that does not fit.
+        """
+        for x0, y0, x1, y1 in self.labels:
+            if x0 < x + width and x < x1 and y0 < y + height and y < y1:
+                raise ValueError(f"{lines[0]!r} would lie on another box")
+        self.labels.append((x, y, x + width, y + height))
         self.box(x, y, width, height, fill=fill, rim=rim)
         first = y + height / 2 - (len(lines) - 1) * 8 + 4.5
         for k, line in enumerate(lines):

@@ -36,20 +36,23 @@ def threads() -> Canvas:
     canvas.text(20, 52, f"{_bytes(layout.total_bytes())} of address space, reserved and not used "
                 "until it is touched; everybody may read", size="small", colour="dim")  # fmt: skip
     middles = {row.name: top + ROW * (k + 0.5) for k, row in enumerate(rows)}
-    heights = {}
-    for name, (_, _, side) in THREADS.items():
-        mean = [middles[row.name] for row in rows if name in row.writers]
-        heights[name] = (sum(mean) / len(mean), side)
-    for name, (lines, colour, side) in THREADS.items():
-        y = heights[name][0]
-        x = 20 if side == "left" else 850
-        edge, start = (left, x + 190) if side == "left" else (right, x)
-        written = [row.name for row in rows if name in row.writers]
-        for region in written:
-            bend = edge + (-28 if side == "left" else 28)
-            canvas.arrow([(start, y), (bend, middles[region]), (edge, middles[region])],
-                         colour=colour)  # fmt: skip
-        canvas.labelled(x, y - 24, 190, 48, lines, rim=colour, colour=colour)
+    for side in ("left", "right"):
+        names = [name for name, thread in THREADS.items() if thread[2] == side]
+        heights = {n: [middles[row.name] for row in rows if n in row.writers] for n in names}
+        low = 0.0
+        for name in sorted(names, key=lambda n: sum(heights[n]) / len(heights[n])):
+            lines, colour, _ = THREADS[name]
+            y = max(low, sum(heights[name]) / len(heights[name]))
+            low = y + 90  # the next one's box is below
+            x, start, edge, bend = 20, 210, left, left - 28
+            if side == "right":
+                x, start, edge, bend = 850, 850, right, right + 28
+            for row in rows:
+                beside = [n for n in names if n in row.writers]
+                if name in beside:
+                    at = middles[row.name] + 7 * (beside.index(name) - (len(beside) - 1) / 2)
+                    canvas.arrow([(start, y), (bend, at), (edge, at)], colour=colour)
+            canvas.labelled(x, y - 24, 190, 48, lines, rim=colour, colour=colour)
     for k, row in enumerate(rows):
         y = top + ROW * k
         canvas.box(left, y, right - left, ROW, radius=0)

@@ -1,4 +1,5 @@
 """The layers: Modules that keep the arguments of ops.
 
-`flowvm.nn` has their public names. What a Module is stands in `flowvm.nn.module`.
+`flowvm.nn` has their public names.
+Not here: what a Module is (`flowvm.nn.module`), and computing (`flowvm.ops`).
 """

@@ -1,4 +1,7 @@
-"""Files made from a profile, each in a format that another program reads; by extension."""
+"""Files made from a profile, each in a format that another program reads; by extension.
+
+Not here: a profile's own file, which flowvm reads again (`flowvm.profiler.run.run`).
+"""
 
 from __future__ import annotations
 

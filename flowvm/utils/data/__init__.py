@@ -1,4 +1,7 @@
-"""Feeding data: datasets, samplers and the DataLoader."""
+"""Feeding data: datasets, samplers and the DataLoader.
+
+Not here: data itself (`flowvm.datasets`).
+"""
 
 from flowvm.utils.data.collate import default_collate, default_convert
 from flowvm.utils.data.dataloader import DataLoader

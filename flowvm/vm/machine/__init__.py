@@ -2,5 +2,5 @@
 
 Here: where every word lies, the language that native code is written in, the scheduler's logic, the
 recorder's words, and the rule by which edges follow from operands.
-No thread, lock, clock or sleep: tests play the threads.
+Not here: threads, locks, clocks, sleep (`workers`); tests play the threads.
 """

@@ -1,1 +1,5 @@
-"""Rules and kernels of `flowvm.ops.updates` on CUDA."""
+"""Rules and kernels of `flowvm.ops.updates` on CUDA: what an op launches, and on what grid.
+
+Not here: shapes, dtypes and gradients, which stand where an op is declared; what all families share
+(`flowvm.ops.declare.cuda`); the driver (`flowvm.cuda`).
+"""
