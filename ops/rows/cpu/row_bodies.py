@@ -38,6 +38,7 @@ __all__ = [
     "operands_of",
     "rows_body",
     "runs_of",
+    "short_map",
     "stored",
     "written",
 ]
@@ -146,6 +147,7 @@ def runs_of(p: RowProgram, scope: dict[str, Any]) -> list[Lines]:
         else:
             scope["largest"] = _largest
             every.append([f"{fold.name} = largest({fold.of}_)"])
+            every[-1].append(f"{fold.name} = {fold.name} if {fold.name} > least else least")
     return every
 
 
@@ -185,13 +187,15 @@ def stored(p: RowProgram, expr: str, to: str, **numbers: str) -> Lines:
     ]
 
 
-def _wide(p: RowProgram) -> str:
+def short_map(p: RowProgram) -> str:
     """The map by which short rows go together: a function of another map alone, which is an input
     less a number of the sweep before; else "".
     """
     first = p.sweeps[0].folds[0]
-    if (p.result and not p.is_plain) or len(p.sweeps) != 2 or first.join != "largest":
+    if not p.is_plain or len(p.sweeps) != 2 or first.join != "largest":
         return ""
+    if first.name in names_in(*(expr for _, expr in p.after)):
+        return ""  # it would have to be kept of every row
     (_, shift), (name, expr) = p.sweeps[1].maps
     assert shift == f"{p.rows[0]} - {first.name}"
     assert expr.endswith("(s)")
@@ -219,13 +223,12 @@ def _short_rows(p: RowProgram, scope: dict[str, Any]) -> Lines:
             "ss = out[first * n : (first + some) * n]" if shifts == "out" else "ss = es",
             *each("some", [
                 f"{x}_, s_ = xs[k * n : k * n + n], ss[k * n : k * n + n]",
-                f"{top} = {x}_[0]",
-                *each("n - 1", [  # a function finds the NaN that this passes over
-                    f"{top} = {x}_[j + 1] if {x}_[j + 1] > {top} else {top}"
-                ]),
+                f"{top} = least",
+                # a function finds the NaN that this passes over
+                *each("n", [f"{top} = {x}_[j] if {x}_[j] > {top} else {top}"]),
                 *each("n", [f"s_[j] = {x}_[j] - {top}"]),
-                *[f"notes[{p.notes.index(top) if p.notes else 0} * rows + first + k] = {top}"]
-                * bool(p.notes),
+                *(f"notes[{i} * rows + first + k] = {top}"
+                  for i, name in enumerate(p.notes) if name == top),
             ], "k"),
             *each("some * n", [f"es[j] = {spelled(expr, {'s': 'ss[j]'})}"]),
             *each("some", [
@@ -246,6 +249,8 @@ def _sum_of(name: str) -> RowProgram:
 
 def _start(p: RowProgram) -> Lines:
     lines = [f"real = {p.rows[0]}.dtype.type", "zero, one, count = real(0), real(1), real(n)"]
+    if p.folds[0].join == "largest":
+        lines += ["least = np.finfo(real).min"]
     if p.heads or p.notes:
         array, names = ("heads", p.heads) if p.heads else ("notes", p.notes)
         lines += [f"rows = len({array}) // {len(names)}"]
@@ -259,7 +264,7 @@ def rows_body(p: RowProgram) -> Callable[..., None]:
     sums over rows in scratch, and a second phase adds the parts up, STRIPE weights a unit.
     """
     scope: dict[str, Any] = {"SHORT": SHORT, "PHASE_BITS": PHASE_BITS}
-    wide, period = _wide(p), ["period"] * bool(p.weights)
+    wide, period = short_map(p), ["period"] * bool(p.weights)
     own, memory = ["tall"] * bool(p.down), ["scratch", "arena"] if p.down else ["arena"]
     given = [
         *operands_of(p), "n", *period, *own, *p.numbers, *(memory if wide or p.down else ()),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import power_below
-from flowvm.ops.rows.cpu.row_bodies import SHORT, STRIPE, rows_body
+from flowvm.ops.rows.cpu.row_bodies import SHORT, STRIPE, rows_body, short_map
 from flowvm.ops.rows.cpu.row_stripes import parts_body, parts_bytes, stripes_body
 from flowvm.ops.rows.parts.row_program import RowProgram
 
@@ -41,18 +41,21 @@ def row_launch(
     """The launch of a program on dense operands."""
     p, outer, n, inner, *_ = rows
     views = tuple(View(m.dtype, (m.numel,)) for m in (*outputs, *inputs))
-    if inputs[0].numel == 0:
-        outer, n, inner = (0, max(n, 1), 1) if p.is_plain else (outer, n, inner)
     if not p.is_plain:
+        assert inner == 1
         return _weighted(rows, outputs, views)
+    if inputs[0].numel == 0:
+        outer, n, inner = 0, max(n, 1), 1
     size = inputs[0].dtype.itemsize
-    if inner <= 1 and n <= LONG:
+    if inner <= 1 and (n <= LONG or not p.result):
         body, every = rows_body(p), (n,) * len(views)
-        arena = SHORT * size if p.folds[0].join == "largest" else 0
+        if not p.result:
+            every = (int(len(p.notes) == 1), *every[1:])
+        arena = SHORT * size if short_map(p) else 0
         return Launch(
             outputs, body, views, (n,), outer, _grain(n), arena=arena, blocks=every, plan=rows
         )
-    if n <= TALL:
+    if n <= TALL or not p.result:
         width = _lines(inner, 4096 // n)
         units = outer * -(-inner // width)
         arena = (len(p.folds) + len(p.after)) * width * size

@@ -122,7 +122,7 @@ def stripe_of(p: RowProgram) -> Callable[..., None]:
     """
     scope: dict[str, Any] = {}
     given = [*["out"] * bool(p.result), *p.rows, *_row_arrays(p)]
-    lines = ["one = " + f"{_row_arrays(p)[0]}.dtype.type(1)"]
+    lines = [f"real = {_row_arrays(p)[0]}.dtype.type", "one, count = real(1), real(n)"]
     for which in range(len(p.sweeps)):
         scope[f"sweep{which}"], call = _stripe_sweep(p, which)
         lines.append(call)
@@ -143,14 +143,23 @@ def _divided(arrays: Sequence[str], memory: str, size: str, count: str) -> Lines
 def stripes_body(p: RowProgram) -> Callable[..., None]:
     """Stripes of rows are the units: body(operands, n, inner, width, arena, lo, hi)."""
     given, arrays = operands_of(p), _row_arrays(p)
+    called = ["out"] * bool(p.result) + [*p.rows, *arrays]
+    noted = [
+        line
+        for k, name in enumerate(p.notes)
+        for line in each("some", [f"notes[{k} * rows + row + i] = {name}_[i]"], "i")
+    ]
     lines = [
         f"def body({', '.join(given)}, n, inner, width, arena, lo, hi):",
-        "    stats, stripes = arena.view(out.dtype), (inner + width - 1) // width",
+        f"    stats, stripes = arena.view({p.rows[0]}.dtype), (inner + width - 1) // width",
+        *[f"    rows = len(notes) // {len(p.notes)}"] * bool(noted),
         "    for unit in range(lo, hi):",
         "        first = unit % stripes * width",
-        "        count, at = min(width, inner - first), unit // stripes * n * inner + first",
-        *inside(_divided(arrays, "stats", "width", "count"), 2),
-        f"        stripe({', '.join([*given, *arrays])}, at, n, inner)",
+        "        some, at = min(width, inner - first), unit // stripes * n * inner + first",
+        *inside(_divided(arrays, "stats", "width", "some"), 2),
+        f"        stripe({', '.join(called)}, at, n, inner)",
+        *["        row = unit // stripes * inner + first"] * bool(noted),
+        *inside(noted, 2),
     ]
     return written("body", lines, {"stripe": stripe_of(p)})
 
@@ -197,11 +206,7 @@ def _part_found(p: RowProgram, scope: dict[str, Any]) -> Lines:
     runs += ["kept_ = out[at : at + height]"] * bool(p.kept)
     for lines, sweep in zip(runs_of(p, scope), p.sweeps, strict=True):
         runs += lines
-        for fold in sweep.folds:
-            if fold.join == "largest":
-                least = f"np.finfo({fold.name}_.dtype).min"
-                runs.append(f"{fold.name} = {fold.name} if {fold.name} > {least} else {least}")
-            runs.append(f"{fold.name}_[0] = {fold.name}")
+        runs += [f"{fold.name}_[0] = {fold.name}" for fold in sweep.folds]
     return ["if inner == 1:", *inside(runs), "else:", *inside(stripes)]
 
 
@@ -218,8 +223,8 @@ def _part_result(p: RowProgram, scope: dict[str, Any]) -> Lines:
         assert factor in dict(p.after)
         names = {top: f"{top}_parts[here + i]", "to": f"{top}_[i]"}
         lines += [
-            f"own = {fold.name}_parts[here : here + count]",
-            *each("count", [f"own[i] = {spelled(fold.moved, names)} * {factor}_[i]"], "i"),
+            f"own = {fold.name}_parts[here : here + some]",
+            *each("some", [f"own[i] = {spelled(fold.moved, names)} * {factor}_[i]"], "i"),
             f"{factor}_ = own",
         ]
     scope["result"], call = _stripe_results(p)
@@ -248,7 +253,9 @@ def parts_body(p: RowProgram) -> Callable[..., None]:
     of_parts = [f"{array}parts" for array in folds]
     of_rows = [f"{array}rows" for array in arrays]
     lines = [
-        "one = out.dtype.type(1)",
+        "real = out.dtype.type",
+        "one, count = real(1), real(n)",
+        "least = np.finfo(real).min",
         "phase, first_unit = lo >> PHASE_BITS, lo & ((1 << PHASE_BITS) - 1)",
         "stripes, parts = (inner + width - 1) // width, (n + tall - 1) // tall",
         "stats = scratch.view(out.dtype)",
@@ -261,12 +268,12 @@ def parts_body(p: RowProgram) -> Callable[..., None]:
         *inside([
             "unit = first_unit + k",
             "first = unit % stripes * width",
-            "count = min(width, inner - first)",
+            "some = min(width, inner - first)",
             "if phase == 1:",
             *inside([
                 "outer = unit // stripes",
                 "row = outer * inner + first",
-                *(f"{a} = {a}rows[row : row + count]" for a in arrays),
+                *(f"{a} = {a}rows[row : row + some]" for a in arrays),
                 joined.replace(", at,", ", outer * parts * inner + first,"),
                 *_after(p),
                 "continue",
@@ -277,13 +284,13 @@ def parts_body(p: RowProgram) -> Callable[..., None]:
             "here = (outer * parts + part) * inner + first",
             "if phase == 0:",
             *inside([
-                *(f"{a} = {a}parts[here : here + count]" for a in folds),
+                *(f"{a} = {a}parts[here : here + some]" for a in folds),
                 *_part_found(p, scope),
             ]),
             "else:",
             *inside([
                 "row = outer * inner + first",
-                *(f"{a} = {a}rows[row : row + count]" for a in arrays),
+                *(f"{a} = {a}rows[row : row + some]" for a in arrays),
                 *_part_result(p, scope),
             ]),
         ]),

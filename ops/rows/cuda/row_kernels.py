@@ -157,6 +157,8 @@ def run(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     if x.numel == 0:
         return CudaLaunch(outputs, ())
     results, side, dtype = outer * inner, inner > 1, x.dtype
+    if not p.result:
+        return _numbers(rows, launch, metas)
     noted = Scratch(0, dtype.name, (len(noted_of(p)) * results,))
     params = _params(p, launch, metas, results, noted)
     consts = (*[Const(period)] * bool(p.weights), *map(Const, numbers))
@@ -180,6 +182,22 @@ def run(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     return CudaLaunch(outputs, (step, *more), scratch)
 
 
+def _walk(rows: Rows) -> Walk:
+    return Walk(
+        ((rows.outer, rows.n * rows.inner), (rows.inner, 1)), ((1, 0), (rows.n, rows.inner))
+    )
+
+
+def _numbers(rows: Rows, launch: Launch, metas: Metas) -> CudaLaunch:
+    """Of a program that has notes and no result: it is a reduction."""
+    p, (out,), results = rows.program, launch.outputs, rows.outer * rows.inner
+    notes = [part(0, out, k * results, results) for k in range(len(p.notes))]
+    inputs = tuple(flat(1 + k, meta) for k, meta in enumerate(metas))
+    made, goal = reduction_of(p, metas[0].dtype), (notes[0], notes[-1])
+    steps, scratch = reduction_steps(made, _walk(rows), three(inputs), goal, float(rows.n))
+    return CudaLaunch(launch.outputs, steps, scratch)
+
+
 def _params(
     p: RowProgram, launch: Launch, metas: Metas, results: int, noted: Param
 ) -> tuple[Param, ...]:
@@ -200,11 +218,10 @@ def _in_segments(
 ) -> CudaLaunch:
     p, outer, n, inner, *_ = rows
     results = outer * inner
-    walk = Walk(((outer, n * inner), (inner, 1)), ((1, 0), (n, inner)))
     halves = [Scratch(8 * results * i, dtype.name, (results,)) for i in range(2)]
     at, goal = 16 * results, (halves[0], halves[1])
     made = reduction_of(p, dtype)
-    steps, scratch = reduction_steps(made, walk, three(params[1:]), goal, float(n), at)
+    steps, scratch = reduction_steps(made, _walk(rows), three(params[1:]), goal, float(n), at)
     sizes = map(Const, (results, n, inner, cut.length, cut.segments, cut.lanes))
     last = KernelStep(
         _segments_kernel(p, dtype, inner > 1),

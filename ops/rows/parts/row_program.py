@@ -39,9 +39,10 @@ Definitions = tuple[tuple[str, str], ...]  # names and their expressions
 class Fold(NamedTuple):
     """A number that all elements of a row give.
 
-    join   "sum" and "largest" of the expression `of`; "moments" gives two numbers of an input, its
-           mean `name` and the sum `squares` of the squared distances from it, and `apart` of each
-           element, its distance
+    join   "sum" of the expression `of`; "largest", which is at least the lowest finite number and
+           passes over NaN: what is computed with it has to find that; "moments" gives two numbers
+           of an input, its mean `name` and the sum `squares` of the squared distances from it, and
+           of each element its distance, `apart`
     moved  of a sum in the sweep behind a "largest": the factor by which `of`, and so the sum,
            changes where that number becomes `to`.  Parts of a row are joined so, and one visit can
            do for both sweeps.
@@ -115,8 +116,10 @@ class RowProgram(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but its elements and their places in memory tells a row from others."""
-        return not (self.weights or self.heads or self.notes or self.down)
+        """Whether elements become elements, or a row numbers, and nothing else is known of a row:
+        then its elements may lie apart, and the number of its row does not matter.
+        """
+        return not (self.weights or self.heads or self.down or (self.notes and self.result))
 
     def maps_for(self, *exprs: str, but: Iterable[str] = ()) -> Definitions:
         """The maps that expressions need, in order; none of those in `but`, nor for their sake."""
