@@ -1,4 +1,4 @@
-"""softmax, log_softmax and softmin in the stable form; the kernels are in `softmax_kernels`.
+"""softmax, log_softmax and softmin in the stable form; the programs are in `softmax_programs`.
 
 The gradient is an op of its own, whose gradient is written in differentiable ops.
 """
@@ -16,7 +16,14 @@ from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import Sample, op, samples
-from flowvm.ops.rows.cpu.softmax_kernels import softmax_launch
+from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
+from flowvm.ops.rows.parts.row_program import RowProgram
+from flowvm.ops.rows.parts.softmax_programs import (
+    LOG_SOFTMAX,
+    LOG_SOFTMAX_BACKWARD,
+    SOFTMAX,
+    SOFTMAX_BACKWARD,
+)
 
 __all__ = ["log_softmax", "softmax", "softmin"]
 
@@ -38,12 +45,13 @@ def rows_of(name: str, meta: TensorMeta, dim: Any) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _launch(name: str, x: TensorMeta, dim: int, operands: int) -> Launch:
+def _launch(name: str, program: RowProgram, dim: int, *inputs: TensorMeta) -> Launch:
+    x = inputs[-1]
     if not x.dtype.is_floating_point:
         raise DTypeError(
             f"{name} needs a floating point tensor, got {x.dtype.name}; pass dtype=flow.float32"
         )
-    return softmax_launch(x, rows_of(name, x, dim), name == "log_softmax", operands == 3)
+    return row_launch(Rows(program, *rows_of(name, x, dim)), (x.dense(),), inputs)
 
 
 def _softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
@@ -70,10 +78,10 @@ def _log_softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     name="softmax_backward",
     saves="g, y",
     grad=_softmax_backward_grad,
-    cuda="softmax:backward",
+    cuda="row_kernels:run",
 )
 def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
-    return _launch("softmax", y, dim, 3)
+    return _launch("softmax", SOFTMAX_BACKWARD, dim, g, y)
 
 
 @op(
@@ -81,10 +89,10 @@ def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     name="log_softmax_backward",
     saves="g, y",
     grad=_log_softmax_backward_grad,
-    cuda="softmax:log_backward",
+    cuda="row_kernels:run",
 )
 def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
-    return _launch("log_softmax", y, dim, 3)
+    return _launch("log_softmax", LOG_SOFTMAX_BACKWARD, dim, g, y)
 
 
 @op(
@@ -92,10 +100,10 @@ def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     name="softmax",
     saves="out",
     grad=lambda c, g: (_softmax_backward(g, c.saved[0], c.attrs[0]),),
-    cuda="softmax:forward",
+    cuda="row_kernels:run",
 )
 def _softmax(x: TensorMeta, dim: int) -> Launch:
-    return _launch("softmax", x, dim, 2)
+    return _launch("softmax", SOFTMAX, dim, x)
 
 
 @op(
@@ -103,10 +111,10 @@ def _softmax(x: TensorMeta, dim: int) -> Launch:
     name="log_softmax",
     saves="out",
     grad=lambda c, g: (_log_softmax_backward(g, c.saved[0], c.attrs[0]),),
-    cuda="softmax:log_forward",
+    cuda="row_kernels:run",
 )
 def _log_softmax(x: TensorMeta, dim: int) -> Launch:
-    return _launch("log_softmax", x, dim, 2)
+    return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 
 @method()

@@ -24,10 +24,11 @@ import numpy as np
 
 from flowvm.errors import Status
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.rows.cpu.runs import apart_of, exps_of, slopes_of, sum_of, top_of
-from flowvm.ops.rows.cpu.softmax_kernels import FEW, column_tops, column_totals
+from flowvm.ops.rows.cpu.row_bodies import FEW, SHORT, rows_body
+from flowvm.ops.rows.cpu.row_stripes import stripe_of
+from flowvm.ops.rows.cpu.runs import apart_of, slopes_of, sum_of
+from flowvm.ops.rows.parts.softmax_programs import LEVELS
 from flowvm.ops.scalar.decay import decay
-from flowvm.ops.scalar.functions import log
 
 __all__ = [
     "BLOCK",
@@ -43,7 +44,8 @@ __all__ = [
 
 Array = Any
 BAD = int(Status.INDEX_OUT_OF_RANGE)
-BLOCK = 2048  # logits of short rows whose exponentials are computed together
+BLOCK = SHORT  # logits that the arena has room for
+_levels, _stripe_levels = rows_body(LEVELS), stripe_of(LEVELS)
 
 
 def _sum_up(loss: Array, notes: Array, sums: Array, mean: bool) -> None:
@@ -55,22 +57,6 @@ def _sum_up(loss: Array, notes: Array, sums: Array, mean: bool) -> None:
     divisor = weights if mean else 1.0
     notes[len(notes) - 1] = divisor
     loss[0] = total / divisor
-
-
-def _short_rows(notes: Array, x: Array, n: int, lo: int, hi: int, rows: int, es: Array) -> None:
-    """The notes of rows [lo, hi), whose exponentials together fit into `es`."""
-    for i in range(lo, hi):
-        xs, ys = x[i * n : i * n + n], es[(i - lo) * n : (i - lo) * n + n]
-        top = xs[0]
-        for j in range(1, n):
-            top = xs[j] if xs[j] > top else top  # exp finds a NaN that this passes over
-        for j in range(n):
-            ys[j] = xs[j] - top
-        notes[i] = top
-    for j in range((hi - lo) * n):
-        es[j] = decay(es[j])
-    for i in range(lo, hi):
-        notes[rows + i] = log(sum_of(es[(i - lo) * n : (i - lo) * n + n]))
 
 
 def _entropy(
@@ -93,24 +79,13 @@ def _entropy(
         if inner == 1:
             first, count = unit * size, min(size, rows - unit * size)
             step, at, base = n, first * n, 1
-            if n <= FEW:
-                for i in range(first, first + count, BLOCK // n):
-                    end = min(i + BLOCK // n, first + count)
-                    _short_rows(notes, x, n, i, end, rows, arena.view(x.dtype)[:BLOCK])
-            else:
-                for i in range(first, first + count):
-                    xs = x[i * n : i * n + n]
-                    notes[i] = top_of(xs)
-                    notes[rows + i] = log(exps_of(xs, notes[i]))
+            _levels(notes, x, n, arena, first, first + count)
         else:
             outer, column = unit // stripes, unit % stripes * size
             first, count = outer * inner + column, min(size, inner - column)
             step, at, base = 1, outer * n * inner + column, inner
             tops, logs = notes[first : first + count], notes[rows + first : rows + first + count]
-            column_tops(tops, x, at, n, inner)
-            column_totals(logs, tops, x, at, n, inner)
-            for i in range(count):
-                logs[i] = log(logs[i])
+            _stripe_levels(x, tops, logs, logs, at, n, inner)
         total, weights = 0.0, 0.0
         for k in range(count):
             i, t, value = first + k, target[first + k], real(0)

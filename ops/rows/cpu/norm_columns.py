@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.rows.cpu.norm_kernels import UNIT_MASK
 
 __all__ = [
     "COEFFICIENTS",
     "FIXED",
     "MOVED",
+    "UNIT_MASK",
     "UNUSED",
     "affine_columns",
     "columns_backward",
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 Array = Any
+UNIT_MASK = (1 << PHASE_BITS) - 1
 COEFFICIENTS = 4  # numbers of a column that phase 2 needs
 UNUSED, MOVED, FIXED = 0, 1, 2  # what becomes of a given mean and variance
 

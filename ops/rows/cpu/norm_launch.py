@@ -8,12 +8,10 @@ each sample.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.registry import power_below
 from flowvm.ops.rows.cpu.norm_columns import (
     COEFFICIENTS,
     affine_columns,
@@ -23,14 +21,6 @@ from flowvm.ops.rows.cpu.norm_columns import (
     plain_columns,
     plain_columns_backward,
 )
-from flowvm.ops.rows.cpu.norm_kernels import (
-    STRIPE,
-    affine_rows,
-    plain_rows,
-    plain_rows_backward,
-    rows_backward,
-    weighted_rows,
-)
 from flowvm.ops.rows.cpu.norm_planes import (
     affine_planes,
     fixed_planes,
@@ -39,6 +29,9 @@ from flowvm.ops.rows.cpu.norm_planes import (
     plain_planes_backward,
     planes_backward,
 )
+from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
+from flowvm.ops.rows.parts.norm_programs import norm_backward, norm_forward
+from flowvm.ops.rows.parts.row_program import RowProgram
 
 __all__ = [
     "Size",
@@ -46,7 +39,6 @@ __all__ = [
     "cube_of",
     "forward_launch",
     "groups_of",
-    "row_sizes",
 ]
 
 Size = int | tuple[int, ...]
@@ -57,13 +49,11 @@ WIDE = 1024  # columns of a block at most
 SMALL = 128  # elements of a plane from which on it is worth a visit of its own
 # by how many inputs there are
 _FORWARD: dict[str, dict[int, Any]] = {
-    "rows": {1: plain_rows, 2: weighted_rows, 3: affine_rows},
     "planes": {1: plain_planes, 3: affine_planes, 5: moving_planes},
     "columns": {1: plain_columns, 3: affine_columns, 5: moving_columns},
 }
 _FIXED: dict[str, Any] = {"planes": fixed_planes, "columns": fixed_columns}
 _BACKWARD: dict[str, dict[int, Any]] = {
-    "rows": {3: plain_rows_backward, 4: rows_backward},
     "planes": {3: plain_planes_backward, 4: planes_backward},
     "columns": {3: plain_columns_backward, 4: columns_backward},
 }
@@ -106,7 +96,7 @@ def _family(x: TensorMeta, kind: str) -> str:
     return "rows" if space == 1 else "planes"
 
 
-def row_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, int]:
+def _row_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, int]:
     """Elements of a row, and after how many rows the weights begin again."""
     if kind == "layer":
         return _elements(size), 1
@@ -136,13 +126,12 @@ def forward_launch(
     `fixed`, those to use.
     """
     x, family = inputs[0], _family(inputs[0], kind)
-    body = _FIXED[family] if fixed else _FORWARD[family][len(inputs)]
-    views, groups = _flat(*outputs, *inputs), groups_of(x, kind, size)
+    groups = groups_of(x, kind, size)
     if family == "rows":
-        n, period = row_sizes(x, kind, size)
-        row_consts = (n, period, float(eps), bool(center))
-        rows = n, 0, n, *[0] * (len(inputs) - 1)
-        return Launch(outputs, body, views, row_consts, groups, _grain(n), blocks=rows)
+        program = norm_forward(bool(center), len(inputs) - 1)
+        return _row_launch(program, outputs, inputs, _row_sizes(x, kind, size), groups, eps)
+    body = _FIXED[family] if fixed else _FORWARD[family][len(inputs)]
+    views = _flat(*outputs, *inputs)
     if family == "columns":
         return _columns(outputs, body, views, x, (float(eps),), int(fixed))
     sizes = _plane_sizes(x, kind, size)
@@ -164,23 +153,13 @@ def backward_launch(
 ) -> Launch:
     """dx of (g, x, stats), or dx, dw and db of these and a weight; `fixed`: stats were given."""
     x, family = inputs[1], _family(inputs[1], kind)
-    body, views = _BACKWARD[family][len(inputs)], _flat(*outputs, *inputs)
     groups, full = groups_of(x, kind, size), len(inputs) == 4
+    if family == "rows":
+        program = norm_backward(bool(center), full)
+        return _row_launch(program, outputs, inputs, _row_sizes(x, kind, size), groups, eps)
+    body, views = _BACKWARD[family][len(inputs)], _flat(*outputs, *inputs)
     if family == "columns":
         return _columns(outputs, body, views, x, (bool(fixed), float(eps)), 0)
-    if family == "rows":
-        n, period = row_sizes(x, kind, size)
-        if not full:
-            plain_consts, rows = (n, float(eps), bool(center)), (n, n, n, 0)
-            return Launch(outputs, body, views, plain_consts, groups, _grain(n), blocks=rows)
-        # each block leaves two numbers for each weight: little next to its rows if they are many
-        tall = max(16, power_below(min(256, 4 * CHUNK // max(1, n))))
-        blocks, weights = -(-groups // tall), outputs[1].numel
-        row_consts = (n, period, tall, float(eps), bool(center))
-        row_steps = (blocks, 1), (-(-weights // STRIPE), _grain(STRIPE * blocks))
-        scratch = 2 * blocks * weights * x.dtype.itemsize
-        made = _launch(outputs, body, views, row_consts, row_steps, scratch, 16 * STRIPE)
-        return replace(made, blocks=(tall * n, 0, 0, tall * n, tall * n, 0, 0))
     sizes = _plane_sizes(x, kind, size)
     channels, space = sizes[0], sizes[1]
     planes = channels * int(x.shape[0])
@@ -190,6 +169,18 @@ def backward_launch(
         steps = (*steps, (channels, _grain(int(x.shape[0]))))
     consts = (*sizes, together, bool(fixed), float(eps))
     return _launch(outputs, body, views, consts, steps, 16 * (planes + groups))
+
+
+def _row_launch(
+    program: RowProgram,
+    outputs: tuple[TensorMeta, ...],
+    inputs: tuple[TensorMeta, ...],
+    sizes: tuple[int, int],
+    groups: int,
+    eps: float,
+) -> Launch:
+    n, period = sizes
+    return row_launch(Rows(program, groups, n, 1, period, (float(eps),)), outputs, inputs)
 
 
 def _plane_steps(

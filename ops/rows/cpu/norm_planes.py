@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNUSED
-from flowvm.ops.rows.cpu.norm_kernels import UNIT_MASK
+from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNIT_MASK, UNUSED
 from flowvm.ops.rows.cpu.runs import moments_of, slopes_of
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Loops over one run of memory that kernel bodies share: sums, sums of products, maxima.
+"""Loops over one run of memory that kernel bodies share: sums and moments; and numbers by rank.
 
 LLVM may reorder the additions written here (`REASSOCIATE`), so it fills the vector unit with
 several partial sums; a body that calls these needs no leave to reorder anything else.  How a run is
@@ -13,19 +13,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
-from flowvm.ops.scalar.decay import decay
 
-__all__ = [
-    "apart_of",
-    "dot_of",
-    "exps_of",
-    "moments_of",
-    "put_exps",
-    "slopes_of",
-    "sum_of",
-    "top_of",
-    "weighted_slopes",
-]
+__all__ = ["RUN", "apart_of", "moments_of", "rank", "ranked", "slopes_of", "sum_of"]
 
 REASSOCIATE = True  # for flowvm.compiler.native
 RUN = 4096  # elements whose sum is formed before it joins the others
@@ -82,18 +71,6 @@ rank = Intrinsic(_rank, _define_rank)  # an integer in the order of the numbers;
 ranked = Intrinsic(_ranked, _define_ranked)  # the number of that rank
 
 
-def top_of(x: Array) -> Any:
-    """The largest element; x has one at least.  NaN counts as the largest or the smallest.
-
-    Integers have one instruction for the larger of two, where floats need several for NaN.
-    """
-    top = rank(x[0])
-    for j in range(len(x)):
-        r = rank(x[j])
-        top = r if r > top else top
-    return ranked(top)
-
-
 def sum_of(x: Array) -> Any:
     """The sum."""
     total = x.dtype.type(0)
@@ -102,18 +79,6 @@ def sum_of(x: Array) -> Any:
         part = x.dtype.type(0)
         for j in range(len(run)):
             part += run[j]
-        total += part
-    return total
-
-
-def dot_of(y: Array, x: Array) -> Any:
-    """The sum of y * x."""
-    total = x.dtype.type(0)
-    for start in range(0, len(x), RUN):
-        ys, xs = y[start : start + RUN], x[start : start + RUN]
-        part = x.dtype.type(0)
-        for j in range(len(xs)):
-            part += ys[j] * xs[j]
         total += part
     return total
 
@@ -133,35 +98,6 @@ def slopes_of(g: Array, x: Array, middle: Any) -> tuple[Any, Any]:
     return plain, slanted
 
 
-def weighted_slopes(g: Array, weight: Array, x: Array, middle: Any) -> tuple[Any, Any]:
-    """The same of g * weight."""
-    real = x.dtype.type
-    plain, slanted = real(0), real(0)
-    for start in range(0, len(x), RUN):
-        gs, xs = g[start : start + RUN], x[start : start + RUN]
-        ws = weight[start : start + RUN]
-        part, slant = real(0), real(0)
-        for j in range(len(xs)):
-            h = gs[j] * ws[j]
-            part += h
-            slant += h * (xs[j] - middle)
-        plain += part
-        slanted += slant
-    return plain, slanted
-
-
-def exps_of(x: Array, top: Any) -> Any:
-    """The sum of exp(x - top)."""
-    total = x.dtype.type(0)
-    for start in range(0, len(x), RUN):
-        run = x[start : start + RUN]
-        part = x.dtype.type(0)
-        for j in range(len(run)):
-            part += decay(run[j] - top)
-        total += part
-    return total
-
-
 def apart_of(x: Array, middle: Any) -> Any:
     """The sum of x - middle."""
     total = x.dtype.type(0)
@@ -170,20 +106,6 @@ def apart_of(x: Array, middle: Any) -> Any:
         part = x.dtype.type(0)
         for j in range(len(run)):
             part += run[j] - middle
-        total += part
-    return total
-
-
-def put_exps(out: Array, x: Array, top: Any) -> Any:
-    """out = exp(x - top); their sum."""
-    total = x.dtype.type(0)
-    for start in range(0, len(x), RUN):
-        run, es = x[start : start + RUN], out[start : start + RUN]
-        part = x.dtype.type(0)
-        for j in range(len(run)):
-            e = decay(run[j] - top)
-            es[j] = e
-            part += e
         total += part
     return total
 

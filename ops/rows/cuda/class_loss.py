@@ -1,7 +1,7 @@
 """cross_entropy and nll_loss and their gradients, by the same notes as the CPU's kernels leave.
 
 Logits are (outer, n, inner); row i's n logits lie `inner` apart.  Forward: the rows' maxima and
-logarithms of sums (`softmax.exponentials`), with label smoothing the sums of their distances from
+logarithms of sums (`LEVELS`), with label smoothing the sums of their distances from
 the maximum; then a thread for each row takes its loss, and checks the target; then the rows' losses
 and weights are added up, in float64.  Backward: a team for each row writes all of its elements.
 
@@ -24,11 +24,12 @@ from flowvm.ops.declare.cuda.reporting import report
 from flowvm.ops.rows.cuda.folding import number_type
 from flowvm.ops.rows.cuda.operands import each_step, flat, part
 from flowvm.ops.rows.cuda.reducing import Reduction, cut_of, reduction_steps
-from flowvm.ops.rows.cuda.softmax import exponentials
+from flowvm.ops.rows.cuda.row_functions import reduction_of
 from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of
 from flowvm.ops.rows.cuda.teams import place_of
 from flowvm.ops.rows.parts.class_loss_ops import check_classes
 from flowvm.ops.rows.parts.fold_walk import Walk
+from flowvm.ops.rows.parts.softmax_programs import LEVELS
 from flowvm.ops.scalar.decay import decay
 
 __all__ = ["entropy", "entropy_backward", "likelihood", "likelihood_backward"]
@@ -174,7 +175,7 @@ def entropy(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     if rows:
         walk = _row_walk(outer, n, inner)
         steps, scratch = reduction_steps(
-            exponentials(x.dtype, True), walk, (given,), (tops, logs), 1.0, start
+            reduction_of(LEVELS, x.dtype), walk, (given,), (tops, logs), 1.0, start
         )
         if smoothing:
             made = _apart(own, bool(weights))

@@ -3,7 +3,7 @@
 A team of `lanes` threads has a row; lane t holds elements t, t + lanes and so on, `each` of them.
 So the row is read once, what is found in it is joined by shuffles, and what becomes of an element
 is made of what the thread still has: an exponential is computed once.  Longer rows are visited
-twice (`softmax`, `norm_rows`).
+twice (`row_kernels`).
 
 A kernel is generated, as Python, for numbers of lanes and elements, from a `Plan`: its lines say
 what is done with one element, `#` being the element's number and `@` how far it is from the first.
@@ -22,10 +22,9 @@ from flowvm.cuda.launch import Const, KernelStep, Param, blocks_for
 from flowvm.ops.declare.cpu.expressions import expression_function
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cuda.reducing import power_above
+from flowvm.ops.rows.cuda.row_functions import scope_of
 from flowvm.ops.rows.cuda.sums import join_pair
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team
-from flowvm.ops.scalar.decay import decay
-from flowvm.ops.scalar.functions import log, sqrt
 
 __all__ = ["Hold", "Plan", "Round", "held_step", "hold_of"]
 
@@ -131,10 +130,10 @@ _JOINS: dict[str, tuple[Callable[..., Any], Lines]] = {
 @functools.cache
 def held_kernel(plan: Plan, dtype: str, lanes: int, each: int) -> Callable[..., None]:
     """kernel(outputs..., inputs..., numbers..., rows, n)."""
-    scope: dict[str, Any] = {
-        "kind": np.dtype(dtype).type, "place_of": place_of, "decay": decay, "log": log,
-        "sqrt": sqrt, "int32": np.int32, "float64": np.float64, "inf": np.inf,
-        "lowest": np.finfo(dtype).min,
+    own: Any = np.dtype(dtype).type
+    scope: dict[str, Any] = scope_of(own) | {
+        "place_of": place_of, "int32": np.int32, "float64": np.float64,
+        "inf": np.inf, "lowest": np.finfo(dtype).min,
     }  # fmt: skip
     lines = [
         f"lane, m, _ = place_of({lanes}, 1, False)",

@@ -4,7 +4,7 @@
     backward   dx = rstd * (h - M(h) - (x - mean) * rstd**2 * M(h * (x - mean))), h = g * weight
 
 `stats` holds the groups' means, then their variances.  Sums are kept in float64.  The kernels are
-in `norm_rows` and `norm_planes`.
+in `norm_planes`; where groups are rows, they are made of programs (`row_kernels`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numba import cuda
 from flowvm.cuda.launch import Const, CudaLaunch
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
-from flowvm.ops.rows.cuda.norm_planes import planes_backward, planes_forward, sizes_of
-from flowvm.ops.rows.cuda.norm_rows import rows_backward, rows_forward
+from flowvm.ops.rows.cuda.norm_planes import planes_backward, planes_forward
 from flowvm.ops.rows.cuda.operands import each_step, flat
+from flowvm.ops.rows.cuda.row_kernels import run
 
 __all__ = ["backward", "fixed", "fixed_backward", "forward", "tracking"]
 
@@ -45,17 +45,13 @@ def _zeroed(out: Array, count: int) -> None:
         out[i] = 0
 
 
-def _is_rows(x: TensorMeta, kind: str) -> bool:
-    return kind == "layer" or (kind != "batch" and sizes_of(x)[1] == 1)
-
-
 def forward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """normalize: out and stats of x, maybe weight and bias."""
     kind, _, eps, _ = attrs
     if (nothing := _nothing(launch, metas)) is not None:
         return nothing
-    if _is_rows(metas[0], kind):
-        return rows_forward(launch, metas, attrs)
+    if launch.plan is not None:
+        return run(launch, metas, attrs)
     return planes_forward(launch, metas, kind, eps, False)
 
 
@@ -64,8 +60,8 @@ def backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     kind, _, eps, _ = attrs
     if (nothing := _nothing(launch, metas)) is not None:
         return nothing
-    if _is_rows(metas[1], kind):
-        return rows_backward(launch, metas, attrs)
+    if launch.plan is not None:
+        return run(launch, metas, attrs)
     return planes_backward(launch, metas, kind, eps, False)
 
 

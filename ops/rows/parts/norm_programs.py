@@ -1,0 +1,52 @@
+"""Norms whose groups are rows, each place with a weight and a bias of its own: layer and RMS norm,
+and the group norm of (N, C).
+
+    forward    out = (x - mean) * rstd * weight + bias
+    backward   dx = rstd * (h - M(h) - xhat * M(h * xhat)), where h = g * weight and M averages
+
+`heads` and `notes` are the rows' means, then their variances.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from flowvm.ops.rows.parts.row_program import Fold, RowProgram, Sweep
+
+__all__ = ["norm_backward", "norm_forward"]
+
+_ROOT = ("scale", "inverse_root(spread, eps)")
+
+
+@functools.cache
+def norm_forward(center: bool, weights: int) -> RowProgram:
+    """With a weight, with a bias as well; `center`: the mean is taken away."""
+    measure = Fold("middle", "moments", "x") if center else Fold("squares", "sum", "x * x")
+    after = ("spread", "squares / count"), _ROOT
+    value = ("apart" if center else "x") + " * scale" + " * weight" * (weights > 0)
+    return RowProgram(
+        ("x",),
+        (Sweep((measure,), (), after),),
+        value + " + bias" * (weights > 1),
+        weights=("weight", "bias")[:weights],
+        numbers=("eps",),
+        notes=("middle" if center else "zero", "spread"),
+    )
+
+
+@functools.cache
+def norm_backward(center: bool, weighted: bool) -> RowProgram:
+    """dx; weighted also the gradients of weight and bias."""
+    folds = (Fold("plain", "sum", "h"),) * center + (Fold("slanted", "sum", "h * d"),)
+    base = (("base", "plain / count"),) * center
+    maps = ("h", "g * weight" if weighted else "g"), ("d", "x - middle")
+    return RowProgram(
+        ("g", "x"),
+        (Sweep(folds, maps, (*base, ("slope", "slanted / count * scale * scale"))),),
+        f"scale * ({'(h - base)' if center else 'h'} - d * slope)",
+        weights=("weight",) * weighted,
+        heads=("middle", "spread"),
+        numbers=("eps",),
+        begin=(_ROOT,),
+        down=(("dw", "g * (d * scale)"), ("db", "g")) if weighted else (),
+    )
