@@ -30,6 +30,10 @@ import flowvm as flow
 from flowvm.config import config
 from flowvm.errors import FlowError
 from flowvm.lazy import lazy
+from flowvm.private.cpython import CPYTHON
+from flowvm.private.numba import NUMBA
+from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
+from flowvm.private.scipy import SCIPY
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import driver, runtime
@@ -245,11 +249,6 @@ def _private(package: Any, use: Any, verdict: str, why: str) -> Check:
 
 
 def _packages() -> Iterator[Any]:
-    from flowvm.private.cpython import CPYTHON
-    from flowvm.private.numba import NUMBA
-    from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
-    from flowvm.private.scipy import SCIPY
-
     yield from (CPYTHON, NUMBA, SCIPY)
     if NUMBA.version == "not installed":
         return

@@ -23,6 +23,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flowvm.errors import CompileError, FlowError
+from flowvm.lazy import lazy
+
+metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 
 __all__ = ["MISSING", "OK", "SKIPPED", "Package", "Standing", "Use", "digest_of", "found_at"]
 
@@ -117,8 +120,6 @@ class Package:
         """The one that is installed."""
         if self._version is not None:
             return self._version()
-        from importlib import metadata  # and with it, e-mail's parser
-
         try:
             return metadata.version(self.distribution)
         except metadata.PackageNotFoundError:

@@ -23,6 +23,7 @@ from flowvm.eager.modes import recording_to
 from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import CaptureError
+from flowvm.graph.capture.buffers import Buffers
 from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
@@ -38,8 +39,7 @@ class Captured(Protocol):
     graph: LogicalGraph
     guards: Decisions
     draws: list[Any]
-    whole: dict[Buffer, TensorMeta]
-    sources: dict[Buffer, Source]
+    buffers: Buffers
 
     def reachable(self) -> set[Buffer]:
         """The buffers that Python can still reach."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import percent
 from flowvm.profiler.run.roof import Roofline
-
-if TYPE_CHECKING:
-    from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.run.run import Run
 
 __all__ = ["ADVICE", "Facts", "advice", "roof_share"]
 
@@ -31,7 +29,8 @@ def roof_share(roof: Roofline | None, row: Row) -> float:
 class Facts:
     """What advice follows from: `share` is that of the largest cause."""
 
-    p: Profile
+    run: Run
+    observed: list[Segment]
     by: str
     share: float
     rows: list[Row]
@@ -41,19 +40,19 @@ class Facts:
     def heavy(self) -> Row | None:
         """The row with most of the path, if that is an operator."""
         row = max(self.rows, key=lambda r: r.path, default=None)
-        known = row is not None and row.path and row.name in self.p.run.names
+        known = row is not None and row.path and row.name in self.run.names
         return row if known else None
 
     def issued(self, row: Row) -> bool:
         """Whether instructions of the row's name ran, and not in a graph's plan alone."""
-        return self.p.run.names.index(row.name) in self.p.run.op
+        return self.run.names.index(row.name) in self.run.op
 
 
 def _often_read(f: Facts) -> str:
     times: dict[str, int] = {}
-    for s in f.p.observed:
+    for s in f.observed:
         if s.cause in ("sync", "credit") and s.instruction >= 0:
-            line = f.p.run.lines[f.p.run.line[s.instruction]] if s.cause == "sync" else ""
+            line = f.run.lines[f.run.line[s.instruction]] if s.cause == "sync" else ""
             times[line] = times.get(line, 0) + 1
     line, count = max(times.items(), key=lambda item: (item[1], item[0]), default=("", 0))
     return f"{line} waited for a value {count}x on the path: read it less often" if line else ""
@@ -64,7 +63,7 @@ def _heaviest(f: Facts) -> str:
     if row is None:
         return ""
     ask = f"p.what_if({row.name!r})" if f.issued(row) else "p.plan()"
-    return f"{row.name} is {percent(row.path / f.p.run.wall)}: {ask}"
+    return f"{row.name} is {percent(row.path / f.run.wall)}: {ask}"
 
 
 def _far_from_roof(f: Facts) -> str:

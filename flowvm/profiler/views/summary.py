@@ -278,7 +278,11 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         code=tuple(sources.get(r.hottest, "") for r in shown),
         roof=() if roof is None else tuple(roof_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(advice(Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
+        advice=tuple(
+            advice(Facts(p.run, p.observed, by, bound[0][1], rows, roof), bound[0][0])
+            if bound
+            else ()
+        ),
         devices=said_of(p.run),
     )
 

@@ -22,14 +22,29 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-if TYPE_CHECKING:
-    from flowvm.vm.machine.lang import Words
-
-__all__ = ["LINE", "Field", "Record", "Region", "field", "fields_of", "line", "record", "shown"]
+__all__ = [
+    "LINE",
+    "Field",
+    "Record",
+    "Region",
+    "Words",
+    "field",
+    "fields_of",
+    "line",
+    "record",
+    "shown",
+]
 
 LINE = 8  # words of a cache line
+
+
+class Words(Protocol):
+    """A one-dimensional int64 array: NumPy's, Numba's, or a memoryview."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+    def __setitem__(self, i: int, value: int, /) -> None: ...
 
 
 class Record:

@@ -48,8 +48,8 @@ class _Program(NamedTuple):
     @property
     def late(self) -> int:
         """The first of the arguments that are results of `once`."""
-        last = ast.parse(self.once).body[-1:]
-        return len(self.args) - sum(len(e.value.elts) for e in last)  # type: ignore[attr-defined]
+        last: Any = ast.parse(self.once).body[-1:]
+        return len(self.args) - sum(len(expression.value.elts) for expression in last)
 
     @property
     def tensors(self) -> list[int]:
