@@ -21,7 +21,7 @@ import pytest
 from flowvm.compiler import jit, reach
 from flowvm.errors import CompileError
 from flowvm.lazy import lazy
-from flowvm.ops.declare.cpu import blocks, body_kernel, elementwise_kernel
+from flowvm.ops.declare.cpu import blocks, body_kernel, element_tiles, elementwise_kernel
 from flowvm.ops.planes.cpu import conv_plan, conv_strips
 from flowvm.ops.products.cpu import gemm_kernels
 from flowvm.ops.products.cpu.tile import tile_functions
@@ -47,9 +47,7 @@ class Made:
 
 def elementwise(expr, *args):
     floats = (FLOAT,) * len(args)
-    program = elementwise_kernel._Program(
-        expr, args, floats, (FLOAT,), floats, frozenset(), 2, "", ()
-    )
+    program = element_tiles.Program(expr, args, floats, (FLOAT,), floats, frozenset(), 2, "", ())
     elementwise_kernel._kernel.__wrapped__(program, None)
 
 
