@@ -95,8 +95,8 @@ class Canvas:
         dashed: bool = False, curved: str = "",
     ) -> None:  # fmt: skip
         """A line through points with a head at its end.  A `curved` one goes from the first to the
-        last; it leaves and arrives "upright", or "sideways", or leaves upright and arrives sideways:
-        a "corner".
+        last; it leaves and arrives "upright", or "sideways"; a "corner" leaves upright and arrives
+        sideways.
         """
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         (x0, y0), (x1, y1) = points[0], points[-1]
