@@ -18,6 +18,7 @@ Array = Any
 def whole_body(out: Array, a: Array, b: Array, p: Plan, lo: int, hi: int) -> None:
     """Rows [lo, hi) of a product of integers, which have no tile."""
     m, n, depth, a_step, b_column = p.m, p.n, p.k, p.a_step, p.b_column
+    dots, b_step = p.way == DOTS, p.b_step
     for unit in range(lo, hi):
         item, i = unit // m, unit % m
         i2, rest = item % p.d2, item // p.d2
@@ -25,7 +26,7 @@ def whole_body(out: Array, a: Array, b: Array, p: Plan, lo: int, hi: int) -> Non
         a_at = i0 * p.a0 + i1 * p.a1 + i2 * p.a2 + i * p.a_row
         b_at = i0 * p.b0 + i1 * p.b1 + i2 * p.b2
         line = out[unit * n : unit * n + n]
-        if p.way == DOTS:
+        if dots:
             left = a[a_at : a_at + depth]
             for j in range(n):
                 right = b[b_at + j * b_column : b_at + j * b_column + depth]
@@ -37,7 +38,7 @@ def whole_body(out: Array, a: Array, b: Array, p: Plan, lo: int, hi: int) -> Non
         for j in range(n):
             line[j] = 0
         for k in range(depth):
-            number, place = a[a_at + k * a_step], b_at + k * p.b_step
+            number, place = a[a_at + k * a_step], b_at + k * b_step
             if b_column == 1:
                 row = b[place : place + n]
                 for j in range(n):
