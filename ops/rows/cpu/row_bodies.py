@@ -37,6 +37,7 @@ __all__ = [
     "maps_of",
     "operands_of",
     "rows_body",
+    "run_of",
     "runs_of",
     "short_map",
     "stored",
@@ -118,6 +119,11 @@ def _sweep(p: RowProgram, which: int, keeps: bool) -> tuple[Callable[..., Any], 
     called = [a if a in p.row_numbers(*ofs) else f"{a}_" for a in given]
     sweep = written("sweep", lines, {"REASSOCIATE": True, "RUN": RUN})
     return sweep, f"{', '.join(names)} = run{which}({', '.join(called)})"
+
+
+def run_of(p: RowProgram) -> Callable[..., Any]:
+    """The sums of a program that has no more than those: run(rows, weights, heads), of a run."""
+    return _sweep(p, 0, False)[0]
 
 
 def _largest(x: Array) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 
-__all__ = ["RUN", "apart_of", "moments_of", "rank", "ranked", "slopes_of", "sum_of"]
+__all__ = ["RUN", "moments_of", "rank", "ranked", "slopes_of", "sum_of"]
 
 REASSOCIATE = True  # for flowvm.compiler.native
 RUN = 4096  # elements whose sum is formed before it joins the others
@@ -96,18 +96,6 @@ def slopes_of(g: Array, x: Array, middle: Any) -> tuple[Any, Any]:
         plain += part
         slanted += slant
     return plain, slanted
-
-
-def apart_of(x: Array, middle: Any) -> Any:
-    """The sum of x - middle."""
-    total = x.dtype.type(0)
-    for start in range(0, len(x), RUN):
-        run = x[start : start + RUN]
-        part = x.dtype.type(0)
-        for j in range(len(run)):
-            part += run[j] - middle
-        total += part
-    return total
 
 
 def moments_of(x: Array) -> tuple[Any, Any]:
