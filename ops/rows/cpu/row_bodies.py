@@ -36,6 +36,7 @@ __all__ = [
     "inside",
     "maps_of",
     "operands_of",
+    "result_of",
     "rows_body",
     "run_of",
     "runs_of",
@@ -124,6 +125,13 @@ def _sweep(p: RowProgram, which: int, keeps: bool) -> tuple[Callable[..., Any], 
 def run_of(p: RowProgram) -> Callable[..., Any]:
     """The sums of a program that has no more than those: run(rows, weights, heads), of a run."""
     return _sweep(p, 0, False)[0]
+
+
+def result_of(p: RowProgram) -> Callable[..., None]:
+    """The result of a program that finds nothing: result(out, rows, heads), of runs."""
+    given = ["out_", *(f"{name}_" for name in p.rows), *p.heads]
+    loop = each("len(out_)", stored(p, p.result, "out_[j] ="))
+    return written("result", [f"def result({', '.join(given)}):", *inside(loop)], {})
 
 
 def _largest(x: Array) -> Any:
