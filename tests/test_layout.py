@@ -218,6 +218,7 @@ def test_no_import_stands_in_a_function() -> None:
         for module, path in FILES.items()
         for one in imports(path, module)
         if one.how == "inside" and one.target.partition(".")[0] not in PACKAGES
+        if module != "flowvm.private.cpython"  # which tries how such imports are compiled
     ]
     assert not wrong, "\n".join(wrong)
 

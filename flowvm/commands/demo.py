@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
     from flowvm.profiler import grammar
     from flowvm.profiler.views import timeline
-    from flowvm.utils import data
 else:
     nn = lazy("flowvm.nn")
     F = lazy("flowvm.nn.functional")
     grammar = lazy("flowvm.profiler.grammar")
     timeline = lazy("flowvm.profiler.views.timeline")
-    data = lazy("flowvm.utils.data")
 
 __all__ = ["add_arguments", "main"]
 
@@ -141,8 +139,9 @@ def train(console: "Console", training: Training, data: Any, args: argparse.Name
     """All epochs, each with a line; how many steps that were."""
     flow.manual_seed(args.seed)  # of the order of the images
     (images, labels), test = data
-    dataset = data.TensorDataset(images, labels)
-    loader = data.DataLoader(dataset, batch_size=args.batch, shuffle=True, drop_last=True)
+    feed = flow.utils.data
+    dataset = feed.TensorDataset(images, labels)
+    loader = feed.DataLoader(dataset, batch_size=args.batch, shuffle=True, drop_last=True)
     console.print(f"\n{training.name}:")
     with progress_bar(console, args.epochs * len(loader)) as advance:
         for epoch in range(1, args.epochs + 1):

@@ -207,12 +207,18 @@ def _raises() -> str:
 
 
 def _imports() -> str:
-    sample = compile(
-        "import os.path\nfrom sys import path, version\ndef inner():\n    from json import dumps\n",
-        "<sample>",
-        "exec",
-    )
-    found = list(imports_of(sample))
+    def sample() -> Any:
+        import os.path
+        from sys import path, version
+
+        def inner() -> Any:
+            from json import dumps
+
+            return dumps
+
+        return os.path, path, version, inner
+
+    found = list(imports_of(sample.__code__))
     expected = [("os.path", []), ("sys", ["path", "version"]), ("json", ["dumps"])]
     return "" if found == expected else f"a sample imports {found}"
 

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from flowvm.errors import CompileError, FlowError
 from flowvm.lazy import lazy
 
-metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
-
 __all__ = ["MISSING", "OK", "SKIPPED", "Package", "Standing", "Use", "digest_of", "found_at"]
+
+metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 
 OK, SKIPPED, MISSING = "ok", "skipped", "missing"
 
@@ -121,7 +121,7 @@ class Package:
         if self._version is not None:
             return self._version()
         try:
-            return metadata.version(self.distribution)
+            return str(metadata.version(self.distribution))
         except metadata.PackageNotFoundError:
             return "not installed"
 

@@ -56,8 +56,7 @@ def _check(
     if w.ndim != n + 2 or x.ndim not in (n + 1, n + 2):
         raise ShapeError(
             f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch) and weight "
-            f"{n + 2}, got shapes "
-            f"{tuple(x.shape)} and {tuple(w.shape)}"
+            f"{n + 2}, got shapes {tuple(x.shape)} and {tuple(w.shape)}"
         )
     if x.dtype is not w.dtype or not x.dtype.is_floating_point:
         raise DTypeError(
@@ -71,17 +70,15 @@ def _check(
     outputs = w.shape[1] * groups if transposed else w.shape[0]
     if groups < 1 or channels != wanted or outputs % groups or channels % groups:
         raise ShapeError(
-            f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {wanted} "
-            f"input channels, input of "
-            f"shape {tuple(x.shape)} has {channels}"
+            f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {wanted} input "
+            f"channels, input of shape {tuple(x.shape)} has {channels}"
         )
     if bias is not None and (
         tuple(bias._meta.shape) != (outputs,) or bias._meta.dtype is not x.dtype
     ):
         raise ShapeError(
             f"{name}: bias is {x.dtype.name} with one number for each of {outputs} output "
-            f"channels, got "
-            f"{bias._meta.dtype.name} of shape {tuple(bias.shape)}"
+            f"channels, got {bias._meta.dtype.name} of shape {tuple(bias.shape)}"
         )
     return input if x.ndim == n + 2 else input.unsqueeze(0)
 
@@ -123,8 +120,7 @@ def _convolve(
         if room < 0:
             raise ShapeError(
                 f"{name}: the kernel {tuple(kernel)} with dilation {dilation} is larger than the "
-                f"padded input of "
-                f"shape {tuple(input.shape)}"
+                f"padded input of shape {tuple(input.shape)}"
             )
         size.append(room // s + 1)
     how = _How(three_of(stride, 1), three_of(front, 0), three_of(dilation, 1), groups)
@@ -154,8 +150,7 @@ def _convolve_back(
         if e >= max(s, d):
             raise ArgumentError(
                 f"{name}: output_padding must be smaller than stride or dilation, got {e} with "
-                f"stride {s} and "
-                f"dilation {d}"
+                f"stride {s} and dilation {d}"
             )
         length = (i - 1) * s - 2 * p + d * (k - 1) + e + 1
         if length < 1:
@@ -277,8 +272,7 @@ def conv_transpose3d(
     )  # fmt: skip
 
 
-# --- samples
-# -----------------------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------
 
 
 def _conv_reference(
@@ -360,76 +354,59 @@ def _transposed_reference(
     return out if bias is None else out + bias.reshape((-1,) + (1,) * n)
 
 
+# function: (shapes of input, weight and bias, options) of each sample
+_CASES: dict[Any, list[tuple[Any, ...]]] = {
+    conv1d: [
+        ((2, 2, 5), (3, 2, 3), (3,), {}),
+        ((2, 5), (2, 2, 2), (2,), {"padding": "same"}),
+        ((1, 4, 6), (4, 2, 2), None, {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}),
+        ((0, 2, 5), (3, 2, 3), (3,), {}),
+    ],
+    conv2d: [
+        ((2, 2, 3, 3), (2, 2, 2, 2), (2,), {"padding": 1}),
+        ((1, 2, 3, 2), (2, 2, 1, 1), (2,), {}),
+        ((1, 2, 4, 3), (2, 1, 3, 2), None, {"stride": (2, 1), "padding": (1, 0), "groups": 2}),
+    ],
+    conv3d: [((1, 1, 2, 3, 2), (2, 1, 2, 2, 2), (2,), {"padding": (0, 1, 0)})],
+    conv_transpose1d: [
+        ((2, 2, 3), (2, 3, 3), (3,), {"stride": 2, "padding": 1, "output_padding": 1}),
+        ((1, 2, 3), (2, 1, 2), None, {"groups": 2, "dilation": 2}),
+    ],
+    conv_transpose2d: [((1, 2, 2, 3), (2, 1, 2, 2), (1,), {"stride": (1, 2)})],
+    conv_transpose3d: [((1, 1, 2, 2, 1), (1, 2, 1, 2, 2), (2,), {})],
+}
+
+
+# function: (shapes of input and weight, options, what they raise)
+_REFUSED: dict[Any, list[tuple[Any, ...]]] = {
+    conv1d: [
+        ((1, 2, 5), (1, 3, 2), {}, RuntimeError),
+        ((1, 2, 2), (1, 2, 3), {}, RuntimeError),
+        ((1, 2, 5), (1, 2, 3), {"stride": 0}, ValueError),
+        ((1, 2, 5), (1, 2, 3), {"stride": 2, "padding": "same"}, ValueError),
+    ],
+    conv_transpose1d: [((1, 2, 3), (2, 1, 2), {"output_padding": 1}, ValueError)],
+}
+
+
 def _register() -> None:
-    def shapes(*cases: tuple[Any, ...]) -> Any:
+    def generator(cases: list[tuple[Any, ...]]) -> Any:
         def generate(rng: np.random.Generator) -> list[Sample]:
-            x = rng.standard_normal
             return [
-                Sample((x(a), x(b), None if c is None else x(c)), dict(o)) for a, b, c, o in cases
+                Sample(tuple(s if s is None else rng.standard_normal(s) for s in shapes), {**more})
+                for *shapes, more in cases
             ]
 
         return generate
 
-    samples(
-        conv1d,
-        shapes(
-            ((2, 2, 5), (3, 2, 3), 3, {}),
-            ((2, 5), (2, 2, 2), 2, {"padding": "same"}),
-            ((1, 4, 6), (4, 2, 2), None, {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}),
-            ((0, 2, 5), (3, 2, 3), 3, {}),
-        ),
-        _conv_reference,
-        errors=(
-            (lambda flow: flow.conv1d(flow.ones(1, 2, 5), flow.ones(1, 3, 2)), RuntimeError),
-            (lambda flow: flow.conv1d(flow.ones(1, 2, 2), flow.ones(1, 2, 3)), RuntimeError),
-            (
-                lambda flow: flow.conv1d(flow.ones(1, 2, 5), flow.ones(1, 2, 3), stride=0),
-                ValueError,
-            ),
-            (
-                lambda flow: flow.conv1d(flow.ones(1, 2, 5), flow.ones(1, 2, 3), None, 2, "same"),
-                ValueError,
-            ),
-        ),
-    )
-    samples(
-        conv2d,
-        shapes(
-            ((2, 2, 3, 3), (2, 2, 2, 2), 2, {"padding": 1}),
-            ((1, 2, 3, 2), (2, 2, 1, 1), 2, {}),
-            ((1, 2, 4, 3), (2, 1, 3, 2), None, {"stride": (2, 1), "padding": (1, 0), "groups": 2}),
-        ),
-        _conv_reference,
-    )
-    samples(
-        conv3d,
-        shapes(((1, 1, 2, 3, 2), (2, 1, 2, 2, 2), 2, {"padding": (0, 1, 0)})),
-        _conv_reference,
-    )
-    samples(
-        conv_transpose1d,
-        shapes(
-            ((2, 2, 3), (2, 3, 3), 3, {"stride": 2, "padding": 1, "output_padding": 1}),
-            ((1, 2, 3), (2, 1, 2), None, {"groups": 2, "dilation": 2}),
-        ),
-        _transposed_reference,
-        errors=(
-            (
-                lambda flow: flow.conv_transpose1d(
-                    flow.ones(1, 2, 3), flow.ones(2, 1, 2), output_padding=1
-                ),
-                ValueError,
-            ),
-        ),
-    )
-    samples(
-        conv_transpose2d,
-        shapes(((1, 2, 2, 3), (2, 1, 2, 2), 1, {"stride": (1, 2)})),
-        _transposed_reference,
-    )
-    samples(
-        conv_transpose3d, shapes(((1, 1, 2, 2, 1), (1, 2, 1, 2, 2), 2, {})), _transposed_reference
-    )
+    def refused(name: str, input: Any, weight: Any, options: Any) -> Any:
+        return lambda flow: getattr(flow, name)(flow.ones(input), flow.ones(weight), **options)
+
+    for function, cases in _CASES.items():
+        name = function.__name__
+        reference = _transposed_reference if "transpose" in name else _conv_reference
+        errors = [(refused(name, *call), error) for *call, error in _REFUSED.get(function, [])]
+        samples(function, generator(cases), reference, errors=tuple(errors))
 
 
 _register()

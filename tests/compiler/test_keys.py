@@ -51,11 +51,13 @@ def elementwise(expr, *args):
     elementwise_kernel._kernel.__wrapped__(program, None)
 
 
+PLAN = tuple((name, "i") for name in gemm_kernels.Plan._fields)
+
+
 def product():
-    body = gemm_kernels.product_body(True, True)
-    kinds = ("i",) * (1 + len(gemm_kernels.Plan._fields)) + ("f", "f")
+    kinds = "i", PLAN
     operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
-    made = body_kernel._Body(body, operands, kinds, (), False, False)
+    made = body_kernel._Body(gemm_kernels.product_body, operands, kinds, (), False, False)
     body_kernel._kernel.__wrapped__(made)
 
 
@@ -81,7 +83,7 @@ KINDS = {
     "guarded": lambda: elementwise("sin(x)", "x"),
     "blocks": blocks._kernel.__wrapped__,
     "product": product,
-    "product's walk": gemm_kernels.walker.__wrapped__,
+    "product's walk": lambda: gemm_kernels.walker.__wrapped__(PLAN),
     "tiles": lambda: tile_functions.__wrapped__(FLOAT),
     "convolution": convolution,
 }

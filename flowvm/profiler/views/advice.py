@@ -4,19 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from flowvm.profiler.analysis.paths import Segment
+from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import percent
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import Run
 
-__all__ = ["ADVICE", "Facts", "advice", "roof_share"]
+__all__ = ["ADVICE", "Facts", "Summed", "advice", "roof_share"]
 
 LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
 FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
+
+
+class Summed(Protocol):
+    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
+
+    run: Run
+
+    @property
+    def bound(self) -> dict[str, float]:
+        """Shares of the wall time by cause."""
+
+    @property
+    def recording(self) -> float | None:
+        """The share that recording took."""
+
+    @property
+    def observed(self) -> list[Segment]:
+        """The path that sums to the wall time."""
+
+    @property
+    def floor(self) -> Floor:
+        """The longest path through the data dependences."""
+
+    def table(self, by: str = ...) -> list[Row]:
+        """Its rows by operator, line, module or stream."""
+
+    def __len__(self) -> int: ...
 
 
 def roof_share(roof: Roofline | None, row: Row) -> float:
@@ -29,8 +57,7 @@ def roof_share(roof: Roofline | None, row: Row) -> float:
 class Facts:
     """What advice follows from: `share` is that of the largest cause."""
 
-    run: Run
-    observed: list[Segment]
+    p: Summed
     by: str
     share: float
     rows: list[Row]
@@ -40,19 +67,19 @@ class Facts:
     def heavy(self) -> Row | None:
         """The row with most of the path, if that is an operator."""
         row = max(self.rows, key=lambda r: r.path, default=None)
-        known = row is not None and row.path and row.name in self.run.names
+        known = row is not None and row.path and row.name in self.p.run.names
         return row if known else None
 
     def issued(self, row: Row) -> bool:
         """Whether instructions of the row's name ran, and not in a graph's plan alone."""
-        return self.run.names.index(row.name) in self.run.op
+        return self.p.run.names.index(row.name) in self.p.run.op
 
 
 def _often_read(f: Facts) -> str:
     times: dict[str, int] = {}
-    for s in f.observed:
+    for s in f.p.observed:
         if s.cause in ("sync", "credit") and s.instruction >= 0:
-            line = f.run.lines[f.run.line[s.instruction]] if s.cause == "sync" else ""
+            line = f.p.run.lines[f.p.run.line[s.instruction]] if s.cause == "sync" else ""
             times[line] = times.get(line, 0) + 1
     line, count = max(times.items(), key=lambda item: (item[1], item[0]), default=("", 0))
     return f"{line} waited for a value {count}x on the path: read it less often" if line else ""
@@ -63,7 +90,7 @@ def _heaviest(f: Facts) -> str:
     if row is None:
         return ""
     ask = f"p.what_if({row.name!r})" if f.issued(row) else "p.plan()"
-    return f"{row.name} is {percent(row.path / f.run.wall)}: {ask}"
+    return f"{row.name} is {percent(row.path / f.p.run.wall)}: {ask}"
 
 
 def _far_from_roof(f: Facts) -> str:

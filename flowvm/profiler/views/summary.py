@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import BY, STEP, Row
 from flowvm.profiler.grammar import (
     CAUSES,
@@ -32,10 +31,10 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.advice import Facts, advice, roof_share
+from flowvm.profiler.views.advice import Facts, Summed, advice, roof_share
 from flowvm.vm.machine.words import INS, KIND
 
-__all__ = ["MOST", "SORTS", "Steps", "Summary", "Summed", "summarize"]
+__all__ = ["MOST", "SORTS", "Steps", "Summary", "summarize"]
 
 MOST = 12  # rows shown
 MINE = 0.005  # shares below are not worth a word
@@ -220,33 +219,6 @@ def _whole(spans: list[Span], width: int) -> Line:
     return line
 
 
-class Summed(Protocol):
-    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
-
-    run: Run
-
-    @property
-    def bound(self) -> dict[str, float]:
-        """Shares of the wall time by cause."""
-
-    @property
-    def recording(self) -> float | None:
-        """The share that recording took."""
-
-    @property
-    def observed(self) -> list[Segment]:
-        """The path that sums to the wall time."""
-
-    @property
-    def floor(self) -> Floor:
-        """The longest path through the data dependences."""
-
-    def table(self, by: str = ...) -> list[Row]:
-        """Its rows by operator, line, module or stream."""
-
-    def __len__(self) -> int: ...
-
-
 def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
     """The summary of a profile; ArgumentError if there is no table `by`."""
     rows, roof = p.table(by), of_run(p.run)
@@ -278,11 +250,7 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         code=tuple(sources.get(r.hottest, "") for r in shown),
         roof=() if roof is None else tuple(roof_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(
-            advice(Facts(p.run, p.observed, by, bound[0][1], rows, roof), bound[0][0])
-            if bound
-            else ()
-        ),
+        advice=tuple(advice(Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
         devices=said_of(p.run),
     )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.lazy import lazy
 from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
-from flowvm.vm.machine.record import Words
 
 __all__ = [
     "Words",
@@ -52,6 +51,13 @@ __all__ = [
 
 intrinsics = lazy("flowvm.vm.machine.intrinsics")  # Numba, for a compilation only
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Words(Protocol):
+    """A one-dimensional int64 array: NumPy's, Numba's, or a memoryview."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+    def __setitem__(self, i: int, value: int, /) -> None: ...
 
 
 MADV_HUGEPAGE = 14

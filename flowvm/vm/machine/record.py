@@ -24,27 +24,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-__all__ = [
-    "LINE",
-    "Field",
-    "Record",
-    "Region",
-    "Words",
-    "field",
-    "fields_of",
-    "line",
-    "record",
-    "shown",
-]
+__all__ = ["LINE", "Field", "Record", "Region", "field", "fields_of", "line", "record", "shown"]
 
 LINE = 8  # words of a cache line
 
 
-class Words(Protocol):
-    """A one-dimensional int64 array: NumPy's, Numba's, or a memoryview."""
-
+class _Readable(Protocol):
     def __getitem__(self, i: int, /) -> int: ...
-    def __setitem__(self, i: int, value: int, /) -> None: ...
 
 
 class Record:
@@ -132,7 +118,7 @@ def fields_of(table: type[Record]) -> tuple[Field, ...]:
     return found
 
 
-def shown(table: type[Record], m: Words, at: int = 0) -> str:
+def shown(table: type[Record], m: _Readable, at: int = 0) -> str:
     """The record that begins at word `at` of `m`, as text: each field, its words, its meaning."""
     rows = [
         (field.name, " ".join(str(m[at + field.at + k]) for k in range(field.words)), field.meaning)

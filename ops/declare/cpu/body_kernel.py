@@ -36,7 +36,7 @@ from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.ops.scalar.half import STORED
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["RAISED", "Operand", "body_kernel", "body_layout", "kind_of"]
+__all__ = ["RAISED", "Kind", "Operand", "body_kernel", "body_layout", "kind_of", "numba_kind"]
 
 RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
 SCRATCH_AT = 6
@@ -183,21 +183,11 @@ def _signature(b: _Body) -> tuple[Any, ...]:
     """Numba's types of the arguments."""
     from numba import types
 
-    numbers = {"i": types.int64, "f": types.float64, "b": types.boolean}
-
     def array(dtype: str, ndim: int = 1, layout: str = "C") -> Any:
         return types.Array(getattr(types, "boolean" if dtype == "bool" else dtype), ndim, layout)
 
-    def const(kind: Kind) -> Any:
-        if kind == ARRAY:
-            return array("int64")
-        if isinstance(kind, str):
-            return numbers[kind]
-        words = {**numbers, "b": types.int64}  # a record is as it lies
-        return types.Record.make_c_struct([(name, words[k]) for name, k in kind])
-
     signature = [array(o.dtype, o.ndim, "C" if o.contiguous else "A") for o in b.operands]
-    signature += [*map(const, b.consts), *(numbers[k] for k in b.scalars)]
+    signature += map(numba_kind, (*b.consts, *b.scalars))
     signature += [array("uint8")] * (b.takes("scratch") + b.takes("arena"))
     return (*signature, types.int64, types.int64, *[array("int64")] * b.takes("details"))
 
@@ -205,6 +195,19 @@ def _signature(b: _Body) -> tuple[Any, ...]:
 _ASSUME = """  %forward = icmp sge i64 %lo, 0
   call void @llvm.assume(i1 %forward)
 """
+
+
+def numba_kind(kind: Kind) -> Any:
+    """Numba's type of a number, or of a const of several."""
+    from numba import types
+
+    numbers = {"i": types.int64, "f": types.float64, "b": types.boolean}
+    if kind == ARRAY:
+        return types.Array(types.int64, 1, "C")
+    if isinstance(kind, str):
+        return numbers[kind]
+    words = {**numbers, "b": types.int64}  # a record is as it lies
+    return types.Record.make_c_struct([(name, words[k]) for name, k in kind])
 
 
 def _check(b: _Body) -> None:

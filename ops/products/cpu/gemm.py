@@ -21,6 +21,7 @@ from flowvm.device import cpu
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch, View, bits, elsewhere
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.cpu.body_kernel import kind_of
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.products.cpu.gemm_epilogue import (
     ACTIVATED,
@@ -227,9 +228,10 @@ def _whole_launch(
 ) -> Launch:
     dots = p.a_step == 1 and p.b_step == 1
     way, cut = DOTS if dots else STREAM, Cut(IN_PLACE, IN_PLACE, 0, p.k, 1, p.n)
-    plan = _numbers(p, (way, 0), cut, out, dims, _Addend((), 0, 0), (START_NONE, FINAL), (0,) * 8)
+    ends = START_NONE, FINAL
+    plan = _numbers(p, (way, 0), cut, out, dims, _Addend((), 0, 0), ends, (*(0,) * 8, 1.0, 1.0))
     grain = max(1, CHUNK // 8 // max(1, p.n * p.k))
-    return Launch((out,), whole_body(), tuple(views), plan, items * p.m, grain)
+    return Launch((out,), whole_body, tuple(views), (plan,), items * p.m, grain)
 
 
 def _float_launch(
@@ -253,18 +255,19 @@ def _float_launch(
     cut = cut_up(p, way, items, tile, size, reduced)
     ends = _epilogue(p, way, extra, added, epilogue)
     end = 0 if ends[1] == FINAL else finisher(dtype, epilogue.act, epilogue.joins)
-    plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, (*tile_functions(dtype), end))
-    consts = (walker(), *plan, float(epilogue.alpha), float(epilogue.beta))
-    body = product_body(added, bool(cut.shared))
+    last = *tile_functions(dtype), end, float(epilogue.alpha), float(epilogue.beta)
+    plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, last)
+    views = [*views[:3], View.optional(views[3] if added else None, views[0].dtype)]
+    consts = (walker(kind_of(plan)), plan)
     units = items * plan.down * plan.across
     grain = max(1, CHUNK // max(1, min(cut.tall, p.m) * min(cut.wide, p.n) * p.k))
     arena = max(64, arena_elements(plan) * size)
     if not cut.shared:
-        return Launch((out,), body, tuple(views), consts, units, grain, arena=arena)
+        return Launch((out,), product_body, tuple(views), consts, units, grain, arena=arena)
     panels = items * -(-p.n // tile.columns)
     elements = tile.columns * p.k
     return Launch(
-        (out,), body, tuple(views), consts, panels, max(1, (CHUNK >> 4) // elements),
+        (out,), product_body, tuple(views), consts, panels, max(1, (CHUNK >> 4) // elements),
         scratch=panels * elements * size, arena=arena, phases=((units, grain),),
     )  # fmt: skip
 
@@ -286,7 +289,7 @@ def _epilogue(
 
 def _numbers(
     p: Product, way: tuple[int, int], cut: Cut, out: TensorMeta, dims: list[tuple[int, ...]],
-    extra: _Addend, ends: tuple[int, int], functions: tuple[int, ...],
+    extra: _Addend, ends: tuple[int, int], last: tuple[float, ...],
 ) -> Plan:  # fmt: skip
     dims = [(1, 0, 0, 0)] * (BATCH_DIMS - len(dims)) + dims
     blocks = -(-p.m // max(cut.tall, 1)), -(-p.n // max(cut.wide, 1))
@@ -295,7 +298,7 @@ def _numbers(
     numbers = (
         *way, *p, *cut, *blocks, tile.rows, tile.columns, tile.lanes, dims[1][0], dims[2][0],
         *strides, *ends, extra.row, extra.column, int(way[1] or stored < 4), stored,
-        max(stored, 4), *functions,
+        max(stored, 4), *last,
     )  # fmt: skip
     return Plan._make(numbers)
 

@@ -20,11 +20,12 @@ Invariants
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flowvm.compiler import jit
+from flowvm.compiler.native import lower
 from flowvm.launch import PHASE_BITS
+from flowvm.ops.declare.cpu.body_kernel import Kind, numba_kind
 from flowvm.ops.products.cpu.gemm_epilogue import FINAL, finish
 from flowvm.ops.products.cpu.tile import (
     START_ROWS,
@@ -42,7 +43,6 @@ __all__ = [
     "COPIED",
     "DOTS",
     "IN_PLACE",
-    "NUMBERS",
     "STREAM",
     "TILES",
     "TRANSPOSED",
@@ -113,6 +113,8 @@ class Plan(NamedTuple):
     store: int
     store_transposed: int
     finisher: int
+    alpha: float
+    beta: float
 
 
 def _a_elements(p: Plan) -> int:
@@ -170,9 +172,8 @@ def _pack_b(p: Plan, b: int, depth: int, columns: int, to: int) -> None:
 
 
 def _block(
-    p: Plan, out: int, a: int, b: int, addend: int, packed: int, arena: int, rows: int,
-    columns: int, alpha: float, beta: float,
-) -> None:  # fmt: skip
+    p: Plan, out: int, a: int, b: int, addend: int, packed: int, arena: int, rows: int, columns: int
+) -> None:
     """One block of the result, `rows` by `columns`, by tiles; all addresses are of its corner."""
     size = p.size
     b_place = arena + _a_elements(p) * size
@@ -207,13 +208,10 @@ def _block(
                     min(p.mr, rows - i), width,
                 )  # fmt: skip
             if last:
-                _panel_done(p, out, addend, c, j, rows, width, alpha, beta)
+                _panel_done(p, out, addend, c, j, rows, width)
 
 
-def _panel_done(
-    p: Plan, out: int, addend: int, c: int, j: int, rows: int, width: int, alpha: float,
-    beta: float,
-) -> None:  # fmt: skip
+def _panel_done(p: Plan, out: int, addend: int, c: int, j: int, rows: int, width: int) -> None:
     """What is left to do with a panel of sums at `c`, while it is in the first cache."""
     start, size = addend + j * p.s_column * p.size, p.size
     if p.staged and not p.swap:
@@ -223,7 +221,7 @@ def _panel_done(
         if p.finish != FINAL:
             finish(
                 p.finisher, c, p.n, 1, start, p.s_row, p.s_column, rows, width, p.finish,
-                alpha, beta,
+                p.alpha, p.beta,
             )  # fmt: skip
         return
     target = out + j * p.m * p.stored
@@ -237,14 +235,11 @@ def _panel_done(
     if p.finish != FINAL:
         finish(
             p.finisher, target, p.m, 1, start, p.s_column, p.s_row, width, rows, p.finish,
-            alpha, beta,
+            p.alpha, p.beta,
         )  # fmt: skip
 
 
-def _thin_block(
-    p: Plan, out: int, a: int, b: int, addend: int, rows: int, columns: int, alpha: float,
-    beta: float,
-) -> None:  # fmt: skip
+def _thin_block(p: Plan, out: int, a: int, b: int, addend: int, rows: int, columns: int) -> None:
     """One block of the result of a thin A, whose time is that of reading B."""
     c_row, c_column = (1, p.m) if p.swap else (p.n, 1)
     if p.way == STREAM:
@@ -266,14 +261,13 @@ def _thin_block(
     if p.finish != FINAL:
         finish(
             p.finisher, out, c_row, c_column, addend, p.s_row, p.s_column, rows, columns,
-            p.finish, alpha, beta,
+            p.finish, p.alpha, p.beta,
         )  # fmt: skip
 
 
 def _walk(
-    p: Plan, out: int, a: int, b: int, addend: int, alpha: float, beta: float, scratch: int,
-    arena: int, lo: int, hi: int,
-) -> None:  # fmt: skip
+    p: Plan, out: int, a: int, b: int, addend: int, scratch: int, arena: int, lo: int, hi: int
+) -> None:
     """Units [lo, hi): blocks, columns of them one after another; before that, panels of B."""
     size, panels = p.stored, -(-p.n // p.nr)
     left, right = (b, a) if p.swap else (a, b)
@@ -300,44 +294,33 @@ def _walk(
         start = addend + s * size
         if p.way == TILES:
             packed += j * p.k * p.size
-            _block(p, c, x, y, start, packed, arena, rows, columns, alpha, beta)
+            _block(p, c, x, y, start, packed, arena, rows, columns)
         else:
-            _thin_block(p, c, x, y, start, rows, columns, alpha, beta)
+            _thin_block(p, c, x, y, start, rows, columns)
 
 
-NUMBERS = ", ".join(Plan._fields)
-_walk_numbers = caller(
-    "i" * len(Plan._fields) + "iiiiffiiii",
-    "The `walker` called with its numbers and addresses.",
-)
+_call_walk = caller("riiiiiiii", "The `walker` called with a plan, addresses and a range.")
 
 
 @functools.cache
-def walker() -> int:
-    """The address of `_walk`, which takes the numbers of its plan one by one."""
-    given = "out, a, b, addend, alpha, beta, scratch, arena, lo, hi"
-    source = f"def walk({NUMBERS}, {given}):\n    inner(Plan({NUMBERS}), {given})\n"
-    scope: dict[str, Any] = {"Plan": Plan, "inner": _walk}
-    exec(compile(source, "<walk of a product>", "exec"), scope)
-    numbers = ", ".join(["int64"] * len(Plan._fields))
-    four = "int64, int64, int64, int64"
-    return jit.native(scope["walk"], f"void({numbers}, {four}, float64, float64, {four})")
+def walker(kind: Kind) -> int:
+    """The address of `_walk`, for plans of this kind: they are all of one."""
+
+    def make() -> jit.Lowered:
+        from numba import types
+
+        arguments = (numba_kind(kind), *[types.int64] * 8)
+        return jit.c_function(lower(_walk, arguments, types.void))
+
+    return jit.load(make, _walk.__qualname__)
 
 
-@functools.cache
-def product_body(addend: bool, shared: bool) -> Callable[..., None]:
-    """The kernel body of a product with an addend or none, with B packed in a phase of its own or
-    not.  Its consts are the address of the walker, the numbers of the plan, alpha and beta.
-    """
-    arrays = "out, a, b, addend" if addend else "out, a, b"
-    memory = "scratch, arena" if shared else "arena"
-    given = f"address(out), address(a), address(b), address({'addend' if addend else 'out'})"
-    source = (
-        f"def product({arrays}, walker, {NUMBERS}, alpha, beta, {memory}, lo, hi):\n"
-        f"    walk(walker, {NUMBERS}, {given}, alpha, beta,\n"
-        f"         address({'scratch' if shared else 'arena'}), address(arena), lo, hi)\n"
-    )
-    scope: dict[str, Any] = {"walk": _walk_numbers, "address": address}
-    exec(compile(source, "<product>", "exec"), scope)
-    body: Callable[..., None] = scope["product"]
-    return body
+def product_body(
+    out: Array, a: Array, b: Array, addend: Array, walk: int, p: Plan, scratch: Array,
+    arena: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """The body of a product, with an addend or none; `walk` is the address of the walker."""
+    _call_walk(
+        walk, p, address(out), address(a), address(b), address(addend), address(scratch),
+        address(arena), lo, hi,
+    )  # fmt: skip

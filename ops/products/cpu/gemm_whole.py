@@ -6,55 +6,43 @@ both operands are contiguous along the depth, else rows of B are added up.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
-from flowvm.ops.products.cpu.gemm_kernels import DOTS, NUMBERS, Plan
+from flowvm.ops.products.cpu.gemm_kernels import DOTS, Plan
 
 __all__ = ["whole_body"]
 
 Array = Any
 
 
-@functools.cache
-def whole_body() -> Callable[..., None]:
-    """The kernel body of a product of integers, which have no tile: loops that LLVM vectorizes."""
-    source = (
-        f"def whole(out, a, b, {NUMBERS}, lo, hi):\n    rows(Plan({NUMBERS}), out, a, b, lo, hi)\n"
-    )
-    scope: dict[str, Any] = {"Plan": Plan, "rows": _whole_rows}
-    exec(compile(source, "<product of integers>", "exec"), scope)
-    body: Callable[..., None] = scope["whole"]
-    return body
-
-
-def _whole_rows(p: Plan, out: Array, a: Array, b: Array, lo: int, hi: int) -> None:
-    """Rows [lo, hi) of out = a @ b."""
+def whole_body(out: Array, a: Array, b: Array, p: Plan, lo: int, hi: int) -> None:
+    """Rows [lo, hi) of a product of integers, which have no tile."""
+    m, n, depth, a_step, b_column = p.m, p.n, p.k, p.a_step, p.b_column
+    dots, b_step = p.way == DOTS, p.b_step
     for unit in range(lo, hi):
-        item, i = unit // p.m, unit % p.m
+        item, i = unit // m, unit % m
         i2, rest = item % p.d2, item // p.d2
         i1, i0 = rest % p.d1, rest // p.d1
         a_at = i0 * p.a0 + i1 * p.a1 + i2 * p.a2 + i * p.a_row
         b_at = i0 * p.b0 + i1 * p.b1 + i2 * p.b2
-        line = out[unit * p.n : unit * p.n + p.n]
-        if p.way == DOTS:
-            left = a[a_at : a_at + p.k]
-            for j in range(p.n):
-                right = b[b_at + j * p.b_column : b_at + j * p.b_column + p.k]
+        line = out[unit * n : unit * n + n]
+        if dots:
+            left = a[a_at : a_at + depth]
+            for j in range(n):
+                right = b[b_at + j * b_column : b_at + j * b_column + depth]
                 total = out.dtype.type(0)
-                for k in range(p.k):
+                for k in range(depth):
                     total += left[k] * right[k]
                 line[j] = total
             continue
-        for j in range(p.n):
+        for j in range(n):
             line[j] = 0
-        for k in range(p.k):
-            number, place = a[a_at + k * p.a_step], b_at + k * p.b_step
-            if p.b_column == 1:
-                row = b[place : place + p.n]
-                for j in range(p.n):
+        for k in range(depth):
+            number, place = a[a_at + k * a_step], b_at + k * b_step
+            if b_column == 1:
+                row = b[place : place + n]
+                for j in range(n):
                     line[j] += number * row[j]
             else:
-                for j in range(p.n):
-                    line[j] += number * b[place + j * p.b_column]
+                for j in range(n):
+                    line[j] += number * b[place + j * b_column]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler import jit
@@ -107,16 +108,27 @@ def _lowered(name: str, dtype: str, shape: TileShape) -> jit.Lowered:
     return jit.Lowered([module], "entry", loops_only=True)
 
 
-_C: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_double, "x": ctypes.c_void_p}
+_C: dict[str, Any] = {
+    "i": ctypes.c_int64, "f": ctypes.c_double, "x": ctypes.c_void_p, "r": ctypes.c_void_p,
+}  # fmt: skip
+
+
+def _passed(kind: str, value: Any) -> Any:
+    if kind == "x":
+        return value.ctypes.data
+    if kind == "r":
+        return struct.pack("".join("d" if isinstance(v, float) else "q" for v in value), *value)
+    return value
 
 
 def caller(kinds: str, doc: str) -> Intrinsic:
     """call(function, ...): call the function at an address, with an argument for each of `kinds`: i
-    is an integer or an address, f a float64, x an array, whose address is passed.
+    is an integer or an address, f a float64, x an array, whose address is passed, r a record (a
+    const that is a NamedTuple), likewise.
     """
 
     def python(function: int, *args: Any) -> None:
-        passed = [a.ctypes.data if k == "x" else a for k, a in zip(kinds, args, strict=True)]
+        passed = [_passed(k, a) for k, a in zip(kinds, args, strict=True)]
         ctypes.CFUNCTYPE(None, *(_C[k] for k in kinds))(function)(*passed)
 
     def define() -> Any:

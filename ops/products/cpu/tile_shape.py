@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flowvm.ops.declare.cpu.vector_code import registers
 
-__all__ = ["TileShape", "tile_shape"]
+__all__ = ["ROWS_VECTORS", "TileShape", "tile_shape"]
 
 
 class TileShape(NamedTuple):
@@ -26,7 +26,7 @@ class TileShape(NamedTuple):
 
 # The tile that registers (bytes of each, how many) hold: one register for each sum, one for each
 # vector of B's row, at least one for A's number.
-_ROWS_VECTORS = {
+ROWS_VECTORS = {
     (64, 32): (12, 2),  # 24 + 2
     (32, 16): (4, 3),  # 12 + 3
     (16, 16): (4, 3),
@@ -39,4 +39,4 @@ def tile_shape(dtype: str, features: Mapping[str, bool] | None = None) -> TileSh
     is float32's: their panels are.
     """
     have = registers(features)
-    return TileShape(*_ROWS_VECTORS[have], have.bytes // (8 if dtype == "float64" else 4))
+    return TileShape(*ROWS_VECTORS[have], have.bytes // (8 if dtype == "float64" else 4))

@@ -24,10 +24,10 @@ import numpy as np
 
 from flowvm.errors import Status
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.rows.cpu.row_bodies import FEW, SHORT, rows_body
+from flowvm.ops.rows.cpu.row_bodies import FEW, SHORT, rows_body, run_of
 from flowvm.ops.rows.cpu.row_stripes import stripe_of
-from flowvm.ops.rows.cpu.runs import apart_of, slopes_of, sum_of
-from flowvm.ops.rows.parts.softmax_programs import LEVELS
+from flowvm.ops.rows.cpu.runs import sum_of
+from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 from flowvm.ops.scalar.decay import decay
 
 __all__ = [
@@ -46,6 +46,8 @@ Array = Any
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 BLOCK = SHORT  # logits that the arena has room for
 _levels, _stripe_levels = rows_body(LEVELS), stripe_of(LEVELS)
+_apart, _stripe_apart = run_of(APART), stripe_of(APART)
+_weighted_apart, _stripe_weighted_apart = run_of(WEIGHTED_APART), stripe_of(WEIGHTED_APART)
 
 
 def _sum_up(loss: Array, notes: Array, sums: Array, mean: bool) -> None:
@@ -66,7 +68,7 @@ def _entropy(
 ) -> int:  # fmt: skip
     """`size` is `tall` or `width`."""
     real, rows = x.dtype.type, len(target)
-    sums = scratch.view(np.float64)
+    sums, offs = scratch.view(np.float64), arena.view(x.dtype)
     if lo >> PHASE_BITS == 1:
         _sum_up(loss, notes, sums, reduction == 1)
         return 0
@@ -86,6 +88,10 @@ def _entropy(
             step, at, base = 1, outer * n * inner + column, inner
             tops, logs = notes[first : first + count], notes[rows + first : rows + first + count]
             _stripe_levels(x, tops, logs, logs, at, n, inner)
+            if smoothing != 0 and weighted:
+                _stripe_weighted_apart(x, weight, tops, offs[:count], at, n, inner)
+            elif smoothing != 0:
+                _stripe_apart(x, tops, offs[:count], at, n, inner)
         total, weights = 0.0, 0.0
         for k in range(count):
             i, t, value = first + k, target[first + k], real(0)
@@ -97,12 +103,12 @@ def _entropy(
                 w = weight[t] if weighted else real(1)
                 value = keep * w * (level - (x[at + k * step + t * base] - top))
                 if smoothing != 0:
-                    if weighted:
-                        off = _weighted_apart(x, weight, at + k * step, n, base, top)
-                    elif base == 1:
-                        off = apart_of(x[at + k * step : at + k * step + n], top)
+                    if inner != 1:
+                        off = offs[k]
+                    elif weighted:
+                        off = _weighted_apart(x[at + k * n : at + k * n + n], weight, top)
                     else:
-                        off = _apart(x, at + k * step, n, base, top)
+                        off = _apart(x[at + k * n : at + k * n + n], top)
                     value += spread * (everything * level - off)
                 total += value
                 weights += w
@@ -111,24 +117,6 @@ def _entropy(
         if reduction != 0:
             sums[2 * unit], sums[2 * unit + 1] = total, weights
     return 0
-
-
-def _apart(x: Array, at: int, n: int, step: int, top: Any) -> Any:
-    """The sum of x - top over elements `step` apart."""
-    total = x.dtype.type(0)
-    for j in range(n):
-        total += x[at + j * step] - top
-    return total
-
-
-def _weighted_apart(x: Array, weight: Array, at: int, n: int, step: int, top: Any) -> Any:
-    """The same times weight."""
-    if step == 1:
-        return slopes_of(weight, x[at : at + n], top)[1]
-    total = x.dtype.type(0)
-    for j in range(n):
-        total += weight[j] * (x[at + j * step] - top)
-    return total
 
 
 def entropy(

@@ -19,7 +19,9 @@ import numpy as np
 
 from flowvm.launch import PHASE_BITS
 from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNIT_MASK, UNUSED
-from flowvm.ops.rows.cpu.runs import moments_of, slopes_of
+from flowvm.ops.rows.cpu.row_bodies import result_of, run_of
+from flowvm.ops.rows.cpu.runs import moments_of
+from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 
 __all__ = [
     "affine_planes",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 Array = Any
+_result, _result_back, _slopes = result_of(PLANE), result_of(PLANE_BACKWARD), run_of(PLANE_SLOPES)
 
 
 def _measure(parts: Array, x: Array, p: int, space: int) -> None:
@@ -68,8 +71,7 @@ def _write(
     shift = real(0)
     if affine:
         factor, shift = factor * weight[p % channels], bias[p % channels]
-    for j in range(space):
-        ys[j] = (xs[j] - middle) * factor + shift
+    _result(ys, xs, middle, factor, shift)
 
 
 def _group_of(p: int, step: int, jump: int, count: int) -> int:
@@ -154,7 +156,7 @@ def fixed_planes(
 
 def _slope(parts: Array, g: Array, x: Array, stats: Array, p: int, r: int, space: int) -> None:
     gs, xs = g[p * space : (p + 1) * space], x[p * space : (p + 1) * space]
-    parts[2 * p], parts[2 * p + 1] = slopes_of(gs, xs, stats[r])
+    parts[2 * p], parts[2 * p + 1] = _slopes(gs, xs, stats[r])
 
 
 def _average(
@@ -186,8 +188,7 @@ def _write_back(
     scale = 1.0 / np.sqrt(stats[groups + r] + eps)
     middle, factor = stats[r], real(scale * weight[p % channels] if weighted else scale)
     base, slope = real(scale * parts[at]), real(scale * parts[at + 1])
-    for j in range(space):
-        os[j] = (gs[j] * factor - base) - (xs[j] - middle) * slope
+    _result_back(os, gs, xs, middle, factor, base, slope)
 
 
 def _channel(

@@ -36,7 +36,9 @@ __all__ = [
     "inside",
     "maps_of",
     "operands_of",
+    "result_of",
     "rows_body",
+    "run_of",
     "runs_of",
     "short_map",
     "stored",
@@ -118,6 +120,18 @@ def _sweep(p: RowProgram, which: int, keeps: bool) -> tuple[Callable[..., Any], 
     called = [a if a in p.row_numbers(*ofs) else f"{a}_" for a in given]
     sweep = written("sweep", lines, {"REASSOCIATE": True, "RUN": RUN})
     return sweep, f"{', '.join(names)} = run{which}({', '.join(called)})"
+
+
+def run_of(p: RowProgram) -> Callable[..., Any]:
+    """The sums of a program that has no more than those: run(rows, weights, heads), of a run."""
+    return _sweep(p, 0, False)[0]
+
+
+def result_of(p: RowProgram) -> Callable[..., None]:
+    """The result of a program that finds nothing: result(out, rows, heads), of runs."""
+    given = ["out_", *(f"{name}_" for name in p.rows), *p.heads]
+    loop = each("len(out_)", stored(p, p.result, "out_[j] ="))
+    return written("result", [f"def result({', '.join(given)}):", *inside(loop)], {})
 
 
 def _largest(x: Array) -> Any:

@@ -50,6 +50,7 @@ def _stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
     keeps = p.kept in dict(p.sweeps[which].maps)
     arrays, numbers = [*arrays_of(p, *ofs), *["out"] * keeps], p.row_numbers(*ofs)
     names = elements(p, "i", **{number: f"{number}_[i]" for number in numbers})
+    names |= {name: f"{name}[j]" for name in p.weights}
     own = [f"{fold.name}_" for fold in folds]
     start = {"sum": "0", "largest": f"np.finfo({own[0]}.dtype).min"}
     first = [f"{to}[i] = {start[fold.join]}" for fold, to in zip(folds, own, strict=True)]
@@ -69,7 +70,7 @@ def _stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
         *inside(each("width", first, "i")),
         *inside(each("n", [
             "here = at + j * inner",
-            *(f"{a}_ = {a}[here : here + width]" for a in arrays),
+            *(f"{a}_ = {a}[here : here + width]" for a in arrays if a not in p.weights),
             *each("width", loop, "i"),
         ])),
     ]  # fmt: skip
@@ -117,11 +118,12 @@ def _stripe_results(p: RowProgram) -> tuple[Callable[..., Any], str]:
 
 @functools.cache
 def stripe_of(p: RowProgram) -> Callable[..., None]:
-    """stripe(operands, arrays of the folds, of what is after them, at, n, inner): what is done with
-    n elements of neighbouring rows, `inner` apart, from `at` on.
+    """stripe(out, rows, weights, arrays of heads, of folds, of what is after them, at, n, inner):
+    what is done with n elements of neighbouring rows, `inner` apart, from `at` on.
     """
     scope: dict[str, Any] = {}
-    given = [*["out"] * bool(p.result), *p.rows, *_row_arrays(p)]
+    heads = [f"{name}_" for name in p.heads]
+    given = [*["out"] * bool(p.result), *p.rows, *p.weights, *heads, *_row_arrays(p)]
     lines = [f"real = {_row_arrays(p)[0]}.dtype.type", "one, count = real(1), real(n)"]
     for which in range(len(p.sweeps)):
         scope[f"sweep{which}"], call = _stripe_sweep(p, which)

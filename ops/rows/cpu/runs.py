@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 
-__all__ = ["RUN", "apart_of", "moments_of", "rank", "ranked", "slopes_of", "sum_of"]
+__all__ = ["RUN", "moments_of", "rank", "ranked", "sum_of"]
 
 REASSOCIATE = True  # for flowvm.compiler.native
 RUN = 4096  # elements whose sum is formed before it joins the others
@@ -79,33 +79,6 @@ def sum_of(x: Array) -> Any:
         part = x.dtype.type(0)
         for j in range(len(run)):
             part += run[j]
-        total += part
-    return total
-
-
-def slopes_of(g: Array, x: Array, middle: Any) -> tuple[Any, Any]:
-    """The sums of g and of g * (x - middle)."""
-    real = x.dtype.type
-    plain, slanted = real(0), real(0)
-    for start in range(0, len(x), RUN):
-        gs, xs = g[start : start + RUN], x[start : start + RUN]
-        part, slant = real(0), real(0)
-        for j in range(len(xs)):
-            part += gs[j]
-            slant += gs[j] * (xs[j] - middle)
-        plain += part
-        slanted += slant
-    return plain, slanted
-
-
-def apart_of(x: Array, middle: Any) -> Any:
-    """The sum of x - middle."""
-    total = x.dtype.type(0)
-    for start in range(0, len(x), RUN):
-        run = x[start : start + RUN]
-        part = x.dtype.type(0)
-        for j in range(len(run)):
-            part += run[j] - middle
         total += part
     return total
 

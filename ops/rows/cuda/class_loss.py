@@ -29,7 +29,7 @@ from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of
 from flowvm.ops.rows.cuda.teams import place_of
 from flowvm.ops.rows.parts.class_loss_ops import check_classes
 from flowvm.ops.rows.parts.fold_walk import Walk
-from flowvm.ops.rows.parts.softmax_programs import LEVELS
+from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 from flowvm.ops.scalar.decay import decay
 
 __all__ = ["entropy", "entropy_backward", "likelihood", "likelihood_backward"]
@@ -58,16 +58,6 @@ def _totals(kind: Any) -> Reduction:
         loss[m] = kind(np.float64(state[0]) / by)
 
     return pair_of(_both, np.float64)._replace(put=put)
-
-
-@functools.cache
-def _apart(kind: Any, weighted: bool) -> Reduction:
-    """The sum of (x - top) * weight over a row."""
-
-    def fetch(x: Array, tops: Array, weight: Array, at: int, m: int, e: int) -> Any:
-        return (x[at] - tops[m]) * weight[e] if weighted else x[at] - tops[m]
-
-    return sum_of(fetch, kind)
 
 
 def _along(count: int) -> Walk:
@@ -178,7 +168,7 @@ def entropy(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
             reduction_of(LEVELS, x.dtype), walk, (given,), (tops, logs), 1.0, start
         )
         if smoothing:
-            made = _apart(own, bool(weights))
+            made = reduction_of(WEIGHTED_APART if weights else APART, x.dtype)
             more, extra = reduction_steps(
                 made, walk, (given, tops, weight), (apart, apart), 1.0, start
             )

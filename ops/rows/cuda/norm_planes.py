@@ -20,10 +20,11 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.rows.cuda.folding import moments_of, number_type
 from flowvm.ops.rows.cuda.operands import each_step, flat, halves
-from flowvm.ops.rows.cuda.reducing import Reduction, cut_of, reduction_steps
-from flowvm.ops.rows.cuda.sums import pair_of
+from flowvm.ops.rows.cuda.reducing import cut_of, reduction_steps
+from flowvm.ops.rows.cuda.row_functions import reduction_of, result_of
 from flowvm.ops.rows.cuda.teams import place_of
 from flowvm.ops.rows.parts.fold_walk import Walk
+from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.scalar.functions import sqrt
 
 __all__ = ["planes_backward", "planes_forward", "sizes_of"]
@@ -39,18 +40,8 @@ def sizes_of(x: TensorMeta) -> tuple[int, int]:
 
 
 @functools.cache
-def _slopes(share: int) -> Reduction:
-    """Of g and of g * (x - mean), where `share` results have the mean of one group."""
-
-    def fetch(g: Array, x: Array, means: Array, at: int, m: int, e: int) -> Any:
-        return g[at], g[at] * (x[at] - means[m // share])
-
-    return pair_of(fetch, np.float64)
-
-
-@functools.cache
 def _planes_forward(kind: Any, affine: bool, batch: bool) -> Any:
-    one = kind(1)
+    one, result = kind(1), result_of(PLANE, kind)[0]
 
     def kernel(
         out: Array, means: Array, variances: Array, x: Array, weight: Array, bias: Array,
@@ -68,14 +59,14 @@ def _planes_forward(kind: Any, affine: bool, batch: bool) -> Any:
                 shift = bias[c]
             end = p * space + min((segment + 1) * length, space)
             for at in range(p * space + segment * length + lane, end, lanes):
-                out[at] = (x[at] - middle) * factor + shift
+                out[at] = result(x, middle, factor, shift, at, 0)
 
     return kernel
 
 
 @functools.cache
 def _planes_backward(kind: Any, weighted: bool, batch: bool) -> Any:
-    one = kind(1)
+    one, result = kind(1), result_of(PLANE_BACKWARD, kind)[0]
 
     def kernel(
         out: Array, g: Array, x: Array, means: Array, variances: Array, bases: Array,
@@ -92,7 +83,7 @@ def _planes_backward(kind: Any, weighted: bool, batch: bool) -> Any:
             base, slope = kind(bases[r]), kind(slopes[r])
             end = p * space + min((segment + 1) * length, space)
             for at in range(p * space + segment * length + lane, end, lanes):
-                out[at] = (g[at] * factor - base) - (x[at] - middle) * slope
+                out[at] = result(g, x, middle, factor, base, slope, at, 0)
 
     return kernel
 
@@ -229,9 +220,8 @@ def planes_backward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: 
     slopes = [Scratch(16 * planes + 8 * groups * i, "float64", (groups,)) for i in range(2)]
     start = 16 * (planes + groups)
     walk, plain_slanted = _group_walk(x, kind, groups, count), (parts[0], parts[1])
-    steps, scratch = reduction_steps(
-        _slopes(count), walk, (g, given, means), plain_slanted, 1.0, start
-    )
+    found = reduction_of(PLANE_SLOPES, x.dtype, True, count)
+    steps, scratch = reduction_steps(found, walk, (g, given, means), plain_slanted, 1.0, start)
     share = 0.0 if fixed else 1.0 / (x.numel // groups)
     steps += (
         each_step(_group_slopes(bool(weights)), groups, *slopes, *parts, variances, weight,

@@ -161,12 +161,17 @@ def row_lines(p: RowProgram, state: Found, count: str) -> Lines:
 
 
 @functools.cache
-def reduction_of(p: RowProgram, dtype: DType) -> Reduction:
-    """What is found in rows of neighbours or of columns: the outputs are the notes, or the two
-    numbers that the result needs of a row; `extra` is the number of its elements.
+def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1) -> Reduction:
+    """What is found in rows of neighbours or of columns: inputs are rows, heads and weights, three
+    at most; the outputs are the notes, or the two numbers that the result needs of a row; `extra`
+    is the number of its elements.  `wide`: the outputs are float64.  `share` results have the heads
+    of one.
     """
-    kind, state = number_type(dtype), found_of(p, dtype)
-    places = {name: f"a{k}[at]" for k, name in enumerate(p.rows)}
+    kind, state = np.float64 if wide else number_type(dtype), found_of(p, dtype)
+    head = "m" if share == 1 else f"m // {share}"
+    inputs = [*((name, "at") for name in p.rows), *((name, head) for name in p.heads),
+              *((name, "e") for name in p.weights)]  # fmt: skip
+    places = {name: f"a{k}[{index}]" for k, (name, index) in enumerate(inputs)}
     values = [spelled(value, places) for value in state.values]
     lines = [*maps_of(p, places, *state.values), f"return {tuple_of(values)}"]
     fetch = function_of(kind, ["a0", "a1", "a2", "at", "m", "e"], lines)

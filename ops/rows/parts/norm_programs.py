@@ -1,10 +1,11 @@
 """Norms whose groups are rows, each place with a weight and a bias of its own: layer and RMS norm,
-and the group norm of (N, C).
+and the group norm of (N, C); and what norms by channel do with a plane.
 
     forward    out = (x - mean) * rstd * weight + bias
     backward   dx = rstd * (h - M(h) - xhat * M(h * xhat)), where h = g * weight and M averages
 
-`heads` and `notes` are the rows' means, then their variances.
+`heads` and `notes` are the rows' means, then their variances.  A plane has one weight and one bias,
+so its `factor` has both rstd and weight, and its sums are put together outside.
 """
 
 from __future__ import annotations
@@ -13,7 +14,21 @@ import functools
 
 from flowvm.ops.rows.parts.row_program import Fold, RowProgram, Sweep
 
-__all__ = ["norm_backward", "norm_forward"]
+__all__ = ["PLANE", "PLANE_BACKWARD", "PLANE_SLOPES", "norm_backward", "norm_forward"]
+
+PLANE = RowProgram(("x",), (), "(x - middle) * factor + shift", heads=("middle", "factor", "shift"))
+PLANE_SLOPES = RowProgram(
+    ("g", "x"),
+    (Sweep((Fold("plain", "sum", "g"), Fold("slanted", "sum", "g * (x - middle)"))),),
+    heads=("middle",),
+    notes=("plain", "slanted"),
+)
+PLANE_BACKWARD = RowProgram(
+    ("g", "x"),
+    (),
+    "(g * factor - base) - (x - middle) * slope",
+    heads=("middle", "factor", "base", "slope"),
+)
 
 _ROOT = ("scale", "inverse_root(spread, eps)")
 

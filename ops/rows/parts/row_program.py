@@ -69,7 +69,7 @@ class RowProgram(NamedTuple):
     then rows, heads, weights: those that there are.
 
     rows     inputs that lie as the output does
-    sweeps   what is found in a row
+    sweeps   what is found in a row, which may be nothing
     result   what is stored of an element; "" where there is no output but notes
     weights  inputs of one number for each place in a row, or in several rows, after which they
              begin again

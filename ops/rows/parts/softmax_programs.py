@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from flowvm.ops.rows.parts.row_program import Definitions, Fold, RowProgram, Sweep
 
-__all__ = ["LEVELS", "LOG_SOFTMAX", "LOG_SOFTMAX_BACKWARD", "SOFTMAX", "SOFTMAX_BACKWARD"]
+__all__ = [
+    "APART",
+    "LEVELS",
+    "LOG_SOFTMAX",
+    "LOG_SOFTMAX_BACKWARD",
+    "SOFTMAX",
+    "SOFTMAX_BACKWARD",
+    "WEIGHTED_APART",
+]
 
 
 def _exponentials(*after: tuple[str, str]) -> tuple[Sweep, ...]:
@@ -25,4 +33,11 @@ SOFTMAX_BACKWARD = RowProgram(
 )
 LOG_SOFTMAX_BACKWARD = RowProgram(
     ("g", "y"), (Sweep((Fold("total", "sum", "g"),)),), "g - decay(y) * total"
+)
+# how far below the maximum all logits are, for label smoothing
+APART = RowProgram(
+    ("x",), (Sweep((Fold("off", "sum", "x - top"),)),), heads=("top",), notes=("off",)
+)
+WEIGHTED_APART = APART._replace(
+    sweeps=(Sweep((Fold("off", "sum", "weight * (x - top)"),)),), weights=("weight",)
 )

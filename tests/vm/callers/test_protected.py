@@ -12,8 +12,8 @@ import flowvm as flow
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.graph.plan import launching
 from flowvm.private import cpython
+from flowvm.vm.callers import interrupt
 from flowvm.vm.callers.interrupt import is_protected, is_waiting
-from flowvm.vm.engine import interrupt
 from flowvm.vm.engine.engine import Engine
 
 ROOT = Path(flow.__file__).resolve().parent
