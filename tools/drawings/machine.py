@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tools.drawings import layout
+from flowvm.vm.machine.words import ENT, INS, OPERAND, RING
+from tools.drawings import array
 from tools.drawings.canvas import Canvas
 
 __all__ = ["record", "threads"]
@@ -27,13 +28,13 @@ def _bytes(count: int) -> str:
 
 def threads() -> Canvas:
     """The regions of the array in their order, and who writes each."""
-    rows = layout.regions()
+    rows = array.regions()
     top, left, right = 72, 300, 760
     canvas = Canvas(
         1060, top + ROW * len(rows) + 84, "The VM's array and the threads that write it"
     )
     canvas.text(20, 32, "One int64 array, and who writes what", size="title", bold=True)
-    canvas.text(20, 52, f"{_bytes(layout.total_bytes())} of address space, reserved and not used "
+    canvas.text(20, 52, f"{_bytes(array.total_bytes())} of address space, reserved and not used "
                 "until it is touched; everybody may read", size="small", colour="dim")  # fmt: skip
     middles = {row.name: top + ROW * (k + 0.5) for k, row in enumerate(rows)}
     for side in ("left", "right"):
@@ -75,13 +76,13 @@ def record() -> Canvas:
     cell, left = 30, 20
     canvas = Canvas(1000, 640, "The words of a record, of an entry and of a slot")
     canvas.text(left, 32, "A record: what the call a + b writes", size="title", bold=True)
-    canvas.text(left, 52, f"one of the slots of RING: {layout.RECORD_WORDS} words of 8 bytes",
+    canvas.text(left, 52, f"one of the slots of RING: {RING.WORDS} words of 8 bytes",
                 size="small", colour="dim")  # fmt: skip
-    last = layout.OPERANDS
-    words = {layout.MARK: ("MARK", "red"), layout.ENTRY: ("ENTRY", "orange"),
+    last = RING.OPERANDS
+    words = {RING.MARK: ("MARK", "red"), RING.ENTRY: ("ENTRY", "orange"),
              last: ("out", "green"), last - 1: ("a", "blue"), last - 2: ("b", "blue")}  # fmt: skip
     y = 66.0
-    for k in range(layout.RECORD_WORDS):
+    for k in range(RING.WORDS):
         at = left + cell * k
         known = words.get(k)
         canvas.box(at, y, cell, cell, radius=0, fill="box" if known else "empty",
@@ -100,11 +101,11 @@ def record() -> Canvas:
 
     y = 232
     half = 470
-    low = layout.STORAGE_BITS
+    low = OPERAND.STORAGE_BITS
     for x, name, parts in (
         (left, "an operand", ((64 - low, "byte offset"), (low, "storage id"))),
         (left + half + 20, "ENTRY",
-         ((64 - layout.ENTRY_BITS, "stream"), (layout.ENTRY_BITS, "number of the entry"))),
+         ((64 - ENT.BITS, "stream"), (ENT.BITS, "number of the entry"))),
     ):  # fmt: skip
         canvas.text(x, y - 8, name, bold=True)
         place = float(x)
@@ -118,9 +119,9 @@ def record() -> Canvas:
     canvas.text(left, y + 52, note, size="small", colour="dim")
 
     y = _grid(canvas, 330, "Its entry: what all calls of a kind share", "one of ENT",
-              layout.entry_words(), layout.ENTRY_WORDS)  # fmt: skip
+              array.names_of(ENT), ENT.WORDS)  # fmt: skip
     y = _grid(canvas, y + 34, "Its slot: what the scheduler knows of it", "one of INS",
-              layout.ins_words(), layout.INS_WORDS)  # fmt: skip
+              array.names_of(INS), INS.WORDS)  # fmt: skip
     canvas.height = y + 14
     return canvas
 

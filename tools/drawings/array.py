@@ -1,21 +1,15 @@
-"""What the drawings need of `flowvm.vm.machine.words`: the one place where they name its words."""
+"""The VM's array as it is drawn: regions as `flowvm.vm.machine.words` declares them, and who writes
+them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowvm.vm.machine.record import LINE, fields_of
-from flowvm.vm.machine.words import ARRAY, ENT, INS, OPERAND, REGIONS, RING
+from flowvm.vm.machine.record import LINE, Record, fields_of
+from flowvm.vm.machine.words import ARRAY, REGIONS
 
-__all__ = [
-    "ENTRY", "ENTRY_BITS", "ENTRY_WORDS", "INS_WORDS", "MARK", "OPERANDS", "RECORD_WORDS",
-    "STORAGE_BITS", "Region", "entry_words", "ins_words", "regions", "total_bytes",
-]  # fmt: skip
-
-RECORD_WORDS, MARK, ENTRY, OPERANDS = RING.WORDS, RING.MARK, RING.ENTRY, RING.OPERANDS
-ENTRY_WORDS, ENTRY_BITS, STORAGE_BITS, INS_WORDS = (
-    ENT.WORDS, ENT.BITS, OPERAND.STORAGE_BITS, INS.WORDS,
-)  # fmt: skip
+__all__ = ["Region", "names_of", "regions", "total_bytes"]
 
 # region -> what it has, and who writes it
 _REGIONS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -69,11 +63,6 @@ def total_bytes() -> int:
     return ARRAY.WORDS * 8
 
 
-def entry_words() -> dict[int, str]:
-    """Names of an entry's words, by their place."""
-    return {f.at: f.name for f in fields_of(ENT)}
-
-
-def ins_words() -> dict[int, str]:
-    """Names of the words of a slot of INS, by their place."""
-    return {f.at: f.name for f in fields_of(INS)}
+def names_of(table: type[Record]) -> dict[int, str]:
+    """Names of a record's words, by their place."""
+    return {f.at: f.name for f in fields_of(table)}
