@@ -267,8 +267,9 @@ def _way_down(one: _Group, two: _Group, groups: list[_Group]) -> list[tuple[floa
         x = min(clear, key=lambda x: abs(x - middles[0]))
         return [(x, top), (x, bottom)]
     sides = min(g.x for g in between) - 28, max(g.x + g.width for g in between) + 28
-    x = min(sides, key=lambda x: abs(x - middles[0]) + abs(x - middles[1]))
-    start, end = middles[0] - 14, x if two.x + 12 < x < two.x + two.width - 12 else middles[1]
+    side = min(sides, key=lambda x: abs(x - middles[0]) + abs(x - middles[1]))
+    start = middles[0] - 14
+    end = side if two.x + 12 < side < two.x + two.width - 12 else middles[1]
     lanes = min(g.y for g in between) - 30, bottom - 14  # in the gaps between rows
-    return [(start, top), (start, lanes[0]), (x, lanes[0]), (x, lanes[1]), (end, lanes[1]),
+    return [(start, top), (start, lanes[0]), (side, lanes[0]), (side, lanes[1]), (end, lanes[1]),
             (end, bottom)]  # fmt: skip
