@@ -22,8 +22,6 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.vm.callers.lines import is_internal
 
-__all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
-
 _FRAMES = 4
 
 

@@ -14,8 +14,6 @@ from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.ops.declare.recording import filled_of
 from flowvm.vm.callers.tracebacks import border
 
-__all__ = ["backward", "grad", "scaled", "seeded"]
-
 Tensors = Tensor | Sequence[Tensor]
 Gradients = Tensor | Sequence[Tensor | None] | None
 

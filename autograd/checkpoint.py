@@ -35,8 +35,6 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.ops.random.generator import default_generator
 
-__all__ = ["checkpoint", "checkpoint_sequential"]
-
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 

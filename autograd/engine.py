@@ -37,8 +37,6 @@ from flowvm.private.cpython import SOLE, getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import behind
 
-__all__ = ["Watch", "add_to_grad", "anomaly", "run"]
-
 # A gradient this large is added to in place; a smaller one is quicker to make anew.
 _IN_PLACE = 1 << 14
 

@@ -21,8 +21,6 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, AutogradError
 
-__all__ = ["Function", "FunctionCtx", "once_differentiable"]
-
 
 class FunctionCtx(Node):
     """The `ctx` of a Function: what forward leaves for backward, and a node of the graph.

@@ -207,11 +207,7 @@ def _analytical(outputs: list[Tensor], inputs: list[Tensor]) -> list[list[Array]
 
 
 def _numerical(
-    func: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    place: int,
-    eps: float,
-    recorded: bool = True,
+    func: Callable[..., Any], inputs: tuple[Any, ...], place: int, eps: float, recorded: bool = True
 ) -> list[Array]:
     values = inputs[place].numpy()
     columns: list[list[Array]] = []

@@ -20,8 +20,6 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 
-__all__ = ["HookedNode", "NodeHooks", "RemovableHandle", "run_hooks"]
-
 _ids = count()
 Hooks = dict[int, Callable[..., Any]]
 

@@ -15,8 +15,6 @@ from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import AutogradError, DTypeError
 
-__all__ = ["AccumulateGrad"]
-
 
 class AccumulateGrad:
     """Where the gradients of a leaf go; PyTorch's name for it.

@@ -12,8 +12,6 @@ from typing import Any
 
 from flowvm.eager.nodes import Node
 
-__all__ = ["forget", "is_told", "tell"]
-
 Hook = Callable[[Any], None]
 
 _lock = threading.Lock()

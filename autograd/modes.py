@@ -18,15 +18,6 @@ from typing import Any, TypeVar
 
 from flowvm.eager import modes
 
-__all__ = [
-    "enable_grad",
-    "inference_mode",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "no_grad",
-    "set_grad_enabled",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

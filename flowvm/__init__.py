@@ -14,108 +14,42 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from flowvm import (
-    autograd as autograd,
-)
-from flowvm import (
-    ops as ops,
-)
-from flowvm import (
-    providers as _providers,  # noqa: F401 - it tells lower layers who answers
-)
-from flowvm import (
-    vm as vm,
-)
-from flowvm.autograd import (
-    enable_grad as enable_grad,
-)
-from flowvm.autograd import (
-    inference_mode as inference_mode,
-)
-from flowvm.autograd import (
-    is_grad_enabled as is_grad_enabled,
-)
-from flowvm.autograd import (
-    is_inference_mode_enabled as is_inference_mode_enabled,
-)
-from flowvm.autograd import (
-    no_grad as no_grad,
-)
-from flowvm.autograd import (
-    set_grad_enabled as set_grad_enabled,
-)
+from flowvm import autograd as autograd
+from flowvm import ops as ops
+from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
+from flowvm import vm as vm
+from flowvm.autograd import enable_grad as enable_grad
+from flowvm.autograd import inference_mode as inference_mode
+from flowvm.autograd import is_grad_enabled as is_grad_enabled
+from flowvm.autograd import is_inference_mode_enabled as is_inference_mode_enabled
+from flowvm.autograd import no_grad as no_grad
+from flowvm.autograd import set_grad_enabled as set_grad_enabled
 from flowvm.config import config as config
 from flowvm.device import Device, get_default_device, set_default_device
 from flowvm.dtype import DType
-from flowvm.dtype import (
-    bfloat16 as bfloat16,
-)
-from flowvm.dtype import (
-    bool_ as bool_,
-)
-from flowvm.dtype import (
-    can_cast as can_cast,
-)
-from flowvm.dtype import (
-    double as double,
-)
-from flowvm.dtype import (
-    finfo as finfo,
-)
-from flowvm.dtype import (
-    float16 as float16,
-)
-from flowvm.dtype import (
-    float32 as float32,
-)
-from flowvm.dtype import (
-    float64 as float64,
-)
-from flowvm.dtype import (
-    float_ as float_,
-)
-from flowvm.dtype import (
-    get_default_dtype as get_default_dtype,
-)
-from flowvm.dtype import (
-    half as half,
-)
-from flowvm.dtype import (
-    iinfo as iinfo,
-)
-from flowvm.dtype import (
-    int8 as int8,
-)
-from flowvm.dtype import (
-    int16 as int16,
-)
-from flowvm.dtype import (
-    int32 as int32,
-)
-from flowvm.dtype import (
-    int64 as int64,
-)
-from flowvm.dtype import (
-    int_ as int_,
-)
-from flowvm.dtype import (
-    long as long,
-)
-from flowvm.dtype import (
-    promote_types as promote_types,
-)
-from flowvm.dtype import (
-    result_type as result_type,
-)
-from flowvm.dtype import (
-    set_default_dtype as set_default_dtype,
-)
-from flowvm.dtype import (
-    short as short,
-)
-from flowvm.dtype import (
-    uint8 as uint8,
-)
+from flowvm.dtype import bfloat16 as bfloat16
+from flowvm.dtype import bool_ as bool_
+from flowvm.dtype import can_cast as can_cast
+from flowvm.dtype import double as double
+from flowvm.dtype import finfo as finfo
+from flowvm.dtype import float16 as float16
+from flowvm.dtype import float32 as float32
+from flowvm.dtype import float64 as float64
+from flowvm.dtype import float_ as float_
+from flowvm.dtype import get_default_dtype as get_default_dtype
+from flowvm.dtype import half as half
+from flowvm.dtype import iinfo as iinfo
+from flowvm.dtype import int8 as int8
+from flowvm.dtype import int16 as int16
+from flowvm.dtype import int32 as int32
+from flowvm.dtype import int64 as int64
+from flowvm.dtype import int_ as int_
+from flowvm.dtype import long as long
+from flowvm.dtype import promote_types as promote_types
+from flowvm.dtype import result_type as result_type
+from flowvm.dtype import set_default_dtype as set_default_dtype
+from flowvm.dtype import short as short
+from flowvm.dtype import uint8 as uint8
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import did_you_mean as _did_you_mean
@@ -123,30 +57,14 @@ from flowvm.interop import from_dlpack as from_dlpack
 from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
 from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
-from flowvm.printing import (
-    get_printoptions as get_printoptions,
-)
-from flowvm.printing import (
-    printoptions as printoptions,
-)
-from flowvm.printing import (
-    set_printoptions as set_printoptions,
-)
-from flowvm.streams import (
-    Stream as Stream,
-)
-from flowvm.streams import (
-    current_stream as current_stream,
-)
-from flowvm.streams import (
-    get_num_threads as get_num_threads,
-)
-from flowvm.streams import (
-    set_num_threads as set_num_threads,
-)
-from flowvm.streams import (
-    stream as stream,
-)
+from flowvm.printing import get_printoptions as get_printoptions
+from flowvm.printing import printoptions as printoptions
+from flowvm.printing import set_printoptions as set_printoptions
+from flowvm.streams import Stream as Stream
+from flowvm.streams import current_stream as current_stream
+from flowvm.streams import get_num_threads as get_num_threads
+from flowvm.streams import set_num_threads as set_num_threads
+from flowvm.streams import stream as stream
 from flowvm.version import VERSION
 from flowvm.vm import last_error as last_error
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from flowvm.private.cpython import capsule_pointer
 
-__all__ = ["BFLOAT", "UNSIGNED", "dtype_code", "marked", "retyped"]
-
 UNSIGNED: Final = 1  # DLPack's codes of dtypes
 BFLOAT: Final = 4
 _DEVICE: Final = {b"dltensor": 8, b"dltensor_versioned": 40}  # where a capsule's device stands

@@ -14,19 +14,6 @@ from typing import Any, Final, NoReturn, SupportsIndex
 
 from flowvm.errors import ArgumentTypeError, DeviceError
 
-__all__ = [
-    "Device",
-    "as_device",
-    "backends",
-    "cpu",
-    "current",
-    "forget",
-    "get_default_device",
-    "is_available",
-    "require",
-    "set_default_device",
-]
-
 _TYPES = ("cpu", "cuda")
 _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
 _interned: dict[tuple[str, int], "Device"] = {}

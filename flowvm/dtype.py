@@ -19,38 +19,6 @@ import numpy as np
 
 from flowvm.errors import ArgumentTypeError, DTypeError
 
-__all__ = [
-    "ALL_DTYPES",
-    "DType",
-    "as_dtype",
-    "bfloat16",
-    "bool_",
-    "can_cast",
-    "double",
-    "dtype_named",
-    "finfo",
-    "float16",
-    "float32",
-    "float64",
-    "float_",
-    "from_numpy",
-    "get_default_dtype",
-    "half",
-    "iinfo",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "int_",
-    "long",
-    "promote_types",
-    "result_type",
-    "result_type_of",
-    "set_default_dtype",
-    "short",
-    "uint8",
-]
-
 BOOL, INT, FLOAT = 0, 1, 2  # DType.category, in promotion order
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 else:
     exchange = lazy("flowvm.cuda.exchange")
 
-__all__ = ["from_dlpack"]
-
 CPU = (1, 0)
 # DLPack's device types: name, and whether the CPU reads their memory
 _DEVICES = {1: ("CPU", True), 2: ("CUDA", False), 3: ("CUDA host", True), 4: ("OpenCL", False)}

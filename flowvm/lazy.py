@@ -17,8 +17,6 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Lazy", "lazy", "name_of"]
-
 
 class Lazy:
     """Stands for a module that may not be imported yet; its attributes are the module's."""

@@ -17,8 +17,6 @@ from flowvm.device import Device, cpu
 from flowvm.dtype import DType
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
 
-__all__ = ["Size", "TensorMeta", "as_shape", "dense_stride"]
-
 
 class Size(tuple[int, ...]):
     """A tensor's shape: a tuple with `numel()`."""
@@ -119,11 +117,7 @@ class TensorMeta:
 
 
 def _make(
-    key: tuple[Any, ...],
-    size: Size,
-    dtype: DType,
-    device: Device,
-    stride: tuple[int, ...] | None,
+    key: tuple[Any, ...], size: Size, dtype: DType, device: Device, stride: tuple[int, ...] | None
 ) -> TensorMeta:
     dense = dense_stride(size)
     steps = dense if stride is None else stride

@@ -35,8 +35,6 @@ else:
     html = lazy("html")
     peeking = lazy("flowvm.cuda.peeking")
 
-__all__ = ["get_printoptions", "printoptions", "set_printoptions"]
-
 PATIENCE = 0.2  # seconds that a repr waits for a value
 MESSAGE = 160  # characters of an error's message that a failed tensor shows
 

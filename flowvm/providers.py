@@ -25,8 +25,6 @@ else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     traces = lazy("flowvm.profiler.views.traces")
 
-__all__: list[str] = []
-
 
 def _why_no_cuda(index: int) -> str:
     """Why a CUDA device cannot be used, or ""."""

@@ -45,11 +45,7 @@ AT_THE_CALL = {
         "scalar",
     ),
     "grad of ints": (lambda: flow.arange(3).requires_grad_(), RuntimeError, "floating"),
-    "leaf in place": (
-        lambda: flow.ones(2, requires_grad=True).add_(1),
-        RuntimeError,
-        "leaf",
-    ),
+    "leaf in place": (lambda: flow.ones(2, requires_grad=True).add_(1), RuntimeError, "leaf"),
     "a layer's input": (lambda: nn.Linear(3, 2)(x()), RuntimeError, r"\(3, 4\)"),
     "a module's argument": (lambda: nn.Linear(-1, 2), ValueError, "-1"),
     "an attribute": (lambda: x().sooftmax, AttributeError, "softmax"),

@@ -159,12 +159,7 @@ def _one_exchanged(chosen: list[int], errors: list[Real]) -> list[int]:
 
 if __name__ == "__main__":
     example = fit(
-        lambda x: (mp.exp(x) - 1 - x) / x**2,
-        -0.34658,
-        0.34658,
-        4,
-        weight=lambda x: x**2,
-        bits=24,
+        lambda x: (mp.exp(x) - 1 - x) / x**2, -0.34658, 0.34658, 4, weight=lambda x: x**2, bits=24
     )
     print("error", example.error)
     for k, c in enumerate(example.above):

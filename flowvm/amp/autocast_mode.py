@@ -12,8 +12,6 @@ from flowvm.dtype import DType, bfloat16, float16
 from flowvm.eager.autocasting import autocasting
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 
-__all__ = ["autocast", "is_autocast_available"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULTS = {"cpu": bfloat16, "cuda": float16}  # PyTorch's
 

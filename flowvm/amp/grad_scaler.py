@@ -25,8 +25,6 @@ from flowvm.ops.updates.loss_scaling import unscale_, update_scale_
 if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
-__all__ = ["GradScaler", "StaticGradScaler"]
-
 
 class GradScaler:
     """Scale losses by a factor that adapts itself; PyTorch's methods and state.

@@ -22,8 +22,6 @@ else:
     repl = lazy("flowvm.commands.repl")
     warmup = lazy("flowvm.commands.warmup")
 
-__all__ = ["main"]
-
 DESCRIPTION = (
     "flowvm, a deep learning framework around a virtual machine. With no command: the REPL."
 )

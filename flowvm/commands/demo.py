@@ -32,8 +32,6 @@ else:
     grammar = lazy("flowvm.profiler.grammar")
     timeline = lazy("flowvm.profiler.views.timeline")
 
-__all__ = ["add_arguments", "main"]
-
 GOAL = 0.97
 
 

@@ -41,8 +41,6 @@ else:
     driver = lazy("flowvm.cuda.driver.driver")
     runtime = lazy("flowvm.cuda.driver.runtime")
 
-__all__ = ["Check", "environment", "main", "private_names", "self_test", "show_versions"]
-
 OK, INFO, WARN, FAIL = "ok", "info", "warn", "FAIL"
 
 

@@ -14,8 +14,6 @@ import flowvm as flow
 from flowvm.config import config
 from flowvm.lazy import lazy
 
-__all__ = ["banner", "main", "namespace"]
-
 readline, rlcompleter = lazy("readline"), lazy("rlcompleter")  # not every Python has them
 
 

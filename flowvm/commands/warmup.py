@@ -25,8 +25,6 @@ from flowvm.compiler import jit
 from flowvm.config import config
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
 
-__all__ = ["main"]
-
 COMMON = (
     "abs add addmm amax arange argmax avg_pool2d batch_norm bmm cat clamp clone conv1d conv2d "
     "cross_entropy cumsum div dropout embedding eq erf exp gather ge gelu group_norm gt "

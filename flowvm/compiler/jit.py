@@ -49,23 +49,6 @@ from flowvm.errors import CompileError
 from flowvm.lazy import lazy
 from flowvm.private.numba import NUMBA
 
-__all__ = [
-    "Lowered",
-    "Stats",
-    "c_function",
-    "cache_dir",
-    "linked",
-    "listeners",
-    "llvm",
-    "load",
-    "native",
-    "provide",
-    "prune",
-    "set_cache_dir",
-    "stats",
-]
-
-
 llvm = lazy("llvmlite.binding")  # when the first kernel is made or loaded, and not with flowvm
 metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 

@@ -41,15 +41,6 @@ from flowvm.private.numba import (
     parts_of,
 )
 
-__all__ = [
-    "Intrinsic",
-    "LoweredFunction",
-    "Overloaded",
-    "dispatcher",
-    "intrinsic",
-    "lower",
-]
-
 
 class Intrinsic:
     """A function that is `python` where Python runs it, and `define()`'s code where it is compiled.

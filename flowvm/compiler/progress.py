@@ -14,8 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["compiling", "on_terminal", "telling"]
-
 PATIENCE = 1.0  # seconds of a burst that show nothing
 BURST_ENDS_AFTER = 0.5  # seconds without compiling
 

@@ -46,8 +46,6 @@ from flowvm.errors import CompileError
 from flowvm.lazy import Lazy, name_of
 from flowvm.private.cpython import CPYTHON, imports_of
 
-__all__ = ["Fact", "reach", "source_key"]
-
 
 class Fact(NamedTuple):
     """Something that a key covers: a file, a function or a constant, where it is, and its text."""

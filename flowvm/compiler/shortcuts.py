@@ -28,8 +28,6 @@ from typing import Any
 
 from flowvm.private.numba import NUMBA
 
-__all__ = ["pipeline", "settled_flags", "shortcuts"]
-
 # Passes that have nothing to do in most functions of ours: closures made inside are few, and
 # whole-array arithmetic needs memory of Numba's, which native code may not have.
 CLOSURES = "InlineClosureLikes"

@@ -28,14 +28,7 @@ from flowvm.cuda.devices import (
     set_device,
 )
 from flowvm.cuda.driver.driver import FAKES, Driver
-from flowvm.cuda.events import (
-    Event,
-    Stream,
-    current_stream,
-    default_stream,
-    stream,
-    synchronize,
-)
+from flowvm.cuda.events import Event, Stream, current_stream, default_stream, stream, synchronize
 from flowvm.cuda.memory import (
     empty_cache,
     get_per_process_memory_fraction,

@@ -31,8 +31,6 @@ from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
 from flowvm.vm.callers.interrupt import protected
 
-__all__ = ["CUDA", "Capsules", "exported", "from_interface", "interface", "tensor_on"]
-
 CUDA: Final = 2  # DLPack's number of the device type
 _LEGACY: Final = 1  # the default stream, for the driver as for the protocols
 _ORDINAL: Final = 9  # pointer attribute: the number of the device

@@ -35,26 +35,6 @@ import numpy as np
 from flowvm.launch import View
 from flowvm.meta import TensorMeta
 
-__all__ = [
-    "LINE",
-    "STATUS_AT",
-    "UNSIZED",
-    "Address",
-    "Const",
-    "CudaLaunch",
-    "Details",
-    "KernelStep",
-    "LibraryStep",
-    "Operand",
-    "Param",
-    "Scalar",
-    "Scratch",
-    "StreamWord",
-    "blocks_for",
-    "itemsize_of",
-    "unsized",
-]
-
 STATUS_AT = 6  # place of the status in Details
 LINE = 8  # words of Details; the last is for graphs (`flowvm.ops.declare.cuda.placing`)
 UNSIZED = 1 << 40  # rows of an operand about which only the device knows: its memory bounds it

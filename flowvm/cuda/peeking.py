@@ -16,8 +16,6 @@ from flowvm.cuda.driver.runtime import Runtime, runtime
 from flowvm.eager.tensor import Tensor
 from flowvm.vm.engine.engine import engine
 
-__all__ = ["elements", "own_stream"]
-
 GAP: Final = 1024  # bytes between two wanted elements that are copied along
 
 

@@ -27,18 +27,6 @@ from typing import Any, TypeVar
 from flowvm.dtype import DType, bfloat16, float16, float32
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "RULES",
-    "autocast_dtype",
-    "autocasting",
-    "autocasting_apart",
-    "lowered",
-    "outside",
-    "switch_autocast",
-    "widened",
-    "widest",
-]
-
 Result = TypeVar("Result")
 
 _HALF = """

@@ -27,8 +27,6 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.machine.words import CTL, RING
 
-__all__ = ["KEEP_DEAD", "Callee", "call_function", "generated", "publishing"]
-
 # calls (a power of two, less one) after which dead tensors are released, if none allocates much
 KEEP_DEAD = 15
 

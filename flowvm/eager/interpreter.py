@@ -28,19 +28,6 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT, KIND, OPERAND
 
-__all__ = [
-    "LARGE",
-    "EntryInfo",
-    "Invocation",
-    "Operator",
-    "call_into",
-    "device_of",
-    "lowered",
-    "lowerings",
-    "operators",
-]
-
-
 LARGE = 1 << 16  # bytes that a call allocates, for which dead tensors are released first
 
 

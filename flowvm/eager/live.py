@@ -24,20 +24,6 @@ from typing import Any, NoReturn
 
 from flowvm.errors import CaptureError
 
-__all__ = [
-    "Decisions",
-    "Frozen",
-    "FrozenFloat",
-    "FrozenInt",
-    "Guard",
-    "Leaf",
-    "Live",
-    "freeze",
-    "live_lines",
-    "now",
-    "plain_type",
-]
-
 Guard = tuple[Callable[[], Any], Any]  # (what was asked: a Live, the answer)
 
 # name -> (the function, how it is written, how tightly that binds: 1 a comparison .. 9 a call)

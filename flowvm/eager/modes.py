@@ -21,12 +21,6 @@ from flowvm.vm.callers.lines import INTERNAL, UNKNOWN, Backward
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT
 
-__all__ = [
-    "Recorder", "admit_devices", "current_device_stream", "current_recorder", "current_stream",
-    "departing", "find_user", "grad_enabled", "note_change", "pin_user_line", "placed",
-    "recording_to", "set_grad_enabled", "unpin_user_line", "use_device_stream", "use_stream",
-]  # fmt: skip
-
 # `hot["unrecorded"]` counts threads that do not record for backward, `hot["departed"]` those that
 # issue to another stream or capture, so the common case is one test of each.
 

@@ -11,8 +11,6 @@ from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
 
-__all__ = ["Node", "OutputEdge"]
-
 
 class Node:
     """A recorded call: where the gradients of its outputs go.

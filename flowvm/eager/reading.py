@@ -24,8 +24,6 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
 
-__all__ = ["adopt_array", "memory_now", "memory_of", "values_of", "wait_for"]
-
 _SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "uint8": ctypes.c_uint8,
@@ -173,10 +171,7 @@ def _index(t: Tensor) -> int:
 
 
 def adopt_array(
-    array: np.ndarray[Any, Any],
-    owner: Any = None,
-    device: Device = cpu,
-    dtype: DType | None = None,
+    array: np.ndarray[Any, Any], owner: Any = None, device: Device = cpu, dtype: DType | None = None
 ) -> Tensor:
     """A tensor on `array`'s memory, which stays alive with it, and which is on `device`.
 

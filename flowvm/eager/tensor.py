@@ -26,8 +26,6 @@ from flowvm.vm.machine.words import OPERAND
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Storage", "Tensor", "alias", "method", "new_tensor"]
-
 _dead = hot["dead"].append  # a list; appending is atomic
 
 
@@ -280,10 +278,7 @@ _new = object.__new__
 
 
 def new_tensor(
-    ref: int,
-    meta: TensorMeta,
-    storage: Storage | None = None,
-    cls: type[Tensor] = Tensor,
+    ref: int, meta: TensorMeta, storage: Storage | None = None, cls: type[Tensor] = Tensor
 ) -> Tensor:
     """A tensor at operand word `ref`; it owns the storage unless one is given."""
     t = _new(cls)

@@ -8,19 +8,6 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 
-__all__ = [
-    "bilinear",
-    "cosine_embedding_loss",
-    "gaussian_nll_loss",
-    "hinge_embedding_loss",
-    "margin_ranking_loss",
-    "pairwise_distance",
-    "poisson_nll_loss",
-    "reduced",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-]
-
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """A loss per element as its "mean", its "sum" or, with "none", itself."""

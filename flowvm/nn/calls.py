@@ -26,8 +26,6 @@ from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.peek import issued
 
-__all__ = ["Paths", "forget", "paths", "tell"]
-
 Call = Callable[..., Any]
 Maker = Callable[[Call], Call]
 

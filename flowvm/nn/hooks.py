@@ -20,8 +20,6 @@ from flowvm.autograd import Function
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
 
-__all__ = ["Called", "Hooks", "RemovableHandle", "call_with_hooks"]
-
 Hook = Callable[..., Any]
 Grads = tuple[Tensor | None, ...]
 _ids = count()

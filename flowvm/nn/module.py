@@ -30,8 +30,6 @@ from flowvm.vm.callers.tracebacks import cut
 if TYPE_CHECKING:
     from flowvm.device import Device
 
-__all__ = ["Module"]
-
 
 def _forward_missing(self: Module, *args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError(

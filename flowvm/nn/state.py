@@ -18,8 +18,6 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.nn.parameter import Parameter
 
-__all__ = ["Holder", "IncompatibleKeys", "collect", "load"]
-
 
 class Holder(Protocol):
     """A module, as far as it holds tensors and other modules."""

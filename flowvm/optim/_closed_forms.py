@@ -9,18 +9,6 @@ from flowvm.errors import ArgumentError
 from flowvm.optim._schedule import LRScheduler, cosine, fraction, positive
 from flowvm.optim.optimizer import Optimizer
 
-__all__ = [
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "PolynomialLR",
-    "StepLR",
-]
-
 
 class LambdaLR(LRScheduler):
     """base * lr_lambda(t); one function, or one a group."""
@@ -131,11 +119,7 @@ class PolynomialLR(LRScheduler):
     """base * (1 - t / total_iters) ** power, then 0."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        total_iters: int = 5,
-        power: float = 1.0,
-        last_epoch: int = -1,
+        self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
     ) -> None:
         self.total_iters, self.power = positive("total_iters", total_iters), power
         super().__init__(optimizer, last_epoch)

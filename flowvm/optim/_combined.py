@@ -15,8 +15,6 @@ from flowvm.optim._cycles import ReduceLROnPlateau
 from flowvm.optim._schedule import LRScheduler, rewind
 from flowvm.optim.optimizer import Optimizer
 
-__all__ = ["ChainedScheduler", "SequentialLR", "WarmupLR"]
-
 
 class _Combined(LRScheduler):
     """What they share: their saved form holds that of the inner schedules."""

@@ -10,8 +10,6 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.optim._schedule import LRScheduler, cosine, positive
 from flowvm.optim.optimizer import Optimizer
 
-__all__ = ["OneCycleLR", "ReduceLROnPlateau"]
-
 
 class OneCycleLR(LRScheduler):
     """Up from max_lr / div_factor to max_lr, then far down; momentum goes the other way."""

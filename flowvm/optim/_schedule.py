@@ -16,8 +16,6 @@ from typing import Any
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.optim.optimizer import Optimizer
 
-__all__ = ["LRScheduler", "cosine", "fraction", "positive", "rewind"]
-
 
 class LRScheduler:
     """The base of every schedule; a subclass defines lr_at."""

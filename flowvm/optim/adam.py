@@ -6,8 +6,6 @@ from flowvm import ops
 from flowvm.errors import ArgumentError
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least
 
-__all__ = ["Adam", "AdamW"]
-
 
 class Adam(Optimizer):
     """p -= lr * m / (sqrt(v) + eps), m and v the bias-corrected moments of the gradient.

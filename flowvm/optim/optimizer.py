@@ -23,8 +23,6 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.tracebacks import border
 
-__all__ = ["Optimizer"]
-
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
 

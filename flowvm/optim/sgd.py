@@ -6,8 +6,6 @@ from flowvm import ops
 from flowvm.errors import ArgumentError
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least
 
-__all__ = ["SGD"]
-
 
 class SGD(Optimizer):
     """p -= lr * b, where b = momentum * b + (1 - dampening) * (grad + weight_decay * p).
@@ -65,14 +63,5 @@ class SGD(Optimizer):
                 buffer = ops.zeros(param.shape, dtype=param.dtype, device=param.device)
                 self.state[param] = {"momentum_buffer": buffer}
             ops.sgd_momentum_step_(
-                param,
-                grad,
-                buffer,
-                nesterov,
-                maximize,
-                lr,
-                momentum,
-                dampening,
-                decay,
-                first,
+                param, grad, buffer, nesterov, maximize, lr, momentum, dampening, decay, first
             )

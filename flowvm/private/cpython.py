@@ -13,28 +13,12 @@ import itertools
 import platform
 import sys
 from collections.abc import Iterator
-from sys import getrefcount
+from sys import getrefcount as getrefcount  # counted by `HELD`
 from types import CodeType
 from typing import Any, Final
 
 from flowvm.errors import VMError
 from flowvm.private.table import Package, Use
-
-__all__ = [
-    "CPYTHON",
-    "HELD",
-    "LOCALS",
-    "SOLE",
-    "capsule_pointer",
-    "checks_for_signals",
-    "getrefcount",
-    "imports_of",
-    "loads_of",
-    "never_freed",
-    "next_of",
-    "raises",
-    "traceback_slot",
-]
 
 TESTED = ("3.11.7", "3.12.1", "3.13.0")
 

@@ -14,16 +14,6 @@ from typing import Any
 
 from flowvm.private.table import Package, Use
 
-__all__ = [
-    "NUMBA",
-    "compiled_by",
-    "function_compiler",
-    "global_type",
-    "iterators",
-    "never_finalized",
-    "parts_of",
-]
-
 TESTED = ("0.66.0", "0.67.0", "0.68.1")
 
 NUMBA = Package(
@@ -101,11 +91,7 @@ NUMBA = Package(
             "makes the small parts of LLVM code",
             ("alloca_once", "create_struct_proxy", "get_or_insert_function", "pack_array"),
         ),
-        Use(
-            "populate_array",
-            "numba.np.arrayobj:populate_array",
-            "makes an array of an address",
-        ),
+        Use("populate_array", "numba.np.arrayobj:populate_array", "makes an array of an address"),
         # --- shortcuts ----------------------------------------------------------------------
         Use(
             "flags_stack",

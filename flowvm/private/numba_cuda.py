@@ -21,17 +21,6 @@ import numpy as np
 from flowvm.errors import DeviceError
 from flowvm.private.table import Package, Use
 
-__all__ = [
-    "NUMBA_CUDA",
-    "SIMULATOR",
-    "compiling",
-    "cuda_target",
-    "enter_at",
-    "global_type",
-    "memories",
-    "type_of",
-]
-
 TESTED = ("0.30.0", "0.30.4")
 ARRAYS = "numba.cuda.np.arrayobj"
 

@@ -17,8 +17,6 @@ from typing import Any
 from flowvm.private.cpython import capsule_pointer
 from flowvm.private.table import Package, Use
 
-__all__ = ["SCIPY", "lapack_routine", "openblas_threads"]
-
 TESTED = ("1.11.1", "1.15.3", "1.17.1", "1.18.1")
 _PREFIXES = ("scipy_openblas", "openblas")  # of its functions; SciPy has called them both ways
 _SUFFIXES = ("", "64_")

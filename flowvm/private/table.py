@@ -25,8 +25,6 @@ from typing import Any, NamedTuple
 from flowvm.errors import CompileError, FlowError
 from flowvm.lazy import lazy
 
-__all__ = ["MISSING", "OK", "SKIPPED", "Package", "Standing", "Use", "digest_of", "found_at"]
-
 metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 
 OK, SKIPPED, MISSING = "ok", "skipped", "missing"

@@ -23,12 +23,6 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = [
-    "ACCESS", "CAUSES", "NARROW", "STYLES", "USUAL", "WIDE", "Line", "Screen", "Span", "View",
-    "advised", "bar", "counted", "cropped", "flowed", "ms", "padded", "percent", "rate", "size",
-    "table", "to_ascii",
-]  # fmt: skip
-
 Span = tuple[str, str]  # text, name of a style
 Line = list[Span]
 NARROW, USUAL, WIDE = 80, 100, 160  # columns that screens are made for

@@ -30,8 +30,6 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan, compile_plan
 from flowvm.meta import TensorMeta
 
-__all__ = ["Breaks", "Captured"]
-
 
 class Captured(Protocol):
     """A capture (`flowvm.graph.capture.capture`), as far as its segments are ended."""

@@ -19,8 +19,6 @@ from flowvm.meta import TensorMeta
 from flowvm.private.cpython import HELD, getrefcount
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["Border", "Buffers", "storage_of"]
-
 
 def storage_of(tensor: Tensor) -> int:
     """The number of its storage."""

@@ -38,8 +38,6 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 
-__all__ = ["Capture", "capturing"]
-
 
 class Capture:
     """What is captured so far; a Recorder of the interpreter."""

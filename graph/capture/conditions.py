@@ -13,8 +13,6 @@ from flowvm.eager.live import Guard
 from flowvm.eager.tensor import Tensor
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["Conditions", "ReadValue"]
-
 
 class Conditions:
     """Base of what serves calls as long as `holds()`.

@@ -12,8 +12,6 @@ from typing import Any
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor
 
-__all__ = ["NOWHERE", "Origin", "Origins", "Place"]
-
 Place = tuple[Any, int]  # code object and offset of a user's expression
 Origin = tuple[str, Place]  # a module's path, and where it made the call
 NOWHERE: Place = (None, 0)

@@ -12,8 +12,6 @@ from flowvm.errors import Status
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import KIND, OPERAND
 
-__all__ = ["entry_instead"]
-
 
 def no_value(args: int, layout: int, lo: int, hi: int) -> int:
     """The kernel of what is issued in a captured operation's place."""

@@ -30,8 +30,6 @@ from flowvm.graph.logical.nodes import BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["MAX_FOLLOWING", "Ask", "Outcome", "Run", "Segment", "Source"]
-
 MAX_FOLLOWING = 16  # outcomes of one segment; the one that did not come for longest goes first
 
 

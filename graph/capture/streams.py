@@ -17,8 +17,6 @@ else:
     events = lazy("flowvm.cuda.events")
     streams = lazy("flowvm.cuda.driver.streams")
 
-__all__ = ["stream_number"]
-
 
 def stream_number(graph: LogicalGraph, device: Device, repeat: int) -> int:
     """This thread's stream for a device, by its number, or 0 for the one that it has by default; it

@@ -16,8 +16,6 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 
-__all__ = ["flatten", "tree_text", "unflatten"]
-
 
 def flatten(value: Any, leaves: list[Tensor]) -> Any:
     """The structure of nested tuples, lists and dicts, hashable; tensors go to `leaves`."""

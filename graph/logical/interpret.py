@@ -21,8 +21,6 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["interpret", "run_nodes"]
-
 
 def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs for these inputs; variables are changed as the graph says.

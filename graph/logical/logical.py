@@ -26,8 +26,6 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import graph_text
 from flowvm.graph.logical.sharing import shared
 
-__all__ = ["LogicalGraph"]
-
 
 @dataclass(eq=False)
 class LogicalGraph:

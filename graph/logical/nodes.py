@@ -11,8 +11,6 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.meta import TensorMeta
 
-__all__ = ["Buffer", "BufferKind", "OpNode", "Operand", "is_pure"]
-
 
 class BufferKind(enum.Enum):
     """Whose memory a buffer is."""

@@ -27,8 +27,6 @@ from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.vm.callers.lines import is_internal
 
-__all__ = ["code_mark", "operator_mark", "plain", "read_operator", "read_plain", "saved_operator"]
-
 _PLAIN = (bool, int, float, str, type(None))
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 
-__all__ = ["graph_text", "node_cells", "size_text"]
-
 MOST_LISTED, LONGEST = 8, 80  # operands or attributes that a line names, and letters of one
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 
-__all__ = ["Accesses", "rebuilt", "together", "writers_of"]
-
 
 def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
     """How many nodes write each buffer."""
@@ -64,9 +62,7 @@ def together(one: OpNode, other: OpNode) -> bool:
 
 
 def rebuilt(
-    graph: LogicalGraph,
-    nodes: Sequence[OpNode],
-    moved: dict[Buffer, Operand] | None = None,
+    graph: LogicalGraph, nodes: Sequence[OpNode], moved: dict[Buffer, Operand] | None = None
 ) -> LogicalGraph:
     """A graph of these nodes, numbered anew; operands in a buffer of `moved` go to that place."""
     places = moved or {}

@@ -21,8 +21,6 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.plain import plain, read_operator, read_plain, saved_operator
 
-__all__ = ["Numbers", "ReadNumbers", "read_graph", "saved_graph"]
-
 _NODE = ("number", "into", "phase", "scope", "stream", "repeat", "region", "again")
 _GRAPH = ("name", "order", "eager", "reuse", "regst_num")
 

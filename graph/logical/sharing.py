@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 
-__all__ = ["shared"]
-
 
 def shared(nodes: Sequence[OpNode], outputs: Sequence[Operand]) -> dict[Buffer, Buffer]:
     """For each buffer that may lie in the memory of another: the first buffer that lies there."""

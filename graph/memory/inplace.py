@@ -10,8 +10,6 @@ from dataclasses import replace
 
 from flowvm.graph.logical.logical import LogicalGraph
 
-__all__ = ["reuse_memory"]
-
 
 def reuse_memory(graph: LogicalGraph) -> LogicalGraph:
     """Permit that results lie where inputs lay that nobody reads any more."""

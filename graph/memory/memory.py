@@ -30,18 +30,6 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind
 from flowvm.graph.logical.printing import size_text
 from flowvm.vm.workers.allocator import class_of, size_of
 
-__all__ = [
-    "ALGORITHMS",
-    "ALIGNMENT",
-    "Block",
-    "MemoryPlan",
-    "MemoryReport",
-    "eager_peak",
-    "joined",
-    "lower_bound",
-    "plan_memory",
-]
-
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 EFFORT = 4000  # blocks that "raised" places in all, and as many as one pass over them has
 Ints = np.ndarray[Any, np.dtype[np.int64]]

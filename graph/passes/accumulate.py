@@ -22,8 +22,6 @@ from flowvm.ops.places.gather import combine_elements, combine_slices
 from flowvm.ops.pointwise.arithmetic import _add
 from flowvm.ops.updates.accumulate import accumulate_
 
-__all__ = ["accumulate_in_place", "values_of_sums"]
-
 _accumulate = operator_of(accumulate_)
 _SCATTERS = (operator_of(combine_slices), operator_of(combine_elements))
 

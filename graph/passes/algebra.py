@@ -28,8 +28,6 @@ from flowvm.ops.declare.core import _cast, _cast_away
 from flowvm.ops.declare.recording import _fill
 from flowvm.ops.pointwise.arithmetic import _add, _div, _sub, mul
 
-__all__ = ["simplify"]
-
 Rule = Callable[["_Facts", int, OpNode], OpNode | None]
 
 

@@ -22,8 +22,6 @@ from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.pointwise.arithmetic import _add
 from flowvm.ops.products.matmul import _affine, _matmul_nt
 
-__all__ = ["split_biases"]
-
 _WITH_BIAS, _WITHOUT = operator_of(_affine), operator_of(_matmul_nt)
 
 

@@ -16,8 +16,6 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, OpNode
 from flowvm.graph.passes.passes import optimize
 
-__all__ = ["Changes", "PassChange", "changes", "matched"]
-
 
 @dataclass(frozen=True)
 class PassChange:

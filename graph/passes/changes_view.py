@@ -6,8 +6,6 @@ from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.changes import Changes
 from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
 
-__all__ = ["passes_view"]
-
 
 def passes_view(found: Changes) -> PassesView:
     """Of what passes did."""

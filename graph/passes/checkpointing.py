@@ -30,8 +30,6 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_p
 from flowvm.graph.logical.rewriting import rebuilt
 from flowvm.graph.passes.order import order_for_memory, peak_of
 
-__all__ = ["check_marks", "checkpoint_regions", "recompute"]
-
 SMALL = 1 << 12  # bytes: what is smaller is rather kept
 CHEAP = ("cast", "index_select", "normalize", "softmax")  # beside elementwise operators
 SHORT = 64  # the inner dimension up to which a product is cheap for each element that it makes

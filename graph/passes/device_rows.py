@@ -37,8 +37,6 @@ else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     held = lazy("flowvm.ops.rows.cuda.held")
 
-__all__ = ["held_launch", "held_operator", "holds"]
-
 Lines = tuple[str, ...]
 
 

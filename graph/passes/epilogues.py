@@ -41,8 +41,6 @@ from flowvm.ops.products.cpu.gemm_epilogue import unchanged
 from flowvm.ops.products.matmul import _affine, _matmul_nt, _matmul_tn, matmul
 from flowvm.ops.scalar import functions as scalar
 
-__all__ = ["fuse_epilogues", "product_operator"]
-
 REAL = ("float32", "float64")
 TRANSPOSED = {  # which operands of a product are
     operator_of(matmul): (False, False),

@@ -18,8 +18,6 @@ from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.fusion_program import program_of, real_of
 from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
 
-__all__ = ["fuse_elementwise", "is_elementwise"]
-
 
 def fuse_elementwise(graph: LogicalGraph) -> LogicalGraph:
     """Fuse every group of at least two nodes that may be one."""

@@ -22,18 +22,6 @@ from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 
-__all__ = [
-    "Program",
-    "fused_operator",
-    "is_program",
-    "operator_by",
-    "program_kernel",
-    "program_of",
-    "program_text",
-    "real_of",
-    "title",
-]
-
 COMPUTED = {d.name: d.compute.name for d in ALL_DTYPES if d.is_floating_point}
 ROUNDED = {"float16": "half", "bfloat16": "bfloat"}  # the functions that round to them
 MOST_NAMES = 6  # of ops in the name of a fused one

@@ -29,8 +29,6 @@ from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
 from flowvm.graph.passes.row_layout import Part, RowProgram, arrange, lower_rows
 from flowvm.meta import TensorMeta
 
-__all__ = ["fuse_rows", "fuse_rows_on_device", "row_operator"]
-
 # bytes that a group must save: to find them in the second-level cache costs nothing
 WORTH = 1 << 20
 MOST_SAVED = 8  # operands of a group's length that it saves, at most

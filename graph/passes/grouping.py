@@ -17,8 +17,6 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import BufferKind, Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together, writers_of
 
-__all__ = ["MOST_NODES", "MOST_OPERANDS", "Group", "Groups"]
-
 MOST_OPERANDS = 24  # of a kernel: an instruction record holds 28 words
 MOST_NODES = 64  # of a group
 
@@ -51,9 +49,7 @@ class Groups(Accesses):
         )
 
     def search(
-        self,
-        joins: Callable[[OpNode], bool],
-        fits: Callable[[list[OpNode]], bool],
+        self, joins: Callable[[OpNode], bool], fits: Callable[[list[OpNode]], bool]
     ) -> list[Group]:
         """The groups of at least two nodes of those that `joins` names."""
         for place, node in enumerate(self.graph.nodes):

@@ -23,8 +23,6 @@ from flowvm.ops.declare.recording import _fill
 from flowvm.ops.shapes.join import _cat_of
 from flowvm.ops.shapes.views import _restride
 
-__all__ = ["assembly_operator", "is_zero", "join_copies"]
-
 
 @functools.cache
 def assembly_operator(count: int) -> Operator:

@@ -7,8 +7,6 @@ from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 
-__all__ = ["Merged"]
-
 
 class Merged(Operator):
     """`base`, issued for several tensors at once; made by `updates.merged_operator`."""

@@ -33,8 +33,6 @@ from flowvm.graph.logical.rewriting import rebuilt
 from flowvm.graph.memory.memory import ALIGNMENT
 from flowvm.graph.passes.updates import MOST_BYTES
 
-__all__ = ["ORDERS", "order_for_memory", "peak_of", "settled"]
-
 ORDERS = ("auto", "speed", "memory", "program")
 WORTH = 2 << 20  # bytes that eager code would need beside variables, from which memory matters
 ROUNDS = 3  # of forwards and backwards

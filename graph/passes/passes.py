@@ -36,17 +36,6 @@ from flowvm.graph.passes.order import order_for_memory, settled
 from flowvm.graph.passes.slices import assemble_slices
 from flowvm.graph.passes.updates import merge_updates
 
-__all__ = [
-    "PASSES",
-    "eliminate_common_subexpressions",
-    "eliminate_copies",
-    "eliminate_dead_code",
-    "fold_constants",
-    "optimize",
-    "pass_names",
-    "passes_for",
-]
-
 Pass = Callable[[LogicalGraph], LogicalGraph]
 Told = Callable[[str, LogicalGraph, LogicalGraph], None]
 FOLD_BYTES = 1 << 20  # a constant larger than this is rather computed again than kept

@@ -21,8 +21,6 @@ from flowvm.ops.declare.cpu.blocks import BLOCK, LAUNCHED, Rows, Stage, block_in
 from flowvm.ops.declare.cpu.plan import PATTERN, Dim, Plan, plan_of_blocks
 from flowvm.ops.declare.scalar_launch import broadcast_stride
 
-__all__ = ["Part", "Ref", "RowProgram", "arrange", "lower_rows", "merged_dims"]
-
 SHORT = 32  # elements of a row that is worth a loop of its own
 Ref = tuple[
     int, TensorMeta
@@ -114,11 +112,7 @@ def _lengths(program: RowProgram, total: int, eaches: list[int]) -> list[int]:
 
 
 def _arranged(
-    program: RowProgram,
-    lowered: dict[int, Invocation],
-    each: dict[int, int],
-    total: int,
-    n: int,
+    program: RowProgram, lowered: dict[int, Invocation], each: dict[int, int], total: int, n: int
 ) -> Arrangement | None:
     rows, rows_of = total // n, dict[int, int]()
     eaches: list[int] = []
@@ -158,11 +152,7 @@ def _arranged(
 
 
 def _cut_fits(
-    program: RowProgram,
-    part: Part,
-    blocks: Sequence[int],
-    height: int,
-    rows_of: dict[int, int],
+    program: RowProgram, part: Part, blocks: Sequence[int], height: int, rows_of: dict[int, int]
 ) -> bool:
     """Whether a kernel with units may take part; notes the rows of what it makes."""
     for i, (place, meta) in enumerate(part.refs):

@@ -28,8 +28,6 @@ from flowvm.ops.declare.recording import _fill
 from flowvm.ops.declare.scalar_launch import broadcast_stride
 from flowvm.ops.pointwise.arithmetic import _add
 
-__all__ = ["assemble_slices"]
-
 MOST_PARTS = 24  # of an assembled tensor
 MOST_GAPS = 24  # rectangles of zeros in it
 

@@ -29,8 +29,6 @@ else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     merging = lazy("flowvm.ops.updates.cuda.merging")
 
-__all__ = ["launch_each", "lower_each"]
-
 
 def lower_each(
     made: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]

@@ -39,8 +39,6 @@ else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     merging = lazy("flowvm.ops.updates.cuda.merging")
 
-__all__ = ["merge_updates", "merged_again", "merged_operator"]
-
 MOST_BYTES = 1 << 20  # of an operand: a larger one keeps workers busy alone, and its gradient
 MOST_WORDS = 1 << 10  # would have to wait for the others; operands and scalars of a node
 

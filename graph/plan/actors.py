@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode
 
-__all__ = ["ActorDesc", "actors_of", "by_actor"]
-
 
 @dataclass(eq=False)
 class ActorDesc:

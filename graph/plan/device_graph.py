@@ -35,8 +35,6 @@ else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     placing = lazy("flowvm.ops.declare.cuda.placing")
 
-__all__ = ["ChunkEnd", "DeviceGraph"]
-
 Words = np.ndarray[Any, np.dtype[np.int64]]
 LINE_BYTES = 8 * LINES.WORDS
 MOST_COPIED = 64 << 20  # bytes of inputs and outputs: as much as is copied in some 50 us

@@ -33,8 +33,6 @@ from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND
 
-__all__ = ["Launching"]
-
 NEVER = 1 << 62  # the number of an instruction that has none yet
 MOST_BLOCKS = 128  # in a ring; further launches in flight bring blocks of their own
 

@@ -13,8 +13,6 @@ from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 from flowvm.graph.memory.memory import Block, MemoryPlan
 from flowvm.graph.plan.actors import ActorDesc
 
-__all__ = ["PlanParts", "RegstDesc", "TaskDesc"]
-
 
 @dataclass(eq=False)
 class RegstDesc:

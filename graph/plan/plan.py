@@ -50,8 +50,6 @@ else:
     showing = lazy("flowvm.profiler.front.showing")
     tables = lazy("flowvm.graph.plan.tables")
 
-__all__ = ["Plan", "compile_plan"]
-
 
 class Plan:
     """A compiled graph: `launch(inputs)` gives the outputs."""

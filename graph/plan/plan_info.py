@@ -8,8 +8,6 @@ from typing import Any
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.plan.parts import PlanParts, TaskDesc
 
-__all__ = ["PlanInfo"]
-
 
 class PlanInfo:
     """What messages and traces say of a Plan's entry, and what its words point to.

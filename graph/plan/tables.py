@@ -19,8 +19,6 @@ from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 
-__all__ = ["plan_table"]
-
 
 def plan_table(plan: PlanParts, report: MemoryReport) -> PlanView:
     """The view of a Plan as it stands; `report` says what a launch allocates."""

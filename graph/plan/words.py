@@ -20,8 +20,6 @@ from flowvm.graph.plan.parts import PlanParts, TaskDesc
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, PLAN, RUNTIME, TASK
 from flowvm.vm.machine.words import MBX
 
-__all__ = ["ActorWords", "PlanWords", "bits"]
-
 Words = np.ndarray[Any, Any]
 
 

@@ -25,8 +25,6 @@ from flowvm.ops.declare.cpu.moves import load_word
 from flowvm.ops.declare.cpu.plan import CHUNK, plan_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, copy_tiles, provide_move, stack_memory
 
-__all__ = ["NUMBER", "Assembly", "Piece", "Planes", "rectangles"]
-
 NUMBER = -1  # the operand of a piece that is one number
 
 

@@ -22,8 +22,6 @@ from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import moved
 
-__all__ = ["cast", "clone", "contiguous", "detach", "sum_to", "view_of"]
-
 
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
     kind, expr, raises = out.dtype, "x", DIVISION_BY_ZERO
@@ -157,12 +155,7 @@ _views: dict[str, _ViewOperator] = {}
 
 
 def view_of(
-    x: Tensor,
-    name: str,
-    meta: TensorMeta,
-    offset: int,
-    grad: Any,
-    attrs: tuple[Any, ...] = (),
+    x: Tensor, name: str, meta: TensorMeta, offset: int, grad: Any, attrs: tuple[Any, ...] = ()
 ) -> Tensor:
     """A view of `x`: `meta` on the same memory, `offset` elements further on.
 

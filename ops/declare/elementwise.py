@@ -26,14 +26,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
-from flowvm.dtype import (
-    DType,
-    bool_,
-    can_cast,
-    get_default_dtype,
-    int64,
-    result_type_of,
-)
+from flowvm.dtype import DType, bool_, can_cast, get_default_dtype, int64, result_type_of
 from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
@@ -53,8 +46,6 @@ from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import together
 from flowvm.vm.callers.tracebacks import cut
-
-__all__ = ["Elementwise", "elementwise", "record_in_place"]
 
 NUMBERS = (bool, int, float, np.generic)
 TYPES = ("promote", "number", "float", "bool", "logical", "int")

@@ -26,8 +26,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["check_base", "rebase", "remember_view"]
-
 
 def remember_view(base: Tensor, view: Tensor) -> None:
     """Let `base` know of a view of it."""

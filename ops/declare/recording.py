@@ -27,8 +27,6 @@ from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.engine.engine import no_op
 from flowvm.vm.watch.peek import issued
 
-__all__ = ["Recorded", "empty_of", "filled_of", "need_tensor", "record", "wrap_dim", "wrap_dims"]
-
 
 class Recorded:
     """Stands for the operator in autograd nodes of ops that are no single instruction.

@@ -35,17 +35,6 @@ from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.watch.narrate import kernel_text
 
-__all__ = [
-    "SAMPLES",
-    "OpSamples",
-    "Sample",
-    "broadcast_shapes",
-    "op",
-    "operator_of",
-    "power_below",
-    "samples",
-]
-
 
 def _lower(
     infer: Callable[..., Launch | ScalarLaunch], scalar_kinds: str, counts: bool

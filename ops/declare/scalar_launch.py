@@ -16,8 +16,6 @@ from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementw
 from flowvm.ops.declare.cpu.plan import PATTERN, plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel
 
-__all__ = ["ScalarLaunch", "assigned", "broadcast_stride"]
-
 
 @dataclass(frozen=True)
 class ScalarLaunch:

@@ -25,8 +25,6 @@ else:
     streams = lazy("flowvm.cuda.driver.streams")
     transfers = lazy("flowvm.vm.workers.transfers")
 
-__all__ = ["moved", "together"]
-
 _KERNEL = "int32(int64, int64, int64, int64, int64)"
 
 

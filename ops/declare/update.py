@@ -19,8 +19,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, assigned
 
-__all__ = ["update"]
-
 
 def update(
     name: str, tensors: str, numbers: str = "", *, once: str = "", each: str, doc: str = ""

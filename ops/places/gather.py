@@ -201,13 +201,7 @@ _spread_op = Recorded("index_add", _spread_grad, ("g",))
 
 
 def spread(
-    g: Tensor,
-    index: Tensor,
-    shape: Sequence[int],
-    dim: int,
-    low: int,
-    shown: int,
-    skip: int = NONE,
+    g: Tensor, index: Tensor, shape: Sequence[int], dim: int, low: int, shown: int, skip: int = NONE
 ) -> Tensor:
     """Zeros of `shape` to which slices of `g` were added at `index` of dimension `dim`:
     `take_slices` backwards.

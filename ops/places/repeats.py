@@ -17,11 +17,7 @@ __all__ = ["repeat_interleave"]
 
 @method()
 def repeat_interleave(
-    input: Tensor,
-    repeats: int | Tensor,
-    dim: int | None = None,
-    *,
-    output_size: int | None = None,
+    input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
     """Each element (or each slice of `dim`) `repeats` times in place; without `dim` of the
     flattened tensor.

@@ -39,13 +39,7 @@ from flowvm.ops.shapes.views import reshape
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.peek import issued
 
-__all__ = [
-    "index_add",
-    "index_copy",
-    "index_fill",
-    "scatter",
-    "scatter_add",
-]
+__all__ = ["index_add", "index_copy", "index_fill", "scatter", "scatter_add"]
 
 Write = Callable[[Tensor], None]
 

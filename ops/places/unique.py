@@ -185,10 +185,7 @@ def unique(
 
 @method()
 def unique_consecutive(
-    input: Tensor,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    dim: int | None = None,
+    input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     """The elements (or slices of `dim`) without those equal to the one before; see `unique`."""
     return _unique_of("unique_consecutive", input, False, return_inverse, return_counts, dim)

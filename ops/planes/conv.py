@@ -20,14 +20,7 @@ from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-]
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 
 def _numbers(name: str, what: str, value: Any, n: int, least: int) -> tuple[int, ...]:

@@ -235,10 +235,7 @@ def _register() -> None:
 
     samples(
         max_pool1d,
-        lambda rng: [
-            Sample((distinct(rng, 2, 3, 5), 2)),
-            Sample((distinct(rng, 2, 6), 3, 2, 1)),
-        ],
+        lambda rng: [Sample((distinct(rng, 2, 3, 5), 2)), Sample((distinct(rng, 2, 6), 3, 2, 1))],
         lambda x, k, s=None, p=0: _reference(np.nanmax, x, (k,), (s or k,), (p,)),
         errors=((lambda flow: flow.max_pool1d(flow.ones(1, 1, 3), 5), RuntimeError),),
     )

@@ -287,9 +287,7 @@ samples(
         Sample((rng.standard_normal((2, 1, 5)), 3), {"mode": "linear", "align_corners": True}),
         Sample((rng.standard_normal((1, 2, 3, 4)), None, 2), {"mode": "bilinear"}),
         Sample((rng.standard_normal((1, 2, 5, 4)), None, (0.7, 1.6)), {"mode": "bilinear"}),
-        Sample(
-            (rng.standard_normal((1, 1, 5, 4)), None, (0.7, 1.6), "bilinear", False, True),
-        ),
+        Sample((rng.standard_normal((1, 1, 5, 4)), None, (0.7, 1.6), "bilinear", False, True)),
         Sample((rng.standard_normal((1, 1, 4, 5)), (6, 5), None, "bilinear", True)),
         Sample((rng.standard_normal((1, 2, 4, 5)), (7, 3)), {"mode": "bicubic"}),
         Sample((rng.standard_normal((1, 1, 4, 3)), (6, 1), None, "bicubic", True)),
@@ -308,10 +306,7 @@ samples(
         (lambda flow: flow.interpolate(flow.ones(1, 1, 3), 2, mode="cubic"), ValueError),
         (lambda flow: flow.interpolate(flow.ones(1, 1, 3), 2, mode="bilinear"), RuntimeError),
         (lambda flow: flow.interpolate(flow.ones(1, 1, 3), 0), RuntimeError),
-        (
-            lambda flow: flow.interpolate(flow.ones(1, 1, 3), 2, align_corners=True),
-            ValueError,
-        ),
+        (lambda flow: flow.interpolate(flow.ones(1, 1, 3), 2, align_corners=True), ValueError),
         (
             lambda flow: flow.interpolate(flow.ones(1, 1, 3, dtype=flow.int64), 2, mode="linear"),
             RuntimeError,

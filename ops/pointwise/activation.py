@@ -107,10 +107,7 @@ _relu_backward: Elementwise = elementwise(
     grad=lambda c, g: (_relu_backward.call(g, c.saved[0]), None),
 )
 _relu = elementwise(
-    "relu",
-    "maximum(x, 0)",
-    saves="out",
-    grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),),
+    "relu", "maximum(x, 0)", saves="out", grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),)
 )
 _hardtanh = _differentiable(
     "hardtanh",
@@ -126,10 +123,7 @@ _threshold = _differentiable(
     "threshold", "b if x <= a else x", "0 if x <= a else 1", params="a, b", types="promote"
 )
 _hardshrink = _differentiable(
-    "hardshrink",
-    "0 if (x >= -a and x <= a) else x",
-    "0 if (x >= -a and x <= a) else 1",
-    params="a",
+    "hardshrink", "0 if (x >= -a and x <= a) else x", "0 if (x >= -a and x <= a) else 1", params="a"
 )
 _softshrink = _differentiable(
     "softshrink",

@@ -14,16 +14,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import logical_and, logical_or, where
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 
-__all__ = [
-    "clamp",
-    "clamp_max",
-    "clamp_min",
-    "clip",
-    "fmax",
-    "fmin",
-    "maximum",
-    "minimum",
-]
+__all__ = ["clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "maximum", "minimum"]
 
 # --- extremes ---------------------------------------------------------------------------------
 

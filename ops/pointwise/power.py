@@ -18,9 +18,7 @@ from flowvm.ops.pointwise.parts.unary import back
 from flowvm.ops.shapes.fill import full, number_for, zeros_like
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "pow",
-]
+__all__ = ["pow"]
 
 
 def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -75,13 +73,7 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
 
 
 # the powers that are cheaper another way; for 2 also those of integers
-_CHEAPER: dict[float, Elementwise] = {
-    2: _square,
-    3: _cube,
-    0.5: sqrt,
-    -0.5: rsqrt,
-    -1: reciprocal,
-}
+_CHEAPER: dict[float, Elementwise] = {2: _square, 3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
 
 
 def _cheaper(x: Tensor, exponent: float) -> Elementwise | None:
@@ -147,9 +139,5 @@ samples(
     errors=((lambda flow: flow.tensor([2]) ** -1, ValueError),),
 )
 samples(
-    pow,
-    lambda rng: [Sample((rng.uniform(-1, 1, 3), 0))],
-    np.power,
-    name="pow zero",
-    grad2=False,
+    pow, lambda rng: [Sample((rng.uniform(-1, 1, 3), 0))], np.power, name="pow zero", grad2=False
 )

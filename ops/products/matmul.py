@@ -274,9 +274,6 @@ samples(
     lambda x, w, b=0.0: x @ w.T + b,
     errors=(
         (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 4)), RuntimeError),
-        (
-            lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 3), flow.ones(3)),
-            RuntimeError,
-        ),
+        (lambda flow: flow.linear(flow.ones(2, 3), flow.ones(2, 3), flow.ones(3)), RuntimeError),
     ),
 )

@@ -260,10 +260,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
         for i in range(len(matrices) - length):
             j = i + length
             best[i, j] = min(
-                (
-                    best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1],
-                    k,
-                )
+                (best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
                 for k in range(i, j)
             )
 
@@ -314,10 +311,7 @@ samples(
     _shapes(((3, 2), (3, 4), (4, 2)), ((2,), (3, 4), (4, 2)), beta=0.5, alpha=2.0),
     lambda c, a, b, beta, alpha: beta * c + alpha * (a @ b),
     errors=(
-        (
-            lambda flow: flow.addmm(flow.ones(3), flow.ones(2, 2), flow.ones(2, 2)),
-            RuntimeError,
-        ),
+        (lambda flow: flow.addmm(flow.ones(3), flow.ones(2, 2), flow.ones(2, 2)), RuntimeError),
     ),
 )
 samples(
@@ -333,12 +327,7 @@ samples(
         Sample((rng.standard_normal((2, 3)), rng.standard_normal(2), 0)),
     ],
     lambda a, b, dims=2: np.tensordot(a, b, dims),
-    errors=(
-        (
-            lambda flow: flow.tensordot(flow.ones(2, 3), flow.ones(2, 3), 1),
-            RuntimeError,
-        ),
-    ),
+    errors=((lambda flow: flow.tensordot(flow.ones(2, 3), flow.ones(2, 3), 1), RuntimeError),),
 )
 samples(kron, _shapes(((2, 3), (2, 2)), ((3,), (2, 2)), ((), (3,))), np.kron)
 samples(
@@ -347,8 +336,4 @@ samples(
     np.linalg.matrix_power,
     errors=((lambda flow: flow.matrix_power(flow.ones(2, 3), 2), RuntimeError),),
 )
-samples(
-    chain_matmul,
-    _shapes(((3, 2), (2, 4), (4, 2))),
-    lambda *m: np.linalg.multi_dot(m),
-)
+samples(chain_matmul, _shapes(((3, 2), (2, 4), (4, 2))), lambda *m: np.linalg.multi_dot(m))

@@ -27,12 +27,7 @@ from flowvm.ops.random.random import DRAWN, uniform_of
 from flowvm.ops.shapes.fill import ones
 from flowvm.ops.shapes.views import expand
 
-__all__ = [
-    "bernoulli",
-    "dropout",
-    "multinomial",
-    "poisson",
-]
+__all__ = ["bernoulli", "dropout", "multinomial", "poisson"]
 
 # --- choices ----------------------------------------------------------------------------------
 

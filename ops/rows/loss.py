@@ -126,13 +126,7 @@ _bce_logits = _loss_op(
     "0",
 )
 _kl = _loss_op(
-    "kl_div",
-    "(y * log(y) if y > 0 else y * 0) - y * x",
-    "-y",
-    "log(y) + 1 - x",
-    "0",
-    "-1",
-    "1 / y",
+    "kl_div", "(y * log(y) if y > 0 else y * 0) - y * x", "-y", "log(y) + 1 - x", "0", "-1", "1 / y"
 )
 _kl_log = _loss_op(
     "kl_div",

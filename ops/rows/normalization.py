@@ -22,14 +22,7 @@ from flowvm.ops.rows.parts.norm_checks import check_channels
 from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "batch_norm",
-    "group_norm",
-    "instance_norm",
-    "layer_norm",
-    "normalize",
-    "rms_norm",
-]
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "normalize", "rms_norm"]
 
 
 def layer_norm(

@@ -33,17 +33,7 @@ from flowvm.ops.rows.parts.folds import (
 from flowvm.ops.rows.scan import others_product
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "count_nonzero",
-    "mean",
-    "nansum",
-    "prod",
-    "sum",
-]
+__all__ = ["all", "amax", "amin", "any", "count_nonzero", "mean", "nansum", "prod", "sum"]
 
 Dims = int | tuple[int, ...] | list[int] | None
 
@@ -325,10 +315,7 @@ samples(
     errors=_bad_dims,
 )
 samples(
-    mean,
-    _several,
-    _over(np.mean),
-    errors=((lambda flow: flow.mean(flow.arange(3)), RuntimeError),),
+    mean, _several, _over(np.mean), errors=((lambda flow: flow.mean(flow.arange(3)), RuntimeError),)
 )
 samples(nansum, lambda rng: _several(rng)[:3], _over(np.nansum))
 samples(

@@ -23,12 +23,7 @@ from flowvm.ops.rows.parts.folds import Fold, count_up, magnitude_up, square_up
 from flowvm.ops.rows.reduce import amax, amin, dims_of, spread, sum
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "logsumexp",
-    "norm",
-    "trace",
-    "vector_norm",
-]
+__all__ = ["logsumexp", "norm", "trace", "vector_norm"]
 
 Dims = int | tuple[int, ...] | list[int] | None
 

@@ -22,8 +22,6 @@ from flowvm.compiler.native import Overloaded
 from flowvm.ops.scalar.bits import Float, log_of_sum
 from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt
 
-__all__ = ["acosh", "asinh", "atanh"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

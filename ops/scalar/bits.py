@@ -20,26 +20,6 @@ import numpy as np
 from flowvm.compiler.native import Overloaded
 from flowvm.ops.scalar.intrinsics import Number, bits, float_intrinsic, fma, from_bits
 
-__all__ = [
-    "BITS",
-    "MAGIC",
-    "MANTISSA",
-    "Float",
-    "Guarded",
-    "exponent",
-    "inward",
-    "log_of_sum",
-    "mantissa",
-    "negated_by_half",
-    "negated_if_odd",
-    "odd",
-    "outward",
-    "polynomial",
-    "scale",
-    "scale_once",
-    "scaled_like",
-]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
@@ -140,10 +120,7 @@ def _exponent_ir(builder: Any, values: list[Any], bits: int) -> Any:
     kind = values[0].type
     biased = builder.lshr(reduced, word(MANTISSA[bits]))
     base = 2.0 ** MANTISSA[bits]
-    number = builder.bitcast(
-        builder.or_(biased, builder.bitcast(kind(base), word)),
-        kind,
-    )
+    number = builder.bitcast(builder.or_(biased, builder.bitcast(kind(base), word)), kind)
     return builder.fsub(number, kind(base + _BIAS[bits]))
 
 

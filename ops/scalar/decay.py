@@ -16,8 +16,6 @@ from flowvm.compiler.native import Overloaded
 from flowvm.ops.scalar.bits import MAGIC, scale_once
 from flowvm.ops.scalar.intrinsics import Number
 
-__all__ = ["decay"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

@@ -25,8 +25,6 @@ from flowvm.ops.scalar.intrinsics import (
     trunc,
 )
 
-__all__ = ["floor_divide", "fmod", "nextafter", "remainder"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

@@ -21,8 +21,6 @@ from flowvm.ops.scalar.exp import exp_of_product32, exp_of_product64, times_powe
 from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt
 from flowvm.ops.scalar.log import log_finite32, log_finite64
 
-__all__ = ["erf", "erfc", "erfinv", "normal_cdf"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

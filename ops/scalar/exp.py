@@ -18,23 +18,6 @@ import numpy as np
 from flowvm.compiler.native import Overloaded
 from flowvm.ops.scalar.intrinsics import Number, bits, copysign, fabs, fma, from_bits
 
-__all__ = [
-    "cosh",
-    "exp",
-    "exp2",
-    "exp_of_product32",
-    "exp_of_product64",
-    "expm1",
-    "logaddexp",
-    "sigmoid",
-    "sinh",
-    "softplus",
-    "tanh",
-    "tanh_softplus",
-    "times_power32",
-    "times_power64",
-]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["STORED", "narrowed", "narrowed_text", "stored_type", "widened", "widened_text"]
-
 STORED = {"float16": "half", "bfloat16": "i16"}  # LLVM's types in memory
 _EVEN, _QUIET = 0x7FFF, 0x40  # what rounds to nearest, less the last bit kept; the bit of quiet NaN
 

@@ -26,25 +26,6 @@ if TYPE_CHECKING:
 else:
     fractions = lazy("fractions")
 
-__all__ = [
-    "Number",
-    "bfloat",
-    "bits",
-    "ceil",
-    "copysign",
-    "declared",
-    "fabs",
-    "float_intrinsic",
-    "floor",
-    "fma",
-    "from_bits",
-    "half",
-    "llvm_intrinsic",
-    "rint",
-    "sqrt",
-    "trunc",
-]
-
 Number = Any  # float32 or float64, NumPy's, Numba's or Python's
 
 

@@ -19,8 +19,6 @@ import numpy as np
 from flowvm.compiler.native import Overloaded
 from flowvm.ops.scalar.intrinsics import Number, bits, from_bits
 
-__all__ = ["log", "log1p", "log2", "log10", "log_finite32", "log_finite64"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

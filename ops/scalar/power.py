@@ -34,8 +34,6 @@ from flowvm.ops.scalar.bits import (
 )
 from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt, trunc
 
-__all__ = ["cbrt", "hypot", "pow_"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

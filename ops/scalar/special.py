@@ -27,8 +27,6 @@ from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, floor, fma, rin
 from flowvm.ops.scalar.power import pow_
 from flowvm.ops.scalar.trig import sin, tan
 
-__all__ = ["digamma", "lgamma", "polygamma"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

@@ -38,16 +38,6 @@ from flowvm.ops.scalar.bits import (
 )
 from flowvm.ops.scalar.intrinsics import Number, copysign, fabs, fma, sqrt
 
-__all__ = [
-    "acos",
-    "asin",
-    "atan",
-    "atan2",
-    "cos",
-    "sin",
-    "tan",
-]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

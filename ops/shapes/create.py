@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import (
-    DType,
-    as_dtype,
-    get_default_dtype,
-)
+from flowvm.dtype import DType, as_dtype, get_default_dtype
 from flowvm.dtype import from_numpy as dtype_of
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
@@ -29,21 +25,13 @@ if TYPE_CHECKING:
 else:
     exchange = lazy("flowvm.cuda.exchange")
 
-__all__ = [
-    "as_tensor",
-    "from_numpy",
-    "tensor",
-]
+__all__ = ["as_tensor", "from_numpy", "tensor"]
 
 # --- from data --------------------------------------------------------------------------------
 
 
 def tensor(
-    data: Any,
-    *,
-    dtype: Any = None,
-    device: Device | str | None = None,
-    requires_grad: bool = False,
+    data: Any, *, dtype: Any = None, device: Device | str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor with a copy of `data`: numbers in nested lists or tuples, a NumPy array, or a
     tensor.

@@ -13,13 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import as_device
-from flowvm.dtype import (
-    DType,
-    as_dtype,
-    bool_,
-    get_default_dtype,
-    int64,
-)
+from flowvm.dtype import DType, as_dtype, bool_, get_default_dtype, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta import Size, TensorMeta, as_shape

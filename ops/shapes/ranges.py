@@ -17,11 +17,7 @@ from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
 
-__all__ = [
-    "arange",
-    "linspace",
-    "logspace",
-]
+__all__ = ["arange", "linspace", "logspace"]
 
 Array = Any
 Scalar = bool | int | float

@@ -217,11 +217,7 @@ samples(
         (lambda flow: flow.split(flow.ones(()), 1), RuntimeError),
     ),
 )
-samples(
-    split_with_sizes,
-    lambda rng: _xs(rng, ((5, 2), (2, 3)), ((2, 4), (1, 3), 1)),
-    _cut,
-)
+samples(split_with_sizes, lambda rng: _xs(rng, ((5, 2), (2, 3)), ((2, 4), (1, 3), 1)), _cut)
 samples(
     chunk,
     lambda rng: _xs(rng, ((5, 2), 2), ((2, 4), 3, 1), ((3,), 5)),

@@ -241,11 +241,7 @@ FACTS = {
     ],
     "fused": ["flowvm.ops.scalar.exp"],
     "guarded": ["flowvm.ops.scalar.trig", "flowvm.ops.scalar.bits"],
-    "product": [
-        "ARENA_BYTES",
-        "SCRATCH_AT",
-        "OPERANDS_AT",
-    ],
+    "product": ["ARENA_BYTES", "SCRATCH_AT", "OPERANDS_AT"],
     "product's walk": ["flowvm.ops.products.cpu.tile", "flowvm.ops.products.cpu.gemm_kernels"],
     "tiles": [
         "flowvm.ops.products.cpu.tile_code",

@@ -85,10 +85,7 @@ LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ((1, 2, 3, 4, 5),),
     ),
     "upsamplingnearest2d": (lambda nn: nn.UpsamplingNearest2d((5, 9)), ((2, 1, 3, 4),)),
-    "upsamplingbilinear2d": (
-        lambda nn: nn.UpsamplingBilinear2d(scale_factor=3),
-        ((2, 1, 3, 4),),
-    ),
+    "upsamplingbilinear2d": (lambda nn: nn.UpsamplingBilinear2d(scale_factor=3), ((2, 1, 3, 4),)),
     "embedding": (lambda nn: nn.Embedding(5, 3), (INDICES,)),
     "embedding-padding": (lambda nn: nn.Embedding(5, 3, padding_idx=-2), (INDICES,)),
     "embeddingbag": (lambda nn: nn.EmbeddingBag(5, 3, padding_idx=3), (INDICES,)),
@@ -157,14 +154,8 @@ LOSSES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kl-log": (lambda nn: nn.KLDivLoss(reduction="sum", log_target=True), ((4, 3), (4, 3))),
     "soft_margin": (lambda nn: nn.SoftMarginLoss(), ((4,), SIGNS)),
     "hinge": (lambda nn: nn.HingeEmbeddingLoss(0.7), ((4,), SIGNS)),
-    "margin_ranking": (
-        lambda nn: nn.MarginRankingLoss(0.3),
-        ((4,), (4,), SIGNS),
-    ),
-    "cosine": (
-        lambda nn: nn.CosineEmbeddingLoss(0.1),
-        ((4, 6), (4, 6), SIGNS),
-    ),
+    "margin_ranking": (lambda nn: nn.MarginRankingLoss(0.3), ((4,), (4,), SIGNS)),
+    "cosine": (lambda nn: nn.CosineEmbeddingLoss(0.1), ((4, 6), (4, 6), SIGNS)),
     "triplet": (lambda nn: nn.TripletMarginLoss(0.8, swap=True), ((4, 6), (4, 6), (4, 6))),
     "triplet-1": (lambda nn: nn.TripletMarginLoss(p=1.0), ((4, 6), (4, 6), (4, 6))),
     "poisson": (lambda nn: nn.PoissonNLLLoss(), ((4, 3), PROBABILITIES * 9)),

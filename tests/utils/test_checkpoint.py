@@ -46,8 +46,7 @@ def test_gradients_are_those_without_it_bit_for_bit():
         return F.gelu(t @ a + b) @ a
 
     same(
-        gradients(lambda: checkpoint(function, x), x, a, b),
-        gradients(lambda: function(x), x, a, b),
+        gradients(lambda: checkpoint(function, x), x, a, b), gradients(lambda: function(x), x, a, b)
     )
 
 
@@ -187,10 +186,7 @@ def test_nested_calls_are_made_as_often_as_pytorch_makes_them():
         check(outer, x).sum().backward()
         return calls
 
-    theirs = run(
-        torch,
-        lambda f, *a: torch.utils.checkpoint.checkpoint(f, *a, use_reentrant=False),
-    )
+    theirs = run(torch, lambda f, *a: torch.utils.checkpoint.checkpoint(f, *a, use_reentrant=False))
     assert run(flow, checkpoint) == theirs
 
 

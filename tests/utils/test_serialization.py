@@ -166,17 +166,7 @@ def header_only(text: bytes) -> bytes:
             "structure version 9",
         ),
     ],
-    ids=[
-        "empty",
-        "short",
-        "pickle",
-        "zip",
-        "text",
-        "list",
-        "dtype",
-        "truncated",
-        "newer",
-    ],
+    ids=["empty", "short", "pickle", "zip", "text", "list", "dtype", "truncated", "newer"],
 )
 def test_files_that_are_not_ours(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "file"

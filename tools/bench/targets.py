@@ -37,10 +37,7 @@ class Target:
 def _both(name: str, shapes: Shapes, expr: str, reach: float, **more: Any) -> list[Target]:
     """The row, forward, and the row with backward, which JAX is not asked for."""
     forward = Target(name, shapes, expr, reach, peers=("torch",), **more)
-    return [
-        forward,
-        dataclasses.replace(forward, name=f"{name}, with backward", backward=True),
-    ]
+    return [forward, dataclasses.replace(forward, name=f"{name}, with backward", backward=True)]
 
 
 TORCH = ("torch",)

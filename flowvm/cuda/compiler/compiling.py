@@ -50,19 +50,6 @@ if TYPE_CHECKING:
 else:
     frontend = lazy("flowvm.cuda.compiler.frontend")
 
-__all__ = [
-    "Kernel",
-    "Signature",
-    "attempt",
-    "available",
-    "ptx",
-    "readable",
-    "signature_of",
-    "simulated",
-    "status_of",
-    "threads",
-]
-
 Kernel = Callable[..., Any]
 # a number's dtype; an array's dtype, dimensions and layout; a NamedTuple and its numbers' dtypes
 Kind = str | tuple[str, int, str] | tuple[type, tuple[str, ...]]

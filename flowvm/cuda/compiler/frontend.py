@@ -28,8 +28,6 @@ from flowvm.private.numba_cuda import (
     type_of,
 )
 
-__all__ = ["Frontend", "define_attempt", "define_status", "frontend"]
-
 # what is lowered is the same for all capabilities that flowvm supports
 LOWERED_FOR = (7, 0)
 

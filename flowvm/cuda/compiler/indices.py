@@ -19,8 +19,6 @@ from typing import Any
 from flowvm.errors import CompileError
 from flowvm.private.numba_cuda import NUMBA_CUDA
 
-__all__ = ["special"]
-
 Lowered = Callable[..., Any]
 
 

@@ -31,8 +31,6 @@ from flowvm.vm.machine.words import REC, STR
 from flowvm.vm.watch.flight import DeviceTimes
 from flowvm.vm.workers.device_times import FRESH
 
-__all__ = ["attach", "drop"]
-
 Array = np.ndarray[Any, Any]
 COMPARISONS: Final = 5
 

@@ -37,24 +37,6 @@ from flowvm.device import forget
 from flowvm.errors import DeviceError, FlowError, on_device_failed
 from flowvm.vm.engine.engine import engine
 
-__all__ = [
-    "CUBLAS",
-    "DRIVER",
-    "FAKES",
-    "INDEX",
-    "MINIMUM",
-    "NAMES",
-    "Driver",
-    "driver",
-    "error_of",
-    "function_type",
-    "loaded",
-    "refuse",
-    "require_cublas",
-    "table",
-    "using",
-]
-
 NOT_INITIALIZED: Final = 3
 MINIMUM: Final = 12000  # CUDA 12.0: cuGraphInstantiateWithFlags and cuGraphExecUpdate_v2 as here
 

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["load_cublas"]
-
 
 def load_cublas(version: int) -> ctypes.CDLL:
     """libcublas for a driver of CUDA `version` (12040 is 12.4); OSError names what was tried."""

@@ -11,8 +11,6 @@ from typing import Final
 
 from flowvm.errors import DeviceError, FlowError, OutOfMemoryError
 
-__all__ = ["NAMES", "STICKY", "cublas_error", "error", "name_of", "text_of", "too_old"]
-
 NAMES: Final[dict[int, str]] = {
     0: "CUDA_SUCCESS",
     1: "CUDA_ERROR_INVALID_VALUE",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 else:
     compiling = lazy("flowvm.cuda.compiler.compiling")
 
-__all__ = ["Properties", "Runtime", "count", "properties", "runtime", "runtimes", "why_not"]
-
 OLDEST: Final = (7, 0)  # compute capability
 PLAIN_SHARED: Final = 48 << 10  # bytes of dynamic shared memory that need no asking
 WORKSPACE, WORKSPACE_90 = 4 << 20, 32 << 20  # bytes that cuBLAS asks for: before Hopper, from it on

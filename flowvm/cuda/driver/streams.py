@@ -34,18 +34,6 @@ from flowvm.vm.machine.record import fields_of
 from flowvm.vm.machine.words import CTL, RING, STR
 from flowvm.vm.workers.steps import CALL_AREA
 
-__all__ = [
-    "Streams",
-    "block_of",
-    "device_of",
-    "lane_events",
-    "lanes",
-    "need_cublas",
-    "new_stream",
-    "streams",
-    "used",
-]
-
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 STAGE_BYTES: Final = 4 << 20  # of a page-locked buffer for copies from the host

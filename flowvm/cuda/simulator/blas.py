@@ -16,8 +16,6 @@ import numpy as np
 from flowvm.cuda.simulator.memory import Fault, Memory
 from flowvm.dtype import DType, bfloat16, float16, float32, float64
 
-__all__ = ["Gemm", "read_gemm"]
-
 INVALID_VALUE: Final = 7  # of cuBLAS's results
 NOT_SUPPORTED: Final = 15
 # cudaDataType

@@ -28,8 +28,6 @@ import numpy as np
 
 from flowvm.private.numba_cuda import SIMULATOR, memories
 
-__all__ = ["reached", "run_grid"]
-
 Triple = tuple[int, int, int]
 
 WARP = 32

@@ -26,8 +26,6 @@ from flowvm.cuda.simulator.memory import Fault, Memory
 from flowvm.dtype import bfloat16
 from flowvm.errors import DeviceError
 
-__all__ = ["Array", "Function", "Launch", "choose_simulator", "read_launch"]
-
 INVALID_VALUE, LAUNCH_FAILED, ILLEGAL_ADDRESS, MISALIGNED = 1, 719, 700, 716
 MAX_THREADS = 1024
 MAX_SHARED = 48 << 10  # until cuFuncSetAttribute asks for more

@@ -15,8 +15,6 @@ from typing import Final
 
 from flowvm.cuda.driver.results import name_of
 
-__all__ = ["HOST", "Block", "Fault", "Memory"]
-
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
 HOST: Final = -1  # the "device" of page-locked host memory
 ALIGNMENT: Final = 512

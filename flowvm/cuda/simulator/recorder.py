@@ -24,8 +24,6 @@ from flowvm.cuda.simulator.blas import Gemm
 from flowvm.cuda.simulator.kernels import Launch
 from flowvm.cuda.simulator.simulator import Simulator
 
-__all__ = ["Call", "Recorder"]
-
 # calls that put something into a stream -> the place of the stream among the arguments
 _ENQUEUES = {
     "cuMemcpyHtoDAsync_v2": 3, "cuMemcpyDtoHAsync_v2": 3, "cuMemcpyDtoDAsync_v2": 3,

@@ -38,8 +38,6 @@ from flowvm.cuda.simulator.memory import HOST, Fault, Memory
 from flowvm.cuda.simulator.streams import Event, Graph, Scheduler, Stream, Work
 from flowvm.errors import ConfigError
 
-__all__ = ["Simulator"]
-
 VERSION: Final = 12080
 NOT_INITIALIZED = 3
 NOT_READY, INVALID_VALUE, INVALID_DEVICE, INVALID_CONTEXT, INVALID_HANDLE = 600, 1, 101, 201, 400

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 
 from flowvm.cuda.simulator.memory import Fault
 
-__all__ = ["Event", "Graph", "Scheduler", "Stream", "Work"]
-
 INVALID_VALUE, LAUNCH_TIMEOUT = 1, 702
 UNSUPPORTED, UNMATCHED, UNJOINED, ISOLATION = 900, 903, 904, 905
 BURST = 0.6  # how probably the stream that ran last runs again

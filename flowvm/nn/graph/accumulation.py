@@ -28,8 +28,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import cat, stack
 
-__all__ = ["MicroBatches", "in_turn"]
-
 
 def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMeta:
     """What a micro-batch of an input is: the first `1/times` of its first dimension.

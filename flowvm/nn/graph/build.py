@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
-__all__ = ["GraphBuild"]
-
 
 class GraphBuild:
     """A graph's modules, optimizers and settings, and its build.
@@ -156,9 +154,7 @@ class GraphBuild:
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
         told = self._status.passed if self._status is not None else None
         return optimize(
-            replace(graph, order=self.config.order, regst_num=self.config.regst_num),
-            without,
-            told,
+            replace(graph, order=self.config.order, regst_num=self.config.regst_num), without, told
         )
 
     def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
-__all__ = ["MISS", "Call", "CallTest", "thread_settings"]
-
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()  # this call is of another kind
 
 

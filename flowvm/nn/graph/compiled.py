@@ -25,8 +25,6 @@ from flowvm.ops.declare.recording import Recorded
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["Compiled", "storages_of"]
-
 
 class Compiled(Conditions):
     """A Plan with what Python does around each replay.
@@ -37,12 +35,7 @@ class Compiled(Conditions):
     """
 
     def __init__(
-        self,
-        capture: Capture,
-        plan: Plan,
-        structure: Any,
-        steps: Steps,
-        watched: Sequence[Any],
+        self, capture: Capture, plan: Plan, structure: Any, steps: Steps, watched: Sequence[Any]
     ) -> None:
         self.plan, self.structure = plan, structure
         self.optimizers, self.updates = steps.optimizers, steps.updates

@@ -21,8 +21,6 @@ from flowvm.graph.passes.passes import PASSES, pass_names
 if TYPE_CHECKING:
     from flowvm.nn.module import Module
 
-__all__ = ["GraphConfig"]
-
 
 class GraphConfig:
     """The settings of one graph; `print(graph.config)` shows them.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from flowvm.nn.graph.config import GraphConfig
     from flowvm.optim import Optimizer
 
-__all__ = ["History", "call_facts", "say"]
-
 KEPT = 64  # captures remembered
 SHOWN = 4  # differences named one by one; of more it is said how many
 again: list[str] = []  # names of this process's graphs, each as often as it was captured again

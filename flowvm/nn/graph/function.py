@@ -17,8 +17,6 @@ from flowvm.errors import ArgumentTypeError
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
 
-__all__ = ["compile"]
-
 
 class _FunctionGraph(Graph):
     """A graph of one function; found on an instance it is a graph of that instance's method."""

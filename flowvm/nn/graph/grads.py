@@ -21,8 +21,6 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
 
-__all__ = ["Gradients", "Landed", "Landing", "SetAside"]
-
 Leaf = Tensor | int  # a tensor of the user's, or the place of one among the call's
 
 

@@ -72,8 +72,6 @@ else:
     lr_scheduler = lazy("flowvm.optim.lr_scheduler")
     optimizers = lazy("flowvm.optim.optimizer")
 
-__all__ = ["Graph"]
-
 MAX_PLANS = 16  # of one graph; the one that was not called for longest goes first
 
 

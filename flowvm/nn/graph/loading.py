@@ -39,8 +39,6 @@ from flowvm.ops.random.generator import Generator, default_generator
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["loaded_plans"]
-
 
 def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any, Compiled]]:
     """What `Graph.load_runtime_state_dict` takes over: what was compiled, each with its key."""

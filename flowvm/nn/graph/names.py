@@ -12,8 +12,6 @@ from flowvm.private import cpython
 from flowvm.private.cpython import CPYTHON
 from flowvm.vm.callers.lines import is_internal
 
-__all__ = ["is_library", "loads_of"]
-
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
-__all__ = ["precision", "step_all"]
-
 
 @contextmanager
 def precision(amp: DType | None, scaler: GradScaler | None) -> Iterator[None]:

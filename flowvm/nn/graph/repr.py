@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from flowvm.nn.module import Module
     from flowvm.optim import Optimizer
 
-__all__ = ["graph_tree"]
-
 WIDTH = 100
 
 

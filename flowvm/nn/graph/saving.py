@@ -34,20 +34,6 @@ from flowvm.ops.random.generator import default_generator
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = [
-    "FORMAT",
-    "MAGIC",
-    "checksum",
-    "code_marks",
-    "is_plain",
-    "named_tensors",
-    "option_places",
-    "python_version",
-    "runtime_state",
-    "seen_form",
-    "state_entries",
-]
-
 MAGIC = "flowvm compiled graph"
 FORMAT = 1
 

@@ -20,8 +20,6 @@ from flowvm.nn.graph.explain import say
 if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
-__all__ = ["Segmented"]
-
 
 class Segmented:
     """A graph in segments.

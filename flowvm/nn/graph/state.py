@@ -16,8 +16,6 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.module import Module
 
-__all__ = ["graph_state", "load_graph_state"]
-
 OWN = ("optimizers", "lr_schedulers", "grad_scaler")
 
 

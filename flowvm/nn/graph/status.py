@@ -22,8 +22,6 @@ from flowvm.compiler.progress import on_terminal, telling
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
 
-__all__ = ["Status"]
-
 PATIENCE = 0.25  # seconds before the line appears
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
-__all__ = ["Steps", "eager_step", "fixed_options", "inlining", "is_several"]
-
 
 class _Local(threading.local):
     eager = 0  # steps that this thread is in

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from flowvm.graph.capture.capture import Capture
     from flowvm.optim import Optimizer
 
-__all__ = ["Surroundings"]
-
 DEPTH = 3  # of containers in containers
 TABLES = ("_parameters", "_buffers", "_modules")
 CONTAINERS = (list, dict, set, deque)

@@ -21,18 +21,6 @@ import numpy as np
 from flowvm.dtype import get_default_dtype
 from flowvm.eager.tensor import Tensor
 
-__all__ = [
-    "MISSING",
-    "Modules",
-    "Others",
-    "View",
-    "content_of",
-    "items_of",
-    "new_items",
-    "random_states",
-    "restore",
-]
-
 ITEMS = 256  # a container of more is watched by its length alone
 MISSING: Any = type("Missing", (), {})()
 

@@ -17,8 +17,6 @@ from flowvm.nn.calls import forget, tell
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
 
-__all__ = ["note_graph", "watching"]
-
 
 class _Local(threading.local):
     seen: dict[int, Module] | None = None

@@ -12,8 +12,6 @@ from typing import SupportsIndex
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 
-__all__ = ["channels", "choice", "integer", "probability", "sizes"]
-
 IntOrPair = int | tuple[int, int]
 
 

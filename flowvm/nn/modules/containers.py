@@ -14,8 +14,6 @@ from flowvm.errors import ArgumentTypeError, OutOfRangeError
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
-__all__ = ["Identity", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
-
 M = TypeVar("M")
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.dtype import DType
 
-__all__ = ["Conv1d", "Conv2d"]
-
 
 class _ConvNd(Module):
     """What Conv1d and Conv2d share; `_ndim` is the number of spatial dimensions."""

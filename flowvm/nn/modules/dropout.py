@@ -8,8 +8,6 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import probability
 
-__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d"]
-
 
 class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.dtype import DType
 
-__all__ = ["Bilinear", "Flatten", "Linear", "Unflatten"]
-
 
 class Linear(Module):
     """y = x @ weight.T + bias, over the last dimension of x.

@@ -10,25 +10,6 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, probability
 
-__all__ = [
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "CosineEmbeddingLoss",
-    "CrossEntropyLoss",
-    "GaussianNLLLoss",
-    "HingeEmbeddingLoss",
-    "HuberLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "MSELoss",
-    "MarginRankingLoss",
-    "NLLLoss",
-    "PoissonNLLLoss",
-    "SmoothL1Loss",
-    "SoftMarginLoss",
-    "TripletMarginLoss",
-]
-
 
 class _Loss(Module):
     _reductions: tuple[str, ...] = ("none", "mean", "sum")
@@ -149,11 +130,7 @@ class BCEWithLogitsLoss(_WeightedLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(
-            input,
-            target,
-            weight=self.weight,
-            reduction=self.reduction,
-            pos_weight=self.pos_weight,
+            input, target, weight=self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
 
 
@@ -234,11 +211,7 @@ class PoissonNLLLoss(_Loss):
     """exp(x) - y * x, or with log_input=False x - y * log(x + eps)."""
 
     def __init__(
-        self,
-        log_input: bool = True,
-        full: bool = False,
-        eps: float = 1e-8,
-        reduction: str = "mean",
+        self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction)
         self.log_input, self.full, self.eps = log_input, full, eps

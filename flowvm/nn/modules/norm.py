@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.dtype import DType
 
-__all__ = [
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "GroupNorm",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "LayerNorm",
-    "RMSNorm",
-]
-
 
 class _Affine(Module):
     """A module with an optional weight of ones and an optional bias of zeros."""

@@ -9,17 +9,6 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import IntOrPair, integer, sizes
 
-__all__ = [
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d",
-    "AvgPool1d",
-    "AvgPool2d",
-    "MaxPool1d",
-    "MaxPool2d",
-]
-
 
 class _Pool(Module):
     """A window that slides: kernel_size, stride (kernel_size by default) and padding."""

@@ -9,17 +9,6 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import IntOrPair, integer, sizes
 
-__all__ = [
-    "ChannelShuffle",
-    "Fold",
-    "PixelShuffle",
-    "PixelUnshuffle",
-    "Unfold",
-    "Upsample",
-    "UpsamplingBilinear2d",
-    "UpsamplingNearest2d",
-]
-
 
 class Unfold(Module):
     """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.dtype import DType
 
-__all__ = ["Embedding", "EmbeddingBag"]
-
 
 class Embedding(Module):
     """Row i of a (num_embeddings, embedding_dim) table for each integer i of the input.
@@ -110,10 +108,7 @@ class EmbeddingBag(Embedding):
         self.include_last_offset = include_last_offset
 
     def forward(
-        self,
-        input: Tensor,
-        offsets: Tensor | None = None,
-        per_sample_weights: Tensor | None = None,
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         return F.embedding_bag(
             input,

@@ -16,8 +16,6 @@ import numpy as np
 
 from flowvm.profiler.run.run import Run
 
-__all__ = ["Launch", "launches", "uses"]
-
 Array = np.ndarray[Any, Any]
 Uses = dict[int, dict[int, tuple[bool, int, int]]]
 

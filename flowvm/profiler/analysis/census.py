@@ -33,8 +33,6 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND, OPERAND, REC, STO, STR
 from flowvm.vm.watch.flight import Snapshot
 
-__all__ = ["HOST", "Held", "census", "held_of", "space_of"]
-
 MOST_KEPT = 10_000  # storages that a run remembers
 MOST_VISITED = 50_000  # objects looked at for names
 DEPTH = 4  # containers and objects, one in another

@@ -16,8 +16,6 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 
-__all__ = ["true_of"]
-
 Array = np.ndarray[Any, Any]
 LONGEST = 2000  # letters of an expression: nobody writes more, and Python cannot parse any depth
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -24,8 +24,6 @@ from flowvm.profiler.analysis.waits import Order, order
 from flowvm.profiler.run.run import CAUSES, Run
 from flowvm.vm.machine.words import KIND
 
-__all__ = ["PATH", "Floor", "Segment", "floor", "observed", "totals", "what_if"]
-
 Array = np.ndarray[Any, Any]
 PATH = ("run", "sched", "host", "sync", "credit", "jit", "gil")
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from flowvm.profiler.run.run import Array, Run
 
-__all__ = ["Helped", "helper_lanes", "helper_name", "helpers_of", "threads_of"]
-
 
 @dataclass(frozen=True)
 class Helped:

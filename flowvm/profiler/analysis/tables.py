@@ -12,13 +12,9 @@ from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.analysis.waits import Waits
 from flowvm.profiler.run.kinds import KINDS, kinds_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import HOST, inside, returned, taken
+from flowvm.profiler.run.spaces import inside, returned, taken
 from flowvm.vm.machine.words import KIND, OPERAND
-
-__all__ = [
-    "BY", "STEP", "Births", "Memory", "Owner", "Row", "births", "memory", "overhead", "repeats",
-    "table",
-]  # fmt: skip
+from flowvm.vm.watch.spaces import HOST
 
 Array = np.ndarray[Any, Any]
 BY = ("op", "line", "module", "stream")

@@ -18,8 +18,6 @@ from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
 from flowvm.vm.watch.verify import Verified
 
-__all__ = ["verified"]
-
 Array = np.ndarray[Any, Any]
 GRAIN = 2000  # ns: of what a driver says between events
 MOST_BROKEN = 10  # pairs named in an error

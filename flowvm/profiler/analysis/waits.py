@@ -33,11 +33,6 @@ import numpy as np
 from flowvm.profiler.run.run import CAUSES, Run
 from flowvm.vm.machine.words import KIND
 
-__all__ = [
-    "GAPS", "STATES", "Lane", "Order", "Waits", "away", "by_device", "device_of", "lanes", "order",
-    "waits",
-]  # fmt: skip
-
 Array = np.ndarray[Any, Any]
 GAPS = ("host", "jit", "credit", "sync", "gil", "dep", "sched")
 STATES = ("run", *GAPS)

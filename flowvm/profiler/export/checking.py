@@ -11,8 +11,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["problems"]
-
 Event = dict[str, Any]
 
 

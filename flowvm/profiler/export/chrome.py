@@ -34,8 +34,6 @@ from flowvm.profiler.views.spots import origin_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND, STR
 
-__all__ = ["EDGES", "events", "write"]
-
 Array = np.ndarray[Any, Any]
 EDGES = ("gating", "all", "none")
 PID = 1  # the host; device k is PID + 1 + k

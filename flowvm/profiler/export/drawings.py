@@ -17,11 +17,6 @@ from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 
-__all__ = [
-    "COLOURS", "MERMAID_CHARACTERS", "MERMAID_EDGES", "Link", "Node", "by_instruction", "by_line",
-    "dot", "mermaid",
-]  # fmt: skip
-
 MERMAID_EDGES, MERMAID_CHARACTERS = 500, 50_000
 COLOURS = {"const": "#0e7490", "mut": "#b45309", "mut2": "#a21caf"}
 _STYLES = {"const": "solid", "mut": "bold", "mut2": "dashed"}

@@ -26,8 +26,6 @@ from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.memory_parts import PARTS, course_of
 from flowvm.vm.machine.words import KIND
 
-__all__ = ["html"]
-
 Array = np.ndarray[Any, Any]
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["beside", "microseconds"]
-
 Array = np.ndarray[Any, Any]
 
 

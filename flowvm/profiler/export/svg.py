@@ -20,8 +20,6 @@ from xml.sax.saxutils import escape
 from flowvm.profiler.export.drawings import COLOURS, Link, Node, by_instruction, by_line
 from flowvm.profiler.grammar import ms
 
-__all__ = ["MOST", "Box", "Drawing", "layout", "svg"]
-
 MOST = 300  # instructions; more are no picture any more
 SWEEPS = 12
 HIGH, GAP, SPACE = 38, 30, 14  # of a box, between layers, between boxes

@@ -24,8 +24,6 @@ else:
     checking = lazy("flowvm.profiler.export.checking")
     top = lazy("flowvm.profiler.front.top")
 
-__all__ = ["COMMANDS", "add_parsers"]
-
 MOST_ROWS = 20  # of a query
 # of `view`, besides the summary
 SCREENS = {

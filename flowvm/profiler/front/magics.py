@@ -25,8 +25,6 @@ from flowvm.profiler.front.profiling import Profile, profile
 from flowvm.profiler.front.showing import live
 from flowvm.profiler.front.watcher import Watcher
 
-__all__ = ["load_ipython_extension"]
-
 VARIABLE = "p"
 
 

@@ -24,10 +24,11 @@ from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, wai
 from flowvm.profiler.grammar import USUAL, terminal_width
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import HOST, spaces_of
+from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
+from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
     from flowvm.device import Device
@@ -70,8 +71,6 @@ else:
     replays = lazy("flowvm.profiler.views.replays")
     timeline = lazy("flowvm.profiler.views.timeline")
     why = lazy("flowvm.profiler.views.why")
-
-__all__ = ["Profile", "last", "load", "profile"]
 
 Array = np.ndarray[Any, Any]
 WHOLE = ("lost", "raised")  # of `info`: what is said of a whole run and not of a part

@@ -18,8 +18,6 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.vm.engine.engine import engine
 
-__all__ = ["LINE_S", "in_notebook", "live"]
-
 LINE_S = 30.0  # between two lines where there is no terminal
 
 

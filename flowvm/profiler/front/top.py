@@ -34,8 +34,6 @@ from flowvm.vm.watch import window
 if TYPE_CHECKING:
     from flowvm.profiler.run.run import Run
 
-__all__ = ["main"]
-
 SORTS: dict[str, Callable[[Any], Any]] = {
     "number": lambda s: 0,
     "util": lambda s: -s.util,

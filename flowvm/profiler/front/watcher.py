@@ -29,8 +29,6 @@ from flowvm.vm.watch.flight import TIMES
 from flowvm.vm.watch.lively import NAMES
 from flowvm.vm.watch.spaces import Space
 
-__all__ = ["Watcher"]
-
 Array = np.ndarray[Any, Any]
 WINDOW_S = 5.0  # what shares and rates are of
 SPARKS = 8

@@ -27,8 +27,6 @@ from flowvm.vm.watch.spaces import space_of, spaces
 from flowvm.vm.watch.uses import uses_of
 from flowvm.vm.watch.work import flops_of
 
-__all__ = ["collect"]
-
 Array = np.ndarray[Any, Any]
 _NAMES = {
     KIND.TOUCH: "wait",

@@ -30,8 +30,6 @@ from flowvm.vm.machine.machine import start
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, REC, RING
 from flowvm.vm.watch.flight import Flight, every
 
-__all__ = ["Overhead", "Recording", "overhead", "recorded_ns", "recording"]
-
 LEVELS = (0, 1, 2, 3)
 Array = np.ndarray[Any, Any]
 _NO_OP = "int32(int64, int64, int64, int64)"

@@ -12,8 +12,6 @@ from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
 from flowvm.vm.watch.flight import TIMES
 
-__all__ = ["TIMED", "said_of", "steps_of"]
-
 # what is said of one instruction's times
 TIMED = {HOST: "", SEEN: "as the host saw it", DEVICE: "by the device's clock"}
 _STARTED = TIMES.index("started")

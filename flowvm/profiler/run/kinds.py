@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import HOST
 from flowvm.vm.machine.words import KIND, OPERAND
-
-__all__ = ["ACTIVATION", "GRAD", "KINDS", "OPTIM", "OTHER", "PARAM", "held_before", "kinds_of"]
+from flowvm.vm.watch.spaces import HOST
 
 Array = np.ndarray[Any, Any]
 PARAM, OPTIM, OTHER, ACTIVATION, GRAD = range(5)

@@ -12,8 +12,6 @@ import numpy as np
 from flowvm.profiler.run.run import Array
 from flowvm.vm.watch.flight import HostWait
 
-__all__ = ["placed"]
-
 
 def placed(waits: list[HostWait], issued: Array) -> list[HostWait]:
     """The waits, with losses where nothing was issued; `issued` are times, in any order."""

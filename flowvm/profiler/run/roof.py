@@ -34,8 +34,6 @@ from flowvm.profiler.grammar import Screen, View
 if TYPE_CHECKING:
     from flowvm.profiler.run.run import Run
 
-__all__ = ["Roofline", "cpu_name", "known", "of_run", "roofline"]
-
 COPIED = 32 << 20  # bytes a thread copies at a time
 SIDE = 384  # of the matrices
 SECONDS = 0.12  # each thing is measured for so long

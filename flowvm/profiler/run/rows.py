@@ -9,8 +9,6 @@ import numpy as np
 from flowvm.vm.machine.recorder import INLINE
 from flowvm.vm.machine.words import ENT, OPERAND, REC
 
-__all__ = ["operands_of", "sizes_of"]
-
 Array = np.ndarray[Any, Any]
 
 

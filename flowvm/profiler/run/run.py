@@ -25,8 +25,6 @@ from flowvm.version import VERSION
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.watch.flight import TIMES
 
-__all__ = ["CAUSES", "COLUMNS", "SCHEMA", "Run"]
-
 SCHEMA = "flowvm.trace/2"
 Array = np.ndarray[Any, Any]
 # why an issuing thread ran none of the user's Python

@@ -15,8 +15,6 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.spaces import HOST
 
-__all__ = ["HOST", "inside", "returned", "space_named", "spaces_of", "taken"]
-
 Array = np.ndarray[Any, Any]
 
 

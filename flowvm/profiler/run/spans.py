@@ -11,8 +11,6 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.flight import Mark
 from flowvm.vm.watch.peek import issued
 
-__all__ = ["mark", "span"]
-
 
 @contextmanager
 def span(name: str) -> Iterator[None]:

@@ -14,8 +14,6 @@ from flowvm.profiler.grammar import percent
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import Run
 
-__all__ = ["ADVICE", "Facts", "Summed", "advice", "roof_share"]
-
 LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
 FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
 

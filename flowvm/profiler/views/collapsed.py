@@ -22,8 +22,6 @@ from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.lanes import draw_lanes
 
-__all__ = ["COLLAPSES", "Collapsed", "Group", "Need", "collapsed"]
-
 COLLAPSES = ("line", "module")
 MOST = 3  # operators, or rows needed, that are named
 Array = np.ndarray[Any, Any]

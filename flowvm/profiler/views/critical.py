@@ -26,8 +26,6 @@ from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
-__all__ = ["Critical", "Piece", "critical"]
-
 MOST_ROWS = 40
 LEAST = 0.001  # of the run: shorter pieces are summed up
 

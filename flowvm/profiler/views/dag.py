@@ -22,8 +22,6 @@ from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import INS, KIND
 from flowvm.vm.watch.lanes import draw_lanes
 
-__all__ = ["Dag", "DagEdge", "DagRow", "dag", "near"]
-
 MOST_ROWS = 60
 MOST_WAITS = 3  # named in a row
 

@@ -8,8 +8,6 @@ from typing import Any
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import CAUSES, Column, Screen, Span, View, flowed, ms, percent, table
 
-__all__ = ["Change", "Diff", "diff"]
-
 MOST_ROWS = 15
 
 
@@ -102,7 +100,4 @@ def diff(before: Any, after: Any, by: str = "op") -> Diff:
 
 
 def _pair(old: dict[str, Row], new: dict[str, Row], name: str, value: Any) -> tuple[int, int]:
-    return (
-        value(old[name]) if name in old else 0,
-        value(new[name]) if name in new else 0,
-    )
+    return (value(old[name]) if name in old else 0, value(new[name]) if name in new else 0)

@@ -23,8 +23,6 @@ from flowvm.vm.machine.words import CTL, INS, KIND, OPERAND, STO
 from flowvm.vm.watch.lively import Lively, pending
 from flowvm.vm.watch.peek import poison_of, writer_within
 
-__all__ = ["Explanation", "Made", "Source", "User", "explain"]
-
 DEPTH = 4
 MOST = 6  # operands, or users, that are named
 Array = np.ndarray[Any, Any]

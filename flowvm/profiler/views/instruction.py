@@ -19,8 +19,6 @@ from flowvm.profiler.views.why import steps
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND, OPERAND
 
-__all__ = ["Instr", "Instrs", "Met", "Used"]
-
 MOST = 6  # operands, neighbours or tasks that are named
 
 

@@ -19,8 +19,6 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.vm.watch.spaces import HOST, Space
 
-__all__ = ["Live", "StreamNow"]
-
 _SPARKS = "▁▂▃▄▅▆▇█"
 MOST_LINES = 3
 BAR = 9

@@ -28,10 +28,9 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import HOST, inside, space_named, spaces_of, taken
+from flowvm.profiler.run.spaces import inside, space_named, spaces_of, taken
 from flowvm.profiler.views.memory_parts import PARTS, course_of, together
-
-__all__ = ["MemoryView", "Place", "memory_view"]
+from flowvm.vm.watch.spaces import HOST
 
 Array = np.ndarray[Any, Any]
 ROWS = 5  # of the chart

@@ -12,25 +12,13 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.analysis.census import HOST, Held, census
-from flowvm.profiler.grammar import (
-    Column,
-    Screen,
-    View,
-    advised,
-    bar,
-    flowed,
-    percent,
-    size,
-    table,
-)
+from flowvm.profiler.grammar import Column, Screen, View, advised, bar, flowed, percent, size, table
 from flowvm.profiler.run.kinds import KINDS
 from flowvm.profiler.views.memory_parts import PARTS, together
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.lang import words_at
 from flowvm.vm.machine.words import CTL, OPERAND
-
-__all__ = ["MemoryNow", "Owned", "memory_now"]
 
 MOST = 12  # rows
 LEAST = 1000  # parts of the memory, of which a row has more than one

@@ -16,9 +16,8 @@ import numpy as np
 from flowvm.profiler.analysis.tables import Births, Memory
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.spaces import HOST, inside, returned, taken
-
-__all__ = ["PARTS", "Course", "course_of", "together"]
+from flowvm.profiler.run.spaces import inside, returned, taken
+from flowvm.vm.watch.spaces import HOST
 
 Array = np.ndarray[Any, Any]
 COLUMNS = 120  # of what is kept of the course

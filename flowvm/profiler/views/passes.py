@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from flowvm.profiler.grammar import Column, Line, Screen, Span, View, cropped, padded, table
 
-__all__ = ["NodeText", "Pair", "PassText", "PassesView"]
-
 MOST = 4  # operators that a line of the summary names
 
 

@@ -23,8 +23,6 @@ from flowvm.profiler.grammar import (
     table,
 )
 
-__all__ = ["ActorRow", "PlanView", "TaskRow", "label"]
-
 MOST_ROWS = 40
 
 

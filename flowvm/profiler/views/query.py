@@ -25,8 +25,6 @@ from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
-__all__ = ["COLUMNS", "KINDS", "Matched", "Query", "query"]
-
 Array = np.ndarray[Any, Any]
 MOST_ROWS = 20
 

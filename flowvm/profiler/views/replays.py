@@ -13,8 +13,6 @@ from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import HOST
 
-__all__ = ["Replays", "plan_of"]
-
 Array = np.ndarray[Any, Any]
 MOST_LAUNCHES = 2000  # that a what-if plays through
 WORTH = 0.02  # a what-if below is not worth a line

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from flowvm.profiler.grammar import Line
 from flowvm.profiler.run.run import Run
 
-__all__ = ["Origin", "Spot", "origin_of", "spot_of"]
-
 
 @dataclass(frozen=True)
 class Spot:

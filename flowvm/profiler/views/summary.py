@@ -34,8 +34,6 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.advice import Facts, Summed, advice, roof_share
 from flowvm.vm.machine.words import INS, KIND
 
-__all__ = ["MOST", "SORTS", "Steps", "Summary", "summarize"]
-
 MOST = 12  # rows shown
 MINE = 0.005  # shares below are not worth a word
 SORTS = (

@@ -30,8 +30,6 @@ from flowvm.profiler.run.run import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
 
-__all__ = ["Gap", "Timeline", "timeline", "waited_for"]
-
 Array = np.ndarray[Any, Any]
 NAME = 16  # columns of a lane's name
 MOST_GAPS = 8

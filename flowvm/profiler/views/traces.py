@@ -6,8 +6,6 @@ from flowvm.profiler.grammar import Column, Line, Screen, table
 from flowvm.vm.watch.lanes import printable
 from flowvm.vm.watch.trace import Trace
 
-__all__ = ["trace_screen"]
-
 
 def trace_screen(trace: Trace, width: int) -> Screen:
     """The rows of a trace in so many columns."""

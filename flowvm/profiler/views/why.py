@@ -24,8 +24,6 @@ from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 
-__all__ = ["Producer", "Why", "find", "steps", "why"]
-
 DEPTH = 3  # gating producers that are followed back
 MOST = 4  # producers and dependents that are named
 

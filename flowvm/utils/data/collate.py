@@ -12,8 +12,6 @@ from flowvm.dtype import float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["default_collate", "default_convert"]
-
 
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stack tensors and arrays, make tensors of numbers, keep strings, go into tuples and dicts."""

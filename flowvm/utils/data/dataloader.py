@@ -16,8 +16,6 @@ from flowvm.utils.data.dataset import Dataset, IterableDataset, batch_getter
 from flowvm.utils.data.prefetch import Prefetcher
 from flowvm.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
-__all__ = ["DataLoader"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -17,15 +17,6 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
 
-__all__ = [
-    "ConcatDataset",
-    "Dataset",
-    "IterableDataset",
-    "Subset",
-    "TensorDataset",
-    "random_split",
-]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-__all__ = ["Prefetcher", "WorkerInfo", "get_worker_info"]
-
 
 class WorkerInfo:
     """Which worker thread this is."""

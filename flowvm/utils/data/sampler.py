@@ -15,15 +15,6 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 
-__all__ = [
-    "BatchSampler",
-    "RandomSampler",
-    "Sampler",
-    "SequentialSampler",
-    "SubsetRandomSampler",
-    "WeightedRandomSampler",
-]
-
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -131,10 +122,7 @@ class WeightedRandomSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         drawn: list[int] = ops.multinomial(
-            ops.tensor(self.weights),
-            self.num_samples,
-            self.replacement,
-            generator=self.generator,
+            ops.tensor(self.weights), self.num_samples, self.replacement, generator=self.generator
         ).tolist()
         return iter(drawn)
 

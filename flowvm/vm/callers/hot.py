@@ -9,8 +9,6 @@ from typing import Any
 
 from flowvm.vm.machine.words import RING
 
-__all__ = ["CALL_STREAM", "FIRST_USER_STREAM", "FRAMES", "HOST_STREAM", "hot"]
-
 CALL_STREAM, HOST_STREAM, FIRST_USER_STREAM = 0, 1, 2
 FRAMES = RING.SLOTS  # issuing frames remembered: an error is read before its slot comes round
 

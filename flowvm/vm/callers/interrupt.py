@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 
 from flowvm.vm.callers.lines import INTERNAL
 
-__all__ = ["interrupt", "is_protected", "is_waiting", "protected", "waiting"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # By id, for code is compared by what it says, and two generated functions may say the same.

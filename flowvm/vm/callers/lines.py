@@ -17,20 +17,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = [
-    "INTERNAL",
-    "NO_ORIGIN",
-    "UNKNOWN",
-    "Backward",
-    "apart",
-    "behind",
-    "expression",
-    "is_internal",
-    "position",
-    "short_position",
-    "user_frame",
-]
-
 NO_ORIGIN = -1  # of what is no part of a gradient
 UNKNOWN = -2  # of what is a part of one that is not known; those of `behind` are below
 

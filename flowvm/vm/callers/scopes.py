@@ -21,8 +21,6 @@ import numpy as np
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
 from flowvm.vm.machine.words import REC
 
-__all__ = ["NEVER", "Places", "Scopes", "call_of"]
-
 CALLS = 1 << 16
 NEVER = (1 << 63) - 1  # where a call ends that still runs
 NEAR = 4  # instructions of flowvm's own that may come behind the last one of a call

@@ -29,8 +29,6 @@ from flowvm.errors import FlowError, on_made
 from flowvm.private.cpython import traceback_slot
 from flowvm.vm.callers.lines import INTERNAL
 
-__all__ = ["NOTE", "border", "cut", "install", "shown", "users"]
-
 NOTE = "flowvm: raised by "  # what the note of an asynchronous error begins with
 
 P = ParamSpec("P")

@@ -57,8 +57,6 @@ from flowvm.vm.watch.narrate import Narrator
 from flowvm.vm.watch.watchdog import Watch
 from flowvm.vm.workers import shell
 
-__all__ = ["Engine", "engine"]
-
 LAUNCH_STREAM = "plans"  # the name of a stream that nothing but launches is issued on
 CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works

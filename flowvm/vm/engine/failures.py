@@ -22,8 +22,6 @@ from flowvm.vm.machine.lang import load_acquire
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR
 from flowvm.vm.watch.notes import Failing, caret_lines, note_of
 
-__all__ = ["Errors", "Failure", "Failures"]
-
 KEEP = 1024  # failures remembered; an older one still raises, with less to say
 
 

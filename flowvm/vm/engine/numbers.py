@@ -14,8 +14,6 @@ from flowvm.errors import VMError
 from flowvm.vm.callers.hot import FIRST_USER_STREAM
 from flowvm.vm.engine.engine import engine
 
-__all__ = ["Numbers"]
-
 
 class Numbers:
     """Numbers of streams of one kind, lent to their owners."""

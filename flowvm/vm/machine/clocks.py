@@ -6,8 +6,6 @@ import functools
 import pathlib
 import platform
 
-__all__ = ["ticks_are_tsc"]
-
 
 @functools.cache
 def ticks_are_tsc() -> bool:

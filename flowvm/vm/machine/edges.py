@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HAZARDS", "Edges", "connect", "tensors_of"]
-
 HAZARDS = ("RAW", "WAR", "WAW")
 RAW, WAR, WAW = 0, 1, 2
 Array = np.ndarray[Any, Any]

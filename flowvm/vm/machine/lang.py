@@ -25,30 +25,6 @@ from flowvm.lazy import lazy
 from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
 
-__all__ = [
-    "Words",
-    "address_in",
-    "address_of",
-    "advise_huge",
-    "aligned_alloc",
-    "call_address",
-    "call_kernel",
-    "clock",
-    "compare_exchange",
-    "fetch_add",
-    "free",
-    "futex_wait",
-    "futex_wake",
-    "load_acquire",
-    "load_word",
-    "sched_yield",
-    "store_release",
-    "store_word",
-    "ticks",
-    "ticks_after",
-    "words_at",
-]
-
 intrinsics = lazy("flowvm.vm.machine.intrinsics")  # Numba, for a compilation only
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-__all__ = ["LINE", "Field", "Record", "Region", "field", "fields_of", "line", "record", "shown"]
-
 LINE = 8  # words of a cache line
 
 

@@ -11,8 +11,6 @@ Pure functions of integers: tests simulate 64 threads with them.
 
 from __future__ import annotations
 
-__all__ = ["chunks_of", "helpers_for", "run_length"]
-
 
 def chunks_of(units: int, grain: int) -> int:
     """Chunks of at most `grain` units, at least one."""

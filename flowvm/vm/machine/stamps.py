@@ -79,11 +79,7 @@ def stamp_share(m: Words, stream: int, helper: int, job: int, begun: int, chunks
     store_release(m, row + SHARE.MARK, 0)
     of = STR.AT + stream * STR.WORDS
     m[row + SHARE.LAUNCH], m[row + SHARE.TASK] = m[of + STR.LAUNCH], m[of + STR.TASK]
-    m[row + SHARE.STARTED], m[row + SHARE.ENDED], m[row + SHARE.CHUNKS] = (
-        begun,
-        now,
-        chunks,
-    )
+    m[row + SHARE.STARTED], m[row + SHARE.ENDED], m[row + SHARE.CHUNKS] = (begun, now, chunks)
     m[at + HLP.JOB] = job
     store_release(m, row + SHARE.MARK, number + 1)
     store_release(m, at, number + 1)

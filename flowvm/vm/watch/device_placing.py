@@ -24,8 +24,6 @@ from flowvm.vm.machine.edges import Edges
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
 
-__all__ = ["DEVICE", "HOST", "SEEN", "place_on_devices"]
-
 Array = np.ndarray[Any, Any]
 HOST, SEEN, DEVICE = 0, 1, 2
 _STARTED, _ENDED = TIMES.index("started"), TIMES.index("ended")

@@ -6,8 +6,6 @@ from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import Lively, pending
 
-__all__ = ["dump_text"]
-
 MOST = 40
 
 

@@ -60,8 +60,6 @@ from flowvm.vm.machine.words import (
 from flowvm.vm.watch.offcpu import LEAST, OffCpu
 from flowvm.vm.watch.protocol import VM
 
-__all__ = ["TIMES", "DeviceTimes", "Flight", "HostWait", "Mark", "Recorded", "Snapshot", "every"]
-
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")

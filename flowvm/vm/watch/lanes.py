@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-__all__ = ["ASCII", "Line", "draw_lanes", "printable"]
-
 Line = list[tuple[str, str]]  # spans: text, name of a style
 _EDGES = (("─", "const"), ("━", "mut"), ("═", "mut2"))
 ASCII = str.maketrans(dict(zip("─━═│├╰┤╯┼┴◆○…", "-=~|+`+'++*o~", strict=True)))

@@ -31,8 +31,6 @@ from flowvm.vm.machine.words import (
 )
 from flowvm.vm.watch.flight import Recorded
 
-__all__ = ["Lively", "Waited", "chain", "chain_text", "fronts", "pending", "running_for"]
-
 MOST_STEPS = 1000  # of a list that the scheduler may be changing
 MOST_LINKS = 32  # of a chain
 HOST_THREAD = "flowvm-host"

@@ -31,8 +31,6 @@ from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, REC, RING
 from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.work import flops_of
 
-__all__ = ["Narrator", "kernel_text"]
-
 MOST_WAITS = 6  # instructions named after "waits for"
 PATIENCE = 0.25  # seconds that an instruction is waited for
 NAMES = {

@@ -29,8 +29,6 @@ from flowvm.vm.callers.tracebacks import NOTE
 from flowvm.vm.machine.words import ENT, ERR, INS, KIND, OPERAND
 from flowvm.vm.watch.flight import Recorded, Snapshot
 
-__all__ = ["Failed", "Failing", "caret_lines", "note_of", "place"]
-
 REACH = 1 << 13  # instructions before and after the failed one that are looked at
 WIDTH = 100  # columns within which operands share a line
 _KINDS = ("const", "mut", "mut2")

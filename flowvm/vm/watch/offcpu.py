@@ -19,8 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["LEAST", "OffCpu"]
-
 LEAST = 50_000  # ns off the processor in one stretch, below which it stays `host`
 FRESH = 10_000_000  # ns: what happened elsewhere is read as often, or as takes a SHARE of the time
 SHARE = 100

@@ -17,8 +17,6 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STATE, STO
 from flowvm.vm.watch.protocol import VM
 
-__all__ = ["Pending", "issued", "lively_on", "poison_of", "writer_within"]
-
 POLL = 0.0002  # seconds between two looks
 GRACE = 0.01  # seconds that the scheduler gets to take what was issued
 

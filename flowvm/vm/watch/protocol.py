@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["VM"]
-
 
 class VM(Protocol):
     """An engine, as far as it is looked at (`flowvm.vm.engine.engine` says what its parts are)."""

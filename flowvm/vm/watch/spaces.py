@@ -11,8 +11,6 @@ from flowvm.vm.machine.lang import Words, words_at
 from flowvm.vm.machine.words import CTL, STR
 from flowvm.vm.watch.protocol import VM
 
-__all__ = ["HOST", "Space", "space_of", "spaces"]
-
 HOST = "cpu"
 
 

@@ -26,8 +26,6 @@ from flowvm.vm.watch.uses import uses_of
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["Edge", "Trace", "Traceable", "Traced", "TracedOperand", "record"]
-
 MOST_WAITS = 4  # instructions named in a row's "waits for"
 _NAMES = {Kind.RELEASE_TENSOR: "release", Kind.TOUCH_TENSORS: "wait"}
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from flowvm.vm.watch.flight import Snapshot
 
-__all__ = ["uses_of"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -15,8 +15,6 @@ from flowvm.errors import ScheduleError
 from flowvm.vm.machine.words import Access
 from flowvm.vm.watch.trace import Trace
 
-__all__ = ["Verified", "verify"]
-
 
 @dataclass(frozen=True)
 class Verified:

@@ -32,8 +32,6 @@ else:
     lively = lazy("flowvm.vm.watch.lively")
     window = lazy("flowvm.vm.watch.window")
 
-__all__ = ["Watch"]
-
 LOOK_S = 1.0  # seconds between two looks, or a quarter of what the watchdog waits for
 
 

@@ -37,8 +37,6 @@ from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import fronts
 from flowvm.vm.watch.spaces import space_of, spaces
 
-__all__ = ["SAMPLE", "Shown", "answer", "ask", "listen", "serve", "shown"]
-
 SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
 # waits, marks of the user and new entries that an answer has at most
 WAITS, MARKS, FRESH = 512, 64, 2048

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from flowvm.meta import TensorMeta
 
-__all__ = ["flops_of"]
-
 _PRODUCTS = ("matmul", "linear", "addmm", "baddbmm", "bmm")
 
 

@@ -30,8 +30,6 @@ from flowvm.ops.declare.cpu.plan import CHUNK
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, call_kernel
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["BLOCK", "Rows", "Stage", "block_invocation", "fits_arena", "run_blocks"]
-
 BLOCK = 1 << 13  # elements of the longest rows of a block: several operands stay in the caches
 ARGS = 64  # words at the arena's start: the arguments of the stage that runs
 # words of the layout: outer numbers, rows of each, rows of a block, stages, stages with phases;

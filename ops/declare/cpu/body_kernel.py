@@ -36,8 +36,6 @@ from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.ops.scalar.half import STORED
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["RAISED", "Kind", "Operand", "body_kernel", "body_layout", "kind_of", "numba_kind"]
-
 RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
 SCRATCH_AT = 6
 LARGE = 12  # blocks, before optimization, of a function that is not worth a copy in its caller

@@ -16,8 +16,6 @@ from flowvm.ops.declare.cpu.expressions import PASSED, is_long
 from flowvm.ops.declare.cpu.text import IN_MEMORY, Text, converted
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 
-__all__ = ["LOOP_METADATA", "Program", "Tiles"]
-
 # !0 says that an access touches nothing which another iteration touches.
 LOOP_METADATA = """
 !0 = distinct !{}

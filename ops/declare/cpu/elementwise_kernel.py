@@ -17,15 +17,9 @@ from typing import Any
 from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction
 from flowvm.ops.declare.cpu.element_tiles import LOOP_METADATA, Program, Tiles
-from flowvm.ops.declare.cpu.expressions import (
-    lowered_expression,
-    lowered_guarded,
-    scope_of,
-)
+from flowvm.ops.declare.cpu.expressions import lowered_expression, lowered_guarded, scope_of
 from flowvm.ops.declare.cpu.text import IN_MEMORY
 from flowvm.ops.declare.cpu.walk import WALK, provide
-
-__all__ = ["DIVISION_BY_ZERO", "elementwise_kernel"]
 
 DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
 

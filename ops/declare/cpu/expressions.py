@@ -19,16 +19,6 @@ from flowvm.ops.scalar import functions as scalar
 from flowvm.ops.scalar.bits import Guarded
 from flowvm.ops.scalar.half import STORED
 
-__all__ = [
-    "PASSED",
-    "TypedLiterals",
-    "expression_function",
-    "is_long",
-    "lowered_expression",
-    "lowered_guarded",
-    "scope_of",
-]
-
 # what Numba sees instead
 PASSED = {"uint8": "int16", **dict.fromkeys(STORED, "float32")}
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 
-__all__ = ["array_in"]
-
 
 def _array_python(memory: Any, at: int, count: int, like: Any) -> Any:
     dtype = np.dtype(like.dtype if isinstance(like, np.ndarray) else like)

@@ -22,8 +22,6 @@ from typing import Any
 from flowvm.compiler.native import Intrinsic
 from flowvm.private.numba import NUMBA
 
-__all__ = ["SQUARE", "load_word", "move", "store_word"]
-
 SQUARE = {1: 16, 2: 16, 4: 16, 8: 8}  # rows of a block that is transposed in registers
 BLOCK = 256  # bytes that a loop of long rows copies in one turn: several vectors
 LONG = 4096  # bytes: a row that is not worth repeating from its own copies

@@ -24,22 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "CHUNK",
-    "DIRECT",
-    "HEADER",
-    "MAX_NDIM",
-    "PATTERN",
-    "SINGLE",
-    "STAGE",
-    "STAGED",
-    "Dim",
-    "Plan",
-    "merged",
-    "plan_of",
-    "plan_of_blocks",
-]
-
 MAX_NDIM = 32  # and the most operands
 CHUNK = 1 << 15  # elements that a worker takes at once: they outweigh their hand-over
 STAGE = 1 << 14  # bytes of a tile's copies: half a first-level cache
@@ -207,12 +191,7 @@ def _pattern(modes: list[int]) -> int:
 
 
 def _tile(
-    rows: int,
-    columns: int,
-    modes: list[int],
-    sizes: Sequence[int],
-    flat: bool,
-    turned: int | None,
+    rows: int, columns: int, modes: list[int], sizes: Sequence[int], flat: bool, turned: int | None
 ) -> tuple[int, int]:
     """Rows and columns of a tile."""
     staged = sum(size for size, mode in zip(sizes, modes, strict=True) if mode == STAGED)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from flowvm.ops.scalar.half import STORED, narrowed_text, widened_text
 
-__all__ = ["IN_MEMORY", "SIZES", "Text", "converted"]
-
 # dtype name -> LLVM's type in memory
 IN_MEMORY = {
     "bool": "i8",

@@ -20,17 +20,6 @@ import numpy as np
 from flowvm.compiler.jit import llvm
 from flowvm.ops.scalar.half import STORED, narrowed, stored_type, widened
 
-__all__ = [
-    "Emitter",
-    "Registers",
-    "address_of",
-    "emitter",
-    "functions_apart",
-    "lanes_of",
-    "registers",
-    "same_reals",
-]
-
 
 class Registers(NamedTuple):
     """Vector registers of a processor."""

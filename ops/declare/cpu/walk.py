@@ -25,20 +25,6 @@ from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
 from flowvm.private.numba import NUMBA
 
-__all__ = [
-    "MOVE",
-    "OPERANDS_AT",
-    "WALK",
-    "call_kernel",
-    "copy",
-    "copy_kernel",
-    "copy_tiles",
-    "provide",
-    "provide_move",
-    "stack_memory",
-    "walk",
-]
-
 OPERANDS_AT = 8  # the word of `args` where the operands' addresses begin
 WALK, MOVE = "flowvm_walk", "flowvm_move"
 _MOVE_ARGS = 9

@@ -14,8 +14,6 @@ import numpy as np
 from flowvm.compiler.native import Intrinsic
 from flowvm.private.numba_cuda import NUMBA_CUDA
 
-__all__ = ["array_at"]
-
 KINDS = ("float32", "float64", "int64")
 
 

@@ -36,8 +36,6 @@ from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 
-__all__ = ["adapted", "body_kernel", "is_body"]
-
 BLOCK = 128
 MOST_BLOCKS = 1 << 12
 MOST_ARENA = 256 << 20  # bytes of all threads together

@@ -14,8 +14,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece
 from flowvm.ops.declare.cuda.elementwise import strided_step
 
-__all__ = ["assembly"]
-
 
 def assembly(launch: Assembly) -> CudaLaunch:
     """The CUDA launch of an assembly."""

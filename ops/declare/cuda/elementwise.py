@@ -51,18 +51,6 @@ from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.scalar.half import STORED
 from flowvm.private.cpython import CPYTHON, raises
 
-__all__ = [
-    "SCOPE",
-    "converted",
-    "flat_kernel",
-    "is_generated",
-    "numbers_of",
-    "row_kernel",
-    "scalar_step",
-    "scalars",
-    "strided_step",
-]
-
 BLOCK = 256
 MOST_DIMS = 8
 MOST_COLUMN_BLOCKS = 1 << 15  # of a grid's second dimension

@@ -18,8 +18,6 @@ from flowvm.ops.declare.cuda.elementwise import SCOPE, converted, numbers_of
 from flowvm.ops.declare.cuda.steps import elements_step, written
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 
-__all__ = ["in_place", "part_of"]
-
 
 def in_place(launch: ScalarLaunch) -> CudaLaunch:
     """The CUDA launch of a program whose results replace its operands."""

@@ -55,8 +55,6 @@ from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
 from flowvm.vm.workers.steps import take_steps
 
-__all__ = ["launch_of", "layout_of", "lower", "lower_task"]
-
 STREAM_WORDS = {"stream": DEV.STREAM, "cublas": DEV.CUBLAS}
 Layout = np.ndarray[Any, np.dtype[np.int64]]
 Patch = tuple[int, int, int]  # of a template: which word, its source, what is added

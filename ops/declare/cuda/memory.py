@@ -11,8 +11,6 @@ from typing import Any
 
 from flowvm.compiler.native import Intrinsic
 
-__all__ = ["MANY", "aligned", "load_many", "store_many"]
-
 MANY = (1, 2, 4, 8, 16)
 WORD = 4  # bytes: what smaller elements are moved as
 

@@ -36,8 +36,6 @@ from flowvm.dtype import float64, int64
 from flowvm.launch import View
 from flowvm.ops.declare.cuda.steps import written
 
-__all__ = ["collect_step", "placed", "put_capacity", "put_steps", "reports"]
-
 Kernel = Callable[..., Any]
 WARP = 32
 ALL = 0xFFFFFFFF

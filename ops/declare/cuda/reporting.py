@@ -11,8 +11,6 @@ from numba import cuda
 
 from flowvm.cuda.launch import STATUS_AT
 
-__all__ = ["OUTSIDE", "report"]
-
 OUTSIDE = 1  # flowvm.errors.Status.INDEX_OUT_OF_RANGE: index, size, dimension
 
 

@@ -17,25 +17,10 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
-from flowvm.cuda.compiler.compiling import simulated, threads
+from flowvm.cuda.compiler.compiling import simulated
+from flowvm.cuda.compiler.compiling import threads as threads
 from flowvm.cuda.launch import Const, KernelStep, Operand, Param, Scratch, blocks_for, itemsize_of
 from flowvm.launch import View
-
-__all__ = [
-    "BLOCK",
-    "consts",
-    "elements_step",
-    "flat_step",
-    "most_blocks",
-    "operands",
-    "remade_by",
-    "reserve",
-    "row_step",
-    "threads",
-    "whole",
-    "wide",
-    "written",
-]
 
 BLOCK = 256
 MOST_BLOCKS = 1 << 14  # of a grid; an H100 runs a thousand of them at a time

@@ -20,8 +20,6 @@ from flowvm.dtype import dtype_named
 from flowvm.launch import View
 from flowvm.ops.declare.cpu.plan import Dim
 
-__all__ = ["Turn", "transpose_kernel", "transpose_step", "turned"]
-
 TILES = 64, 32
 LEAST = 16  # rows and columns for which a tile is worth it
 THREADS = 256

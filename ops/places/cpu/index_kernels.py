@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ADD", "AMAX", "AMIN", "MULTIPLY", "NONE", "SET", "gather", "put", "scatter", "take"]
-
 Array = Any
 SET, ADD, MULTIPLY, AMAX, AMIN = range(5)
 NONE = -(1 << 63)  # where no index is special

@@ -31,20 +31,6 @@ from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 
-__all__ = [
-    "BLOCK",
-    "BLOCKS",
-    "RANKED",
-    "ROW",
-    "key_consts",
-    "key_of",
-    "key_view",
-    "limits_of",
-    "minus",
-    "ordered_rows",
-    "width_of",
-]
-
 Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 RANKED = 96  # elements that are ranked by counting

@@ -39,8 +39,6 @@ from flowvm.ops.places.cuda.radix import (
 from flowvm.ops.places.search import NO_RANGE, bounds_of
 from flowvm.ops.scalar.intrinsics import bits, from_bits
 
-__all__ = ["bincount", "histc", "repeated_positions"]
-
 Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 Metas = tuple[TensorMeta, ...]

@@ -14,8 +14,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import consts, flat_step, row_step, wide
 
-__all__ = ["fold", "largest"]
-
 Array = Any
 
 

@@ -26,23 +26,6 @@ from flowvm.ops.declare.cuda.steps import remade_by, wide
 from flowvm.ops.places.cpu.index_kernels import NONE, _combined
 from flowvm.ops.places.cuda.radix import current_half
 
-__all__ = [
-    "gather",
-    "join",
-    "put_grouped",
-    "put_keys",
-    "put_last",
-    "put_latest",
-    "put_walk",
-    "scatter_grouped",
-    "scatter_keys",
-    "scatter_last",
-    "scatter_latest",
-    "scatter_walk",
-    "take",
-    "unset",
-]
-
 Array = Any
 EVERY_DIGIT = -1  # no digit of the keys is passed over
 

@@ -13,8 +13,6 @@ from flowvm.ops.places.cuda import index_kernels as kernels
 from flowvm.ops.places.cuda.radix import Sorting, digit_count, sorting, sorting_steps
 from flowvm.ops.places.gather import split_at
 
-__all__ = ["gather", "join", "put", "scatter", "take"]
-
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]
 VECTOR = 16  # bytes

@@ -39,17 +39,6 @@ from flowvm.ops.places.cuda.prefix import (
 )
 from flowvm.ops.places.masks import TOO_FEW
 
-__all__ = [
-    "masked_collect",
-    "masked_scatter",
-    "masked_select",
-    "nonzero",
-    "single",
-    "true_positions",
-    "unique",
-    "unique_dim",
-]
-
 Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 Metas = tuple[TensorMeta, ...]

@@ -31,18 +31,6 @@ from flowvm.ops.places.cuda.radix import (
 )
 from flowvm.ops.places.sort import _row_before
 
-__all__ = [
-    "SHORT",
-    "bits_of",
-    "mode",
-    "power_from",
-    "row_order",
-    "short",
-    "sort",
-    "sort_pairs",
-    "sorted_rows",
-]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 SHORT = 2048  # elements that a block sorts at once: BLOCK * EACH
@@ -147,13 +135,7 @@ def _begin(varying: Array) -> None:
 
 
 def _encode(
-    keys: Array,
-    places: Array,
-    varying: Array,
-    x: Array,
-    flip: int,
-    infinity: int,
-    down: int,
+    keys: Array, places: Array, varying: Array, x: Array, flip: int, infinity: int, down: int
 ) -> None:
     seen = cuda.shared.array(1, np.int64)
     n = x.shape[1]
@@ -168,13 +150,7 @@ def _encode(
 
 
 def _take_sorted(
-    values: Array,
-    indices: Array,
-    x: Array,
-    places: Array,
-    varying: Array,
-    first: int,
-    digits: int,
+    values: Array, indices: Array, x: Array, places: Array, varying: Array, first: int, digits: int
 ) -> None:
     n, count = x.shape[1], values.shape[1]
     near = places[current_half(varying, digits)]

@@ -18,18 +18,6 @@ from numba import cuda
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import Const, KernelStep, Param, Scratch
 
-__all__ = [
-    "BLOCK",
-    "EACH",
-    "before_in_block",
-    "own_range",
-    "prefix_room",
-    "prefix_steps",
-    "tile_size",
-    "tile_step",
-    "tiles_of",
-]
-
 Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 WARP, EVERY_LANE = 32, 0xFFFFFFFF

@@ -30,8 +30,6 @@ from flowvm.ops.places.cuda.prefix import (
     tiles_of,
 )
 
-__all__ = ["Sorting", "current_half", "digit_count", "note_varying", "sorting", "sorting_steps"]
-
 Array = Any
 Word = Any  # an integer of 64 bits, Python's or NumPy's
 DIGIT = 4

@@ -11,8 +11,6 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step, operands
 
-__all__ = ["isin", "searchsorted"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 

@@ -29,8 +29,6 @@ from flowvm.ops.places.cuda.prefix import (
     tiles_of,
 )
 
-__all__ = ["kthvalue", "topk"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 DIGIT = 8

@@ -30,8 +30,6 @@ from flowvm.ops.places.cpu.order import (
     width_of,
 )
 
-__all__ = ["NTH_FROM", "nth_of_rows"]
-
 Array = Any
 NTH_FROM = 129  # elements; a shorter row is rather sorted
 DIGIT = 8

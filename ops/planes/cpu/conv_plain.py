@@ -11,12 +11,6 @@ from typing import Any
 from flowvm.ops.planes.cpu.conv_plan import Geometry
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 
-__all__ = [
-    "plain_back_body",
-    "plain_body",
-    "plain_weight_body",
-]
-
 Array = Any
 
 

@@ -26,24 +26,6 @@ from typing import NamedTuple
 from flowvm.ops.declare.cpu.vector_code import lanes_of
 from flowvm.ops.planes.cpu.conv_tile import strip_rows, tile_of
 
-__all__ = [
-    "Axis",
-    "Geometry",
-    "Shape",
-    "Strips",
-    "Tiles",
-    "Triple",
-    "axis_of",
-    "packed_rows",
-    "shift_of",
-    "shifts_of",
-    "strips_of",
-    "takes_part",
-    "taps_of",
-    "three_of",
-    "tiles_of",
-]
-
 Triple = tuple[int, int, int]
 LINES = 480 << 10  # bytes of laid out planes at a time: they stay in a core's own cache
 RESULTS = 192 << 10  # bytes of results that are added to

@@ -13,8 +13,6 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.ops.declare.cpu.vector_code import Emitter, address_of, emitter, same_reals
 from flowvm.private.numba import NUMBA
 
-__all__ = ["add_row", "sum_row", "take_row"]
-
 Array = Any
 
 

@@ -19,8 +19,6 @@ from flowvm.ops.planes.cpu.conv_plan import Strips, shift_of
 from flowvm.ops.planes.cpu.conv_rows import add_row, take_row
 from flowvm.ops.planes.cpu.conv_tile import ADDED, ALONE, PLACED, convolve_strip
 
-__all__ = ["fill_with", "lay_out", "strips_body"]
-
 Array = Any
 Pair = tuple[int, int]
 PHASE_MASK = (1 << PHASE_BITS) - 1

@@ -29,16 +29,6 @@ from flowvm.ops.declare.cpu.vector_code import (
     same_reals,
 )
 
-__all__ = [
-    "ADDED",
-    "ALONE",
-    "PLACED",
-    "convolve_strip",
-    "correlate_tile",
-    "strip_rows",
-    "tile_of",
-]
-
 Array = Any
 ALONE, ADDED, PLACED = 0, 1, 2  # what `convolve_strip` does with a product
 

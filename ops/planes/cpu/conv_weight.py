@@ -18,8 +18,6 @@ from flowvm.ops.planes.cpu.conv_plan import Tiles
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 from flowvm.ops.planes.cpu.conv_tile import correlate_tile
 
-__all__ = ["weight_body"]
-
 Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
 

@@ -22,21 +22,6 @@ from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 
-__all__ = [
-    "Divisor",
-    "Lines",
-    "Spread",
-    "Windows",
-    "any_average_back_body",
-    "any_average_body",
-    "any_max_body",
-    "average_back_body",
-    "average_body",
-    "gather_body",
-    "max_body",
-    "scatter_body",
-]
-
 Array = Any
 
 

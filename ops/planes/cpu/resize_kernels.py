@@ -28,19 +28,6 @@ import numpy as np
 from flowvm.launch import PHASE_BITS
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 
-__all__ = [
-    "CUBIC",
-    "EXACT",
-    "FEW",
-    "LINEAR",
-    "NEAREST",
-    "Sizes",
-    "back_body",
-    "nearest_body",
-    "resize_body",
-    "write_place",
-]
-
 Array = Any
 Pair = tuple[int, int]
 

@@ -33,8 +33,6 @@ from flowvm.ops.planes.cuda.conv_kernels import (
 )
 from flowvm.ops.products.cuda.gemm import Matrices, Place, multiply, zeros
 
-__all__ = ["conv", "conv_input", "conv_weight", "windows_step"]
-
 WINDOWS = 256 << 20  # bytes of the matrix of windows
 
 

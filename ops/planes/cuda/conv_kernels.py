@@ -21,17 +21,6 @@ from numba import cuda
 from flowvm.ops.declare.cuda.steps import BLOCK, remade_by, wide
 from flowvm.ops.planes.cpu.conv_plan import Geometry
 
-__all__ = [
-    "Columns",
-    "biased",
-    "direct",
-    "direct_back",
-    "direct_weight",
-    "gathered",
-    "regrouped",
-    "unrolled",
-]
-
 Array = Any
 
 

@@ -16,8 +16,6 @@ from flowvm.ops.planes.cuda.conv import windows_step
 from flowvm.ops.planes.cuda.conv_kernels import Columns, gathered
 from flowvm.ops.products.cuda.gemm import Place
 
-__all__ = ["fold", "unfold"]
-
 
 def _shape(t: Windows, planes: int) -> Shape:
     return Shape(

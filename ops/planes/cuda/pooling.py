@@ -27,8 +27,6 @@ from flowvm.ops.declare.cuda.steps import (
 )
 from flowvm.ops.planes.cpu.pool_kernels import Divisor, Windows, _bounds
 
-__all__ = ["average", "average_back", "largest", "picked", "spread"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]

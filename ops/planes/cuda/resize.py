@@ -20,8 +20,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, reserve, row_step, wide
 from flowvm.ops.planes.cpu.resize_kernels import Sizes, write_place
 
-__all__ = ["nearest", "resize", "resize_back"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]

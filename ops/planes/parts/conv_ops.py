@@ -31,8 +31,6 @@ from flowvm.ops.planes.cpu.conv_plan import (
 from flowvm.ops.planes.cpu.conv_strips import strips_body
 from flowvm.ops.planes.cpu.conv_weight import weight_body
 
-__all__: list[str] = []
-
 MOST = 1 << 21  # bytes of an arena
 
 

@@ -34,8 +34,6 @@ from flowvm.ops.planes.cpu.pool_kernels import (
     scatter_body,
 )
 
-__all__: list[str] = []
-
 POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
 TAPS = 36  # of a window that is laid out: one loop over all positions for each
 MOST = 1 << 20  # bytes laid out

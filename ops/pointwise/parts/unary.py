@@ -13,8 +13,6 @@ from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample
 from flowvm.ops.shapes.fill import zeros_like
 
-__all__ = ["attach", "back", "flat", "in_place", "into", "special", "unary", "within"]
-
 Grad = Callable[[Any, Tensor], tuple[Any, ...]]
 
 
@@ -39,13 +37,7 @@ def flat(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 def unary(
-    name: str,
-    expr: str,
-    grad: Grad | None,
-    doc: str,
-    *,
-    saves: str = "x",
-    types: str = "float",
+    name: str, expr: str, grad: Grad | None, doc: str, *, saves: str = "x", types: str = "float"
 ) -> Elementwise:
     return elementwise(name, expr, types=types, saves=saves, grad=grad, doc=doc)
 

@@ -23,8 +23,6 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.private.scipy import openblas_threads
 from flowvm.vm.machine.lang import compare_exchange, sched_yield, store_release, words_at
 
-__all__ = ["call", "enter", "leave", "threads"]
-
 # words of the block at `threads()`
 LOCK, USERS, BEFORE, GET, SET, WORDS = 0, 1, 2, 3, 4, 5
 _INT = (1 << 31) - 1

@@ -43,15 +43,8 @@ from flowvm.ops.products.cpu.gemm_kernels import (
 )
 from flowvm.ops.products.cpu.gemm_plan import CHUNK, Cut, Product, best_way, cut_up
 from flowvm.ops.products.cpu.gemm_whole import whole_body
-from flowvm.ops.products.cpu.tile import (
-    START_COLUMN,
-    START_NONE,
-    START_ROWS,
-    tile_functions,
-)
+from flowvm.ops.products.cpu.tile import START_COLUMN, START_NONE, START_ROWS, tile_functions
 from flowvm.ops.products.cpu.tile_shape import tile_shape
-
-__all__ = ["Epilogue", "ProductPlan", "check_pair", "product", "walkable"]
 
 BATCH_DIMS = 3  # that the kernel walks; more are copied together first
 
@@ -182,11 +175,7 @@ def product(
     check_pair(name, a, b, ta, tb)
     left, right = _side(a, ta, True), _side(b, tb, False)
     batch = broadcast_shapes(left.batch, right.batch)
-    shape = (
-        *batch,
-        *([left.rows] if a.ndim > 1 else []),
-        *([right.columns] if b.ndim > 1 else []),
-    )
+    shape = (*batch, *([left.rows] if a.ndim > 1 else []), *([right.columns] if b.ndim > 1 else []))
     out = a.with_shape(shape)
     extra = _addend_strides(name, addend, batch, out, left, right)
     if out.device is not cpu:
@@ -220,11 +209,7 @@ def _need_walk(name: str, a: TensorMeta, b: TensorMeta, dims: list[tuple[int, ..
 
 
 def _whole_launch(
-    out: TensorMeta,
-    views: list[View],
-    p: Product,
-    items: int,
-    dims: list[tuple[int, ...]],
+    out: TensorMeta, views: list[View], p: Product, items: int, dims: list[tuple[int, ...]]
 ) -> Launch:
     dots = p.a_step == 1 and p.b_step == 1
     way, cut = DOTS if dots else STREAM, Cut(IN_PLACE, IN_PLACE, 0, p.k, 1, p.n)

@@ -20,8 +20,6 @@ from flowvm.compiler import jit
 from flowvm.compiler.native import Intrinsic
 from flowvm.ops.products.cpu.tile import caller
 
-__all__ = ["ACTIVATED", "ADDED", "FINAL", "SCALED", "finish", "finisher", "unchanged"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
@@ -97,12 +95,10 @@ def finisher(dtype: str, act: Callable[..., Any], joins: bool = False) -> int:
     bits = 32 if dtype == "float32" else 64
     real = getattr(np, dtype)
     load = Intrinsic(
-        functools.partial(_load_python, bits=bits),
-        functools.partial(_place_define, bits, False),
+        functools.partial(_load_python, bits=bits), functools.partial(_place_define, bits, False)
     )
     store = Intrinsic(
-        functools.partial(_store_python, bits=bits),
-        functools.partial(_place_define, bits, True),
+        functools.partial(_store_python, bits=bits), functools.partial(_place_define, bits, True)
     )
 
     def end(

@@ -39,20 +39,6 @@ from flowvm.ops.products.cpu.tile import (
     transpose_block,
 )
 
-__all__ = [
-    "COPIED",
-    "DOTS",
-    "IN_PLACE",
-    "STREAM",
-    "TILES",
-    "TRANSPOSED",
-    "WIDE",
-    "Plan",
-    "arena_elements",
-    "product_body",
-    "walker",
-]
-
 Array = Any
 TILES, DOTS, STREAM = 0, 1, 2  # ways to multiply
 WIDE = 512  # columns that STREAM does at once, whose sums stay in the first cache
@@ -137,15 +123,7 @@ def _pack_a(p: Plan, a: int, rows: int, depth: int, to: int) -> None:
         for k in range(0, depth, p.nr):
             width = min(p.nr, depth - k)
             copy_panel(
-                p.copy,
-                a + k * p.stored,
-                p.a_row,
-                1,
-                rows,
-                width,
-                to + k * p.size,
-                depth,
-                width,
+                p.copy, a + k * p.stored, p.a_row, 1, rows, width, to + k * p.size, depth, width
             )
         return
     for i in range(0, rows, p.mr):

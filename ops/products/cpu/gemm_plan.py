@@ -32,8 +32,6 @@ from flowvm.ops.products.cpu.gemm_kernels import (
 )
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
-__all__ = ["CHUNK", "Cut", "Product", "best_way", "cache_bytes", "cut_up"]
-
 BLOCK = 1 << 24  # multiplications of a block at most, about: a third of a millisecond
 CHUNK = 1 << 20  # multiplications that are worth handing to another thread
 ROW = 2048  # bytes that a block is deep and wide at most: the arena holds ROW * ROW / size

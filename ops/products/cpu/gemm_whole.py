@@ -10,8 +10,6 @@ from typing import Any
 
 from flowvm.ops.products.cpu.gemm_kernels import DOTS, Plan
 
-__all__ = ["whole_body"]
-
 Array = Any
 
 

@@ -40,23 +40,6 @@ else:  # Numba, for a compilation only
     tile_packing = lazy("flowvm.ops.products.cpu.tile_packing")
     tile_thin = lazy("flowvm.ops.products.cpu.tile_thin")
 
-__all__ = [
-    "START_COLUMN",
-    "START_NONE",
-    "START_ROWS",
-    "TileFunctions",
-    "address",
-    "caller",
-    "copy_panel",
-    "dot_columns",
-    "emitted",
-    "multiply_dots",
-    "multiply_stream",
-    "multiply_tile",
-    "tile_functions",
-    "transpose_block",
-]
-
 START_NONE, START_ROWS, START_COLUMN = 0, 1, 2  # what `start` is
 
 

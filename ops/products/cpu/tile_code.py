@@ -14,8 +14,6 @@ from llvmlite import ir
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
-__all__ = ["emit_tile"]
-
 GROUP = 4  # rows that share a pointer into A
 UNROLL = 4  # steps of the depth in one turn of the loop
 ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
@@ -102,12 +100,7 @@ class _Variant:
     def started(self) -> list[Any]:
         """What the sums begin with."""
         e, b, given = self.e, self.b, self.given
-        none, rows, column, done = (
-            self.block(),
-            self.block(),
-            self.block(),
-            self.block(),
-        )
+        none, rows, column, done = (self.block(), self.block(), self.block(), self.block())
         switch = b.switch(given.kind, none)
         switch.add_case(e.i64(ROWS), rows)
         switch.add_case(e.i64(COLUMN), column)
@@ -191,12 +184,7 @@ class _Variant:
         return self.merged([(state, before), (after, end)])
 
     def step(
-        self,
-        groups: list[Any],
-        behind: list[list[Any]],
-        row: Any,
-        sums: list[Any],
-        mask: Any,
+        self, groups: list[Any], behind: list[list[Any]], row: Any, sums: list[Any], mask: Any
     ) -> list[Any]:
         """The sums after one step of the depth."""
         e, b = self.e, self.b

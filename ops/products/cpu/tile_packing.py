@@ -13,8 +13,6 @@ from llvmlite import ir
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
-__all__ = ["emit_copy", "emit_store", "emit_store_transposed", "emit_transpose"]
-
 
 def emit_copy(dtype: str, shape: TileShape) -> ir.Module:
     """A module whose function `entry` is `copy_panel`, from memory of `dtype`."""

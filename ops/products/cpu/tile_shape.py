@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from flowvm.ops.declare.cpu.vector_code import registers
 
-__all__ = ["ROWS_VECTORS", "TileShape", "tile_shape"]
-
 
 class TileShape(NamedTuple):
     """The largest tile: `rows` (a multiple of GROUP) by `columns`, which are `vectors` of `lanes`

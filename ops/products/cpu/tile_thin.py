@@ -14,8 +14,6 @@ from llvmlite import ir
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
-__all__ = ["emit_dots", "emit_stream"]
-
 DOTS = ((1, 8), (2, 4), (4, 4))  # variants of `multiply_dots`: rows and columns
 STREAMS = ((1, 8), (2, 8), (4, 4))  # variants of `multiply_stream`: rows and steps at a time
 
@@ -63,11 +61,7 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
         return after
 
     whole = b.and_(depth, n(-lanes))
-    before, head, rest = (
-        b.block,
-        function.append_basic_block(),
-        function.append_basic_block(),
-    )
+    before, head, rest = (b.block, function.append_basic_block(), function.append_basic_block())
     part, done = function.append_basic_block(), function.append_basic_block()
     zero = ir.Constant(e.vector, None)
     b.cbranch(b.icmp_signed(">", whole, n(0)), head, rest)
@@ -103,10 +97,7 @@ def _dots(e: Emitter, function: Any, height: int, width: int) -> None:
     for i in range(height):
         for j in range(width):
             place = b.gep(c, [b.add(b.mul(c_row, n(i)), b.mul(c_column, n(j)))])
-            store, after_store = (
-                function.append_basic_block(),
-                function.append_basic_block(),
-            )
+            store, after_store = (function.append_basic_block(), function.append_basic_block())
             here = b.and_(b.icmp_signed(">", rows, n(i)), b.icmp_signed(">", columns, n(j)))
             total = _added_up(e, b, sums[i * width + j])
             b.cbranch(here, store, after_store)
@@ -130,8 +121,7 @@ def _added_up(e: Emitter, b: Any, vector: Any) -> Any:
         )
         undefined = ir.Constant(vector.type, ir.Undefined)
         vector = b.fadd(
-            b.shuffle_vector(vector, undefined, low),
-            b.shuffle_vector(vector, undefined, high),
+            b.shuffle_vector(vector, undefined, low), b.shuffle_vector(vector, undefined, high)
         )
     return b.extract_element(vector, e.i32(0))
 

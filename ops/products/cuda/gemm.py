@@ -17,8 +17,6 @@ from flowvm.dtype import DType
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import View
 
-__all__ = ["Matrices", "Place", "multiply", "readable", "zeros"]
-
 MOST = (1 << 31) - 1  # of a size or a leading dimension: cuBLAS takes ints
 # cudaDataType_t
 _STORED = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}

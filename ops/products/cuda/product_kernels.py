@@ -13,8 +13,6 @@ from numba import cuda
 
 from flowvm.ops.declare.cuda.steps import remade_by, wide
 
-__all__ = ["TILE", "activated_by", "copied", "joined_by", "scaled", "whole_product"]
-
 Array = Any
 TILE, PITCH = 16, 17  # a column of a tile is in as many banks as it has elements
 

@@ -34,8 +34,6 @@ from flowvm.ops.products.cuda.product_kernels import (
     whole_product,
 )
 
-__all__ = ["product"]
-
 CALLS = 32  # of cuBLAS in one instruction; where there would be more, operands are copied together
 DIMS = 5  # of what is copied: three of a batch, rows and columns
 

@@ -19,8 +19,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts
 from flowvm.ops.scalar import functions as scalar
 
-__all__ = ["cholesky", "inverse", "slogdet", "solve"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 BLOCK = 256

@@ -30,17 +30,6 @@ from flowvm.ops.random.parts.philox import (
 )
 from flowvm.ops.random.parts.poisson import NO_MEAN, SMALL, _counted, _fraction, _rejected
 
-__all__ = [
-    "bernoulli",
-    "chosen",
-    "dropout",
-    "exponential",
-    "integers",
-    "normal",
-    "poisson",
-    "uniform",
-]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 WORDS = 4  # of a counter

@@ -21,8 +21,6 @@ from flowvm.ops.places.cuda.radix import current_half, note_varying, sorting, so
 from flowvm.ops.random.parts.philox import philox
 from flowvm.ops.random.parts.shuffle import buckets_for
 
-__all__ = ["permutation"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 BLOCK = 256

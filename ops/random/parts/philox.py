@@ -40,26 +40,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 
-__all__ = [
-    "ARENA",
-    "LOW",
-    "STEP",
-    "bernoulli_into",
-    "bernoulli_words",
-    "chosen_words",
-    "draw_words",
-    "dropout_words",
-    "exponential_into",
-    "exponential_words",
-    "integer_words",
-    "integers_into",
-    "normal_into",
-    "normal_words",
-    "philox",
-    "uniform_into",
-    "uniform_words",
-]
-
 Array = Any
 
 

@@ -20,8 +20,6 @@ from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import ARENA, LOW, STEP, draw_words, philox
 from flowvm.ops.scalar import functions as scalar
 
-__all__ = ["poisson_counts"]
-
 Array = Any
 NO_MEAN = declare_status(66, InvalidValueError, "element {0} is no mean of a Poisson distribution")
 SMALL = 12.0  # means up to here are counted through
@@ -77,14 +75,7 @@ def _rejected(mean: float, u: float, v: float, place: int, seed: int, call: int)
 
 
 def _poisson_body(
-    out: Array,
-    x: Array,
-    seed: int,
-    call: int,
-    arena: Array,
-    lo: int,
-    hi: int,
-    details: Array,
+    out: Array, x: Array, seed: int, call: int, arena: Array, lo: int, hi: int, details: Array
 ) -> int:
     words = arena.view(np.int32)
     for start in range(lo, hi, STEP // 4):

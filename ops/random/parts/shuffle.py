@@ -23,8 +23,6 @@ from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import LOW, STEP, draw_words
 
-__all__ = ["buckets_for", "permutation"]
-
 Array = Any
 BUCKET = 4096  # numbers in a bucket, about: 32 KiB
 MOST = 1024  # buckets; more would be more than the pages that can be written to in turn

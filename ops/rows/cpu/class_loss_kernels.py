@@ -30,18 +30,6 @@ from flowvm.ops.rows.cpu.runs import sum_of
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 from flowvm.ops.scalar.decay import decay
 
-__all__ = [
-    "BLOCK",
-    "entropy",
-    "entropy_backward",
-    "likelihood",
-    "likelihood_backward",
-    "weighted_entropy",
-    "weighted_entropy_backward",
-    "weighted_likelihood",
-    "weighted_likelihood_backward",
-]
-
 Array = Any
 BAD = int(Status.INDEX_OUT_OF_RANGE)
 BLOCK = SHORT  # logits that the arena has room for

@@ -25,8 +25,6 @@ import numpy as np
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["BUFFER", "RUN", "columns_body", "few_body", "rows_body"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

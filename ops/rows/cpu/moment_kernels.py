@@ -18,8 +18,6 @@ import numpy as np
 from flowvm.ops.rows.parts.fold_rules import ADD
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["columns_body", "rows_body"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

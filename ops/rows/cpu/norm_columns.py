@@ -18,20 +18,6 @@ import numpy as np
 
 from flowvm.launch import PHASE_BITS
 
-__all__ = [
-    "COEFFICIENTS",
-    "FIXED",
-    "MOVED",
-    "UNIT_MASK",
-    "UNUSED",
-    "affine_columns",
-    "columns_backward",
-    "fixed_columns",
-    "moving_columns",
-    "plain_columns",
-    "plain_columns_backward",
-]
-
 Array = Any
 UNIT_MASK = (1 << PHASE_BITS) - 1
 COEFFICIENTS = 4  # numbers of a column that phase 2 needs

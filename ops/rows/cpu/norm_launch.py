@@ -33,14 +33,6 @@ from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
 from flowvm.ops.rows.parts.norm_programs import norm_backward, norm_forward
 from flowvm.ops.rows.parts.row_program import RowProgram
 
-__all__ = [
-    "Size",
-    "backward_launch",
-    "cube_of",
-    "forward_launch",
-    "groups_of",
-]
-
 Size = int | tuple[int, ...]
 CHUNK = 1 << 15  # elements of a chunk of work
 CACHED = 1 << 17  # elements of a group that stay in the cache of the core that reads them

@@ -23,15 +23,6 @@ from flowvm.ops.rows.cpu.row_bodies import result_of, run_of
 from flowvm.ops.rows.cpu.runs import moments_of
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 
-__all__ = [
-    "affine_planes",
-    "fixed_planes",
-    "moving_planes",
-    "plain_planes",
-    "plain_planes_backward",
-    "planes_backward",
-]
-
 Array = Any
 _result, _result_back, _slopes = result_of(PLANE), result_of(PLANE_BACKWARD), run_of(PLANE_SLOPES)
 

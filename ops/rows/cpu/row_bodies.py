@@ -25,26 +25,6 @@ from flowvm.ops.rows.parts.row_program import Fold, RowProgram, Sweep, names_in,
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log
 
-__all__ = [
-    "FEW",
-    "SHORT",
-    "STRIPE",
-    "Lines",
-    "arrays_of",
-    "each",
-    "elements",
-    "inside",
-    "maps_of",
-    "operands_of",
-    "result_of",
-    "rows_body",
-    "run_of",
-    "runs_of",
-    "short_map",
-    "stored",
-    "written",
-]
-
 Array = Any
 Lines = list[str]
 FEW = 48  # elements of a row up to which it is short
@@ -195,10 +175,7 @@ def stored(p: RowProgram, expr: str, to: str, **numbers: str) -> Lines:
     """Lines that store `expr` of element j; the kept map is in the output."""
     names = elements(p, **numbers)
     kept = {p.kept: "out_[j]"} if p.kept else {}
-    return [
-        *maps_of(p, names, expr, but=kept),
-        f"{to} {spelled(expr, names | kept)}",
-    ]
+    return [*maps_of(p, names, expr, but=kept), f"{to} {spelled(expr, names | kept)}"]
 
 
 def short_map(p: RowProgram) -> str:

@@ -14,8 +14,6 @@ from flowvm.ops.rows.cpu.row_bodies import SHORT, STRIPE, rows_body, short_map
 from flowvm.ops.rows.cpu.row_stripes import parts_body, parts_bytes, stripes_body
 from flowvm.ops.rows.parts.row_program import RowProgram
 
-__all__ = ["Rows", "row_launch"]
-
 CHUNK = 1 << 15  # elements of a chunk of work
 LONG = 1 << 16  # elements of a row from which on it is split
 TALL = 256  # elements of a row from which on it is split where rows lie side by side

@@ -30,9 +30,6 @@ from flowvm.ops.rows.cpu.row_bodies import (
 )
 from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 
-__all__ = ["parts_body", "parts_bytes", "stripe_of", "stripes_body"]
-
-
 # --- rows side by side: each of these works on n elements of neighbouring rows --------------------
 
 

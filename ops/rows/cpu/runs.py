@@ -14,8 +14,6 @@ import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 
-__all__ = ["RUN", "moments_of", "rank", "ranked", "sum_of"]
-
 REASSOCIATE = True  # for flowvm.compiler.native
 RUN = 4096  # elements whose sum is formed before it joins the others
 Array = Any

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from flowvm.compiler.native import Intrinsic
 from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY
 
-__all__ = ["LANES", "PRODUCTS", "SUMS", "Running"]
-
 Array = Any
 LANES = 8
 

@@ -19,15 +19,6 @@ from flowvm.ops.rows.cpu.scan_blocks import LANES, Running
 from flowvm.ops.rows.parts.fold_rules import choose
 from flowvm.vm.machine.words import ARG
 
-__all__ = [
-    "LARGEST",
-    "SMALLEST",
-    "columns_body",
-    "extreme_columns_body",
-    "extreme_rows_body",
-    "rows_body",
-]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

@@ -17,8 +17,6 @@ import numpy as np
 from flowvm.ops.rows.parts.fold_rules import choose, larger_of, smaller_of
 from flowvm.vm.machine.words import ARG
 
-__all__ = ["LARGEST", "SMALLEST", "columns_body", "rows_body"]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )

@@ -32,8 +32,6 @@ from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
 from flowvm.ops.scalar.decay import decay
 
-__all__ = ["entropy", "entropy_backward", "likelihood", "likelihood_backward"]
-
 Array = Any
 State = Any
 Metas = tuple[TensorMeta, ...]

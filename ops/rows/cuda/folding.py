@@ -24,8 +24,6 @@ from flowvm.ops.rows.parts import folds
 from flowvm.ops.rows.parts.fold_rules import Rule
 from flowvm.ops.rows.parts.fold_walk import walk_of
 
-__all__ = ["fold_rule", "largest", "load_of", "moments", "moments_of", "smallest"]
-
 Array = Any
 State = Any
 Rows = Callable[[Launch, tuple[TensorMeta, ...], tuple[Any, ...]], CudaLaunch]

@@ -26,8 +26,6 @@ from flowvm.ops.rows.cuda.row_functions import scope_of
 from flowvm.ops.rows.cuda.sums import join_pair
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team
 
-__all__ = ["Hold", "Plan", "Round", "held_step", "hold_of"]
-
 MOST_WORDS = 32  # of 4 bytes, that a thread holds
 LONGEST = 512  # threads of a row; each may then have 128 registers
 ROWS = 2048  # rows from which on a warp for each keeps a device busy

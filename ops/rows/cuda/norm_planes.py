@@ -27,8 +27,6 @@ from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.scalar.functions import sqrt
 
-__all__ = ["planes_backward", "planes_forward", "sizes_of"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]

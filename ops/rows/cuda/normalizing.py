@@ -20,8 +20,6 @@ from flowvm.ops.rows.cuda.norm_planes import planes_backward, planes_forward
 from flowvm.ops.rows.cuda.operands import each_step, flat
 from flowvm.ops.rows.cuda.row_kernels import run
 
-__all__ = ["backward", "fixed", "fixed_backward", "forward", "tracking"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]

@@ -11,8 +11,6 @@ from flowvm.launch import View
 from flowvm.meta import TensorMeta
 from flowvm.ops.rows.cuda.teams import MOST
 
-__all__ = ["each_step", "flat", "halves", "part"]
-
 
 def flat(k: int, meta: TensorMeta) -> Operand:
     """Operand `k` in one dimension."""

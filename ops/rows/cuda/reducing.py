@@ -24,16 +24,6 @@ from flowvm.ops.declare.registry import power_below
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team
 from flowvm.ops.rows.parts.fold_walk import Walk
 
-__all__ = [
-    "Cut",
-    "Reduction",
-    "cut_of",
-    "power_above",
-    "reduction_steps",
-    "state_arrays",
-    "three",
-]
-
 Array = Any
 State = Any
 BLOCKS = 1024  # enough to keep a large device busy

@@ -21,25 +21,6 @@ from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log, sqrt
 
-__all__ = [
-    "Found",
-    "Lines",
-    "arrays_of",
-    "begin_of",
-    "found_of",
-    "function_of",
-    "inside",
-    "maps_of",
-    "noted_of",
-    "notes_of",
-    "reduction_of",
-    "result_of",
-    "row_lines",
-    "scope_of",
-    "tuple_of",
-    "wanted_of",
-]
-
 Array = Any
 State = Any
 Lines = list[str]

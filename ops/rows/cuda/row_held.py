@@ -8,8 +8,6 @@ from flowvm.ops.rows.cuda.held import Plan, Round
 from flowvm.ops.rows.cuda.row_functions import Lines, arrays_of, begin_of, inside, notes_of
 from flowvm.ops.rows.parts.row_program import RowProgram, Sweep, names_in, spelled
 
-__all__ = ["held_plan"]
-
 
 @functools.cache
 def held_plan(p: RowProgram, grouped: bool) -> Plan:

@@ -48,8 +48,6 @@ from flowvm.ops.rows.cuda.teams import place_of, team
 from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 
-__all__ = ["run"]
-
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]
 

@@ -28,8 +28,6 @@ from flowvm.ops.rows.cuda.reducing import power_above, state_arrays
 from flowvm.ops.rows.cuda.teams import EVERY_LANE, MOST, WARP, place_of, team
 from flowvm.ops.rows.parts.recurrence import split
 
-__all__ = ["Scan", "scan_launch"]
-
 Array = Any
 State = Any
 Metas = tuple[TensorMeta, ...]
@@ -77,10 +75,7 @@ def _from_1(state: State, lane: int) -> State:
 
 
 def _from_2(state: State, lane: int) -> State:
-    return (
-        cuda.shfl_sync(EVERY_LANE, state[0], lane),
-        cuda.shfl_sync(EVERY_LANE, state[1], lane),
-    )
+    return (cuda.shfl_sync(EVERY_LANE, state[0], lane), cuda.shfl_sync(EVERY_LANE, state[1], lane))
 
 
 @functools.cache

@@ -20,8 +20,6 @@ from flowvm.ops.rows.cuda.folding import load_of, number_type
 from flowvm.ops.rows.cuda.running import Scan, scan_launch
 from flowvm.ops.scalar.functions import exp, log
 
-__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
-
 Array = Any
 State = Any
 Metas = tuple[TensorMeta, ...]

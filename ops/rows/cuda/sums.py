@@ -9,8 +9,6 @@ import numpy as np
 
 from flowvm.ops.rows.cuda.reducing import Reduction
 
-__all__ = ["element", "join_pair", "pair_of", "sum_of", "unchanged"]
-
 Array = Any
 State = Any
 

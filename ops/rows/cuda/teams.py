@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
-__all__ = ["EVERY_LANE", "MOST", "WARP", "Team", "place_of", "shuffle_xor", "team"]
-
 Array = Any
 State = Any
 WARP = 32

@@ -31,8 +31,6 @@ from flowvm.ops.rows.cpu.class_loss_kernels import (
 )
 from flowvm.ops.rows.softmax import _softmax_backward, softmax
 
-__all__ = ["check_classes", "check_reduction"]
-
 CHUNK = 1 << 15  # logits of a chunk of work
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 

@@ -16,18 +16,6 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.dtype import dtype_named
 from flowvm.ops.scalar.half import STORED, widened
 
-__all__ = [
-    "ADD",
-    "LARGEST",
-    "MULTIPLY",
-    "REDUCED",
-    "SMALLEST",
-    "Rule",
-    "choose",
-    "larger_of",
-    "smaller_of",
-]
-
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
@@ -191,10 +179,7 @@ def _same(memory: Array, out: Array) -> Array:
 
 
 # of floats, of integers
-ADD = (
-    Rule(_sum_of, _plus, _zero, _doubles, False),
-    Rule(_sum_of, _plus, _zero, _longs, False),
-)
+ADD = (Rule(_sum_of, _plus, _zero, _doubles, False), Rule(_sum_of, _plus, _zero, _longs, False))
 MULTIPLY = (
     Rule(_product_of, _times, _one, _doubles, False),
     Rule(_product_of, _times, _one, _longs, False),

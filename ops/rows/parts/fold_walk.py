@@ -17,17 +17,6 @@ from flowvm.dtype import DType, bool_, int16, uint8
 from flowvm.meta import TensorMeta
 from flowvm.ops.rows.parts.fold_rules import REDUCED
 
-__all__ = [
-    "ROW_SEGMENT",
-    "Columns",
-    "Walk",
-    "grain_of",
-    "kernel_input",
-    "plain",
-    "shape_without",
-    "walk_of",
-]
-
 Dim = tuple[int, int]  # size, stride
 ROW_SEGMENT = 1 << 16  # elements
 COLUMN_SEGMENT = 1 << 17  # elements of a segment of rows, where there is more than one

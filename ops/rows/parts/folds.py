@@ -31,20 +31,6 @@ from flowvm.ops.rows.parts.fold_walk import (
     walk_of,
 )
 
-__all__ = [
-    "Fold",
-    "add_up",
-    "count_up",
-    "every",
-    "largest",
-    "magnitude_up",
-    "multiply_up",
-    "smallest",
-    "some",
-    "square_up",
-]
-
-
 # --- launches -----------------------------------------------------------------------------------
 
 

@@ -10,8 +10,6 @@ import math
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 
-__all__ = ["check_channels", "check_norm"]
-
 
 def check_norm(
     x: TensorMeta, kind: str, size: int | tuple[int, ...], center: bool, **weights: TensorMeta

@@ -30,8 +30,6 @@ from flowvm.ops.rows.cpu.norm_launch import (
 )
 from flowvm.ops.rows.parts.norm_checks import check_channels, check_norm
 
-__all__: list[str] = []
-
 
 def _forward(
     x: TensorMeta, kind: str, size: Size, eps: float, center: bool, **weights: TensorMeta
@@ -234,11 +232,7 @@ def _update_body(
     scalars="momentum: float",
 )
 def _update(
-    running_mean: TensorMeta,
-    running_var: TensorMeta,
-    mean: TensorMeta,
-    var: TensorMeta,
-    count: int,
+    running_mean: TensorMeta, running_var: TensorMeta, mean: TensorMeta, var: TensorMeta, count: int
 ) -> Launch:
     unbias = count / max(1, count - 1)
     metas = running_mean, running_var, mean, var

@@ -14,8 +14,6 @@ import functools
 
 from flowvm.ops.rows.parts.row_program import Fold, RowProgram, Sweep
 
-__all__ = ["PLANE", "PLANE_BACKWARD", "PLANE_SLOPES", "norm_backward", "norm_forward"]
-
 PLANE = RowProgram(("x",), (), "(x - middle) * factor + shift", heads=("middle", "factor", "shift"))
 PLANE_SLOPES = RowProgram(
     ("g", "x"),

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from flowvm.eager.tensor import Tensor
 
-__all__ = ["Extremes"]
-
 
 class Extremes(NamedTuple):
     """What max, min and median give along a dimension: the values, and where they are (int64)."""

@@ -19,8 +19,6 @@ from flowvm.ops.declare.registry import op
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 from flowvm.ops.shapes.join import cat
 
-__all__ = ["later", "line", "recurrence", "recurrence_back", "scan_launch", "split"]
-
 Array = Any
 
 

@@ -31,8 +31,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["Definitions", "Fold", "RowProgram", "Sweep", "names_in", "spelled"]
-
 Definitions = tuple[tuple[str, str], ...]  # names and their expressions
 
 

@@ -7,16 +7,6 @@ from __future__ import annotations
 
 from flowvm.ops.rows.parts.row_program import Definitions, Fold, RowProgram, Sweep
 
-__all__ = [
-    "APART",
-    "LEVELS",
-    "LOG_SOFTMAX",
-    "LOG_SOFTMAX_BACKWARD",
-    "SOFTMAX",
-    "SOFTMAX_BACKWARD",
-    "WEIGHTED_APART",
-]
-
 
 def _exponentials(*after: tuple[str, str]) -> tuple[Sweep, ...]:
     total = Fold("total", "sum", "e", moved="decay(top - to)")

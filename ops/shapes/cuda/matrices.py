@@ -12,8 +12,6 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands
 
-__all__ = ["diag_embed", "one_hot", "triangle"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 OUT_OF_RANGE = int(Status.INDEX_OUT_OF_RANGE)

@@ -13,8 +13,6 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.scalar.functions import isfinite
 
-__all__ = ["unscale"]
-
 Array = Any
 Metas = tuple[TensorMeta, ...]
 

@@ -30,8 +30,6 @@ from flowvm.ops.declare.cuda.addresses import KINDS, array_at
 from flowvm.ops.declare.cuda.placing import put_capacity, put_steps
 from flowvm.ops.declare.cuda.steps import written
 
-__all__ = ["merged", "merges"]
-
 BLOCK = 256
 CHUNK = 4096  # elements of a member that a block does
 Kernel = Callable[..., Any]

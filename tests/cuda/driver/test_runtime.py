@@ -149,9 +149,7 @@ def test_ptx_of_a_newer_toolkit_is_declared_as_the_driver_reads_it(
     assert loaded == PTX.format("entry").replace("8.0", read)
 
 
-def test_without_numba_cuda_a_kernel_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_numba_cuda_a_kernel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_from_cache", lambda digest: None)
     monkeypatch.setattr(compiling, "_made", {})
     monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv", None)

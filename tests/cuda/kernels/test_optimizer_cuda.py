@@ -74,11 +74,7 @@ def test_the_scale_is_updated(rng):
         agree(update_scale_, arrays, (), (2.0, 0.5, 4))
 
 
-OPTIMIZERS = {
-    "SGD": {"momentum": 0.9, "nesterov": True},
-    "Adam": {"amsgrad": True},
-    "AdamW": {},
-}
+OPTIMIZERS = {"SGD": {"momentum": 0.9, "nesterov": True}, "Adam": {"amsgrad": True}, "AdamW": {}}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -146,8 +146,5 @@ def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
             launch(nth_of_rows, [x], (5,)),
         ):
             assert all(".entry" in text for text in ptx_of.launch(made, ENDS))
-    for made in (
-        launch(_mode_rows, [x, np.zeros((2, 3), np.int64)]),
-        launch(_row_order, [x]),
-    ):
+    for made in (launch(_mode_rows, [x, np.zeros((2, 3), np.int64)]), launch(_row_order, [x])):
         assert all(".entry" in text for text in ptx_of.launch(made, ENDS))

@@ -22,10 +22,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "SGD": ("SGD", {"lr": 0.1}),
     "SGD-decay-maximize": ("SGD", {"lr": 0.1, "weight_decay": 0.2, "maximize": True}),
     "SGD-momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
-    "SGD-dampening": (
-        "SGD",
-        {"lr": 0.1, "momentum": 0.9, "dampening": 0.4, "weight_decay": 0.1},
-    ),
+    "SGD-dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.4, "weight_decay": 0.1}),
     "SGD-nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
     "SGD-nesterov-decay": (
         "SGD",
@@ -36,10 +33,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adam-amsgrad": ("Adam", {"lr": 0.1, "amsgrad": True, "maximize": True}),
     "AdamW": ("AdamW", {"lr": 0.1}),
     "AdamW-amsgrad": ("AdamW", {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True}),
-    "AdamW-maximize": (
-        "AdamW",
-        {"lr": 0.1, "betas": (0.7, 0.8), "eps": 1e-6, "maximize": True},
-    ),
+    "AdamW-maximize": ("AdamW", {"lr": 0.1, "betas": (0.7, 0.8), "eps": 1e-6, "maximize": True}),
 }
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {

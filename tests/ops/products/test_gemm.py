@@ -299,11 +299,7 @@ def test_no_depth_gives_the_addend():
 # --- the functions under them -------------------------------------------------------------------
 
 # tiles of other processors, as far as this one can run them, and its own
-SHAPES = {
-    "own": None,
-    "vectors of 4": TileShape(8, 3, 4),
-    "vectors of 8": TileShape(4, 3, 8),
-}
+SHAPES = {"own": None, "vectors of 4": TileShape(8, 3, 4), "vectors of 8": TileShape(4, 3, 8)}
 
 
 @functools.cache

@@ -101,12 +101,7 @@ def norm64(x, axes, w, b, g, eps=1e-5, center=True):
     apart = h.mean(axes, keepdims=True) if center else 0.0
     dx = rstd * (h - apart - xhat * (h * xhat).mean(axes, keepdims=True))
     over = tuple(i for i in range(x.ndim) if w.shape[i] == 1)
-    return (
-        xhat * w + b,
-        dx,
-        (g * xhat).sum(over, keepdims=True),
-        g.sum(over, keepdims=True),
-    )
+    return (xhat * w + b, dx, (g * xhat).sum(over, keepdims=True), g.sum(over, keepdims=True))
 
 
 def check_norm(rng, shape, wide, axes, call, dtype, offset=0.0, grouped=None, center=True):
@@ -232,10 +227,7 @@ def test_batch_norm_of_constants_is_the_bias(shape):
 def test_norms_of_nothing(shape):
     x = flow.zeros(shape).requires_grad_()
     w, b = flow.ones(3).requires_grad_(), flow.zeros(3).requires_grad_()
-    for out in (
-        flow.group_norm(x, 3, w, b),
-        flow.batch_norm(x, flow.zeros(3), flow.ones(3), w, b),
-    ):
+    for out in (flow.group_norm(x, 3, w, b), flow.batch_norm(x, flow.zeros(3), flow.ones(3), w, b)):
         assert tuple(out.shape) == shape
         out.sum().backward()
     assert w.grad.tolist() == b.grad.tolist() == [0.0, 0.0, 0.0]

@@ -97,7 +97,7 @@ def test_sched(held):
     assert p.waits.sched[0] >= MOST, p.run.times - begun
     assert p.waits.dep[0] == p.waits.queue[0] == 0, p.run.times - begun
     assert p.bound["sched"] * p.run.wall >= MOST
-    """,
+    """
     )
     assert done.stderr == ""
 
@@ -120,7 +120,7 @@ def test_a_machine_that_is_played_has_its_other_causes_too():
     p = profiled()
     assert p.waits.queue[1] + p.waits.dep[1] >= MOST, p.run.times - begun
     assert p.waits.sched[1] < MOST, p.run.times - begun
-    """,
+    """
     )
     assert done.stderr == ""
 

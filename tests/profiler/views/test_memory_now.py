@@ -195,9 +195,7 @@ def test_an_out_of_memory_error_says_who_has_the_memory() -> None:
     assert lines[-1].startswith("    The VM is usable.")
 
 
-def test_an_error_whose_memory_cannot_be_looked_at_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_whose_memory_cannot_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from flowvm.vm.watch.notes import _memory
 
     def fails(stream: int) -> str:

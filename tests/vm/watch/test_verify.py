@@ -134,11 +134,7 @@ def test_readers_may_overlap_and_so_may_strangers():
 def test_a_reader_behind_a_later_writer_is_caught():
     """w r w, where the read runs after the second write: RAW holds, WAR does not."""
     with pytest.raises(ScheduleError, match="1 of 3 "):
-        check(
-            traced(0, 0, 1, (5, MUT)),
-            traced(1, 4, 5, (5, CONST)),
-            traced(2, 2, 3, (5, MUT)),
-        )
+        check(traced(0, 0, 1, (5, MUT)), traced(1, 4, 5, (5, CONST)), traced(2, 2, 3, (5, MUT)))
 
 
 def test_one_instruction_may_read_what_it_writes():
