@@ -95,7 +95,8 @@ class Canvas:
         dashed: bool = False, curved: str = "",
     ) -> None:  # fmt: skip
         """A line through points with a head at its end.  A `curved` one goes from the first to the
-        last; it leaves and arrives "upright", or "sideways".
+        last; it leaves and arrives "upright", or "sideways"; a "corner" leaves upright and arrives
+        sideways.
         """
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         (x0, y0), (x1, y1) = points[0], points[-1]
@@ -103,7 +104,11 @@ class Canvas:
         path = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
         if curved:
             x, y = (x0 + x1) / 2, (y0 + y1) / 2
-            by = [(x0, y), (x1, y)] if curved == "upright" else [(x, y0), (x, y1)]
+            by = {
+                "upright": [(x0, y), (x1, y)],
+                "sideways": [(x, y0), (x, y1)],
+                "corner": [(x0, y1), (x0, y1)],
+            }[curved]
             before = by[1]
             rest = " ".join(f"{x:g} {y:g}" for x, y in (*by, (x1, y1)))
             path = f"M{x0:g} {y0:g}C{rest}"

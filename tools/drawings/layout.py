@@ -22,7 +22,7 @@ _REGIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "CTL": ("control words", ("yours", "sched", "worker")),
     "RING": ("records", ("yours",)),
     "INS": ("slots", ("sched", "worker")),
-    "STR": ("streams", ("sched", "worker")),
+    "STR": ("streams", ("sched", "worker", "helper")),
     "QUE": ("queues", ("sched",)),
     "ERR": ("errors", ("worker",)),
     "ENT": ("entries", ("yours",)),

@@ -186,13 +186,18 @@ class _Group:
             canvas.text(self.x + 24 + width_of(self.name), self.y + 22, note, size="small",
                         colour="dim")  # fmt: skip
         places = self.places()
+        column = {room: k for k, rooms in enumerate(self.columns) for room in rooms}
         for pairs in (self.arrows, self.against):
             for a, b in sorted(pairs):
                 (xa, ya), (xb, yb) = places[a], places[b]
                 ends = [(xa + self.widths[a], ya + BOX / 2), (xb, yb + BOX / 2)]
+                curved = "sideways"
+                if column[b] > column[a] + 1:  # below or above what stands between
+                    ends[0] = (xa + self.widths[a] / 2, ya + BOX * (yb >= ya))
+                    curved = "corner"
                 if against := pairs is self.against:  # to the left, below the other arrow
                     ends = [(xa, ya + BOX - 5), (xb + self.widths[b], yb + BOX - 5)]
-                canvas.arrow(ends, curved="sideways", dashed=against)
+                canvas.arrow(ends, curved=curved, dashed=against)
         for room, (x, y) in places.items():
             canvas.labelled(x, y, self.widths[room], BOX, [self.rooms[room]])
 
@@ -225,7 +230,7 @@ def rooms() -> Canvas:
     canvas.text(20, 32, "Rooms, and what imports what", size="title", bold=True)
     note = (
         "Imports point down and to the right; those that a longer way says are left out. Dashed: "
-        "the rarer way of two. cpu, cuda and parts are in their room. Not shown: imports at calls."
+        "the rarer way of two. cpu, cuda and parts are in their room. Not shown: late imports."
     )
     canvas.text(20, 52, note, size="small", colour="dim", room=WIDTH - 30)
     above = max(groups, key=lambda g: (groups[g].y, g != BASE) if g != BASE else (0.0, False))
@@ -236,18 +241,19 @@ def rooms() -> Canvas:
                 xa, xb = one.x + one.width / 2 + 40, two.x + two.width / 2 + 40
                 ends = [(xa, one.y), (xb, two.y + two.height)]
             elif b != BASE or a == above:  # that everything stands on it, one arrow says
-                xa, xb = _way_down(one, two, list(groups.values()))
-                ends = [(xa, one.y + one.height), (xb, two.y)]
+                ends = _way_down(one, two, list(groups.values()))
             else:
                 continue
-            canvas.arrow(ends, curved="upright", dashed=pairs is against)
+            curved = "upright" if len(ends) == 2 else ""
+            canvas.arrow(ends, curved=curved, dashed=pairs is against)
     for name, box in groups.items():
         box.draw(canvas, base if name == BASE else "")
     return canvas
 
 
-def _way_down(one: _Group, two: _Group, groups: list[_Group]) -> tuple[float, float]:
-    """Where an arrow leaves and arrives: straight down past what stands between, if it can."""
+def _way_down(one: _Group, two: _Group, groups: list[_Group]) -> list[tuple[float, float]]:
+    """The points of an arrow down: straight past what stands between if it can, else around it."""
+    top, bottom = one.y + one.height, two.y
     between = [g for g in groups if one.y + one.height < g.y and g.y + g.height < two.y]
     middles = one.x + one.width / 2, two.x + two.width / 2
     low, high = max(one.x, two.x) + 12, min(one.x + one.width, two.x + two.width) - 12
@@ -255,7 +261,14 @@ def _way_down(one: _Group, two: _Group, groups: list[_Group]) -> tuple[float, fl
         x for x in range(int(low), int(high))
         if all(not g.x - 10 < x < g.x + g.width + 10 for g in between)
     ]  # fmt: skip
-    if not between or not clear:
-        return middles
-    x = min(clear, key=lambda x: abs(x - middles[0]))
-    return x, x
+    if not between:
+        return [(middles[0], top), (middles[1], bottom)]
+    if clear:
+        x = min(clear, key=lambda x: abs(x - middles[0]))
+        return [(x, top), (x, bottom)]
+    sides = min(g.x for g in between) - 28, max(g.x + g.width for g in between) + 28
+    x = min(sides, key=lambda x: abs(x - middles[0]) + abs(x - middles[1]))
+    start, end = middles[0] - 14, x if two.x + 12 < x < two.x + two.width - 12 else middles[1]
+    lanes = min(g.y for g in between) - 30, bottom - 14  # in the gaps between rows
+    return [(start, top), (start, lanes[0]), (x, lanes[0]), (x, lanes[1]), (end, lanes[1]),
+            (end, bottom)]  # fmt: skip
