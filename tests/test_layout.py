@@ -22,7 +22,9 @@ MAX_LINES = 350
 # A layer may import from itself and from those below it.
 # fmt: off
 LAYERS = (
-    ("capsules", "compiler", "config", "device", "dtype", "errors", "meta", "version"),
+    (
+        "capsules", "compiler", "config", "device", "dtype", "errors", "meta", "schema", "version",
+    ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
     ("launch",),

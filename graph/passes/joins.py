@@ -16,22 +16,27 @@ from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.graph.logical.logical import LogicalGraph, Operand, OpNode
 from flowvm.graph.logical.rewriting import Accesses, is_pure, rebuilt, together
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece
+from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, check_pieces
 from flowvm.ops.declare.core import _cast, _cast_away
+from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.recording import _fill
-from flowvm.ops.shapes.join import _cat_of
+from flowvm.ops.shapes.join import MOST, _cat_of
 from flowvm.ops.shapes.views import _restride
+from flowvm.schema import integer
 
 __all__ = ["assembly_operator", "is_zero", "join_copies"]
 
 
+@maker("assemble", integer(0, MOST))
 @functools.cache
 def assembly_operator(count: int) -> Operator:
     """Copies from `count` operands, and zeros, as one tensor; attributes: its meta, the pieces."""
 
     def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
         out, pieces = attrs
-        return Assembly(out, tuple(Piece(*piece) for piece in pieces))
+        made = tuple(Piece(*piece) for piece in pieces)
+        check_pieces(out, metas, made)
+        return Assembly(out, made)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
@@ -43,7 +48,7 @@ def assembly_operator(count: int) -> Operator:
         lower,
         attrs=("meta", "pieces"),
         infer=infer,
-        recipe=("flowvm.graph.passes.joins:assembly_operator", (count,)),
+        recipe=("assemble", (count,)),
     )
 
 
