@@ -5,8 +5,8 @@ variables by name, shape, dtype and place, operators by their declarations.  Wha
 error that says it; a setting that differs is none, for the Plan waits for calls with the saved one.
 
 A file is not trusted: nothing that it names is imported or called, all of it is checked before any
-of it is used (PLAN, `flowvm.graph.logical.saving`), and a graph whose file is refused has the Plans
-that it had before.
+of it is used (`flowvm.nn.graph.saved`, `flowvm.graph.logical.saving`), and a graph whose file is
+refused has the Plans that it had before.
 """
 
 from __future__ import annotations
@@ -14,18 +14,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import flowvm.graph.passes.passes  # noqa: F401  makers of operators are there
 from flowvm.dtype import dtype_named
 from flowvm.eager.live import Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, FlowError
+from flowvm.errors import ArgumentError
 from flowvm.graph.capture.capture import Capture
-from flowvm.graph.capture.trees import check_tree
-from flowvm.graph.logical.plain import META, read_meta, read_plain
+from flowvm.graph.logical.plain import read_meta, read_plain
 from flowvm.graph.logical.saving import ReadNumbers, read_graph
-from flowvm.graph.passes import passes  # makers of operators are there
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.meta import TensorMeta
 from flowvm.nn.graph.compiled import Compiled
+from flowvm.nn.graph.saved import (
+    CONSTANT,
+    MOST_PLANS,
+    OTHERS,
+    PLAN,
+    REFUSALS,
+    STATE,
+    VARIABLE,
+    check_call,
+    has_number,
+    is_place,
+)
 from flowvm.nn.graph.saving import (
     FORMAT,
     MAGIC,
@@ -40,7 +50,7 @@ from flowvm.nn.graph.saving import (
 )
 from flowvm.nn.graph.steps import Steps
 from flowvm.ops.random.generator import Generator, default_generator
-from flowvm.schema import Check, anything, integer, read_json, record, row, several, text
+from flowvm.schema import read_json, several
 from flowvm.version import VERSION
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine import layout as w
@@ -50,39 +60,6 @@ if TYPE_CHECKING:
     from flowvm.nn.graph.surroundings import Surroundings
 
 __all__ = ["load_runtime_state"]
-
-assert passes
-
-MOST_PLANS = 256
-_NAME = text()
-_PLACE = integer(0, 1 << 24)
-PLAN: Check = record(
-    structure=anything,
-    settings=several(anything, 1 << 14),
-    options=several(row(_NAME, anything)),
-    result=anything,
-    ends=several(_PLACE, 1 << 14),
-    graph=anything,  # flowvm.graph.logical.saving.GRAPH
-    draws=several(_NAME, 1 << 10),
-    guards=several(row(anything, anything)),
-    updates=several(row(row(_PLACE, _PLACE), _NAME, anything)),
-    seen=several(row(_NAME, anything)),
-    code=anything,
-    numbers=several(anything, 1 << 18),
-    dtype=_NAME,
-)
-STATE: Check = record(
-    magic=_NAME, format=_PLACE, flowvm=_NAME, python=_NAME, graph=_NAME, plans=text(1 << 28),
-    constants=anything, sha256=text(64),
-)  # fmt: skip
-VARIABLE: Check = record(names=several(_NAME, 1 << 14, least=1), meta=record(meta=META), at=_PLACE)
-# what operators raise of operands, attributes and numbers that are none of theirs
-_REFUSALS = (
-    FlowError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError,
-    RuntimeError, StopIteration, SyntaxError, TypeError, ValueError,
-)  # fmt: skip
-CONSTANT: Check = record(constant=_NAME)
-OTHERS: Check = record(others=several(row(_PLACE, _PLACE)))
 
 
 def load_runtime_state(graph: Graph, state: Mapping[str, Any]) -> None:
@@ -135,7 +112,7 @@ class _Reader:
             return key, compiled
         except ArgumentError:
             raise
-        except _REFUSALS as error:
+        except REFUSALS as error:
             said = str(error).split("\n")[0][:300]
             raise ArgumentError(
                 f"{self.graph.name}: the saved graph cannot be taken over "
@@ -175,31 +152,11 @@ class _Reader:
         compiled = Compiled(
             capture, compile_plan(logical), read_plain(saved["result"]), steps, around.watchers
         )
-        compiled.ends = self._ends(saved["ends"], len(logical.outputs))
+        compiled.ends = saved["ends"]
         settings = [self._setting(v) for v in saved["settings"]]
         structure = read_plain(saved["structure"])
-        self._check_call(structure, settings, compiled)
+        check_call(graph.name, structure, settings, compiled)
         return (structure, *settings, *self._options(saved)), compiled
-
-    def _ends(self, saved: list[int], count: int) -> list[int]:
-        if any(k >= count for k in saved) or len(set(saved)) != len(saved):
-            raise ArgumentError(f"{self.graph.name}: the saved graph is damaged: ends {saved}")
-        return saved
-
-    def _check_call(self, structure: Any, settings: Sequence[Any], compiled: Compiled) -> None:
-        """A call that the key lets in has to have the tensors that the Plan takes, and its result
-        those that the Plan gives.
-        """
-        logical = compiled.plan.graph
-        metas = [operand.meta for operand in logical.inputs]
-        own = [v for v in settings if isinstance(v, TensorMeta)]
-        if list(settings[: len(metas)]) != metas or len(own) != len(metas):
-            raise ArgumentError(
-                f"{self.graph.name}: the saved graph is damaged: its key is of other tensors than "
-                f"its inputs are"
-            )
-        check_tree(structure, len(metas), "the arguments")
-        check_tree(compiled.structure, len(logical.outputs), "the result")
 
     # --- what is there ------------------------------------------------------------------------
 
@@ -305,7 +262,7 @@ class _Reader:
 
     def _owner(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
         """Where the number of a Leaf's key is."""
-        if type(key) is not tuple or not 3 <= len(key) <= 5 or not all(map(_is_name, key[1:3])):
+        if type(key) is not tuple or not 3 <= len(key) <= 5 or not all(map(is_place, key[1:3])):
             raise ArgumentError(f"{self.graph.name}: the saved graph needs {key!r}, which is none")
         kind, number, place, name = (*key, None)[:4]
         if kind == "draw" and len(key) == 3:
@@ -313,11 +270,11 @@ class _Reader:
                 return self.draws[number][1], (0, place)
         elif kind == "option" and isinstance(name, str):
             groups = self._optimizer(number).param_groups
-            if place < len(groups) and _has_number(groups[place].get(name), key[4:]):
+            if place < len(groups) and has_number(groups[place].get(name), key[4:]):
                 return groups[place], (name, *key[4:])
         elif kind == "state" and isinstance(name, str) and len(key) == 4:
             entry = self._entry((number, place))
-            if _has_number(entry.get(name), ()):
+            if has_number(entry.get(name), ()):
                 return entry, (name,)
         raise ArgumentError(f"{self.graph.name}: the saved graph needs {key}, which is not there")
 
@@ -341,7 +298,7 @@ class _Reader:
     def _number_at(self, key: Sequence[int], name: str) -> dict[str, Any]:
         """The state of a parameter in which a step changes the number of this name."""
         entry = self._entry((key[0], key[1]))
-        if not _has_number(entry.get(name), ()):
+        if not has_number(entry.get(name), ()):
             raise ArgumentError(
                 f"{self.graph.name}: the saved graph changes the number {name!r} of an optimizer's "
                 f"state, which is not there"
@@ -379,16 +336,3 @@ class _Reader:
             read_plain(then) if is_plain(value) else id(value)
             for (_, value), (_, then) in zip(there, saved["options"], strict=True)
         ]
-
-
-def _is_name(value: Any) -> bool:
-    """Whether a part of a Leaf's key is a place."""
-    return type(value) is int and 0 <= value < 1 << 24
-
-
-def _has_number(value: Any, place: tuple[Any, ...]) -> bool:
-    """Whether an option is a number, or has one at `place`."""
-    if place:
-        several = isinstance(value, (tuple, list)) and _is_name(place[0])
-        return several and place[0] < len(value) and _has_number(value[place[0]], ())
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import jit
 from flowvm.errors import VMError
+from flowvm.schema import Check, integer, read_json, row, several, wrong
 from flowvm.vm.engine.lines import apart, short_position
 from flowvm.vm.engine.spaces import space_of, spaces
 from flowvm.vm.machine import layout as w
@@ -43,6 +44,8 @@ SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
 # waits, marks of the user and new entries that an answer has at most
 WAITS, MARKS, FRESH = 512, 64, 2048
 PATIENCE_S = 2  # for whoever asks to take the answer
+MOST_HEADER = 1 << 26  # bytes of an answer's header
+PARTS: Check = several(row(integer(0, w.WORDS), integer(0, w.WORDS)), 1 << 10)
 _CREDENTIALS = struct.Struct("3i")
 _LENGTH = struct.Struct("<q")
 _TIMEVAL = struct.Struct("@ll")
@@ -93,7 +96,9 @@ def serve(vm: Engine, listener: socket.socket) -> None:
                 asked += (more := connection.recv(4096))
                 if not more:
                     break
-            header, parts = answer(vm, json.loads(asked))
+            question = read_json(asked, "a question")
+            check_question(question)
+            header, parts = answer(vm, question)
             text = json.dumps(header).encode()
             left = [memoryview(_LENGTH.pack(len(text)) + text)]
             left += [vm.words[first : first + count].cast("B") for first, count in parts]
@@ -133,10 +138,18 @@ def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[
             connection.sendall(json.dumps(question).encode() + b"\n")
             with connection.makefile("rb") as reply:
                 (length,) = _LENGTH.unpack(reply.read(_LENGTH.size))
-                header = json.loads(reply.read(length))
+                if not 0 <= length <= MOST_HEADER:
+                    raise ValueError(f"a header of {length} bytes")
+                header = read_json(reply.read(length), "an answer")
+                PARTS(header.get("parts") if isinstance(header, dict) else None, "an answer")
+                if any(sum(part) > w.WORDS for part in header["parts"]):
+                    raise ValueError("words that no VM has")
                 parts = [
                     (first, reply.read(_WORD_BYTES * count)) for first, count in header["parts"]
                 ]
+                counts = [count for _, count in header["parts"]]
+                if counts != [len(raw) / _WORD_BYTES for _, raw in parts]:
+                    raise ValueError("cut short")
         except TimeoutError:
             raise VMError(
                 f"process {pid} does not answer: it is stopped, or its Python is in a long C call"
@@ -164,6 +177,15 @@ def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple
         found.append((base + at * words, count * words))
         first += count
     return found
+
+
+def check_question(question: Any) -> None:
+    """ArgumentError for what `answer` is not to see."""
+    if not isinstance(question, dict):
+        wrong("a question", question, "a record")
+    for name, value in question.items():
+        if name != "dump":
+            integer(0)(value, f"a question's {name}")
 
 
 def answer(vm: Engine, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
