@@ -25,9 +25,11 @@ __all__ = [
     "check_depth",
     "flag",
     "integer",
+    "mapping",
     "maybe",
     "number",
     "one_of",
+    "options",
     "read_json",
     "record",
     "row",
@@ -191,6 +193,32 @@ def row(*inner: Check, kind: type[Any] = list) -> Check:
 def _each(inner: Sequence[Check], value: Sequence[Any], where: str) -> None:
     for k, (check, item) in enumerate(zip(inner, value, strict=True)):
         check(item, f"{where}[{k}]")
+
+
+def mapping(inner: Check, most: int = 1 << 20) -> Check:
+    """A dict of at most `most` texts, with what `inner` takes."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not dict or len(value) > most:
+            wrong(where, value, f"a record of at most {most} entries")
+        for name, item in value.items():
+            if type(name) is not str:
+                wrong(where, name, "a text")
+            inner(item, f"{where}.{name[:80]}")
+
+    return check
+
+
+def options(**inner: Check) -> Check:
+    """A dict of some of these keys."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not dict or not value.keys() <= inner.keys():
+            wrong(where, value, f"a record of {', '.join(inner)}")
+        for name, item in value.items():
+            inner[name](item, f"{where}.{name}")
+
+    return check
 
 
 def record(**inner: Check) -> Check:

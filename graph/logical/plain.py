@@ -100,8 +100,8 @@ def _is_namedtuple(kind: Any) -> bool:
     if not isinstance(kind, type) or any("__init__" in vars(k) for k in kind.__mro__[:-1]):
         return False
     owner = next((k for k in kind.__mro__ if "__new__" in vars(k)), object)
-    code = getattr(owner.__new__, "__code__", None)
-    generated = code is not None and code.co_filename == f"namedtuple_{owner.__name__}"
+    space = getattr(owner.__new__, "__globals__", {})
+    generated = space.get("__name__") == f"namedtuple_{owner.__name__}"
     return generated and issubclass(owner, tuple) and type(kind) is type
 
 

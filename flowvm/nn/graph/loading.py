@@ -137,7 +137,7 @@ class _Reader:
                 OTHERS(outcome, "a guard")
                 if not isinstance(live, Leaf) or len(live.names) != 1:
                     raise ArgumentError(f"{graph.name}: a guard of {live!r} has no others")
-                live.others += [self._entry(tuple(key)) for key in outcome["others"]]
+                live.others += [self._number_at(key, live.names[0]) for key in outcome["others"]]
                 capture.guards.append((live.alike, True))
             elif isinstance(live, Live):
                 capture.guards.append((live, read_plain(outcome)))

@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.schema import anything, integer, record, row, several, text, wrong
+from flowvm.schema import (
+    anything,
+    integer,
+    mapping,
+    maybe,
+    number,
+    options,
+    record,
+    row,
+    several,
+    text,
+    wrong,
+)
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.watch.flight import TIMES
 
@@ -95,6 +107,35 @@ WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times"), 
 
 MOST_BYTES = 1 << 33  # of all columns
 _TEXTS = several(text(1 << 16))
+_COUNT = integer(0, 1 << 60)
+_PLAN = record(
+    registers=_COUNT,
+    chunk=_COUNT,
+    regst_num=integer(1, 1 << 16),
+    actors=several(
+        row(integer(0, 1 << 14), _COUNT, _COUNT, several(_COUNT), several(row(_COUNT, _COUNT)))
+    ),
+    tasks=several(row(text(), text(), _COUNT, integer(0, 1 << 14), integer(-1, 1 << 31))),
+)
+_INFO = options(
+    machine=text(),
+    level=integer(0, 3),
+    overwritten=_COUNT,
+    lost=integer(),
+    raised=text(),
+    sources=mapping(text(1 << 16)),
+    bare=_COUNT,
+    live=mapping(integer(-(1 << 56), 1 << 56)),
+    spaces=several(text(), 1 << 14),
+    clocks=mapping(anything),
+    plans=mapping(_PLAN),
+    cpu=text(),
+    recording=maybe(row(number, number)),
+    roofline=anything,  # whoever asks for it looks
+    held=several(
+        row(integer(-1, 1 << 31), _COUNT, text(40), text(1 << 16), text()),
+    ),
+)
 _HEADER = record(
     begun=integer(),
     ended=integer(),
@@ -103,7 +144,7 @@ _HEADER = record(
     streams=several(text(), 1 << 14),
     modules=_TEXTS,
     spots=several(row(text(1 << 16), integer(), integer(), text(1 << 16))),
-    info=anything,
+    info=_INFO,
     stacks=several(several(integer(-1, 1 << 31), least=1)),
     marks=several(row(text(1 << 16), integer(), integer(), integer(), integer(0), integer(0))),
 )
@@ -140,9 +181,14 @@ def check_archive(path: str | Path) -> None:
 def check_header(header: Any) -> None:
     """ArgumentError unless these are the names and marks of a run."""
     _HEADER(header, "the header")
-    if not isinstance(header["info"], dict):
-        wrong("the header.info", header["info"], "a record")
-    lines = len(header["lines"])
+    info, lines, streams = header["info"], len(header["lines"]), len(header["streams"])
+    if len(info.get("spaces", header["streams"])) != streams:
+        wrong("the header.info.spaces", len(info["spaces"]), f"one for each of {streams} streams")
+    for name, plan in info.get("plans", {}).items():
+        used = [actor[0] for actor in plan["actors"]] + [task[3] for task in plan["tasks"]]
+        last = max([0, *(task[4] for task in plan["tasks"])])
+        if max([0, *used]) >= max(1, streams) or last >= max(1, lines):
+            wrong(f"the plan {name[:80]}", max([last, *used]), "a place in streams or lines")
     for stack in header["stacks"]:
         if any(line >= lines for line in stack[1:]):
             wrong("the header.stacks", max(stack[1:]), f"a place in {lines} lines")

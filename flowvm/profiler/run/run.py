@@ -11,6 +11,7 @@ text with SCHEMA, the names, and `info`.
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass, field, fields
@@ -235,7 +236,7 @@ class Run:
 # what NumPy and its archives raise of a file that is not whole
 _DAMAGES = (
     KeyError, ValueError, TypeError, MemoryError, EOFError, OSError, RuntimeError,
-    zipfile.BadZipFile, zlib.error,
+    SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 
