@@ -284,6 +284,8 @@ GRAPHS: dict[str, tuple[Callable[..., Any], bool]] = {
 class GraphFiles:
     """Saved graphs: changes are of the JSON of one Plan, and of its key."""
 
+    weight = 6
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -339,6 +341,8 @@ class OpFiles:
     """Saved graphs of one call each of every operator's samples: changes are of its attributes and
     metas.
     """
+
+    weight = 24
 
     @functools.cached_property
     def _samples(self) -> list[tuple[Any, Any]]:
@@ -411,6 +415,8 @@ def _tensors(value: Any) -> list[Any]:
 class TensorFiles:
     """Files of flow.save: changes of the header, of the structure in it, or of any byte."""
 
+    weight = 4
+
     @functools.cached_property
     def _data(self) -> bytes:
         file = io.BytesIO()
@@ -464,6 +470,8 @@ class TensorFiles:
 
 class RunFiles:
     """Profiles: changes of the header's tree, of the columns, or of the archive's bytes."""
+
+    weight = 4
 
     @functools.cached_property
     def _data(self) -> bytes:
@@ -556,6 +564,8 @@ def triple(x: int) -> int:
 
 class CacheFiles:
     """Entries of the kernel cache: any byte, and the line of JSON with its checksum made anew."""
+
+    weight = 2
 
     def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
         """See the class."""
