@@ -67,7 +67,7 @@ def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
     except RecursionError:
         raise ArgumentError(f"{where} is nested too deep: the file is damaged") from None
     except ValueError as error:
-        raise ArgumentError(f"{where} is not what it was when it was written: {error}") from None
+        raise ArgumentError(f"{where} is damaged: {error}") from None
     check_depth(value, where)
     return value
 

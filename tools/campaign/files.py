@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import json
 import random
 import re
@@ -347,7 +348,7 @@ class OpFiles:
     @functools.cached_property
     def _samples(self) -> list[tuple[Any, Any]]:
         rng = np.random.default_rng(0)
-        return [(s, sample) for s in SAMPLES for sample in list(s.generate(rng))[:3]]
+        return [(s, sample) for s in SAMPLES for sample in itertools.islice(s.generate(rng), 3)]
 
     def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
         """A sample's number, then changes of its Plan's tree."""
@@ -360,6 +361,7 @@ class OpFiles:
         yield ["sample", number]
         yield from tree_changes(rng, tree[0]["graph"]["nodes"], count)
 
+    @functools.lru_cache(maxsize=16)  # noqa: B019  there is one of these
     def _saved(self, number: int) -> tuple[Any, Any, Any]:
         samples, sample = self._samples[number]
         is_array = [isinstance(a, np.ndarray) for a in sample.args]
