@@ -21,6 +21,7 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import FUNCTIONS, Decisions, Leaf, Live
 from flowvm.errors import ArgumentError
+from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.logical.plain import (
     META,
@@ -302,6 +303,7 @@ def _read_node(
     ):
         if type(found) is not tuple or len(found) != len(wanted):
             wrong(f"{where}.{name}", found, f"the {len(wanted)} of {operator.name}")
+    check_attributes(operator, [operand.meta for operand in inputs], attrs)
     return OpNode(
         operator=operator,
         inputs=inputs,

@@ -12,6 +12,7 @@ from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
+from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import Buffer, BufferKind, LogicalGraph, Operand, OpNode
 from flowvm.graph.passes.fusion_program import MOST_ARGUMENTS, MOST_TITLE
 from flowvm.graph.passes.row_layout import RowProgram
@@ -67,6 +68,7 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
         nodes.append(
             OpNode(number, operator, tuple(operands[made:]), tuple(operands[:made]), attrs)
         )
+        check_attributes(operator, [o.meta for o in operands[made:]], attrs)
         for operand in operands[:made]:
             if operand.buffer.nbytes != operand.meta.span:
                 raise ArgumentError(f"{name}: part {number} gives less than is read of it")

@@ -94,7 +94,7 @@ def without(case: Case, k: int) -> Case:
 def check(case: Case) -> str:
     """ "refused" or "used"; whatever else comes out is raised."""
     try:
-        outcome = KINDS[case["kind"]].check(case["changes"])
+        outcome: str = KINDS[case["kind"]].check(case["changes"])
     finally:
         if PWNED.exists():
             PWNED.unlink()
@@ -343,7 +343,7 @@ class OpFiles:
     metas.
     """
 
-    weight = 24
+    weight = 3
 
     @functools.cached_property
     def _samples(self) -> list[tuple[Any, Any]]:

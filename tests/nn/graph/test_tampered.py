@@ -380,6 +380,45 @@ def test_pieces_lie_in_what_they_are_copied_from_and_to(piece):
         operator.lower((four,), (four, (wrong,)))
 
 
+ATTRIBUTES = {
+    "gather": (lambda x: x.gather(1, (x * 0).long()), {"dim": [-1, 2, True, 1 << 40]}),
+    "index_select": (
+        lambda x: x.index_select(1, flow.arange(3)),
+        {"low": [-9, -(1 << 40), 1], "dim": [-1, 5], "shown": [1 << 40]},
+    ),
+    "sort": (lambda x: x.sort(1).values, {"first": [-1, 3, 1 << 40], "count": [9, 1 << 20]}),
+    "sum": (lambda x: x.sum(1), {"dims": [[-1], [1, 1], [7]], "keepdim": [3]}),
+    "pad": (lambda x: F.pad(x, (1, 1), "reflect"), {"mode": ["never"]}),
+    "roll": (lambda x: x.roll(3, 1), {"cuts": [[0, 8], [0, -1]]}),
+    "cumsum": (lambda x: x.cumsum(1), {"dim": [-1, 2]}),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_are_those_that_a_call_can_have(name):
+    """Kernels rely on what the ops' functions check, and a file comes in behind them."""
+    function, wrong = ATTRIBUTES[name]
+    graph = flow.compile(function)
+    graph(X)
+    state = graph.runtime_state_dict()
+    (node,) = (n for n in graph.graphs[0].nodes if n.operator.name == name)
+    for attribute, values in wrong.items():
+        place = node.operator.attrs.index(attribute)
+        for value in values:
+
+            def change(plan, place=place, value=value):
+                operators = plan["graph"]["operators"]
+                found = next(
+                    n for n in plan["graph"]["nodes"] if operators[n["operator"]][1] == name
+                )
+                value = {"tuple": value} if isinstance(value, list) else value
+                found["attrs"]["tuple"][place] = value
+
+            graph._plans.clear()
+            with pytest.raises(ArgumentError, match=name):
+                graph.load_runtime_state_dict(tampered(state, change))
+
+
 # --- the text -------------------------------------------------------------------------------------
 
 
