@@ -13,6 +13,9 @@ What is shared and for how long:
 - The same holds on CUDA devices, where `__cuda_array_interface__` shares memory too; see
   `flowvm.cuda.exchange` for the order with other libraries' streams.
 
+Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
+not trust.  Files of others are for `flow.load`, which opens no pickle.
+
 NumPy writes and reads the DLPack capsules.  A capsule's deleter may run anywhere: without the GIL,
 while an exception propagates, after the interpreter has gone.  NumPy's C code is right in all of
 these places; a deleter in Python cannot be.

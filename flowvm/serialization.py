@@ -10,11 +10,15 @@ In the JSON a dict or list that JSON has is itself; what it has not is a one-ent
 
     {"$tensor": name}  {"$tuple": [...]}  {"$dtype": name}
     {"$dict": [[key, value], ...]}  where not every key is a string, or one begins with $
+
+What is read is not trusted: the header's sizes and offsets are those of the file or it is refused,
+and the JSON has no key twice and no depth without end.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -24,10 +28,11 @@ from typing import IO, Any
 import numpy as np
 
 from flowvm.device import Device, as_device, cpu
-from flowvm.dtype import DType, bfloat16, dtype_named
+from flowvm.dtype import ALL_DTYPES, DType, bfloat16, dtype_named
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.schema import integer, read_json, record, row, several, text
 
 __all__ = ["load", "save"]
 
@@ -86,7 +91,9 @@ def load(
     structure = header.get("__metadata__", {}).get(_KEY)
     if structure is None:
         return tensors
-    saved = json.loads(structure)
+    saved = read_json(structure, f"flow.load: the structure of {where}", finite=False)
+    if not isinstance(saved, dict) or saved.keys() != {"version", "tree"}:
+        raise ArgumentError(f"flow.load: {where} is damaged: its structure has no tree")
     if saved.get("version") != _VERSION:
         raise ArgumentError(
             f"flow.load: {where} has structure version {saved.get('version')}, this flowvm reads "
@@ -116,9 +123,9 @@ def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
     header = json.loads(data[8 : 8 + size])
     for name, dtype in dtypes.items():
         header[name]["dtype"] = dtype
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+    found = json.dumps(header, separators=(",", ":")).encode()
+    found += b" " * (-len(found) % 8)
+    return len(found).to_bytes(8, "little") + found + data[8 + size :]
 
 
 class _Writer:
@@ -200,12 +207,44 @@ def _header(data: bytes, where: str) -> dict[str, Any]:
     if len(data) < 8 or size > len(data) - 8:
         raise ArgumentError(f"flow.load: {where} is not a safetensors file, or is cut short")
     try:
-        header = json.loads(data[8 : 8 + size])
-    except ValueError as error:
+        header = read_json(data[8 : 8 + size], "its header")
+    except ArgumentError as error:
         raise ArgumentError(f"flow.load: {where} is not a safetensors file ({error})") from None
     if not isinstance(header, dict):
         raise ArgumentError(f"flow.load: {where} is not a safetensors file")
+    _check_header(header, len(data) - 8 - size, where)
     return header
+
+
+def _check_header(header: dict[str, Any], size: int, where: str) -> None:
+    """ArgumentError unless the tensors' bytes are those of the file, one behind the other."""
+    metadata = header.get("__metadata__", {})
+    texts = metadata.items() if isinstance(metadata, dict) else [(metadata, metadata)]
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in texts):
+        raise ArgumentError(f"flow.load: {where} is damaged: its metadata is no record of texts")
+    spans = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        _ENTRY(entry, f"flow.load: {where}: tensor {name!r}")
+        (begin, end), dtype = entry["data_offsets"], entry["dtype"]
+        nbytes = math.prod(entry["shape"]) * _DTYPES.get(dtype, 0)
+        if dtype in _DTYPES and end - begin != nbytes:
+            raise ArgumentError(
+                f"flow.load: {where} is damaged: tensor {name!r} has {nbytes} bytes, at {begin} to "
+                f"{end}"
+            )
+        spans.append((begin, end))
+    at = 0
+    for begin, end in sorted(spans):
+        if begin != at or end < begin:
+            raise ArgumentError(f"flow.load: {where} is damaged: no tensor has its bytes from {at}")
+        at = end
+    if at != size:
+        raise ArgumentError(
+            f"flow.load: {where} is damaged, or cut short: it has {size} bytes of tensors, and its "
+            f"header says {at}"
+        )
 
 
 def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -225,7 +264,15 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
         raise ArgumentError(f"flow.load: {where} is damaged ({error})") from None
 
 
-_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"})
+_DTYPES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4,
+    "F64": 8,
+}  # fmt: skip
+_ENTRY = record(
+    dtype=text(20),
+    shape=several(integer(0, 1 << 48), 64),
+    data_offsets=row(integer(0, 1 << 60), integer(0, 1 << 60)),
+)
 
 
 def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) -> Tensor:
@@ -252,12 +299,21 @@ class _Reader:
         return self._marked(mark, tree[mark])
 
     def _marked(self, mark: str, value: Any) -> Any:
-        if mark == "$tensor" and value in self._tensors:
+        if mark == "$tensor" and isinstance(value, str) and value in self._tensors:
             return self._tensors[value]
-        if mark == "$tuple":
-            return tuple(self.read(item) for item in value)
-        if mark == "$dict":
+        if mark == "$tuple" and isinstance(value, list):
+            return tuple([self.read(item) for item in value])
+        if mark == "$dict" and isinstance(value, list) and all(map(_is_item, value)):
             return {key: self.read(item) for key, item in value}
-        if mark == "$dtype":
+        if mark == "$dtype" and value in _NAMES:
             return dtype_named(value)
-        raise ArgumentError(f"flow.load: {self._where} is damaged: {mark} {value!r}")
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise ArgumentError(f"flow.load: {self._where} is damaged: {mark} {shown}")
+
+
+def _is_item(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2 and type(item[0]) in _PLAIN
+
+
+_NAMES = [dtype.name for dtype in ALL_DTYPES]

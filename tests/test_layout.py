@@ -31,7 +31,7 @@ MAX_LINES = 350
 LAYERS = (
     (
         "capsules", "compiler", "config", "device", "dtype", "errors", "lazy", "meta", "private",
-        "version",
+        "schema", "version",
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),

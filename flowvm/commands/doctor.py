@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import flowvm as flow
+from flowvm.compiler import cache
 from flowvm.config import config
 from flowvm.errors import FlowError
 from flowvm.lazy import lazy
@@ -188,7 +189,10 @@ def _version(package: str) -> str:
 def _cache() -> Check:
     folder = config.cache_dir
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if why := cache.trouble(folder):
+            fix = f"chmod go-w {folder}, or export FLOWVM_CACHE_DIR=<a folder of yours>"
+            return Check(FAIL, "cache", f"{folder} is not used: {why}", fix)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -82,7 +82,7 @@ def _line_editing(names: dict[str, Any]) -> Path | None:
 def _save_history(history: Path) -> None:
     readline.set_history_length(2000)
     try:
-        history.parent.mkdir(parents=True, exist_ok=True)
+        history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         readline.write_history_file(history)
     except OSError as error:
         print(f"the history was not kept: {error}", file=sys.stderr)

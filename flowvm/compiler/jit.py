@@ -11,7 +11,8 @@ Guarantees
   cached one.
 - A cache entry is used only if its checksum is right and every symbol it needs exists here;
   otherwise it is compiled anew.  Entries are written under a temporary name and renamed, so any
-  number of processes may share the folder.
+  number of processes may share the folder.  It is a folder that nobody else may write, or none
+  (`flowvm.compiler.cache`).
 - Compiled code never needs Python, the GIL or Numba's runtime: what would is refused when it is
   compiled, by name. An exception that compiled code raises becomes the return value -1 (all bits
   set).
@@ -34,20 +35,21 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flowvm.compiler import cache
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.compiler.progress import compiling
 from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
-from flowvm.errors import CompileError
+from flowvm.errors import ArgumentError, CompileError
 from flowvm.lazy import lazy
 from flowvm.private.numba import NUMBA
+from flowvm.schema import read_json, record, several, text
 
 llvm = lazy("llvmlite.binding")  # when the first kernel is made or loaded, and not with flowvm
 metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
@@ -134,6 +136,7 @@ def stats() -> Stats:
 # --- cache entries: MAGIC, sha256 of the rest, a line of JSON, the object file ----------------
 
 _folder: Path | None = None
+_HEAD = record(imports=several(text(1000), 10_000))
 
 
 def cache_dir() -> Path:
@@ -156,9 +159,8 @@ def _entry_path(digest: str) -> Path:
 
 def _from_cache(digest: str) -> int | None:
     start = time.perf_counter()
-    try:
-        data = _entry_path(digest).read_bytes()
-    except OSError:
+    data = cache.read(cache_dir(), f"{digest}.o")
+    if data is None:
         return None
     body = data[len(_MAGIC) + _DIGEST :]
     checksum = hashlib.sha256(body).digest()
@@ -166,7 +168,13 @@ def _from_cache(digest: str) -> int | None:
         _log.debug("cache entry %s is damaged; compiling it again", digest)
         return None
     head, _, code = body.partition(b"\n")
-    if missing := [name for name in json.loads(head)["imports"] if not _symbol_exists(name)]:
+    try:
+        facts = read_json(head, f"cache entry {digest}")
+        _HEAD(facts, f"cache entry {digest}")
+    except ArgumentError as error:
+        _log.debug("cache entry %s is damaged (%s); compiling it again", digest, error)
+        return None
+    if missing := [name for name in facts["imports"] if not _symbol_exists(name)]:
         _log.debug("cache entry %s needs %s, not found here", digest, missing)
         return None
     address = _load_object(digest, code)
@@ -178,21 +186,14 @@ def _from_cache(digest: str) -> int | None:
 
 def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
     body = json.dumps({"imports": imports}).encode() + b"\n" + code
-    path = _entry_path(digest)
+    folder = cache_dir()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        cache.write(folder, f"{digest}.o", _MAGIC + hashlib.sha256(body).digest() + body)
     except OSError as error:
-        _cannot_write(path.parent, error)
+        _cannot_write(folder, error)
+        return
     if _counts["compiled"] % PRUNE_EVERY == 0:
-        prune(path.parent, config.cache_bytes)
+        prune(folder, config.cache_bytes)
 
 
 def _mark_used(digest: str) -> None:
@@ -207,14 +208,17 @@ def prune(folder: Path, limit: int) -> int:
     """Remove the entries of `folder` that were not used for longest until a quarter of `limit`
     bytes is free; the number removed.
 
-    Does nothing below `limit`.  What another process has loaded stays loaded.
+    Does nothing below `limit`, nor in a folder that is not this user's.  What another process has
+    loaded stays loaded.
     """
-    found = []
+    found: list[tuple[float, int, str]] = []
+    if cache.trouble(folder):
+        return 0
     with contextlib.suppress(OSError):
         for item in os.scandir(folder):
             with contextlib.suppress(OSError):
                 if item.name.endswith((".o", ".tmp")):
-                    status = item.stat()
+                    status = item.stat(follow_symlinks=False)
                     found.append((status.st_mtime, status.st_size, item.path))
     total, removed = sum(size for _, size, _ in found), 0
     if total <= limit:

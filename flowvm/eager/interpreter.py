@@ -78,7 +78,7 @@ class Operator:
     # an output may lie exactly where an input does that has its arrangement: the kernel reads each
     # element before it writes it
     aliases: bool = False
-    # of an operator made at run time: ("module:function", arguments), which makes it again
+    # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     cache: dict[Any, Any] = field(default_factory=dict)

@@ -42,9 +42,10 @@ import types
 from flowvm.config import config
 from flowvm.profiler.front.profiling import Profile, last, load, profile
 from flowvm.profiler.front.showing import live
+from flowvm.profiler.run.columns import COLUMNS
 from flowvm.profiler.run.costs import overhead
 from flowvm.profiler.run.roof import roofline
-from flowvm.profiler.run.run import COLUMNS, SCHEMA, Run
+from flowvm.profiler.run.run import SCHEMA, Run
 from flowvm.profiler.run.spans import mark, span
 
 __all__ = [

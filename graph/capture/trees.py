@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import CaptureError
+from flowvm.errors import ArgumentError, CaptureError
 
 
 def flatten(value: Any, leaves: list[Tensor]) -> Any:
@@ -57,6 +57,34 @@ def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
     if kind == "dict":
         return {k: unflatten(s, leaves) for k, s in structure[1:]}
     return _constant(structure)
+
+
+def check_tree(structure: Any, leaves: int, where: str) -> None:
+    """ArgumentError unless this is a structure, of so many tensors: where one was read."""
+    found = _leaves_of(structure, where)
+    if found != leaves:
+        raise ArgumentError(f"{where} of the saved graph have {found} tensors, not {leaves}")
+
+
+def _leaves_of(structure: Any, where: str) -> int:
+    match structure:
+        case ("tensor",):
+            return 1
+        case ("tuple" | "list", *items):
+            return sum(_leaves_of(item, where) for item in items)
+        case ("sequence", kind, *items) if isinstance(kind, type) and issubclass(kind, tuple):
+            if len(getattr(kind, "_fields", [*items, None])) == len(items):
+                return sum(_leaves_of(item, where) for item in items)
+        case ("dict", *items) if all(type(item) is tuple and len(item) == 2 for item in items):
+            if len({key for key, _ in items}) == len(items):
+                return sum(_leaves_of(item, where) for _, item in items)
+        case ("constant", kind, str(value)) if kind is float:
+            float.fromhex(value)
+            return 0
+        case ("constant", kind, value) if type(value) is kind:
+            hash(value)
+            return 0
+    raise ArgumentError(f"{where} of the saved graph are damaged: {str(structure)[:80]}")
 
 
 def _sequence(kind: Any, items: list[Any]) -> Any:

@@ -100,6 +100,11 @@ class LogicalGraph:
         for operand in self.outputs:
             if operand.buffer not in known:
                 raise CaptureError(f"{self.name}: output {operand!r} is written by no node")
+            if operand.offset < 0 or operand.end > operand.buffer.nbytes:
+                raise CaptureError(
+                    f"{self.name}: output {operand!r} ends at {operand.end} of "
+                    f"{operand.buffer.nbytes} bytes"
+                )
 
     def _check_operand(
         self, node: OpNode, access: str, operand: Operand, known: Iterable[Buffer], fresh: bool
@@ -107,7 +112,7 @@ class LogicalGraph:
         buffer = operand.buffer
         problem = ""
         end = operand.end + (node.repeat - 1) * operand.step
-        if operand.offset < 0 or end > buffer.nbytes:
+        if operand.offset < 0 or operand.step < 0 or node.repeat < 1 or end > buffer.nbytes:
             problem = f"reaches from byte {operand.offset} to {end} of {buffer.nbytes}"
         elif fresh and (buffer.kind is not BufferKind.TEMPORARY or buffer in known):
             problem = "is made anew, but there already"

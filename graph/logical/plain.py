@@ -1,33 +1,43 @@
 """Values and operators of a graph as plain data, without code: what JSON has, and names.
 
-    value       numbers, strings, None, lists as they are; {"tuple": [...]}, {"dtype": name},
-                {"meta": [shape, dtype, device, stride]}, {"device": name}, {"type": "module:name"}
-    operator    ["declared", name, pattern of tensors and numbers, mark] or ["recipe", where, value]
+    value       numbers, strings, None, lists as they are; {"float": "inf"} of those that JSON has
+                not; {"tuple": [...]}, {"size": [...]}, {"dtype": name}, {"device": name},
+                {"meta": [shape, dtype, device, stride]}, {"type": a name of TYPES},
+                {"namedtuple": "module:name"}, {"operator": operator}
+    operator    ["declared", name, pattern of tensors and numbers, mark] or ["recipe", name, value]
 
 An operator that was declared is found again by its name and a hash of its declaration, one that was
-made at run time is made again by its recipe.  Only flowvm's own modules are imported for that: an
-operator of the user's has to be there already.
+made at run time is made again by a maker of `flowvm.ops.declare.recipes`.  Reading imports nothing
+and calls nothing that the data names: an operator or a named tuple of the user's has to be there
+already, and what is there under that name is used only if it is one.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
+import math
 import sys
-from collections.abc import Sequence
 from types import CodeType, FunctionType, NoneType
 from typing import Any
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, dtype_named
+from flowvm.dtype import ALL_DTYPES, DType, dtype_named
 from flowvm.eager.interpreter import Operator, operators
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.ops.declare.recipes import made_by
+from flowvm.schema import Check, integer, number, one_of, row, several, text, wrong
 from flowvm.vm.callers.lines import is_internal
 
 _PLAIN = (bool, int, float, str, type(None))
+# the classes of numbers, and of values in a call's arguments
+TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, int, float, str, NoneType, type, DType, Device, Size)
+}
+MOST_DIMS = 64
+MOST_ELEMENTS = 1 << 48
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -35,6 +45,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def plain(value: Any, what: str) -> Any:
     """`value` as JSON has it; ArgumentTypeError, naming `what`, for what has no such form."""
+    if type(value) is float and not math.isfinite(value):
+        return {"float": repr(value)}
     if type(value) in _PLAIN:
         return value
     if type(value) is Size:
@@ -53,55 +65,104 @@ def plain(value: Any, what: str) -> Any:
         return {"device": str(value)}
     if isinstance(value, Operator):
         return {"operator": saved_operator(value)}
-    if value is NoneType:
-        return {"type": "types:NoneType"}
     if isinstance(value, type):
-        return {"type": f"{value.__module__}:{value.__qualname__}"}
+        return _saved_type(value, what)
     raise ArgumentTypeError(
         f"{what} has a {type(value).__name__} ({value!r}), which has no saved form"
     )
 
 
-def read_plain(saved: Any) -> Any:
-    """What `plain` was given."""
+def _saved_type(kind: type, what: str) -> dict[str, str]:
+    if TYPES.get(kind.__name__) is kind:
+        return {"type": kind.__name__}
+    if _is_namedtuple(kind):
+        return {"namedtuple": f"{kind.__module__}:{kind.__qualname__}"}
+    raise ArgumentTypeError(
+        f"{what} has the class {kind.__qualname__}, which has no saved form: of the classes of "
+        f"tuples and lists only those of typing.NamedTuple and collections.namedtuple have one"
+    )
+
+
+def _is_namedtuple(kind: Any) -> bool:
+    """Whether making one runs nothing but what `namedtuple` itself wrote."""
+    if not isinstance(kind, type) or any("__init__" in vars(k) for k in kind.__mro__[:-1]):
+        return False
+    owner = next((k for k in kind.__mro__ if "__new__" in vars(k)), object)
+    space = getattr(owner.__new__, "__globals__", {})
+    generated = space.get("__name__") == f"namedtuple_{owner.__name__}"
+    return generated and issubclass(owner, tuple) and type(kind) is type
+
+
+def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
+    """What `plain` was given; ArgumentError for what it never gives."""
     if isinstance(saved, list):
-        return [read_plain(v) for v in saved]
+        return [read_plain(v, where) for v in saved]
     if not isinstance(saved, dict):
+        if type(saved) in (int, float):
+            number(saved, where)
         return saved
+    if len(saved) != 1:
+        wrong(where, saved, "one kind of value")
     ((kind, inner),) = saved.items()
+    if kind not in _FORMS:
+        raise ArgumentError(f"{where} is damaged: {kind!r} is no kind of value")
+    _FORMS[kind](inner, f"{where}: {kind}")
     if kind == "tuple":
-        return tuple(read_plain(v) for v in inner)
+        return tuple([read_plain(v, where) for v in inner])
     if kind == "size":
         return Size(inner)
+    if kind == "float":
+        return float(inner)
     if kind == "dtype":
         return dtype_named(inner)
     if kind == "device":
         return as_device(inner)
     if kind == "operator":
         return read_operator(inner)
-    if kind == "meta":
-        shape, dtype, device, stride = inner
-        return TensorMeta.of(shape, dtype_named(dtype), as_device(device), tuple(stride))
     if kind == "type":
-        module, _, name = inner.partition(":")
-        found = _found(module, name, "a type")
-        if not isinstance(found, type):
-            raise ArgumentError(f"{inner} is no class here")
-        return found
-    raise ArgumentError(f"the saved graph is damaged: {kind!r} is no kind of value")
+        return TYPES[inner]
+    return read_meta(inner) if kind == "meta" else _namedtuple_called(inner)
 
 
-def _found(module: str, name: str, what: str) -> Any:
-    """`module.name`; flowvm's own modules are imported, others must be there."""
-    if module not in sys.modules and module.startswith("flowvm."):
-        importlib.import_module(module)
+def read_meta(saved: list[Any]) -> TensorMeta:
+    """The meta of a list that is of the right form."""
+    shape, dtype, device, stride = saved
+    if len(shape) != len(stride):
+        wrong("a meta's strides", stride, f"as many as it has dimensions, {len(shape)}")
+    try:
+        return TensorMeta.of(shape, dtype_named(dtype), as_device(device), tuple(stride))
+    except OutOfMemoryError as error:
+        raise ArgumentError(f"the saved graph is damaged: {error}") from None
+
+
+_NAMES = text(1000, r"[\w.<>]+:[\w.<>]+")
+_SIZES = several(integer(0, MOST_ELEMENTS), most=MOST_DIMS)
+_DTYPE = one_of(*(dtype.name for dtype in ALL_DTYPES))
+_DEVICE = text(20, r"cpu|cuda:\d{1,4}")
+META: Check = row(_SIZES, _DTYPE, _DEVICE, _SIZES)
+_FORMS: dict[str, Check] = {
+    "tuple": several(lambda value, where: None),
+    "size": _SIZES,
+    "float": one_of("inf", "-inf", "nan"),
+    "dtype": _DTYPE,
+    "device": _DEVICE,
+    "operator": several(lambda value, where: None, most=4, least=1),
+    "type": one_of(*TYPES),
+    "meta": META,
+    "namedtuple": _NAMES,
+}
+
+
+def _namedtuple_called(name: str) -> Any:
+    """The class of named tuples of this process that is called "module:name"."""
+    module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
+    for part in path.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not _is_namedtuple(found):
         raise ArgumentError(
-            f"the saved graph needs {what} {name!r} of module {module!r}, which is not there: "
-            f"import {module} before loading it"
+            f"the saved graph gives a {name}, and there is no such named tuple here: import "
+            f"{module} before loading it"
         )
     return found
 
@@ -112,8 +173,8 @@ def _found(module: str, name: str, what: str) -> Any:
 def saved_operator(operator: Operator) -> list[Any]:
     """The operator by its name, or its recipe."""
     if operator.recipe is not None:
-        where, arguments = operator.recipe
-        return ["recipe", where, plain(arguments, f"operator {operator.name}")]
+        name, arguments = operator.recipe
+        return ["recipe", name, plain(arguments, f"operator {operator.name}")]
     pattern = operator.form[1] if _is_elementwise(operator) else ""
     return ["declared", operator.name, pattern, operator_mark(operator)]
 
@@ -181,30 +242,29 @@ def _constant(value: Any) -> str:
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
-def read_operator(saved: Sequence[Any]) -> Operator:
+def read_operator(saved: Any) -> Operator:
     """The operator of this process; ArgumentError if it is not there."""
+    several(lambda value, where: None, most=4, least=1)(saved, "an operator")
     kind, *rest = saved
-    if kind == "recipe":
-        made: Any = _made(*rest)
-    elif kind == "declared":
-        name, pattern, mark = rest
-        alike = [o for o in operators if o.name == name and o.recipe is None]
-        found = [o for o in alike if operator_mark(o) == mark]
-        if not found:
-            what = "another one than the saved graph's" if alike else "not declared here"
-            raise ArgumentError(
-                f"operator {name!r} is {what}: import the module that declares it, as it was when "
-                f"the graph was saved, before loading"
-            )
-        made = found[0].form[0]._variant(pattern) if pattern else found[0]
-    else:
-        made = None
-    if not isinstance(made, Operator):
-        raise ArgumentError(f"the saved graph is damaged: {rest[:1]} is no operator")
+    if kind == "recipe" and len(rest) == 2:
+        return made_by(rest[0], read_plain(rest[1], f"the recipe {rest[0]!r}"))
+    if kind != "declared":
+        raise ArgumentError(f"the saved graph is damaged: {str(kind)[:80]!r} is no operator")
+    row(text(200), text(64, "[ts]*"), text(64))(rest, "a declared operator")
+    name, pattern, mark = rest
+    alike = [o for o in operators if o.name == name and o.recipe is None]
+    found = [o for o in alike if operator_mark(o) == mark]
+    if not found:
+        what = "another one than the saved graph's" if alike else "not declared here"
+        raise ArgumentError(
+            f"operator {name!r} is {what}: import the module that declares it, as it was when "
+            f"the graph was saved, before loading"
+        )
+    if not pattern:
+        return found[0]
+    if not _is_elementwise(found[0]) or len(pattern) != len(found[0].form[0].args):
+        raise ArgumentError(f"the saved graph is damaged: {name} has no form {pattern!r}")
+    if "t" not in pattern:
+        raise ArgumentError(f"the saved graph is damaged: {name} of no tensor")
+    made: Operator = found[0].form[0]._variant(pattern)
     return made
-
-
-def _made(where: str, arguments: Any) -> Any:
-    """What a recipe makes; only flowvm's own modules are imported for it."""
-    module, _, name = where.partition(":")
-    return _found(module, name, "the recipe")(*read_plain(arguments))

@@ -6,6 +6,10 @@ name that the reader finds its own tensor by, a live number its expression.
     number      {"number": k}: number k of the table of expressions
     entry       ["leaf", key, text] or [function, [operands]]
     operand     [place of its buffer, offset, meta, step]
+
+What is read is trusted in nothing: forms and ranges are held against NODE, BUFFER and the like,
+places against what is there, extents against the memory that buffers have.  What operators make of
+operands is asked of them again by `LogicalGraph.check`.
 """
 
 from __future__ import annotations
@@ -17,12 +21,67 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import FUNCTIONS, Decisions, Leaf, Live
 from flowvm.errors import ArgumentError
+from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.graph.logical.plain import plain, read_operator, read_plain, saved_operator
+from flowvm.graph.logical.plain import (
+    META,
+    plain,
+    read_meta,
+    read_operator,
+    read_plain,
+    saved_operator,
+)
+from flowvm.schema import Check, anything, flag, integer, one_of, record, row, several, text, wrong
+from flowvm.vm.machine.words import OPERAND
 
 _NODE = ("number", "into", "phase", "scope", "stream", "repeat", "region", "again")
 _GRAPH = ("name", "order", "eager", "reuse", "regst_num")
+
+# --- what is read ---------------------------------------------------------------------------------
+
+_COUNT = integer(0, 1 << 40)
+_BYTES = integer(0, 1 << 48)
+_OPERAND = row(integer(0, 1 << 24), _BYTES, record(meta=META), _BYTES)
+BUFFER: Check = record(
+    number=_COUNT,
+    kind=one_of(*(kind.value for kind in BufferKind)),
+    nbytes=_BYTES,
+    name=text(),
+    variable=anything,  # whoever finds it looks
+)
+NODE: Check = record(
+    number=_COUNT,
+    into=flag,
+    phase=one_of("forward", "backward", "optimizer"),
+    scope=text(),
+    stream=one_of(0),
+    repeat=integer(1, 1 << 20),
+    region=_COUNT,
+    again=_COUNT,
+    operator=integer(0, 1 << 24),
+    inputs=several(_OPERAND, OPERAND.MAX),
+    outputs=several(_OPERAND, OPERAND.MAX),
+    attrs=anything,
+    scalars=several(anything, OPERAND.MAX),
+    line=text(pattern=r"([^\0]+:\d{1,9})?"),
+)
+GRAPH: Check = record(
+    name=text(200),
+    order=text(20),
+    eager=_BYTES,
+    reuse=flag,
+    regst_num=integer(1, 1 << 16),
+    buffers=several(BUFFER),
+    operators=several(anything),
+    nodes=several(NODE),
+    inputs=several(_OPERAND, OPERAND.MAX),
+    outputs=several(_OPERAND, OPERAND.MAX),
+)
+LEAF: Check = row(one_of("leaf"), anything, text())
+CALL: Check = row(text(20), several(anything, most=2, least=1))
+MOST_TERMS = 1 << 12  # of an expression, written out
+MOST_BITS = 1 << 10  # of a whole number that one gives
 
 
 # --- numbers ------------------------------------------------------------------------------------
@@ -61,22 +120,69 @@ class ReadNumbers:
         owner: Callable[[tuple[Any, ...]], tuple[Any, tuple[Any, ...]]],
     ) -> None:
         self.values: list[Live] = []
-        for function, *rest in table:
-            if function == "leaf":
-                key = read_plain(rest[0])
+        self._now: dict[int, Any] = {}  # what each of them is now, by its id
+        self._terms: list[int] = []
+        for k, entry in enumerate(table):
+            leaf = isinstance(entry, list) and entry[:1] == ["leaf"]
+            (LEAF if leaf else CALL)(entry, f"numbers[{k}]")
+            if leaf:
+                key = read_plain(entry[1], f"numbers[{k}]")
                 found, names = owner(key)
-                self.values.append(Leaf(found, names, guards, key, rest[1]))
-            elif function in FUNCTIONS:
-                operands = tuple(self.read(v) for v in rest[0])
-                self.values.append(Live(function, operands, guards))
+                self._add(Leaf(found, names, guards, key, entry[2]), 1)
             else:
-                raise ArgumentError(f"the saved graph is damaged: no function {function!r}")
+                self._add_call(entry[0], entry[1], guards)
 
-    def read(self, saved: Any) -> Any:
+    def _add(self, value: Live, terms: int) -> None:
+        found = value.find() if isinstance(value, Leaf) else self._computed(value)
+        if not isinstance(found, (int, float)) or terms > MOST_TERMS:
+            wrong(f"numbers[{len(self.values)}]", found, f"a number of {MOST_TERMS} terms at most")
+        self.values.append(value)
+        self._now[id(value)] = found
+        self._terms.append(terms)
+
+    def _add_call(self, function: str, saved: Sequence[Any], guards: Decisions) -> None:
+        where = f"numbers[{len(self.values)}]"
+        if function not in FUNCTIONS or len(saved) not in _ARITY.get(function, (1,)):
+            raise ArgumentError(f"the saved graph is damaged: no function {function!r} of {where}")
+        operands = tuple(self.read(v, where) for v in saved)
+        terms = 1 + sum(self._terms[v["number"]] if isinstance(v, dict) and "number" in v else 1
+                        for v in saved)  # fmt: skip
+        self._add(Live(function, operands, guards), terms)
+
+    def _computed(self, value: Live) -> Any:
+        """What a call gives now, each operand being known: no expression is written out for it."""
+        numbers = [self._now.get(id(v), v) for v in value.operands]
+        whole = value.function == "pow" and all(isinstance(n, int) for n in numbers)
+        if whole and abs(numbers[0]).bit_length() * abs(numbers[1]) > MOST_BITS:
+            wrong(f"numbers[{len(self.values)}]", value.function, "of a smaller number")
+        found = FUNCTIONS[value.function][0](*numbers)
+        if isinstance(found, int) and found.bit_length() > MOST_BITS:
+            wrong(f"numbers[{len(self.values)}]", value.function, "of a smaller number")
+        return found
+
+    def read(self, saved: Any, where: str = "a number of the saved graph") -> Any:
         """A number of the table, or a plain one."""
         if isinstance(saved, dict) and "number" in saved:
+            record(number=integer(0, len(self.values) - 1))(saved, where)
             return self.values[saved["number"]]
-        return read_plain(saved)
+        value = read_plain(saved, where)
+        if not isinstance(value, (bool, int, float)):
+            wrong(where, value, "a number")
+        return value
+
+    def read_any(self, saved: Any, where: str) -> Any:
+        """A number of the table, or any plain value."""
+        known = isinstance(saved, dict) and "number" in saved
+        return self.read(saved, where) if known else read_plain(saved, where)
+
+
+_ARITY = {
+    **dict.fromkeys(
+        ("lt", "le", "gt", "ge", "eq", "ne", "add", "sub", "mul", "truediv", "floordiv", "mod",
+         "pow"), (2,),
+    ),
+    "round": (1, 2),
+}  # fmt: skip
 
 
 # --- graphs -------------------------------------------------------------------------------------
@@ -138,43 +244,103 @@ def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[Any]:
 
 
 def read_graph(
-    saved: dict[str, Any], numbers: ReadNumbers, variable: Callable[[Any], Any]
+    saved: Any, numbers: ReadNumbers, variable: Callable[[Any, int], Any]
 ) -> LogicalGraph:
-    """The graph; `variable` gives the Storage of what was saved for a variable."""
+    """The graph; `variable` gives the Storage of what was saved for a variable, which has at least
+    so many bytes.
+
+    ArgumentError for what no graph is.
+    """
+    GRAPH(saved, "the graph")
     buffers = []
     for b in saved["buffers"]:
         kind = BufferKind(b["kind"])
-        held = variable(b["variable"]) if kind is BufferKind.VARIABLE else None
+        held = variable(b["variable"], b["nbytes"]) if kind is BufferKind.VARIABLE else None
         buffers.append(Buffer(b["number"], kind, b["nbytes"], b["name"], held))
-
-    def operand(o: Sequence[Any]) -> Operand:
-        return Operand(buffers[o[0]], o[1], read_plain(o[2]), o[3])
-
+    if len({b.number for b in buffers}) != len(buffers):
+        raise ArgumentError("the saved graph is damaged: two of its buffers have one number")
     made = [read_operator(o) for o in saved["operators"]]
-    nodes = [
-        OpNode(
-            operator=made[n["operator"]],
-            inputs=tuple(map(operand, n["inputs"])),
-            outputs=tuple(map(operand, n["outputs"])),
-            attrs=read_plain(n["attrs"]),
-            scalars=tuple(numbers.read(s) for s in n["scalars"]),
-            code=_code_at(n["line"]),
-            last=2,
-            **{name: n[name] for name in _NODE},
-        )
-        for n in saved["nodes"]
-    ]
-    return LogicalGraph(
-        nodes=nodes,
-        inputs=[operand(o) for o in saved["inputs"]],
-        outputs=[operand(o) for o in saved["outputs"]],
-        **{name: saved[name] for name in _GRAPH},
+    inputs = [_read_operand(o, buffers, f"inputs[{k}]") for k, o in enumerate(saved["inputs"])]
+    outputs = [_read_operand(o, buffers, f"outputs[{k}]") for k, o in enumerate(saved["outputs"])]
+    nodes = [_read_node(n, made, buffers, numbers, k) for k, n in enumerate(saved["nodes"])]
+    graph = LogicalGraph(
+        nodes=nodes, inputs=inputs, outputs=outputs, **{name: saved[name] for name in _GRAPH}
     )
+    _check_inputs(graph)
+    return graph
+
+
+def _read_operand(saved: Sequence[Any], buffers: Sequence[Buffer], where: str) -> Operand:
+    place, offset, meta, step = saved
+    if place >= len(buffers):
+        wrong(where, place, f"the place of one of {len(buffers)} buffers")
+    return Operand(buffers[place], offset, read_meta(meta["meta"]), step)
+
+
+def _read_node(
+    saved: dict[str, Any],
+    operators: Sequence[Operator],
+    buffers: Sequence[Buffer],
+    numbers: ReadNumbers,
+    place: int,
+) -> OpNode:
+    where = f"nodes[{place}]"
+    if saved["operator"] >= len(operators):
+        wrong(f"{where}.operator", saved["operator"], f"one of {len(operators)} operators")
+    operator = operators[saved["operator"]]
+    inputs, outputs = (
+        tuple([_read_operand(o, buffers, f"{where}.{name}") for o in saved[name]])
+        for name in ("inputs", "outputs")
+    )
+    attrs = read_plain(saved["attrs"], f"{where}.attrs")
+    scalars = tuple([numbers.read(s, f"{where}.scalars") for s in saved["scalars"]])
+    for name, found, wanted in (
+        ("inputs", inputs, operator.inputs),
+        ("outputs", outputs, operator.outputs),
+        ("attrs", attrs, operator.attrs),
+        ("scalars", scalars, operator.scalars),
+    ):
+        if type(found) is not tuple or len(found) != len(wanted):
+            wrong(f"{where}.{name}", found, f"the {len(wanted)} of {operator.name}")
+    check_attributes(operator, [operand.meta for operand in inputs], attrs)
+    return OpNode(
+        operator=operator,
+        inputs=inputs,
+        outputs=outputs,
+        attrs=attrs,
+        scalars=scalars,
+        code=_code_at(saved["line"]),
+        last=2,
+        **{name: saved[name] for name in _NODE},
+    )
+
+
+def _check_inputs(graph: LogicalGraph) -> None:
+    """ArgumentError unless each input is a buffer of its own, and nodes stay inside of it: what is
+    in front and behind is other memory in the next call.
+    """
+    given = {operand.buffer: operand for operand in graph.inputs}
+    if len(given) != len(graph.inputs) or any(o.step for o in graph.inputs):
+        raise ArgumentError("the saved graph is damaged: two of its inputs are one buffer")
+    if any(buffer.kind is not BufferKind.INPUT for buffer in given):
+        raise ArgumentError("the saved graph is damaged: one of its inputs is no input")
+    used = [(operand, 1) for operand in graph.outputs]
+    for node in graph.nodes:
+        used += [(operand, node.repeat) for _, operand in node.accesses()]
+    for operand, times in used:
+        if operand.buffer.kind is not BufferKind.INPUT:
+            continue
+        whole = given.get(operand.buffer)
+        end = operand.end + (times - 1) * operand.step
+        if whole is None or operand.offset < whole.offset or end > whole.end:
+            raise ArgumentError(
+                f"the saved graph is damaged: {operand!r} is not inside an input of the graph"
+            )
 
 
 def _code_at(line: str) -> CodeType | None:
     """A code object whose second instruction is at `file:line`, for messages."""
-    path, _, number = line.rpartition(":")
+    path, _, number_in_it = line.rpartition(":")
     if not path:
         return None
-    return compile("0", path, "eval").replace(co_firstlineno=int(number))
+    return compile("0", path, "eval").replace(co_firstlineno=int(number_in_it))

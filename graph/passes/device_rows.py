@@ -23,9 +23,11 @@ from flowvm.errors import DeviceError
 from flowvm.graph.passes.epilogues import REAL
 from flowvm.graph.passes.fusion_program import is_program, operator_by
 from flowvm.graph.passes.row_layout import Part, Ref, RowProgram, merged_dims
+from flowvm.graph.passes.row_parts import PARTS, check_parts
 from flowvm.launch import View
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, broadcast_stride
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ def held_launch(program: RowProgram) -> Any:
     return made.launch(program.outputs) if before and behind else None
 
 
+@maker("held", *PARTS, together=check_parts)
 @functools.cache
 def held_operator(
     name: str, parts: tuple[Any, ...], outputs: int, inputs: int, scalars: int
@@ -88,7 +91,7 @@ def held_operator(
         raise DeviceError(f"{name} was made for a device, and its tensors are on the CPU")
 
     return operator_by(
-        ("flowvm.graph.passes.device_rows:held_operator", (name, parts, outputs, inputs, scalars)),
+        ("held", (name, parts, outputs, inputs, scalars)),
         (inputs, outputs, scalars),
         lower,
         attrs=("metas", "blocks"),

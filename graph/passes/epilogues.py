@@ -26,20 +26,23 @@ import numpy as np
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import Live
-from flowvm.errors import ShapeError
+from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.fusion import is_elementwise
-from flowvm.graph.passes.fusion_program import program_text, real_of, title
+from flowvm.graph.passes.fusion_program import MOST_TITLE, program_text, real_of, title
 from flowvm.graph.passes.grouping import Groups
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.expressions import TypedLiterals
+from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
+from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.cpu.gemm_epilogue import unchanged
 from flowvm.ops.products.matmul import _affine, _matmul_nt, _matmul_tn, matmul
 from flowvm.ops.scalar import functions as scalar
+from flowvm.schema import flag, text
 
 REAL = ("float32", "float64")
 TRANSPOSED = {  # which operands of a product are
@@ -110,10 +113,10 @@ def _epilogue(groups: Groups, members: list[OpNode]) -> OpNode | None:
         return None
     if others and min(o.meta.ndim for o in node.inputs[:2]) < 2:
         return None  # a vector's product has no rows or columns to add by
-    text, _ = program_text(rest, [out, *others], results)
-    if not _called(text) <= QUICK:
+    program, _ = program_text(rest, [out, *others], results)
+    if not _called(program) <= QUICK:
         return None
-    kind = _kind(text, bool(node.inputs[2:]), bool(others))
+    kind = _kind(program, bool(node.inputs[2:]), bool(others))
     operator = product_operator(
         node.operator.name + title([m.operator.name for m in rest]).removeprefix("fused"),
         *TRANSPOSED[node.operator],
@@ -134,48 +137,58 @@ class _Kind(NamedTuple):
     addend.
     """
 
-    text: str
+    program: str
     added: bool
     joins: bool
 
 
-def _kind(text: str, biased: bool, other: bool) -> _Kind:
-    """`text` as an epilogue; one that adds the other operand first starts with it instead."""
-    head, rest = text[: len(SUM)], text[len(SUM) :]
+def _kind(program: str, biased: bool, other: bool) -> _Kind:
+    """`program` as an epilogue; one that adds the other operand first starts with it instead."""
+    head, rest = program[: len(SUM)], program[len(SUM) :]
     turned = head.replace("x1 + x0", "x0 + x1")
     if other and turned == SUM and not ({"x0", "x1"} & _names(rest)):
         return _Kind(rest.replace("t0", "x0") if rest == "t0" else f"t0 = x0\n{rest}", True, False)
-    return _Kind(text, biased or other, other)
+    return _Kind(program, biased or other, other)
 
 
-def _called(text: str) -> set[str]:
-    calls = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call))
+def _called(program: str) -> set[str]:
+    calls = (n for n in ast.walk(ast.parse(program)) if isinstance(n, ast.Call))
     return {n.func.id for n in calls if isinstance(n.func, ast.Name)}
 
 
-def _names(text: str) -> set[str]:
-    return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+def _names(program: str) -> set[str]:
+    return {n.id for n in ast.walk(ast.parse(program)) if isinstance(n, ast.Name)}
 
 
 @functools.cache
-def _activation(text: str, dtype: str, arguments: str) -> Callable[..., Any]:
+def _activation(program: str, dtype: str, arguments: str) -> Callable[..., Any]:
     """The scalar function of a program, computed in `dtype`."""
-    if text == "x0":
+    if program == "x0":
         return unchanged
-    tree = TypedLiterals(dtype).visit(ast.parse(text))
+    tree = TypedLiterals(dtype).visit(ast.parse(program))
     *steps, result = ast.unparse(ast.fix_missing_locations(tree)).split("\n")
     lines = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
     scope: dict[str, Any] = {
         **scalar.functions(), dtype: getattr(np, dtype), "INLINE_ALWAYS": True,
     }  # fmt: skip
-    exec(compile(f"def act({arguments}):\n{lines}", f"<{text}>", "exec"), scope)
+    exec(compile(f"def act({arguments}):\n{lines}", f"<{program}>", "exec"), scope)
     act: Callable[..., Any] = scope["act"]
     return act
 
 
+def _check_epilogue(name: str, ta: bool, tb: bool, program: str, added: bool, joins: bool) -> None:
+    check_program(program, ["x0", "x1"] if joins else ["x0"], 1, "the epilogue of a product")
+    if joins and not added:
+        raise ArgumentError("the epilogue of a product joins an operand that is not there")
+
+
+@maker(
+    "product", text(MOST_TITLE), flag, flag, text(MOST_CHARACTERS), flag, flag,
+    together=_check_epilogue,
+)  # fmt: skip
 @functools.cache
 def product_operator(
-    name: str, ta: bool, tb: bool, text: str, added: bool, joins: bool
+    name: str, ta: bool, tb: bool, program: str, added: bool, joins: bool
 ) -> Operator:
     """The operator of a product, of operands transposed or not, with a program as its epilogue.
 
@@ -184,7 +197,9 @@ def product_operator(
     """
 
     def launch(a: TensorMeta, b: TensorMeta, *addend: TensorMeta) -> Launch:
-        act = _activation(text, a.dtype.name, "x0, x1" if joins else "x0")
+        if a.dtype.name not in REAL:
+            raise DTypeError(f"{name}: a product of {a.dtype.name} has no epilogue")
+        act = _activation(program, a.dtype.name, "x0, x1" if joins else "x0")
         extra = addend[0] if addend else None
         return product(name, a, b, ta, tb, extra, Epilogue(act=act, joins=joins))
 
@@ -200,7 +215,5 @@ def product_operator(
             with_addend if added else alone
         )
     )
-    made.recipe = (
-        "flowvm.graph.passes.epilogues:product_operator", (name, ta, tb, text, added, joins)
-    )  # fmt: skip
+    made.recipe = ("product", (name, ta, tb, program, added, joins))
     return made

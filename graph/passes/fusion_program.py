@@ -18,14 +18,21 @@ from typing import Any, NamedTuple
 from flowvm.dtype import ALL_DTYPES
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.live import Live
+from flowvm.errors import ArgumentError
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
+from flowvm.ops.declare.recipes import maker
+from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.schema import integer, one_of, several, text
 
 COMPUTED = {d.name: d.compute.name for d in ALL_DTYPES if d.is_floating_point}
 ROUNDED = {"float16": "half", "bfloat16": "bfloat"}  # the functions that round to them
 MOST_NAMES = 6  # of ops in the name of a fused one
-RECIPE = "flowvm.graph.passes.fusion_program:fused_operator"
+MOST_TITLE = 1000  # characters of it, in a graph that was saved
+MOST_ARGUMENTS = 256  # of a program, likewise
+RECIPE = "fused"
 
 
 class _Form(NamedTuple):
@@ -166,8 +173,8 @@ def operator_by(
 ) -> Operator:
     """The operator of a program, whose `counts` inputs, outputs and numbers go by their places.
 
-    `recipe` makes it again where a graph is loaded: "module:function", and its arguments, of which
-    the first is the operator's name.
+    `recipe` makes it again where a graph is loaded: a maker's name, and its arguments, of which the
+    first is the operator's name.
     """
     inputs, outputs, scalars = counts
     made = Operator(
@@ -182,6 +189,23 @@ def operator_by(
     return made
 
 
+def _check_text(
+    name: str, program: str, dtypes: tuple[str, ...], outputs: int, lives: int, real: str
+) -> None:
+    names = [f"x{k}" for k in range(len(dtypes))] + [f"n{k}" for k in range(lives)]
+    check_program(program, names, outputs, "the program of a fused node")
+
+
+@maker(
+    RECIPE,
+    text(MOST_TITLE),
+    text(MOST_CHARACTERS),
+    several(one_of(*(d.name for d in ALL_DTYPES)), most=MOST_ARGUMENTS, kind=tuple),
+    integer(1, MOST_ARGUMENTS),
+    integer(0, MOST_ARGUMENTS),
+    one_of("float32", "float64"),
+    together=_check_text,
+)
 @functools.cache
 def fused_operator(
     name: str, program: str, dtypes: tuple[str, ...], outputs: int, lives: int, real: str
@@ -189,7 +213,9 @@ def fused_operator(
     """The operator of a program: inputs of `dtypes`, `lives` numbers, computed in `real`."""
 
     def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
-        return _launch(made, attrs[0], metas[-len(dtypes) :] if dtypes else ())
+        inputs = metas[-len(dtypes) :] if dtypes else ()
+        _check_metas(made, attrs[0], inputs)
+        return _launch(made, attrs[0], inputs)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
@@ -203,6 +229,22 @@ def fused_operator(
         infer=infer,
     )
     return made
+
+
+def _check_metas(
+    operator: Operator, outs: Sequence[TensorMeta], metas: Sequence[TensorMeta]
+) -> None:
+    """ArgumentError unless a program of these dtypes gives outputs of one shape from inputs that
+    are repeated to it.
+    """
+    assert operator.recipe is not None
+    dtypes, shape = operator.recipe[1][2], tuple(outs[0].shape)
+    fits = len(outs) == len(operator.outputs) and all(tuple(o.shape) == shape for o in outs)
+    fits = fits and tuple(m.dtype.name for m in metas) == dtypes
+    if not fits or broadcast_shapes(shape, *(m.shape for m in metas)) != shape:
+        raise ArgumentError(
+            f"{operator.name} gives no {list(outs)} of {list(metas)}, being for {list(dtypes)}"
+        )
 
 
 def is_program(operator: Operator) -> bool:

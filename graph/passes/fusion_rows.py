@@ -27,7 +27,9 @@ from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import is_program, operator_by, program_of, title
 from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
 from flowvm.graph.passes.row_layout import Part, RowProgram, arrange, lower_rows
+from flowvm.graph.passes.row_parts import PARTS, check_parts, check_places
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recipes import maker
 
 # bytes that a group must save: to find them in the second-level cache costs nothing
 WORTH = 1 << 20
@@ -193,6 +195,7 @@ def _node(
     )
 
 
+@maker("rows", *PARTS, together=check_parts)
 @functools.cache
 def row_operator(
     name: str, parts: tuple[Any, ...], outputs: int, inputs: int, scalars: int
@@ -204,10 +207,11 @@ def row_operator(
     program = RowProgram(tuple(Part(*part) for part in parts), outputs)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+        check_places(program, attrs[0], metas)
         return lower_rows(program, attrs[0], inputs)
 
     return operator_by(
-        ("flowvm.graph.passes.fusion_rows:row_operator", (name, parts, outputs, inputs, scalars)),
+        ("rows", (name, parts, outputs, inputs, scalars)),
         (inputs, outputs, scalars),
         lower,
         attrs=("metas", "blocks"),

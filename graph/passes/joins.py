@@ -17,20 +17,25 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece
+from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, check_pieces
 from flowvm.ops.declare.core import _cast, _cast_away
+from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.recording import _fill
-from flowvm.ops.shapes.join import _cat_of
+from flowvm.ops.shapes.join import MOST, _cat_of
 from flowvm.ops.shapes.views import _restride
+from flowvm.schema import integer
 
 
+@maker("assemble", integer(0, MOST))
 @functools.cache
 def assembly_operator(count: int) -> Operator:
     """Copies from `count` operands, and zeros, as one tensor; attributes: its meta, the pieces."""
 
     def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
         out, pieces = attrs
-        return Assembly(out, tuple(Piece(*piece) for piece in pieces))
+        made = tuple(Piece(*piece) for piece in pieces)
+        check_pieces(out, metas, made)
+        return Assembly(out, made)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
@@ -42,7 +47,7 @@ def assembly_operator(count: int) -> Operator:
         lower,
         attrs=("meta", "pieces"),
         infer=infer,
-        recipe=("flowvm.graph.passes.joins:assembly_operator", (count,)),
+        recipe=("assemble", (count,)),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
+from flowvm.errors import ArgumentError
 from flowvm.graph.passes.merged import Merged
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
@@ -47,6 +48,12 @@ def lower_each(
         made.base.lower(tuple(own), own_attrs)
         for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
     ]
+    for own, places in zip(lowered, numbers_of, strict=True):
+        if own.scratch or own.phases or min(own.units, *places, 0) < 0:
+            raise ArgumentError(f"{made.name}: {made.base.name} is never merged so")
+        wanted = own.scalar_pack[::-1] or made.base.scalar_kinds
+        if [kinds[i] for i in places] != list(wanted):
+            raise ArgumentError(f"{made.name}: its numbers are {kinds!r}, not as {wanted!r}")
     units = _units([(own.units, max(1, own.grain)) for own in lowered])
     pieces = [piece for unit in units for piece in unit]
     begins = np.cumsum([0, *map(len, units)])

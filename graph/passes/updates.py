@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.device import Device, cpu
 from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.eager.live import Live
+from flowvm.errors import ArgumentError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
 from flowvm.graph.logical.plain import operator_mark, plain, read_operator
@@ -31,6 +32,8 @@ from flowvm.graph.passes.merged import Merged
 from flowvm.graph.passes.update_kernels import launch_each, lower_each
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.recipes import maker
+from flowvm.schema import anything, flag, integer, several, text
 
 if TYPE_CHECKING:
     from flowvm.ops.declare.cuda import lowering
@@ -210,15 +213,20 @@ def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Opera
         writes=frozenset(f"{name}{k}" for k in range(count) for name in own if name in changed),
     )
     made.base, made.count, made.ahead = base, count, len(outs)
-    made.recipe = (f"{__name__}:merged_again", (_reference(base), into, count, kinds))
+    made.recipe = ("merged", (_reference(base), into, count, kinds))
     return made
 
 
+@maker(
+    "merged", several(anything, most=4, kind=tuple), flag, integer(1, MOST_WORDS),
+    text(MOST_WORDS, "[dq]*"),
+)  # fmt: skip
 def merged_again(base: tuple[Any, ...], into: bool, count: int, kinds: str) -> Operator:
     """`merged_operator` of the operator that `base` refers to: for graphs that were saved."""
-    return merged_operator(
-        read_operator([plain(v, "an operator") for v in base]), into, count, kinds
-    )
+    of = read_operator([plain(v, "an operator") for v in base])
+    if of.unsized or isinstance(of, Merged) or count * (len(of.inputs) + 1) > MOST_WORDS:
+        raise ArgumentError(f"the saved graph is damaged: {count} of {of.name} are never merged")
+    return merged_operator(of, into, count, kinds)
 
 
 def _reference(operator: Operator) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
+from flowvm.errors import ArgumentError
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word
 from flowvm.ops.declare.cpu.plan import CHUNK, plan_of
@@ -133,6 +134,34 @@ def _assembled(out: TensorMeta, pieces: Sequence[Piece], number: Any, planes: Pl
     units = starts[-1] * planes.times
     grain = max(1, CHUNK * units // max(1, out.numel))
     return Invocation((out,), _kernel(), layout, units, grain)
+
+
+def check_pieces(out: TensorMeta, sources: Sequence[TensorMeta], pieces: Sequence[Piece]) -> None:
+    """ArgumentError unless the pieces lie in `out` and its `sources`, and are as many elements."""
+    for piece in pieces:
+        operand, shape, *strides = piece.operand, piece.shape, piece.stride, piece.source_stride
+        if not NUMBER <= operand <= len(sources) or operand == 0:
+            raise ArgumentError(f"assemble: a piece of operand {operand} of {len(sources)}")
+        if any(len(s) != len(shape) for s in strides) or min((0, *shape, *strides[0], *strides[1])):
+            raise ArgumentError(f"assemble: no piece has shape {shape} and strides {strides}")
+        _check_inside(out, shape, piece.stride, piece.offset)
+        if operand != NUMBER:
+            source = sources[operand - 1]
+            if source.dtype is not out.dtype:
+                raise ArgumentError(f"assemble: {source.dtype.name} into {out.dtype.name}")
+            _check_inside(source, shape, piece.source_stride, piece.source_offset)
+    if sum(math.prod(piece.shape) for piece in pieces) != out.numel:
+        raise ArgumentError(f"assemble: the pieces are not the whole of {out!r}")
+
+
+def _check_inside(
+    meta: TensorMeta, shape: Sequence[int], stride: Sequence[int], offset: int
+) -> None:
+    if 0 in shape:
+        return
+    last = offset + sum((d - 1) * s for d, s in zip(shape, stride, strict=True))
+    if offset < 0 or (last + 1) * meta.dtype.itemsize > meta.span:
+        raise ArgumentError(f"assemble: a piece is at {offset} to {last} of {meta!r}")
 
 
 def _bytes_of(out: TensorMeta, number: Any) -> bytes:

@@ -17,10 +17,11 @@ import numpy as np
 from flowvm.dtype import result_type_of
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.recording import (
     Recorded,
     empty_of,
@@ -32,6 +33,7 @@ from flowvm.ops.declare.recording import (
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
 from flowvm.ops.shapes.views import _given, _xs, expand, reshape, unsqueeze
+from flowvm.schema import integer
 
 __all__ = [
     "atleast_1d",
@@ -109,7 +111,11 @@ def _cat_infer(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
     dim, new = attrs
     inputs = metas[len(metas) - count :]
     out, at = _cat_meta(inputs, dim, new)
+    if any(m.dtype is not out.dtype for m in inputs):
+        raise DTypeError(f"cat: {', '.join(m.dtype.name for m in inputs)} are several dtypes")
     if len(metas) > count:
+        if (metas[0].shape, metas[0].dtype) != (out.shape, out.dtype):
+            raise ShapeError(f"cat: {out!r} does not go into {metas[0]!r}")
         out = metas[0]
     pieces, start = [], 0
     for k, m in enumerate(inputs, 1):
@@ -129,6 +135,7 @@ def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
     return _cat_infer(count, metas, attrs).on_cpu()
 
 
+@maker("cat", integer(1, MOST))
 @functools.cache
 def _cat_of(count: int) -> Operator:
     return Operator(
@@ -139,7 +146,7 @@ def _cat_of(count: int) -> Operator:
         attrs=("dim", "stacked"),
         grad=_cat_grad,
         infer=functools.partial(_cat_infer, count),
-        recipe=("flowvm.ops.shapes.join:_cat_of", (count,)),
+        recipe=("cat", (count,)),
     )
 
 

@@ -11,7 +11,8 @@ import random
 
 import numpy as np
 
-from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import KIND, OPERAND
 

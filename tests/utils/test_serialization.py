@@ -1,6 +1,7 @@
 """save and load: what goes in comes out, in a file that other readers of safetensors open."""
 
 import io
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn, optim
+from flowvm.errors import ArgumentError, ArgumentTypeError
 
 
 def same(a: Any, b: Any) -> None:
@@ -178,3 +180,57 @@ def test_files_that_are_not_ours(data: bytes, message: str, tmp_path: Path) -> N
 def test_a_missing_file() -> None:
     with pytest.raises(FileNotFoundError):
         flow.load("there-is-no-such-file")
+
+
+def whole_file(header: dict[str, Any], rest: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + rest
+
+
+def entry(shape: Any, begin: Any, end: Any, dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": entry([2], -8, 0)},
+        {"a": entry([2], 0, 8), "b": entry([2], 0, 8)},
+        {"a": entry([2], 0, 8), "b": entry([2], 4, 12)},
+        {"a": entry([1], 0, 4), "b": entry([1], 8, 12)},
+        {"a": entry([1 << 40], 0, 8)},
+        {"a": entry([1 << 62, 4], 0, 0)},
+        {"a": entry([-2], 0, 8)},
+        {"a": entry([2.0], 0, 8)},
+        {"a": entry([True], 0, 4)},
+        {"a": entry("2", 0, 8)},
+        {"a": entry([2], 0, 1 << 63)},
+        {"a": entry([2], 0, 8, 3)},
+        {"a": 3},
+        {"a": {"dtype": "F32"}},
+        {"__metadata__": 3},
+        {"__metadata__": {"flowvm": 3}},
+        {"__metadata__": {"flowvm": "[" * 90_000}},
+        {"__metadata__": {"flowvm": "3"}},
+        {"__metadata__": {"flowvm": '{"version": 1}'}},
+        *[
+            {"__metadata__": {"flowvm": '{"version": 1, "tree": ' + tree + "}"}}
+            for tree in (
+                '{"$tensor": "no"}', '{"$tensor": []}', '{"$tuple": 3}', '{"$dict": [[[], 1]]}',
+                '{"$dict": [[1]]}', '{"$dtype": "os"}', '{"$dtype": []}', '{"$else": 1}',
+                '{"a": 1, "a": 2}', "[" * 200 + "]" * 200,
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_a_changed_file_is_refused(header: dict[str, Any]) -> None:
+    data = whole_file(header, b"" if "__metadata__" in header else b"\0" * 12)
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"flow\.load"):
+        flow.load(io.BytesIO(data))
+
+
+def test_a_header_with_a_key_twice_is_refused() -> None:
+    one = json.dumps(entry([1], 0, 4))
+    text = f'{{"a": {one}, "a": {one}}}'.encode()
+    with pytest.raises(ArgumentError, match="twice"):
+        flow.load(io.BytesIO(header_only(text) + bytes(4)))

@@ -264,8 +264,8 @@ def _way_down(one: _Group, two: _Group, groups: list[_Group]) -> list[tuple[floa
     if not between:
         return [(middles[0], top), (middles[1], bottom)]
     if clear:
-        x = min(clear, key=lambda x: abs(x - middles[0]))
-        return [(x, top), (x, bottom)]
+        near = min(clear, key=lambda x: abs(x - middles[0]))
+        return [(near, top), (near, bottom)]
     sides = min(g.x for g in between) - 28, max(g.x + g.width for g in between) + 28
     side = min(sides, key=lambda x: abs(x - middles[0]) + abs(x - middles[1]))
     start = middles[0] - 14

@@ -31,19 +31,18 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowvm.compiler import jit
+from flowvm.compiler import cache, jit
 from flowvm.compiler.native import Intrinsic
 from flowvm.compiler.reach import source_key
 from flowvm.cuda.launch import Address, Const, Details, KernelStep, Operand, Param, Scalar, Scratch
-from flowvm.errors import CompileError
+from flowvm.errors import ArgumentError, CompileError
 from flowvm.lazy import lazy
 from flowvm.private.numba_cuda import NUMBA_CUDA
+from flowvm.schema import read_json, record, text
 
 if TYPE_CHECKING:
     from flowvm.cuda.compiler import frontend
@@ -141,7 +140,7 @@ _VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
 _PTX_OF_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 
 
-def readable(text: str, version: int) -> str:
+def readable(made: str, version: int) -> str:
     """PTX as a driver of CUDA `version` (12040 is 12.4) reads it.
 
     A toolkit declares the newest PTX that it knows, and a driver refuses what is newer than itself,
@@ -149,14 +148,14 @@ def readable(text: str, version: int) -> str:
     the driver's own version is declared where the toolkit is ahead of it; what it cannot read all
     the same its compiler names.
     """
-    declared = _VERSION.search(text)
+    declared = _VERSION.search(made)
     major, minor = version // 1000, version % 1000 // 10
     if declared is None or major > 13:
-        return text
+        return made
     known = (9, minor) if major == 13 else (8, _PTX_OF_12[min(minor, len(_PTX_OF_12) - 1)])
     if (int(declared[1]), int(declared[2])) <= known:
-        return text
-    return f"{text[: declared.start()]}.version {known[0]}.{known[1]}{text[declared.end() :]}"
+        return made
+    return f"{made[: declared.start()]}.version {known[0]}.{known[1]}{made[declared.end() :]}"
 
 
 def available() -> str:
@@ -194,41 +193,44 @@ def _compile(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str,
             f"CUDA kernels cannot be compiled here ({why}); install numba-cuda[cu12] or "
             f"numba-cuda[cu13], whichever the driver supports"
         )
-    text, entry = frontend.frontend().compile(kernel, signature, cc)
-    if outside := re.findall(r"\.extern \.func[^;]*?(\w+)\s*\(", text):
+    made, entry = frontend.frontend().compile(kernel, signature, cc)
+    if outside := re.findall(r"\.extern \.func[^;]*?(\w+)\s*\(", made):
         raise CompileError(
             f"{kernel.__qualname__} calls {', '.join(sorted(set(outside)))}, which is not there "
             f"when a kernel is loaded"
         )
     name = "flowvm_" + re.sub(r"\W", "_", getattr(kernel, "__name__", "kernel"))
-    return text.replace(entry, name), name
+    return made.replace(entry, name), name
 
 
-def _path(digest: str) -> Path:
-    return jit.cache_dir() / f"ptx-{digest}.o"  # as all entries end: `jit.prune` sees to them
+def _name(digest: str) -> str:
+    return f"ptx-{digest}.o"  # as all entries end: `jit.prune` sees to them
+
+
+_HEAD = record(entry=text(1000, r"\w+"))
 
 
 def _from_cache(digest: str) -> tuple[str, str] | None:
-    try:
-        data = _path(digest).read_bytes()
-    except OSError:
+    data = cache.read(jit.cache_dir(), _name(digest))
+    if data is None:
         return None
     body = data[len(_MAGIC) + _DIGEST :]
     if data[: len(_MAGIC) + _DIGEST] != _MAGIC + hashlib.sha256(body).digest():
         return None  # damaged: it is compiled again
-    head, _, text = body.partition(b"\n")
-    return text.decode(), json.loads(head)["entry"]
+    head, _, made = body.partition(b"\n")
+    try:
+        facts = read_json(head, f"cache entry {digest}")
+        _HEAD(facts, f"cache entry {digest}")
+        return made.decode(), facts["entry"]
+    except (ArgumentError, UnicodeDecodeError):
+        return None
 
 
-def _to_cache(digest: str, text: str, entry: str) -> None:
-    body = json.dumps({"entry": entry}).encode() + b"\n" + text.encode()
-    path = _path(digest)
+def _to_cache(digest: str, made: str, entry: str) -> None:
+    body = json.dumps({"entry": entry}).encode() + b"\n" + made.encode()
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-        os.replace(name, path)
+        data = _MAGIC + hashlib.sha256(body).digest() + body
+        cache.write(jit.cache_dir(), _name(digest), data)
 
 
 # --- calls that may raise -----------------------------------------------------------------------

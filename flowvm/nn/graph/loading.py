@@ -3,24 +3,40 @@
 What is here is held against what is saved: versions, the code of `build` and of the modules,
 variables by name, shape, dtype and place, operators by their declarations.  What differs is an
 error that says it; a setting that differs is none, for the Plan waits for calls with the saved one.
+
+A file is not trusted: nothing that it names is imported or called, all of it is checked before any
+of it is used (`flowvm.nn.graph.saved`, `flowvm.graph.logical.saving`), and a graph whose file is
+refused has the Plans that it had before.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flowvm.graph.passes.passes  # noqa: F401  makers of operators are there
 from flowvm.dtype import dtype_named
-from flowvm.eager.live import Decisions
+from flowvm.eager.live import Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.graph.capture.capture import Capture
-from flowvm.graph.logical.plain import read_plain
+from flowvm.graph.logical.plain import read_meta, read_plain
 from flowvm.graph.logical.saving import ReadNumbers, read_graph
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.compiled import Compiled
+from flowvm.nn.graph.saved import (
+    CONSTANT,
+    MOST_PLANS,
+    OTHERS,
+    PLAN,
+    REFUSALS,
+    STATE,
+    VARIABLE,
+    check_call,
+    has_number,
+    is_place,
+)
 from flowvm.nn.graph.saving import (
     FORMAT,
     MAGIC,
@@ -36,8 +52,10 @@ from flowvm.nn.graph.saving import (
 from flowvm.nn.graph.steps import Steps
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.ops.random.generator import Generator, default_generator
+from flowvm.schema import read_json, several
 from flowvm.version import VERSION
-from flowvm.vm.machine.words import OPERAND
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import OPERAND, STO
 
 
 def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any, Compiled]]:
@@ -54,11 +72,18 @@ def loaded_plans(graph: GraphBuild, state: Mapping[str, Any]) -> list[tuple[Any,
                 f"{graph.name}: the graph was saved with {name} {state.get(name)}, this is {name} "
                 f"{value}: capture it anew (call it) and save it again"
             )
-    text, constants = state.get("plans", ""), state.get("constants", {})
-    if checksum(text, constants) != state.get("sha256"):
+    STATE(dict(state), f"{graph.name}: the saved graph")
+    plans, constants = state["plans"], state["constants"]
+    if not isinstance(constants, dict) or not all(
+        isinstance(name, str) and isinstance(t, Tensor) for name, t in constants.items()
+    ):
+        raise ArgumentError(f"{graph.name}: the saved graph is damaged: its constants are none")
+    if checksum(plans, constants) != state["sha256"]:
         raise ArgumentError(f"{graph.name}: the saved graph is damaged: its checksum differs")
+    saved = read_json(plans, f"{graph.name}: the saved graph")
+    several(PLAN, MOST_PLANS)(saved, f"{graph.name}: plans")
     reader = _Reader(graph, constants)
-    return [reader.plan(saved) for saved in json.loads(text)]
+    return [reader.checked_plan(one) for one in saved]
 
 
 class _Reader:
@@ -69,6 +94,23 @@ class _Reader:
         self.paths = dict(graph._modules())
         self.entries = dict(state_entries(graph))
         self.held: dict[int, list[str]] = {}  # storages of variables so far
+
+    def checked_plan(self, saved: Mapping[str, Any]) -> tuple[Any, Compiled]:
+        """`plan`; whatever else an operator says of operands that are none of its own is that the
+        file is damaged.
+        """
+        try:
+            key, compiled = self.plan(saved)
+            hash(key)
+            return key, compiled
+        except ArgumentError:
+            raise
+        except REFUSALS as error:
+            said = str(error).split("\n")[0][:300]
+            raise ArgumentError(
+                f"{self.graph.name}: the saved graph cannot be taken over "
+                f"({type(error).__name__}: {said}): capture it anew (call it) and save it again"
+            ) from error
 
     def plan(self, saved: Mapping[str, Any]) -> tuple[Any, Compiled]:
         graph = self.graph
@@ -85,13 +127,18 @@ class _Reader:
         for asked, outcome in saved["guards"]:
             live = numbers.read(asked)
             if isinstance(outcome, dict) and "others" in outcome:
-                live.others += [self._entry(tuple(key)) for key in outcome["others"]]
+                OTHERS(outcome, "a guard")
+                if not isinstance(live, Leaf) or len(live.names) != 1:
+                    raise ArgumentError(f"{graph.name}: a guard of {live!r} has no others")
+                live.others += [self._number_at(key, live.names[0]) for key in outcome["others"]]
                 capture.guards.append((live.alike, True))
-            else:
+            elif isinstance(live, Live):
                 capture.guards.append((live, read_plain(outcome)))
+            else:
+                raise ArgumentError(f"{graph.name}: a guard by {live!r}, which never changes")
         steps = Steps(graph._optimizers, capture)
         steps.updates = [
-            (self._entry(tuple(key)), name, numbers.read(cell))
+            (self._number_at(key, name), name, numbers.read(cell))
             for key, name, cell in saved["updates"]
         ]
         self._expect(around, saved["seen"], saved["dtype"])
@@ -100,11 +147,15 @@ class _Reader:
         )
         compiled.ends = saved["ends"]
         settings = [self._setting(v) for v in saved["settings"]]
-        return (read_plain(saved["structure"]), *settings, *self._options(saved)), compiled
+        structure = read_plain(saved["structure"])
+        check_call(graph.name, structure, settings, compiled)
+        return (structure, *settings, *self._options(saved)), compiled
 
     # --- what is there ------------------------------------------------------------------------
 
-    def _check_code(self, saved: Mapping[str, str], now: Mapping[str, str]) -> None:
+    def _check_code(self, saved: Any, now: Mapping[str, str]) -> None:
+        if not isinstance(saved, dict) or "build" not in saved:
+            raise ArgumentError(f"{self.graph.name}: the saved graph does not say of what code")
         for name, mark in saved.items():
             if now.get(name) != mark:
                 what = "has other code than in" if name in now else "is not there, unlike in"
@@ -116,8 +167,8 @@ class _Reader:
         """Let the Plan ask for what was seen when it was captured."""
         modules, others = around.watchers
         left: dict[str, list[Any]] = {}
-        for text, value in saved:
-            left.setdefault(text, []).append(value)
+        for seen, value in saved:
+            left.setdefault(seen, []).append(value)
         for view in (*modules.views.values(), *others.views.values()):
             for name, value in list(view.then.items()):
                 view.then[name] = self._then(left, view.text(name), value)
@@ -126,7 +177,7 @@ class _Reader:
         for label, _, items in others.contents.values():
             self._then(left, f"the contents of {label}", tuple(map(seen_form, items)))
         others.dtype = dtype_named(dtype)
-        missing = [text for text, values in left.items() if values]
+        missing = [seen for seen, values in left.items() if values]
         if missing:
             raise ArgumentError(
                 f"{self.graph.name}: the code that was captured read {', '.join(missing[:3])}, and "
@@ -153,10 +204,18 @@ class _Reader:
 
     # --- names --------------------------------------------------------------------------------
 
-    def _variable(self, saved: Mapping[str, Any]) -> Any:
-        if "constant" in saved:
-            return self.constants[saved["constant"]].clone().storage()
-        names, meta = saved["names"], read_plain(saved["meta"])
+    def _variable(self, saved: Any, nbytes: int) -> Any:
+        if isinstance(saved, dict) and "constant" in saved:
+            CONSTANT(saved, "a variable")
+            there = self.constants.get(saved["constant"])
+            if there is None or there._meta.nbytes < nbytes or not there._meta.contiguous:
+                raise ArgumentError(
+                    f"{self.graph.name}: the saved graph is damaged: its constant "
+                    f"{saved['constant']!r} does not have {nbytes} bytes"
+                )
+            return there.clone().storage()
+        VARIABLE(saved, "a variable")
+        names, meta = saved["names"], read_meta(saved["meta"]["meta"])
         missing = [name for name in names if name not in self.names]
         if missing:
             raise ArgumentError(
@@ -185,19 +244,31 @@ class _Reader:
                 f"{self.graph.name}: {names[0]!r} and {apart or shared[0]!r} share memory "
                 f"{'in the saved graph and do not here' if apart else 'here and did not then'}"
             )
+        if nbytes > max((o._ref >> OPERAND.STORAGE_BITS) + o._meta.span for o in tensors):
+            engine.wait_for([t._ref])  # memory has a size when there is some
+            if nbytes > int(engine.words[STO.AT + storage.id * STO.WORDS + STO.BYTES]):
+                raise ArgumentError(
+                    f"{self.graph.name}: the saved graph uses {nbytes} bytes of the memory of "
+                    f"{names[0]!r}, which has fewer"
+                )
         return storage
 
-    def _owner(self, key: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def _owner(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
         """Where the number of a Leaf's key is."""
+        if type(key) is not tuple or not 3 <= len(key) <= 5 or not all(map(is_place, key[1:3])):
+            raise ArgumentError(f"{self.graph.name}: the saved graph needs {key!r}, which is none")
         kind, number, place, name = (*key, None)[:4]
-        if kind == "draw":
-            return self.draws[number][1], (0, place)
-        if kind == "option":
+        if kind == "draw" and len(key) == 3:
+            if number < len(self.draws) and place < 2:
+                return self.draws[number][1], (0, place)
+        elif kind == "option" and isinstance(name, str):
             groups = self._optimizer(number).param_groups
-            if place < len(groups) and name in groups[place]:
+            if place < len(groups) and has_number(groups[place].get(name), key[4:]):
                 return groups[place], (name, *key[4:])
-        elif kind == "state":
-            return self._entry((number, place)), (name,)
+        elif kind == "state" and isinstance(name, str) and len(key) == 4:
+            entry = self._entry((number, place))
+            if has_number(entry.get(name), ()):
+                return entry, (name,)
         raise ArgumentError(f"{self.graph.name}: the saved graph needs {key}, which is not there")
 
     def _optimizer(self, number: int) -> Any:
@@ -217,6 +288,16 @@ class _Reader:
             )
         return self.entries[key]
 
+    def _number_at(self, key: Sequence[int], name: str) -> dict[str, Any]:
+        """The state of a parameter in which a step changes the number of this name."""
+        entry = self._entry((key[0], key[1]))
+        if not has_number(entry.get(name), ()):
+            raise ArgumentError(
+                f"{self.graph.name}: the saved graph changes the number {name!r} of an optimizer's "
+                f"state, which is not there"
+            )
+        return entry
+
     def _generator(self, name: str) -> Any:
         found = dict(self.graph.named_attributes()).get(name) if name else default_generator
         if not isinstance(found, Generator):
@@ -227,6 +308,11 @@ class _Reader:
 
     def _setting(self, saved: Any) -> Any:
         if isinstance(saved, dict) and "module" in saved:
+            if saved.keys() != {"module"} or saved["module"] not in self.paths:
+                raise ArgumentError(
+                    f"{self.graph.name}: the saved graph has the module {saved['module']!r} in its "
+                    f"configuration, which is not there"
+                )
             return self.paths[saved["module"]]
         if isinstance(saved, dict) and "tuple" in saved:
             return tuple(self._setting(v) for v in saved["tuple"])

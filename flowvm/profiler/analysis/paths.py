@@ -21,7 +21,8 @@ import numpy as np
 
 from flowvm.profiler.analysis.beside import launches, uses
 from flowvm.profiler.analysis.waits import Order, order
-from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]

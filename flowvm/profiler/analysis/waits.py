@@ -30,7 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]

@@ -28,7 +28,8 @@ from flowvm.profiler.analysis.sharing import helper_name
 from flowvm.profiler.analysis.waits import STATES, device_of
 from flowvm.profiler.export.intervals import beside, microseconds
 from flowvm.profiler.grammar import ACCESS
-from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
 from flowvm.vm.machine.edges import HAZARDS

@@ -19,8 +19,8 @@ from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import STATES, by_device
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
+from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
-from flowvm.profiler.run.run import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.memory_parts import PARTS, course_of

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.analysis.waits import lanes
+from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import operands_of, sizes_of
-from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.costs import recorded_ns
 from flowvm.profiler.run.placing import placed
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
-from flowvm.profiler.run.run import CAUSES, Run
+from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import UNKNOWN, expression, short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of

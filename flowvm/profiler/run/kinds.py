@@ -49,7 +49,7 @@ def kinds_of(run: Run) -> Array:
     found[here & saved] = ACTIVATION
     found[of_backward] = GRAD
     for tensor, _, kind, *_ in run.info.get("held", ()):
-        if 0 <= tensor < count and kind != "other":
+        if 0 <= tensor < count and kind != "other" and kind in _NUMBERS:
             found[tensor] = _NUMBERS[kind]
     return found
 
@@ -59,7 +59,7 @@ def held_before(run: Run, space: str = HOST) -> list[tuple[int, int, str]]:
     made = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
     made[run.tensor[(run.access & OPERAND.ALLOCATE) != 0]] = True
     return [
-        (_NUMBERS[kind], nbytes, keeper)
+        (_NUMBERS.get(kind, OTHER), nbytes, keeper)
         for tensor, nbytes, kind, keeper, *of in run.info.get("held", ())
         if (tensor < 0 or (tensor < len(made) and not made[tensor])) and of in ([], [space])
     ]

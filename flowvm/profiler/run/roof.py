@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.compiler import jit
+from flowvm.compiler import cache, jit
 from flowvm.config import config
+from flowvm.errors import ArgumentError
 from flowvm.profiler.grammar import Screen, View
+from flowvm.schema import integer, number, read_json, record, text
 
 if TYPE_CHECKING:
     from flowvm.profiler.run.run import Run
@@ -38,6 +40,9 @@ COPIED = 32 << 20  # bytes a thread copies at a time
 SIDE = 384  # of the matrices
 SECONDS = 0.12  # each thing is measured for so long
 WINDOW = 0.004  # seconds over which the rate of several threads is taken, at least
+
+
+_SAVED = record(cpu=text(), threads=integer(1, 1 << 16), gigabytes=number, gigaflops=number)
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,25 +89,34 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _place(threads: int) -> Path:
+def _entry(threads: int) -> str:
     key = json.dumps([cpu_name(), os.cpu_count(), threads, np.__version__])
-    return jit.cache_dir() / f"roofline-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return f"roofline-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def known() -> Roofline | None:
     """What was measured on this machine before, or None."""
     threads = config.workers
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        found = Roofline(**json.loads(_place(threads).read_text()))
-        if found.gigabytes > 0 and found.gigaflops > 0:
-            return found
-    return None
+    data = cache.read(jit.cache_dir(), _entry(threads))
+    if data is None:
+        return None
+    try:
+        found = read_roofline(read_json(data, "a measured roofline"))
+    except ArgumentError:
+        return None
+    return found if found.gigabytes > 0 and found.gigaflops > 0 else None
+
+
+def read_roofline(saved: Any) -> Roofline:
+    """What a file has; ArgumentError if that is none."""
+    _SAVED(saved, "a roofline")
+    return Roofline(**saved)
 
 
 def of_run(run: Run) -> Roofline | None:
     """The roofline of the machine that a run was recorded on, if anybody has measured it."""
     if "roofline" in run.info:
-        return Roofline(**run.info["roofline"])
+        return read_roofline(run.info["roofline"])
     return known() if run.info.get("cpu") == cpu_name() else None
 
 
@@ -116,12 +130,8 @@ def roofline(again: bool = False) -> Roofline:
         return found
     threads = config.workers
     found = Roofline(cpu_name(), threads, _copied(threads) / 1e9, _multiplied(threads) / 1e9)
-    place = _place(threads)
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        half = place.with_suffix(f".{os.getpid()}.tmp")
-        half.write_text(json.dumps(found.to_dict()))
-        os.replace(half, place)
+        cache.write(jit.cache_dir(), _entry(threads), json.dumps(found.to_dict()).encode())
     return found
 
 

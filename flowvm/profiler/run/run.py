@@ -11,6 +11,7 @@ text with SCHEMA, the names, and `info`.
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass, field, fields
@@ -21,86 +22,25 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.run.columns import (
+    COLUMNS,
+    ROWS,
+    WIDE,
+    check_archive,
+    check_columns,
+    check_header,
+)
+from flowvm.schema import read_json, wrong
 from flowvm.version import VERSION
-from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.watch.flight import TIMES
 
 SCHEMA = "flowvm.trace/2"
 Array = np.ndarray[Any, Any]
-# why an issuing thread ran none of the user's Python
-CAUSES = ("sync", "credit", "jit", "gil")
-
-# name -> (dtype, what it is).  Times are nanoseconds of the monotonic clock.
-COLUMNS: dict[str, tuple[str, str]] = {
-    "seq": ("int64", "instruction: its number in the VM"),
-    "op": ("int32", "instruction: index into `names`"),
-    "kind": ("int8", "instruction: a flowvm.vm.machine.words.Kind"),
-    "stream": ("int16", "instruction: its stream, an index into `streams`"),
-    "line": ("int32", "instruction: the user's line, an index into `lines`"),
-    "spot": ("int32", "instruction: the expression in that line, an index into `spots`"),
-    "module": ("int32", "instruction: its module, an index into `modules`"),
-    "forward": (
-        "int32",
-        "instruction: of what backward issued, the line of the forward call, an "
-        "index into `lines`; -2 where that is not known, -1 for all others",
-    ),
-    "forward_spot": ("int32", "instruction: the expression in that line, or -1"),
-    "status": ("int64", "instruction: 0, or the status that its kernel returned"),
-    "times": ("int64", f"instruction: {', '.join(TIMES)}; 0 for what has not happened"),
-    "opened": ("int64", "instruction: of a device's, when it was handed over; 0 for the host's"),
-    "clock": (
-        "int8",
-        "instruction: whose started and ended are: 0 its worker's, on the host; of a device's, 1 "
-        "when the host saw it, 2 the device's own (`flowvm.vm.watch.device_placing`)",
-    ),
-    "nbytes": ("int64", "instruction: bytes of its operands, read and written"),
-    "flops": ("int64", "instruction: operations of products and convolutions"),
-    "scratch": ("int64", "instruction: bytes that it takes while it runs"),
-    "offsets": ("int64", "operands of instruction i are [offsets[i], offsets[i + 1])"),
-    "tensor": ("int32", "operand: its tensor, in order of appearance"),
-    "access": (
-        "int8",
-        "operand: a flowvm.vm.machine.words.Access, 4 added if it gets its memory here",
-    ),
-    "size": ("int64", "operand: bytes of it, 0 if not known"),
-    "source": ("int32", "edge: instruction that is waited for"),
-    "target": ("int32", "edge: instruction that waits; edges are sorted by it"),
-    "hazard": ("int8", f"edge: index into {', '.join(HAZARDS)}"),
-    "operand": ("int32", "edge: the target's operand that it is about"),
-    "task_launch": ("int32", "task of a graph's replay: instruction that launched it"),
-    "task_number": ("int32", "task: its number in the Plan"),
-    "task_op": ("int32", "task: index into `names`"),
-    "task_line": ("int32", "task: index into `lines`"),
-    "task_module": ("int32", "task: index into `modules`"),
-    "task_forward": ("int32", "task: of backward, the line of the forward call; -1 for others"),
-    "task_stream": ("int16", "task: index into `streams`"),
-    "task_times": ("int64", "task: started, ended"),
-    "task_nbytes": ("int64", "task: bytes of its operands"),
-    "task_flops": ("int64", "task: operations of products and convolutions"),
-    "share_of": ("int32", "share of a helper in a kernel: index of the instruction"),
-    "share_task": ("int32", "share: number of the task, -1 if the instruction is no launch"),
-    "share_stream": ("int16", "share: index into `streams`"),
-    "share_helper": ("int16", "share: number of the helper in its stream's team"),
-    "share_times": ("int64", "share: started, ended"),
-    "share_chunks": ("int64", "share: chunks of the kernel's work"),
-    "use_of": ("int32", "use by a launch that may run beside others: index of the launch"),
-    "use_tensor": ("int32", "use: its tensor"),
-    "use_writes": ("bool", "use: whether it is written"),
-    "use_times": ("int64", "use: first started, last ended; 0 if that was not recorded"),
-    "wait_cause": ("int8", f"wait of an issuing thread: index into {', '.join(CAUSES)}"),
-    "wait_times": ("int64", "wait: begun, ended"),
-    "wait_thread": ("int64", "wait: the thread"),
-}
-# what a row of a column is, where its name does not begin with it and it is no instruction
-_ROWS = dict.fromkeys(("tensor", "access", "size"), "operands")
-_ROWS |= dict.fromkeys(("source", "target", "hazard", "operand"), "edges")
-_WIDE = {"times": len(TIMES)}
-_WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times"), 2)
 
 
 def _empty(name: str) -> Array:
     rows = 1 if name == "offsets" else 0
-    shape = (0, _WIDE[name]) if name in _WIDE else (rows,)
+    shape = (0, WIDE[name]) if name in WIDE else (rows,)
     return np.zeros(shape, COLUMNS[name][0])
 
 
@@ -227,7 +167,7 @@ class Run:
         }  # fmt: skip
         columns = {}
         for name in COLUMNS:
-            rows_of = _ROWS.get(name, name.split("_")[0])
+            rows_of = ROWS.get(name, name.split("_")[0])
             columns[name] = getattr(self, name)[rows.get(rows_of, slice(first, last))]
         columns["offsets"] = self.offsets[first : last + 1] - self.offsets[first]
         for name in ("source", "target", "task_launch", "share_of", "use_of"):
@@ -268,27 +208,41 @@ class Run:
                     f"{path} is not a saved run of {SCHEMA}: another kind of file, or one cut short"
                 )
         try:
+            check_archive(path)
             with np.load(path, allow_pickle=False) as file:
-                header = json.loads(str(file["header"]))
+                header = read_json(str(file["header"]), f"the header of {path}", finite=False)
+                if not isinstance(header, dict):
+                    wrong("the header", header, "a record")
                 schema, version = header.pop("schema"), header.pop("version", "")
                 if schema != SCHEMA:
-                    raise ArgumentError(_of_another(path, str(schema), str(version)))
+                    raise ArgumentError(_of_another(str(schema)[:40], str(version)[:40]))
+                if sorted(file.files) != sorted(["header", *COLUMNS]):
+                    wrong("its list of columns", sorted(file.files), "that of a run")
                 columns = {name: file[name] for name in COLUMNS}
-                return Run(**header, **columns)
-        except ArgumentError:
-            raise
-        except (KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            check_header(header)
+            check_columns(columns, header)
+            return Run(**header, **columns)
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from None
+        except _DAMAGES as error:
             raise ArgumentError(
                 f"{path} is not a saved run of {SCHEMA}, or not whole: {error}"
             ) from error
 
 
-def _of_another(path: str | Path, schema: str, version: str) -> str:
+# what NumPy and its archives raise of a file that is not whole
+_DAMAGES = (
+    KeyError, ValueError, TypeError, MemoryError, EOFError, OSError, RuntimeError,
+    SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+def _of_another(schema: str, version: str) -> str:
     """What to say of a file that another version of flowvm wrote."""
     by = f"flowvm {version}" if version else "an older flowvm, before files said which"
     use = f"pip install flowvm=={version}" if version else "that version"
     return (
-        f"{path} was written by {by} ({schema}), and flowvm {VERSION} reads {SCHEMA}: open it "
+        f"it was written by {by} ({schema}), and flowvm {VERSION} reads {SCHEMA}: open it "
         f"with {use}, from which `flowvm export` makes a page or a trace that lasts, or record "
         f"it again"
     )

@@ -25,8 +25,8 @@ from flowvm.profiler.grammar import (
     padded,
     percent,
 )
+from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import said_of
-from flowvm.profiler.run.run import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
 

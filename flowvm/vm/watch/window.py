@@ -29,9 +29,10 @@ from typing import Any, Protocol
 
 from flowvm.compiler import jit
 from flowvm.errors import VMError
+from flowvm.schema import Check, integer, read_json, row, several, wrong
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
-from flowvm.vm.machine.words import CTL, ENT, INS, REC, RING, STR
+from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR
 from flowvm.vm.watch.dumping import dump_text
 from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import fronts
@@ -41,6 +42,8 @@ SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
 # waits, marks of the user and new entries that an answer has at most
 WAITS, MARKS, FRESH = 512, 64, 2048
 PATIENCE_S = 2  # for whoever asks to take the answer
+MOST_HEADER = 1 << 26  # bytes of an answer's header
+PARTS: Check = several(row(integer(0, ARRAY.WORDS), integer(0, ARRAY.WORDS)), 1 << 10)
 _CREDENTIALS = struct.Struct("3i")
 _LENGTH = struct.Struct("<q")
 _TIMEVAL = struct.Struct("@ll")
@@ -111,7 +114,9 @@ def serve(vm: Shown, listener: socket.socket) -> None:
                 asked += (more := connection.recv(4096))
                 if not more:
                     break
-            header, parts = answer(vm, json.loads(asked))
+            question = read_json(asked, "a question")
+            check_question(question)
+            header, parts = answer(vm, question)
             text = json.dumps(header).encode()
             left = [memoryview(_LENGTH.pack(len(text)) + text)]
             left += [vm.words[first : first + count].cast("B") for first, count in parts]
@@ -151,10 +156,18 @@ def ask(pid: int, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[
             connection.sendall(json.dumps(question).encode() + b"\n")
             with connection.makefile("rb") as reply:
                 (length,) = _LENGTH.unpack(reply.read(_LENGTH.size))
-                header = json.loads(reply.read(length))
+                if not 0 <= length <= MOST_HEADER:
+                    raise ValueError(f"a header of {length} bytes")
+                header = read_json(reply.read(length), "an answer")
+                PARTS(header.get("parts") if isinstance(header, dict) else None, "an answer")
+                if any(sum(part) > ARRAY.WORDS for part in header["parts"]):
+                    raise ValueError("words that no VM has")
                 parts = [
                     (first, reply.read(_WORD_BYTES * count)) for first, count in header["parts"]
                 ]
+                counts = [count for _, count in header["parts"]]
+                if counts != [len(raw) / _WORD_BYTES for _, raw in parts]:
+                    raise ValueError("cut short")
         except TimeoutError:
             raise VMError(
                 f"process {pid} does not answer: it is stopped, or its Python is in a long C call"
@@ -182,6 +195,15 @@ def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple
         found.append((base + at * words, count * words))
         first += count
     return found
+
+
+def check_question(question: Any) -> None:
+    """ArgumentError for what `answer` is not to see."""
+    if not isinstance(question, dict):
+        wrong("a question", question, "a record")
+    for name, value in question.items():
+        if name != "dump":
+            integer(0)(value, f"a question's {name}")
 
 
 def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:

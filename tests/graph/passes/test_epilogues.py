@@ -9,6 +9,7 @@ import flowvm as flow
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
+from flowvm.ops.declare.recipes import made_by
 from tests.graph.passes.test_passes import captured, names
 
 A, B, C = flow.randn(5, 7), flow.randn(7, 6), flow.randn(5, 6)
@@ -104,9 +105,8 @@ def test_a_product_is_not_moved_past_a_change_of_what_it_reads():
 
 def test_a_product_with_an_epilogue_can_be_made_again():
     (node,) = PASSES["epilogues"](captured(lambda x, c: x @ B * 0.3 + c, A, C)).nodes
-    path, arguments = node.operator.recipe
-    module, _, function = path.partition(":")
-    assert getattr(__import__(module, fromlist=[function]), function)(*arguments) is node.operator
+    name, arguments = node.operator.recipe
+    assert made_by(name, arguments) is node.operator
     hash(arguments)
 
 

@@ -428,7 +428,7 @@ def test_a_graph_with_numbers_goes_to_text_and_back():
     text = json.dumps([saving.saved_graph(graph, numbers, lambda b, line: "w"), numbers.table])
     kept, table = json.loads(text)
     again = saving.ReadNumbers(table, Decisions(), lambda key: (box, (0,)))
-    read = saving.read_graph(kept, again, lambda name: w.storage())
+    read = saving.read_graph(kept, again, lambda name, nbytes: w.storage())
     read.check()
     assert "lr * (1 - 0.9 ** lr) / 2" in repr(read)
     assert repr(read) == repr(graph)

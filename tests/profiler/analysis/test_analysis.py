@@ -13,7 +13,7 @@ from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.profiler import Profile, load
 from flowvm.profiler.analysis.paths import PATH, floor, observed, totals, what_if
 from flowvm.profiler.analysis.waits import GAPS, STATES, away, lanes, order, split, waits
-from flowvm.profiler.run.run import CAUSES
+from flowvm.profiler.run.columns import CAUSES
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic

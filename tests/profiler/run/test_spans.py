@@ -10,7 +10,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import load, mark, profile, span
-from flowvm.profiler.run.run import COLUMNS
+from flowvm.profiler.run.columns import COLUMNS
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
 

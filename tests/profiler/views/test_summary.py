@@ -11,8 +11,8 @@ from rich.console import Console
 
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile
+from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.roof import Roofline
-from flowvm.profiler.run.run import CAUSES
 from flowvm.profiler.views.advice import Facts, advice
 from flowvm.profiler.views.summary import Steps
 from flowvm.vm.machine.words import KIND, OPERAND

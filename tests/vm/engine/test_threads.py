@@ -138,7 +138,6 @@ real, platform.machine = platform.machine, lambda: "aarch64"
 import flowvm as flow
 platform.machine = real
 from flowvm.vm.machine.words import RING
-from flowvm.vm.machine import layout as w
 assert not RING.ORDERED_STORES
 x = flow.ones(4, requires_grad=True)
 for _ in range(3000):

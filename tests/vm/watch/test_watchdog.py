@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -227,13 +228,47 @@ def test_a_ring_is_shown_in_at_most_two_parts():
 
 def test_nonsense_and_silence_do_not_stop_the_window():
     tensor([1]).item()
-    for question in (b"what\n", b"[]\n", b'{"most": "many"}\n', b"\n", b""):
+    for question in (
+        b"what\n", b"[]\n", b'{"most": "many"}\n', b'{"entries": -5}\n', b'{"since": -1}\n',
+        b'{"most": 1, "most": 2}\n', b'{"waits": 1.5}\n', b"[" * 4000 + b"\n", b"\n", b"",
+    ):  # fmt: skip
         with socket.socket(socket.AF_UNIX) as asker:
             asker.connect(window._name(os.getpid()))
             asker.sendall(question)
             asker.shutdown(socket.SHUT_WR)
             assert asker.recv(1) == b""
     assert window.ask(os.getpid(), {})[0]["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        struct.pack("<q", 1 << 40),
+        struct.pack("<q", -1),
+        struct.pack("<q", 2) + b"[]",
+        struct.pack("<q", 14) + b'{"parts": [3]}',
+        struct.pack("<q", 21) + b'{"parts": [[-1, 10]]}',
+        struct.pack("<q", 35) + b'{"parts": [[0, 99999999999999999]]}',
+        struct.pack("<q", 18) + b'{"parts": [[0,2]]}' + bytes(9),
+    ],
+    ids=range(7),
+)
+def test_an_answer_that_is_none_is_not_believed(said, monkeypatch):
+    monkeypatch.setattr(window, "_name", lambda pid: f"\0flowvm-liar-{os.getpid()}")
+    with socket.socket(socket.AF_UNIX) as liar, ThreadPoolExecutor(1) as other:
+        liar.bind(window._name(0))
+        liar.listen()
+
+        def lie():
+            connection, _ = liar.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(said)
+
+        lying = other.submit(lie)
+        with pytest.raises(VMError, match="went away"):
+            window.ask(os.getpid(), {})
+        lying.result()
 
 
 def test_several_ask_at_once():

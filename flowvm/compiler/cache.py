@@ -1,0 +1,101 @@
+"""The files of compiled code: in a folder that nobody but its owner may write.
+
+An entry is native code, and who reads one runs it; its checksum says that it is whole, and not who
+wrote it.  So a folder is used only if it is this user's and neither its group nor others may write
+it, and an entry only if it is a regular file of this user's, likewise; links are not followed.
+Whoever else could put an entry there could run code as this user.
+
+Everything goes through a descriptor of the folder that was looked at, so another folder cannot be
+put in its place in between.  A folder that is made is made with mode 0700.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+import stat
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+MOST_BYTES = 1 << 28  # of an entry
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read(folder: Path, name: str) -> bytes | None:
+    """The bytes of an entry; None where there is none that may be used."""
+    with contextlib.suppress(OSError), _opened(folder, make=False) as at:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        with open(os.open(name, flags, dir_fd=at), "rb") as file:
+            found = os.fstat(file.fileno())
+            if _is_ours(found) and stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:
+                return file.read()
+    return None
+
+
+def write(folder: Path, name: str, data: bytes) -> None:
+    """Write an entry beside its place and move it there.  OSError where that cannot be."""
+    with _opened(folder, make=True) as at:
+        half = f"{name}.{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(half, flags, 0o600, dir_fd=at), "wb") as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.replace(half, name, src_dir_fd=at, dst_dir_fd=at)
+            except BaseException:
+                os.unlink(half, dir_fd=at)
+                raise
+
+
+def trouble(folder: Path) -> str:
+    """Why what is in `folder` may not be used; "" where it may, or where there is none."""
+    try:
+        with _opened(folder, make=False):
+            return ""
+    except FileNotFoundError:
+        return ""
+    except PermissionError as error:
+        return str(error.strerror)
+    except OSError:
+        return ""  # no folder: who writes says so
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, *, make: bool) -> Iterator[int]:
+    """A descriptor of the folder; PermissionError, and one warning, where it may not be used."""
+    if make:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(at)
+        if not _is_ours(found):
+            why = _why(found)
+            _warn_once(folder, why)
+            raise PermissionError(0, why, str(folder))
+        yield at
+    finally:
+        os.close(at)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
+
+
+def _why(found: os.stat_result) -> str:
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}, and this process is user {os.geteuid()}'s"
+    return f"others may write it (its mode is {stat.S_IMODE(found.st_mode):o})"
+
+
+@functools.cache
+def _warn_once(folder: Path, why: str) -> None:
+    warnings.warn(
+        f"the cache of compiled code {str(folder)!r} is not used, because {why}, and who writes "
+        f"there could run code here: chmod go-w it if it is yours, or set FLOWVM_CACHE_DIR to a "
+        f"folder of your own; until then kernels are compiled anew in every process",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,212 @@
+"""What is read from outside, held against what it has to look like before anything uses it.
+
+A `Check` is a function (value, where) that raises ArgumentError where the value is not as it says;
+checks are put together as the data is.  `where` names the place: "nodes[3].offset".  JSON is read
+by `read_json` alone, which refuses what one reader would take one way and the next another (a key
+that stands twice), what is no number (NaN, Infinity, unless they are asked for) and what is nested
+so deep that reading it would end the process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from flowvm.errors import ArgumentError
+
+Check = Callable[[Any, str], None]
+INT64 = 1 << 63
+MOST_DEPTH = 100  # of lists and dicts in each other
+
+
+def wrong(where: str, value: Any, wanted: str) -> NoReturn:
+    """ArgumentError: what is at `where` is not what it has to be."""
+    shown = repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    raise ArgumentError(f"{where} is {shown}, and has to be {wanted}: the file is damaged")
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
+    """The value of a JSON text; ArgumentError if it is none, or none that can be trusted.
+
+    finite=False takes NaN and Infinity, which Python writes, for floats.
+    """
+    hooks: dict[str, Any] = {"object_pairs_hook": _once}
+    if finite:
+        hooks |= {"parse_constant": _no_number, "parse_float": _finite}
+    try:
+        value = json.loads(source, **hooks)
+    except RecursionError:
+        raise ArgumentError(f"{where} is nested too deep: the file is damaged") from None
+    except ValueError as error:
+        raise ArgumentError(f"{where} is damaged: {error}") from None
+    check_depth(value, where)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands in it twice")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is too large for a float")
+    return value
+
+
+def check_depth(value: Any, where: str, most: int = MOST_DEPTH) -> None:
+    """ArgumentError if lists, tuples and dicts stand in each other more than `most` deep."""
+    layer, depth = [value], 0
+    while layer:
+        inner: list[Any] = []
+        for item in layer:
+            if isinstance(item, dict):
+                inner += item.values()
+            elif isinstance(item, (list, tuple)):
+                inner += item
+        layer, depth = inner, depth + 1
+        if depth > most + 1:
+            raise ArgumentError(f"{where} is nested more than {most} deep: the file is damaged")
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+def anything(value: Any, where: str) -> None:
+    """No check: what the value is, whoever reads it checks."""
+
+
+def integer(low: int = -INT64, high: int = INT64 - 1) -> Check:
+    """An int of [low, high]; no bool."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not int or not low <= value <= high:
+            wrong(where, value, f"an integer of {low} to {high}")
+
+    return check
+
+
+def number(value: Any, where: str) -> None:
+    """A float, or an int of 64 bits."""
+    if type(value) is not float and not (type(value) is int and -INT64 <= value < 2 * INT64):
+        wrong(where, value, "a number")
+
+
+def flag(value: Any, where: str) -> None:
+    """True or False."""
+    if type(value) is not bool:
+        wrong(where, value, "true or false")
+
+
+def text(most: int = 4096, pattern: str = "") -> Check:
+    """A string of at most `most` characters, all of which `pattern` matches if there is one."""
+    compiled = re.compile(pattern, re.DOTALL) if pattern else None
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not str or len(value) > most:
+            wrong(where, value, f"a text of at most {most} characters")
+        if compiled is not None and compiled.fullmatch(value) is None:
+            wrong(where, value, f"a text like {pattern}")
+
+    return check
+
+
+def one_of(*values: Any) -> Check:
+    """One of these."""
+
+    def check(value: Any, where: str) -> None:
+        if not any(type(value) is type(v) and value == v for v in values):
+            wrong(where, value, f"one of {', '.join(map(repr, values))}")
+
+    return check
+
+
+def maybe(inner: Check) -> Check:
+    """None, or what `inner` takes."""
+
+    def check(value: Any, where: str) -> None:
+        if value is not None:
+            inner(value, where)
+
+    return check
+
+
+def several(inner: Check, most: int = 1 << 20, least: int = 0, kind: type[Any] = list) -> Check:
+    """A list (or tuple, if that is the `kind`) of `least` to `most` of what `inner` takes."""
+
+    def check(value: Any, where: str) -> None:
+        if value.__class__ is not kind or not least <= len(value) <= most:
+            wrong(where, value, f"a {kind.__name__} of {least} to {most} items")
+        for k, item in enumerate(value):
+            inner(item, f"{where}[{k}]")
+
+    return check
+
+
+def row(*inner: Check, kind: type[Any] = list) -> Check:
+    """A list (or tuple, if that is the `kind`) of as many items as there are checks."""
+
+    def check(value: Any, where: str) -> None:
+        if value.__class__ is not kind or len(value) != len(inner):
+            wrong(where, value, f"a {kind.__name__} of {len(inner)} items")
+        _each(inner, value, where)
+
+    return check
+
+
+def _each(inner: Sequence[Check], value: Sequence[Any], where: str) -> None:
+    for k, (check, item) in enumerate(zip(inner, value, strict=True)):
+        check(item, f"{where}[{k}]")
+
+
+def mapping(inner: Check, most: int = 1 << 20) -> Check:
+    """A dict of at most `most` texts, with what `inner` takes."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not dict or len(value) > most:
+            wrong(where, value, f"a record of at most {most} entries")
+        for name, item in value.items():
+            if type(name) is not str:
+                wrong(where, name, "a text")
+            inner(item, f"{where}.{name[:80]}")
+
+    return check
+
+
+def options(**inner: Check) -> Check:
+    """A dict of some of these keys."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not dict or not value.keys() <= inner.keys():
+            wrong(where, value, f"a record of {', '.join(inner)}")
+        for name, item in value.items():
+            inner[name](item, f"{where}.{name}")
+
+    return check
+
+
+def record(**inner: Check) -> Check:
+    """A dict of exactly these keys."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not dict or value.keys() != inner.keys():
+            wrong(where, value, f"a record of {', '.join(inner)}")
+        for name, item in inner.items():
+            item(value[name], f"{where}.{name}")
+
+    return check

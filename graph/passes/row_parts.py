@@ -1,0 +1,96 @@
+"""What the parts of a program on rows have to be, where a saved graph says them.
+
+A program's parts are a small graph: its operands are places, each as large as the largest view of
+it.  So it is held against what a graph is held against, and the operands that a node gives it
+against the places that it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.eager.interpreter import Operator
+from flowvm.errors import ArgumentError
+from flowvm.graph.logical.attributes import check_attributes
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
+from flowvm.graph.passes.fusion_program import MOST_ARGUMENTS, MOST_TITLE
+from flowvm.graph.passes.row_layout import RowProgram
+from flowvm.meta import TensorMeta
+from flowvm.schema import Check, anything, integer, row, several, text, wrong
+
+MOST_PARTS = 1024
+
+
+def _a(kind: type) -> Check:
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, kind):
+            wrong(where, value, f"a {kind.__name__}")
+
+    return check
+
+
+_REF = row(integer(-MOST_PARTS, MOST_ARGUMENTS), _a(TensorMeta), kind=tuple)
+_PART = row(
+    _a(Operator),
+    several(anything, kind=tuple),
+    several(_REF, MOST_ARGUMENTS, kind=tuple),
+    several(integer(0, MOST_ARGUMENTS), MOST_ARGUMENTS, kind=tuple),
+    kind=tuple,
+)
+# the arguments of an operator of such a program: name, parts, outputs, inputs, numbers
+PARTS: tuple[Check, ...] = (
+    text(MOST_TITLE),
+    several(_PART, MOST_PARTS, 1, kind=tuple),
+    *[integer(0, MOST_ARGUMENTS)] * 3,
+)
+
+
+def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) -> None:
+    """ArgumentError unless the parts are a graph with so many outputs, inputs and numbers."""
+    buffers: dict[int, Buffer] = {}
+    for _, _, refs, _ in parts:
+        for place, meta in refs:
+            given = outputs <= place < outputs + inputs
+            kind = BufferKind.INPUT if given else BufferKind.TEMPORARY
+            buffer = buffers.setdefault(place, Buffer(place, kind, 0))
+            buffer.nbytes = max(buffer.nbytes, meta.span)
+    nodes = []
+    for number, (operator, attrs, refs, numbers) in enumerate(parts):
+        if len(refs) != len(operator.outputs) + len(operator.inputs):
+            raise ArgumentError(f"{name}: part {number} has {len(refs)} operands")
+        if len(numbers) != len(operator.scalars) or operator.writes or operator.unsized:
+            raise ArgumentError(f"{name}: part {number}, {operator.name}, is never fused so")
+        operands = [Operand(buffers[place], 0, meta) for place, meta in refs]
+        made = len(operator.outputs)
+        nodes.append(
+            OpNode(number, operator, tuple(operands[made:]), tuple(operands[:made]), attrs)
+        )
+        check_attributes(operator, [o.meta for o in operands[made:]], attrs)
+        for operand in operands[:made]:
+            if operand.buffer.nbytes != operand.meta.span:
+                raise ArgumentError(f"{name}: part {number} gives less than is read of it")
+    if [n for part in parts for n in part[3]] != list(range(scalars)):
+        raise ArgumentError(f"{name}: its parts do not take {scalars} numbers")
+    there = {place for place in buffers if place >= 0}
+    if there != set(range(outputs + inputs)):
+        raise ArgumentError(f"{name}: its parts have operands {sorted(there)}")
+    LogicalGraph(name, nodes).check()
+
+
+def check_places(
+    program: RowProgram, outs: Sequence[TensorMeta], metas: Sequence[TensorMeta]
+) -> None:
+    """ArgumentError unless a node's operands are what the program's parts take for them."""
+    operands = (*outs, *metas)
+    made = {place: meta for part in program.parts for place, meta in part.outs}
+    for part in program.parts:
+        for place, meta in part.refs:
+            if place < 0:
+                continue
+            own = operands[place]
+            if meta.span > own.span or meta.dtype is not own.dtype:
+                raise ArgumentError(f"a program on rows takes {meta!r} for its {own!r}")
+    if [made.get(place) for place in range(len(outs))] != list(outs):
+        raise ArgumentError(f"a program on rows does not give {list(outs)}")

@@ -1,0 +1,176 @@
+"""Runs a campaign: batches of cases in processes of their own, so that a crash is a finding too.
+
+A process prints each case's seed before it, so whoever dies or hangs has said of what.  A finding
+is shrunk, each try in a process of its own, and written down as a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import json
+import random
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = ROOT / "build" / "campaign"
+CAMPAIGNS = ("files",)
+BATCH = 200
+PATIENCE = 60  # seconds for one case
+TRIES = 60  # of shrinking
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m tools.campaign")
+    parser.add_argument("name", choices=CAMPAIGNS)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, help="check this one case")
+    parser.add_argument("--batch", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.batch:
+        return batch(options.name, *options.batch)
+    if options.case:
+        return check_one(options.name, json.loads(Path(options.case).read_text()))
+    if options.seed is not None:
+        return check_one(options.name, campaign(options.name).case(options.seed))
+    return run(options.name, options.minutes * 60)
+
+
+def campaign(name: str) -> Any:
+    """The module of a campaign."""
+    return importlib.import_module(f"tools.campaign.{name}")
+
+
+# --- in a process of its own ----------------------------------------------------------------------
+
+
+def batch(name: str, first: int, count: int) -> int:
+    """Check cases one after the other: a line in front of each and one behind."""
+    module = campaign(name)
+    for seed in range(first, first + count):
+        case = module.case(seed)
+        print(f"case {seed} {module.kind(case)}", flush=True)
+        print("done " + json.dumps(checked(module, case)), flush=True)
+    return 0
+
+
+def checked(module: Any, case: Any) -> dict[str, str]:
+    """What comes out of one case: {"outcome": ..., "problem": ...}."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    try:
+        outcome: str = module.check(case)
+        return {"outcome": outcome, "problem": ""}
+    except BaseException:
+        return {"outcome": "failed", "problem": traceback.format_exc()}
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def check_one(name: str, case: Any) -> int:
+    """Check one case, and say what is wrong."""
+    found = checked(campaign(name), case)
+    print(found["problem"] or found["outcome"])
+    return 1 if found["problem"] else 0
+
+
+# --- the process that watches ---------------------------------------------------------------------
+
+
+def run(name: str, seconds: float) -> int:
+    """Batches until the time is up; the number of findings."""
+    until, seed = time.monotonic() + seconds, random.SystemRandom().randrange(1 << 30)
+    outcomes: Counter[str] = Counter()
+    findings: list[int] = []
+    print(f"campaign {name}: seeds from {seed}", flush=True)
+    while time.monotonic() < until and len(findings) < 20:
+        seed = _watched(name, seed, until, outcomes, findings)
+    total = sum(outcomes.values())
+    print(f"{total} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(outcomes.items())))
+    print(f"{len(findings)} findings" + "".join(f"\n  --seed {found}" for found in findings))
+    return 1 if findings else 0
+
+
+def _watched(
+    name: str, first: int, until: float, outcomes: Counter[str], findings: list[int]
+) -> int:
+    """Watch one process; the seed to go on with."""
+    command = [sys.executable, "-m", "tools.campaign", name, "--batch", str(first), str(BATCH)]
+    log = FOUND / "last.log"
+    FOUND.mkdir(parents=True, exist_ok=True)
+    at, kind, over = first, "", True
+    with (
+        open(log, "w") as errors,
+        subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as own,
+    ):
+        assert own.stdout is not None
+        for line in own.stdout:
+            word, _, rest = line.partition(" ")
+            if word == "case":
+                seed, _, kind = rest.strip().partition(" ")
+                at, over = int(seed), False
+            elif word == "done":
+                found, over = json.loads(rest), True
+                outcomes[f"{kind} {found['outcome']}"] += 1
+                if found["problem"]:
+                    _report(name, at, found["problem"], findings)
+                at += 1
+            if time.monotonic() > until:
+                own.kill()
+                return at
+        code = own.wait()
+    if code and not over:
+        outcomes[f"{kind} crashed"] += 1
+        said = log.read_text(errors="replace")[-3000:]
+        _report(name, at, f"the process ended with {code}\n{said}", findings)
+        return at + 1
+    return at
+
+
+def _report(name: str, seed: int, problem: str, findings: list[int]) -> None:
+    findings.append(seed)
+    print(f"\n--- seed {seed}\n{problem}", flush=True)
+    case = shrunk(name, campaign(name).case(seed))
+    path = FOUND / f"test_{name}_{seed}.py"
+    path.write_text(
+        f'"""Found by `python -m tools.campaign {name} --seed {seed}`."""\n\n'
+        f"from tools.campaign import {name}\n\n\n"
+        f"def test_{name}_{seed}():\n    {name}.check({case!r})\n"
+    )
+    print(f"shrunk to {json.dumps(case)[:1000]}\nwritten to {path}", flush=True)
+
+
+def shrunk(name: str, case: Any) -> Any:
+    """The case without the parts that it fails without, too."""
+    module, tries = campaign(name), 0
+    k = 0
+    while k < len(module.parts(case)) and tries < TRIES:
+        fewer = module.without(case, k)
+        tries += 1
+        if _fails(name, fewer):
+            case = fewer
+        else:
+            k += 1
+    return case
+
+
+def _fails(name: str, case: Any) -> bool:
+    path = FOUND / "try.json"
+    path.write_text(json.dumps(case))
+    command = [sys.executable, "-m", "tools.campaign", name, "--case", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=3 * PATIENCE)
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,611 @@
+"""Files of every format that flowvm reads, changed in ways that somebody who means harm would.
+
+A case is a kind of file and changes of it, all plain data.  A changed file is loaded: either it is
+refused, by an ArgumentError or the like that says why, or it is used, and then that must end too,
+with a result of the right form or with one of flowvm's own errors.  Anything else is a finding: any
+other exception, a crash, a hang, a shell command that ran.
+
+Checksums are made anew after a change, so that they stop nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import itertools
+import json
+import random
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import flowvm as flow
+from flowvm.compiler import cache, jit
+from flowvm.errors import ArgumentError, FlowError
+from flowvm.nn.graph.saving import checksum
+from flowvm.ops.declare.registry import SAMPLES
+from flowvm.profiler.run.run import Run
+
+nn, F = flow.nn, flow.nn.functional
+warnings.simplefilter("ignore")
+Case = dict[str, Any]
+Path_ = list[Any]
+
+EXTREMES: list[Any] = [
+    0, -1, 1, 2, 3, 7, 64, 255, 4096, 65537, 1 << 31, -(1 << 31), (1 << 32) + 1, 1 << 40, 1 << 47,
+    (1 << 63) - 1, -(1 << 63), 1 << 64, 1 << 200, 0.5, -1.5, 1e300, None, True, False, "", "x",
+    "os:system", [], {}, [[]], {"type": "int"}, {"type": "os:system"}, {"tuple": []},
+    {"namedtuple": "os:stat_result"}, {"namedtuple": "subprocess:Popen"}, {"number": 0},
+    {"number": -1}, {"float": "nan"}, {"dtype": "float64"}, {"device": "cuda:0"}, {"size": [-1]},
+    {"operator": ["recipe", "os:system", {"tuple": ["touch /tmp/flowvm-pwned"]}]},
+    {"meta": [[1 << 30, 1 << 20], "float32", "cpu", [0, 0]]},
+    {"meta": [[2], "float32", "cpu", [-1]]}, {"meta": [[64], "float64", "cpu", [1]]},
+]  # fmt: skip
+INJECTIONS = (
+    "__import__('os').system('touch /tmp/flowvm-pwned')", "().__class__", "[x0 for x0 in x0]",
+    "(lambda: x0)()", "x0.real", "exec(x0)", "open(x0)", "x0 if x0 else y", "9**9**9**9", "x0[0]",
+    "exp", "exp(x0, x0, x0)", "exp(*x0)", "t9", "1 << 100000", "'a'", "nan", "x0 @ x0", "x0 := 1",
+    "x0;x0", "x0 + 1e999", "(" * 200 + "x0" + ")" * 200, "-" * 5000 + "x0", "True", "x0 / 0",
+    "x0 // 0", "pow(x0, x0)", "x0 ** 0.5", "not x0", "~x0",
+)  # fmt: skip
+TREES = ("set", "delete", "swap", "copy", "double", "deepen")
+BYTES = ("cut", "put", "insert", "flip")
+PWNED = Path("/tmp/flowvm-pwned")
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+def case(seed: int) -> Case:
+    """The case of a seed."""
+    rng = random.Random(seed)
+    name = rng.choices(
+        list(KINDS),
+        [24 if n == "graph of an op" else 6 if n.startswith("graph") else 4 for n in KINDS],
+    )[0]
+    made = KINDS[name]
+    changes = list(made.changes(rng, 1 + min(3, int(rng.expovariate(1.0)))))
+    return {"kind": name, "changes": changes}
+
+
+def kind(case: Case) -> str:
+    """What a case is of."""
+    name: str = case["kind"]
+    return name
+
+
+def parts(case: Case) -> list[Any]:
+    """What may be left out of a case."""
+    changes: list[Any] = case["changes"]
+    return changes
+
+
+def without(case: Case, k: int) -> Case:
+    """The case without its k-th change."""
+    return {**case, "changes": case["changes"][:k] + case["changes"][k + 1 :]}
+
+
+def check(case: Case) -> str:
+    """ "refused" or "used"; whatever else comes out is raised."""
+    try:
+        outcome: str = KINDS[case["kind"]].check(case["changes"])
+    finally:
+        if PWNED.exists():
+            PWNED.unlink()
+            raise AssertionError("the file ran a shell command")
+    return outcome
+
+
+# --- changes of trees and of bytes ----------------------------------------------------------------
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place of a JSON tree."""
+    yield path
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from places(value, (*path, key))
+    elif isinstance(tree, list):
+        for k, value in enumerate(tree):
+            yield from places(value, (*path, k))
+
+
+def at(tree: Any, path: Any) -> Any:
+    """What is at a place."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def tree_changes(rng: random.Random, tree: Any, count: int) -> Iterator[list[Any]]:
+    """Changes of a JSON tree: ["set", path, value], ["delete", path], ["swap", path, path], ..."""
+    found = list(places(tree))
+    if rng.random() < 0.3:  # what kernels are told, which checks of forms say least of
+        found = [p for p in found if "attrs" in p or "meta" in p] or found
+    leaves = [p for p in found if not isinstance(at(tree, p), (dict, list))]
+    for _ in range(count):
+        path = list(rng.choice(leaves if rng.random() < 0.7 else found))
+        value = at(tree, path)
+        match rng.randrange(8):
+            case 0 | 1:
+                yield ["set", path, rng.choice(EXTREMES)]
+            case 2 | 3 if type(value) is int:
+                near = value + rng.choice([-1, 1, 4, 8, 64, -64, 1 << 20, 1 << 36])
+                yield ["set", path, rng.choice([near, -value, value * 2, value * 1000, value // 2])]
+            case 2 | 3 if isinstance(value, str):
+                yield ["set", path, _text_of(rng, value)]
+            case 4:
+                yield ["delete", path]
+            case 5:
+                yield ["swap", path, list(rng.choice(found))]
+            case 6:
+                yield ["copy", path, list(rng.choice(found))]
+            case _:
+                yield ["double", path] if rng.random() < 0.8 else ["deepen", path, 3000]
+
+
+def _text_of(rng: random.Random, value: str) -> str:
+    if ("x0" in value or "n0" in value) and rng.random() < 0.9:
+        lines = value.split("\n")
+        k = rng.randrange(len(lines))
+        head, sign, _ = lines[k].partition("= ")
+        lines[k] = f"{head}{sign}{rng.choice(INJECTIONS)}" if sign else rng.choice(INJECTIONS)
+        return "\n".join(lines)
+    cut = rng.randrange(len(value) + 1)
+    return rng.choice([value[:cut], value + "\0", value[::-1], value * 2, value.upper(), "int64"])
+
+
+def changed_tree(tree: Any, changes: list[Any]) -> Any:
+    """A copy with the changes, as far as there still is what they change."""
+    root = [json.loads(json.dumps(tree))]
+    for name, path, *rest in changes:
+        try:
+            holder, key = at(root, [0, *path][:-1]), [0, *path][-1]
+            value = holder[key]
+            if name == "set":
+                holder[key] = rest[0]
+            elif name == "delete":
+                del holder[key]
+            elif name == "swap":
+                other, place = at(root, [0, *rest[0]][:-1]), [0, *rest[0]][-1]
+                holder[key], other[place] = other[place], value
+            elif name == "copy":
+                holder[key] = json.loads(json.dumps(at(root, [0, *rest[0]])))
+            elif name == "double":
+                holder[key] = value * 2 if isinstance(value, (list, str)) else [value, value]
+            elif name == "deepen":
+                holder[key] = f"{DEEP}{rest[0]}"
+        except (LookupError, TypeError, ValueError, RecursionError):
+            continue
+    return root[0] if root else None
+
+
+DEEP = "nested so deep that json cannot write it: "
+
+
+def text_of(tree: Any) -> str:
+    """The tree as JSON, NaN and Infinity too."""
+    text = json.dumps(tree)
+    return re.sub(f'"{DEEP}(\\d+)"', lambda found: "[" * int(found[1]) + "]" * int(found[1]), text)
+
+
+def byte_changes(rng: random.Random, size: int, count: int) -> Iterator[list[Any]]:
+    """Changes of a file's bytes."""
+    for _ in range(count):
+        where = rng.choice([rng.randrange(size), rng.randrange(min(size, 200))])
+        match rng.randrange(4):
+            case 0:
+                yield ["cut", where]
+            case 1:
+                yield ["put", where, rng.randbytes(rng.choice([1, 8, 100])).hex()]
+            case 2:
+                yield ["insert", where, rng.randbytes(rng.choice([1, 8, 100])).hex()]
+            case _:
+                yield ["flip", where, 1 << rng.randrange(8)]
+
+
+def changed_bytes(data: bytes, changes: list[Any]) -> bytes:
+    """The bytes with the changes."""
+    found = bytearray(data)
+    for name, where, *rest in changes:
+        if name == "cut":
+            del found[where:]
+        elif name == "put":
+            found[where : where + len(rest[0]) // 2] = bytes.fromhex(rest[0])
+        elif name == "insert":
+            found[where:where] = bytes.fromhex(rest[0])
+        elif where < len(found):
+            found[where] ^= rest[0]
+    return bytes(found)
+
+
+# --- saved graphs ---------------------------------------------------------------------------------
+
+
+class _Graph(nn.Graph):
+    def __init__(self, function: Callable[..., Any], model: Any, step: bool) -> None:
+        super().__init__()
+        self.function, self.model = function, model
+        if step:
+            self.add_optimizer(flow.optim.AdamW(model.parameters(), lr=0.01))
+        self.step = step
+
+    def build(self, x: Any) -> Any:
+        found = self.function(self.model, x)
+        if self.step:
+            found.backward()
+        return found
+
+
+def _elementwise(model: Any, x: Any) -> Any:
+    y = (x * 2 + 1).tanh() * x.sigmoid() - (x > 0).to(flow.float32)
+    return y, (y.int() % 3 == 1), x.half().exp()
+
+
+def _layers(model: Any, x: Any) -> Any:
+    y = F.gelu(model(x)).softmax(1)
+    return {"y": y, "best": (y.argmax(1), 2.5), "rows": F.layer_norm(y, (8,))}
+
+
+def _moves(model: Any, x: Any) -> Any:
+    z = flow.cat([x[:, :3] * 2, flow.zeros(8, 2), x[:, 3:].contiguous()], 1)
+    return (
+        F.pad(z, (1, 2)), x.roll(3, 1), x.t().cumsum(0), x.sort(1), x.topk(2, 1),
+        flow.tril(x, -1), x.sum((0,)), x.std(1), x.amax(1), F.embedding(flow.arange(3), x),
+        x.index_select(1, flow.arange(3)), flow.gather(x, 1, x.argsort(1)), x.logcumsumexp(1),
+        flow.searchsorted(flow.arange(4).float(), x), F.nll_loss(x, flow.arange(8)),
+    )  # fmt: skip
+
+
+def _rows(model: Any, x: Any) -> Any:
+    y = x.repeat(64, 64)
+    z = ((y * 0.5 + y.amax(1, keepdim=True)) - 1).softmax(1)
+    return (z * 2 + y).sum(1), F.dropout(x, 0.4)
+
+
+def _loss(model: Any, x: Any) -> Any:
+    return F.cross_entropy(model(x), flow.arange(8) % 8) + model(x).pow(2).mean()
+
+
+GRAPHS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "elementwise": (_elementwise, False),
+    "layers": (_layers, False),
+    "moves": (_moves, False),
+    "rows": (_rows, False),
+    "step": (_loss, True),
+}
+
+
+class GraphFiles:
+    """Saved graphs: changes are of the JSON of one Plan, and of its key."""
+
+    weight = 6
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def _new(self) -> _Graph:
+        function, step = GRAPHS[self.name]
+        flow.manual_seed(0)
+        return _Graph(function, nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), step)
+
+    @functools.cached_property
+    def _saved(self) -> tuple[dict[str, Any], Any, list[Any]]:
+        graph = self._new()
+        for _ in range(1 + graph.step):
+            made = graph(self._x())
+        kinds = [(t.shape, t.dtype) for t in _tensors(made)]
+        return graph.runtime_state_dict(), graph.state_dict(), kinds
+
+    def _x(self) -> Any:
+        return flow.linspace(-2, 2, 64).reshape(8, 8)
+
+    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        """Changes of the JSON text's tree, most of them of its graph."""
+        tree = json.loads(self._saved[0]["plans"])
+        yield from tree_changes(rng, tree, count)
+
+    def check(self, changes: list[Any]) -> str:
+        """Load and run."""
+        state, values, kinds = self._saved
+        tree = changed_tree(json.loads(state["plans"]), changes)
+        plans = text_of(tree)
+        changed = {**state, "plans": plans, "sha256": checksum(plans, state["constants"])}
+        graph = self._new()
+        if graph.step:
+            graph(self._x())
+            graph._plans.clear()
+            graph.load_state_dict(values)
+        try:
+            graph.load_runtime_state_dict(changed)
+        except ArgumentError:
+            assert not graph.plans, "a Plan of a file that was refused"
+            return "refused"
+        try:
+            for _ in range(2):
+                made = _tensors(graph(self._x()))
+                for t in made:
+                    t.numpy() if t.dtype is not flow.bfloat16 else t.float().numpy()
+        except (FlowError, ArithmeticError, OverflowError):
+            return "used, with an error"
+        same = [(t.shape, t.dtype) for t in made] == kinds
+        return "used" if same else "used, otherwise"
+
+
+class OpFiles:
+    """Saved graphs of one call each of every operator's samples: changes are of its attributes and
+    metas.
+    """
+
+    weight = 3
+
+    @functools.cached_property
+    def _samples(self) -> list[tuple[Any, Any]]:
+        rng = np.random.default_rng(0)
+        return [(s, sample) for s in SAMPLES for sample in itertools.islice(s.generate(rng), 3)]
+
+    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        """A sample's number, then changes of its Plan's tree."""
+        number = rng.randrange(len(self._samples))
+        try:
+            tree = json.loads(self._saved(number)[1]["plans"])
+        except (FlowError, TypeError):
+            yield ["sample", number]
+            return
+        yield ["sample", number]
+        yield from tree_changes(rng, tree[0]["graph"]["nodes"], count)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019  there is one of these
+    def _saved(self, number: int) -> tuple[Any, Any, Any]:
+        samples, sample = self._samples[number]
+        is_array = [isinstance(a, np.ndarray) for a in sample.args]
+        tensors = [flow.from_numpy(a.copy()) for a in sample.args if isinstance(a, np.ndarray)]
+
+        def function(*xs: Any) -> Any:
+            left = iter(xs)
+            args = [next(left) if t else a for t, a in zip(is_array, sample.args, strict=True)]
+            return samples.function(*args, **sample.kwargs)
+
+        graph = flow.compile(function)
+        graph(*tensors)
+        return graph, graph.runtime_state_dict(), tensors
+
+    def check(self, changes: list[Any]) -> str:
+        """Load and run."""
+        if not changes or changes[0][0] != "sample":
+            return "nothing"
+        try:
+            graph, state, tensors = self._saved(changes[0][1])
+        except (FlowError, TypeError):
+            return "never saved"
+        tree = json.loads(state["plans"])
+        tree[0]["graph"]["nodes"] = changed_tree(tree[0]["graph"]["nodes"], changes[1:])
+        plans = text_of(tree)
+        graph._plans.clear()
+        graph._replay = None
+        try:
+            graph.load_runtime_state_dict(
+                {**state, "plans": plans, "sha256": checksum(plans, state["constants"])}
+            )
+        except ArgumentError:
+            return "refused"
+        try:
+            for t in _tensors(graph(*tensors)):
+                t.numpy()
+        except (FlowError, ArithmeticError, OverflowError):
+            return "used, with an error"
+        return "used"
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, flow.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
+# --- flow.save ------------------------------------------------------------------------------------
+
+
+class TensorFiles:
+    """Files of flow.save: changes of the header, of the structure in it, or of any byte."""
+
+    weight = 4
+
+    @functools.cached_property
+    def _data(self) -> bytes:
+        file = io.BytesIO()
+        flow.save(
+            {
+                "model": {"w": flow.ones(3, 4), "b": flow.zeros(4).half(), "n": flow.arange(5)},
+                "list": [1, 2.5, None, (flow.ones(2).bfloat16(), "x")], 3: flow.float32,
+                "inf": float("inf"),
+            },
+            file,
+        )  # fmt: skip
+        return file.getvalue()
+
+    def _apart(self) -> tuple[dict[str, Any], bytes]:
+        size = int.from_bytes(self._data[:8], "little")
+        header = json.loads(self._data[8 : 8 + size])
+        header["__metadata__"]["flowvm"] = json.loads(header["__metadata__"]["flowvm"])
+        return header, self._data[8 + size :]
+
+    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        """See the class."""
+        if rng.random() < 0.3:
+            yield from byte_changes(rng, len(self._data), count)
+        else:
+            yield from tree_changes(rng, self._apart()[0], count)
+
+    def check(self, changes: list[Any]) -> str:
+        """Load, and look at what came out."""
+        if changes and changes[0][0] in BYTES:
+            data = changed_bytes(self._data, changes)
+        else:
+            header, rest = self._apart()
+            header = changed_tree(header, changes)
+            if isinstance(header, dict) and isinstance(header.get("__metadata__"), dict):
+                inner = header["__metadata__"]
+                if "flowvm" in inner:
+                    inner["flowvm"] = text_of(inner["flowvm"])
+            text = text_of(header).encode()
+            data = len(text).to_bytes(8, "little") + text + rest
+        try:
+            made = flow.load(io.BytesIO(data))
+        except FlowError:
+            return "refused"
+        for t in _tensors(made):
+            t.float().sum().item()
+        return "used"
+
+
+# --- recorded runs --------------------------------------------------------------------------------
+
+
+class RunFiles:
+    """Profiles: changes of the header's tree, of the columns, or of the archive's bytes."""
+
+    weight = 4
+
+    @functools.cached_property
+    def _data(self) -> bytes:
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+        with flow.profiler.profile() as profile:
+            for _ in range(3):
+                loss = F.cross_entropy(model(flow.ones(8, 8)), flow.arange(8) % 3)
+                loss.backward()
+            loss.item()
+        with tempfile.TemporaryDirectory() as folder:
+            profile.save(Path(folder) / "run")
+            return (Path(folder) / "run").read_bytes()
+
+    def _columns(self) -> tuple[Any, dict[str, Any]]:
+        with np.load(io.BytesIO(self._data)) as file:
+            columns = {name: file[name] for name in file.files}
+        return json.loads(str(columns.pop("header"))), columns
+
+    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        """See the class."""
+        header, columns = self._columns()
+        for _ in range(count):
+            match rng.randrange(4):
+                case 0:
+                    yield from tree_changes(rng, header, 1)
+                case 1:
+                    yield from byte_changes(rng, len(self._data), 1)
+                case _:
+                    name = rng.choice(list(columns))
+                    how = rng.choice(["value", "value", "value", "cut", "dtype", "object", "gone"])
+                    value = rng.choice(
+                        [-1, -2, 0, 1, 5, 1000, 1 << 15, 1 << 31, 1 << 62, -(1 << 62)]
+                    )
+                    yield ["column", name, how, rng.randrange(1 << 20), value]
+
+    def check(self, changes: list[Any]) -> str:
+        """Load, and show everything."""
+        header, columns = self._columns()
+        trees = [
+            c for c in changes if c[0] in ("set", "delete", "swap", "copy", "double", "deepen")
+        ]
+        header = changed_tree(header, trees)
+        for _, name, how, place, value in (c for c in changes if c[0] == "column"):
+            column = columns.get(name)
+            if column is None:
+                continue
+            if how == "value" and column.size:
+                column = column.copy()
+                kind = np.iinfo(column.dtype) if column.dtype.kind in "iu" else None
+                number = max(kind.min, min(kind.max, value)) if kind else int(bool(value))
+                column.flat[place % column.size] = number
+            elif how == "cut":
+                column = column[: place % (len(column) + 1)]
+            elif how == "dtype":
+                column = column.astype([np.float64, np.int64, np.uint8, "S3"][place % 4])
+            elif how == "object":
+                column = np.array([object] * len(column), dtype=object)
+            columns[name] = column
+            if how == "gone":
+                del columns[name]
+        file = io.BytesIO()
+        np.savez_compressed(file, header=np.array(text_of(header)), **columns)
+        data = file.getvalue()
+        data = changed_bytes(data, [c for c in changes if c[0] in BYTES])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run.flowtrace"
+            path.write_bytes(data)
+            try:
+                Run.load(path)
+                profile = flow.profiler.load(path)
+            except ArgumentError:
+                return "refused"
+            try:
+                shown = [profile.summary(), profile.timeline(), profile.memory()]
+                text = "".join(map(str, shown))
+                profile.export(Path(folder) / "trace.json")
+            except FlowError:
+                return "used, with an error"
+            assert text
+        return "used"
+
+
+# --- entries of the cache -------------------------------------------------------------------------
+
+
+def triple(x: int) -> int:
+    """What is compiled."""
+    return 3 * x
+
+
+class CacheFiles:
+    """Entries of the kernel cache: any byte, and the line of JSON with its checksum made anew."""
+
+    weight = 2
+
+    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        """See the class."""
+        if rng.random() < 0.5:
+            yield from byte_changes(rng, 2000, count)
+        else:
+            yield from tree_changes(rng, {"imports": ["memcpy", "exp"]}, count)
+
+    def check(self, changes: list[Any]) -> str:
+        """Read the entry: it is none, or what it was."""
+        with tempfile.TemporaryDirectory() as folder:
+            jit.set_cache_dir(folder)
+            try:
+                jit._addresses.clear()
+                jit.native(triple, "int64(int64)", facts="campaign")
+                (entry,) = Path(folder).glob("*.o")
+                whole = entry.read_bytes()
+                if changes and changes[0][0] in BYTES:
+                    data = changed_bytes(whole, changes)
+                else:
+                    head, _, code = whole[40:].partition(b"\n")
+                    head = text_of(changed_tree(json.loads(head), changes)).encode()
+                    body = head + b"\n" + code
+                    data = whole[:8] + hashlib.sha256(body).digest() + body
+                entry.write_bytes(data)
+                jit._addresses.clear()
+                before = jit.stats()
+                jit.native(triple, "int64(int64)", facts="campaign")
+                assert cache.read(Path(folder), entry.name) is not None
+                return "used" if jit.stats().loaded > before.loaded else "refused"
+            finally:
+                jit.set_cache_dir(None)
+
+
+KINDS: dict[str, Any] = {
+    **{f"graph {name}": GraphFiles(name) for name in GRAPHS},
+    "graph of an op": OpFiles(),
+    "tensors": TensorFiles(),
+    "run": RunFiles(),
+    "cache": CacheFiles(),
+}
