@@ -1,10 +1,13 @@
 """Modules imported late: not before something of theirs is asked for, and then as they are."""
 
+import importlib.util
+import pkgutil
 import sys
 
 import pytest
 
-from flowvm.lazy import lazy, name_of
+import flowvm
+from flowvm.lazy import Lazy, lazy, name_of
 
 
 @pytest.fixture
@@ -40,3 +43,16 @@ def test_what_is_not_there_is_said_as_by_the_module(late):
         _ = lazy(late).nothing
     with pytest.raises(ModuleNotFoundError):
         _ = lazy("flowvm.no_such_module").nothing
+
+
+def test_no_module_takes_the_place_of_another_that_is_named_late():
+    """Importing `package.x` sets the name `x` of the package, which may have been a late one's."""
+    packages = [m.name for m in pkgutil.walk_packages(flowvm.__path__, "flowvm.") if m.ispkg]
+    wrong = [
+        f"{package}.{name} is {name_of(value)}"
+        for package in packages
+        for name, value in list(vars(importlib.import_module(package)).items())
+        if isinstance(value, Lazy) and name_of(value) != f"{package}.{name}"
+        if importlib.util.find_spec(f"{package}.{name}")
+    ]
+    assert not wrong

@@ -57,10 +57,11 @@ from flowvm.cuda.random import (
 from flowvm.lazy import lazy
 
 if TYPE_CHECKING:
-    from flowvm.cuda.simulator import recorder, simulator
+    from flowvm.cuda.simulator import recorder
+    from flowvm.cuda.simulator import simulator as simulated
 else:
     recorder = lazy("flowvm.cuda.simulator.recorder")
-    simulator = lazy("flowvm.cuda.simulator.simulator")
+    simulated = lazy("flowvm.cuda.simulator.simulator")
 
 __all__ = [
     "Event",
@@ -105,7 +106,7 @@ __all__ = [
 
 
 def _simulator(options: str) -> Driver:
-    return simulator.Simulator.of(options).driver()
+    return simulated.Simulator.of(options).driver()
 
 
 def _recorder(options: str) -> Driver:
