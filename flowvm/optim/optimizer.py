@@ -5,9 +5,9 @@ Invariants:
 - every group has every option, the constructor's defaults filling what it did not set;
 - `state` is keyed by the Parameter object and is empty until the parameter's first step.
 
-A subclass says in `_update` what one step does to one parameter. The saved form is PyTorch's:
-groups name parameters by number, in order, so it loads into an optimizer over equally shaped
-parameters.
+A subclass says in `_step_group` what one step does to a group of parameters. The saved form is
+PyTorch's: groups name parameters by number, in order, so it loads into an optimizer over equally
+shaped parameters.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from flowvm.graph.passes.device_rows import held_launch, held_operator, holds
 from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import is_program, operator_by, program_of, title
 from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
-from flowvm.graph.passes.row_layout import Part, RowProgram, arrange, lower_rows
+from flowvm.graph.passes.row_layout import Part, RowParts, arrange, lower_rows
 from flowvm.graph.passes.row_parts import PARTS, check_parts, check_places
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recipes import maker
@@ -111,7 +111,7 @@ def _is_cut(node: OpNode) -> bool:
 class _Made:
     """A group as a program on rows."""
 
-    program: RowProgram
+    program: RowParts
     inputs: list[Operand]
     outputs: list[Operand]
     scalars: list[Any]
@@ -149,7 +149,7 @@ class _Made:
             scalars += lives
         if len(inputs) + len(outputs) + len(scalars) > MOST_OPERANDS:
             return None
-        return _Made(RowProgram(tuple(parts), len(outputs)), inputs, outputs, scalars, members)
+        return _Made(RowParts(tuple(parts), len(outputs)), inputs, outputs, scalars, members)
 
     @property
     def fits(self) -> bool:
@@ -204,7 +204,7 @@ def row_operator(
 
     What is compiled are the parts' kernels, which know no sizes.
     """
-    program = RowProgram(tuple(Part(*part) for part in parts), outputs)
+    program = RowParts(tuple(Part(*part) for part in parts), outputs)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         check_places(program, attrs[0], metas)

@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class RowProgram:
+class RowParts:
     """Parts in order; the launch's first `outputs` operands are made by them."""
 
     parts: tuple[Part, ...]
@@ -84,7 +84,7 @@ class _Spread(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def arrange(program: RowProgram) -> Arrangement | None:
+def arrange(program: RowParts) -> Arrangement | None:
     """The arrangement of a program, None if there is none."""
     lowered = {k: p.lower() for k, p in enumerate(program.parts) if not is_program(p.operator)}
     each: dict[int, int] = {}  # elements of a unit's longest operand
@@ -104,7 +104,7 @@ def arrange(program: RowProgram) -> Arrangement | None:
     return None
 
 
-def _lengths(program: RowProgram, total: int, eaches: list[int]) -> list[int]:
+def _lengths(program: RowParts, total: int, eaches: list[int]) -> list[int]:
     """Lengths of rows to be tried, longest first."""
     shapes = {tuple(m.shape) for p in program.parts for _, m in p.refs if m.numel == total}
     found = {math.prod(shape[d:]) for shape in shapes for d in range(len(shape) + 1)}
@@ -112,7 +112,7 @@ def _lengths(program: RowProgram, total: int, eaches: list[int]) -> list[int]:
 
 
 def _arranged(
-    program: RowProgram, lowered: dict[int, Invocation], each: dict[int, int], total: int, n: int
+    program: RowParts, lowered: dict[int, Invocation], each: dict[int, int], total: int, n: int
 ) -> Arrangement | None:
     rows, rows_of = total // n, dict[int, int]()
     eaches: list[int] = []
@@ -152,7 +152,7 @@ def _arranged(
 
 
 def _cut_fits(
-    program: RowProgram, part: Part, blocks: Sequence[int], height: int, rows_of: dict[int, int]
+    program: RowParts, part: Part, blocks: Sequence[int], height: int, rows_of: dict[int, int]
 ) -> bool:
     """Whether a kernel with units may take part; notes the rows of what it makes."""
     for i, (place, meta) in enumerate(part.refs):
@@ -246,7 +246,7 @@ def _outer_dims(
 
 
 def _plans(
-    program: RowProgram,
+    program: RowParts,
     spreads: list[list[_Spread] | None],
     outer: tuple[list[int], list[list[list[int]]]],
     rows_of: dict[int, int],
@@ -287,7 +287,7 @@ def _placed(
 
 
 @functools.lru_cache(maxsize=1024)
-def lower_rows(program: RowProgram, outs: tuple[TensorMeta, ...], inputs: int) -> Invocation:
+def lower_rows(program: RowParts, outs: tuple[TensorMeta, ...], inputs: int) -> Invocation:
     """The invocation of a program that `arrange` can arrange."""
     found = arrange(program)
     assert found is not None

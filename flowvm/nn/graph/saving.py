@@ -35,7 +35,7 @@ from flowvm.version import VERSION
 from flowvm.vm.machine.words import OPERAND
 
 MAGIC = "flowvm compiled graph"
-FORMAT = 1
+FORMAT = 2
 
 
 # --- saving -------------------------------------------------------------------------------------
