@@ -316,12 +316,14 @@ def _origin(name: str) -> str:
     return "" if spec is None else spec.origin or ""
 
 
-_TOP_IMPORT = re.compile(rb"^(?:import|from) (?:numba|llvmlite)\b", re.MULTILINE)
+_TOP_IMPORT = re.compile(
+    rb"^(?:import|from) (?:numba|llvmlite|flowvm\.private\.numba_cuda)\b", re.MULTILINE
+)
 
 
 @functools.cache
 def _is_unimported(name: str) -> bool:
-    """Whether importing the module `name` imports Numba or llvmlite."""
+    """Whether the module `name` is for compilations, of Numba, llvmlite or Numba-CUDA."""
     path = _origin(name)
     return bool(path) and _TOP_IMPORT.search(Path(path).read_bytes()) is not None
 

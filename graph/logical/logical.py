@@ -100,7 +100,8 @@ class LogicalGraph:
         for operand in self.outputs:
             if operand.buffer not in known:
                 raise CaptureError(f"{self.name}: output {operand!r} is written by no node")
-            if operand.offset < 0 or operand.end > operand.buffer.nbytes:
+            beyond = operand.meta.numel and operand.end > operand.buffer.nbytes
+            if operand.offset < 0 or beyond:
                 raise CaptureError(
                     f"{self.name}: output {operand!r} ends at {operand.end} of "
                     f"{operand.buffer.nbytes} bytes"

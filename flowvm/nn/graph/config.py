@@ -11,15 +11,13 @@ by itself: `Graph` and the passes read it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.dtype import DType, float16
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.graph.passes.order import ORDERS
 from flowvm.graph.passes.passes import PASSES, pass_names
-
-if TYPE_CHECKING:
-    from flowvm.nn.module import Module
+from flowvm.nn.module import Module
 
 
 class GraphConfig:
