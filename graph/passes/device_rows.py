@@ -22,7 +22,7 @@ from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.errors import DeviceError
 from flowvm.graph.passes.epilogues import REAL
 from flowvm.graph.passes.fusion_program import is_program, operator_by
-from flowvm.graph.passes.row_layout import Part, Ref, RowProgram, merged_dims
+from flowvm.graph.passes.row_layout import Part, Ref, RowParts, merged_dims
 from flowvm.graph.passes.row_parts import PARTS, check_parts
 from flowvm.launch import View
 from flowvm.lazy import lazy
@@ -60,7 +60,7 @@ def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def held_launch(program: RowProgram) -> Any:
+def held_launch(program: RowParts) -> Any:
     """The CudaLaunch of a program of one call that `holds` rows, at most one program in front of it
     and at most one behind; None if it is no such thing.
     """
@@ -85,7 +85,7 @@ def held_operator(
     """The operator of a program on rows that are held: its parts' (operator, attributes,
     references, numbers).
     """
-    program = RowProgram(tuple(Part(*part) for part in parts), outputs)
+    program = RowParts(tuple(Part(*part) for part in parts), outputs)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         raise DeviceError(f"{name} was made for a device, and its tensors are on the CPU")

@@ -16,7 +16,7 @@ from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.passes.fusion_program import MOST_ARGUMENTS, MOST_TITLE
-from flowvm.graph.passes.row_layout import RowProgram
+from flowvm.graph.passes.row_layout import RowParts
 from flowvm.meta import TensorMeta
 from flowvm.schema import Check, anything, integer, row, several, text, wrong
 
@@ -80,7 +80,7 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
 
 
 def check_places(
-    program: RowProgram, outs: Sequence[TensorMeta], metas: Sequence[TensorMeta]
+    program: RowParts, outs: Sequence[TensorMeta], metas: Sequence[TensorMeta]
 ) -> None:
     """ArgumentError unless a node's operands are what the program's parts take for them."""
     operands = (*outs, *metas)
