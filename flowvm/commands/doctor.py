@@ -78,17 +78,6 @@ def main(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def show_versions(as_json: bool = False) -> None:
-    """Print the versions of everything flowvm stands on, without running anything."""
-    checks = list(environment())
-    text = (
-        json.dumps([asdict(c) for c in checks], indent=2)
-        if as_json
-        else "\n".join(map(str, checks))
-    )
-    print(text)
-
-
 def environment() -> Iterator[Check]:
     """The checks that run nothing on the VM."""
     yield _python()
