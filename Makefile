@@ -3,6 +3,10 @@
 # make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
 # make lint    ruff: format and rules
 # make types   mypy, strict
+# make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
+# make versions   the quick tier on every Python there is, with the newest and the oldest packages
+# make campaigns   an hour of each campaign of tools/campaign (MINUTES=60): for the night
+# make wheel   a wheel in dist/ that carries the VM and the usual kernels, compiled
 # make bench   time flowvm against NumPy, and against PyTorch and JAX where they are installed
 # make clean   remove the environment and everything built
 #
@@ -15,8 +19,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?= -n 2
 SLOWEST ?= 20
 BENCH_ARGS ?=
+MINUTES ?= 60
 
-.PHONY: demo test quick lint types bench clean help
+.PHONY: demo test quick memory versions lint types campaigns bench wheel clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +36,15 @@ test: $(VENV)/installed-dev
 quick: $(VENV)/installed-dev
 	@sed '/^#/d; /^$$/d' tests/quick.txt | xargs $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
+MEMORY_TESTS ?= tests/ops tests/autograd tests/nn tests/optim tests/test_amp.py \
+	tests/test_streams.py tests/graph/passes/test_random_programs.py
+
+memory: $(VENV)/installed-dev
+	FLOWVM_CHECK=memory $(BIN)/python -m pytest -q $(PYTEST_ARGS) $(MEMORY_TESTS)
+
+versions: $(VENV)/installed-dev
+	$(BIN)/python -m tools.versions
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -38,8 +52,14 @@ lint: $(VENV)/installed-dev
 types: $(VENV)/installed-dev
 	tools/typecheck.sh $(BIN)/python
 
+campaigns: $(VENV)/installed-dev
+	$(BIN)/python -m tools.campaign all --minutes $(MINUTES)
+
 bench: $(VENV)/installed
 	$(BIN)/python -m tools.bench $(BENCH_ARGS)
+
+wheel: $(VENV)/installed
+	$(BIN)/python -m tools.wheel
 
 clean:
 	rm -rf $(VENV) build dist flowvm.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

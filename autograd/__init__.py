@@ -21,6 +21,7 @@ from flowvm.autograd.modes import (
     no_grad,
     set_grad_enabled,
 )
+from flowvm.autograd.variable import Variable
 
 __all__ = [
     "AccumulateGrad",
@@ -28,6 +29,7 @@ __all__ = [
     "FunctionCtx",
     "GradcheckError",
     "RemovableHandle",
+    "Variable",
     "backward",
     "checkpoint",
     "checkpoint_sequential",

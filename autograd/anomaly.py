@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.autograd import making
+from flowvm.autograd import node_listeners
 from flowvm.autograd.engine import anomaly
 from flowvm.autograd.hooks import NodeHooks
 from flowvm.eager.nodes import Node
 from flowvm.eager.reading import values_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
+from flowvm.regions import Switched
 from flowvm.vm.callers.lines import is_internal
 
 _FRAMES = 4
@@ -65,16 +66,16 @@ def is_anomaly_enabled() -> bool:
     return anomaly.check is not None
 
 
-class set_detect_anomaly:  # noqa: N801 - PyTorch's name
+class set_detect_anomaly(Switched):  # noqa: N801 - PyTorch's name
     """Switch the search on or off: at once, and back at the end of a with block."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.before = _state()
         _set(mode, check_nan)
 
-    def __enter__(self) -> None: ...
+    def _switch(self) -> None: ...
 
-    def __exit__(self, *error: object) -> None:
+    def _undo(self) -> None:
         _set(*self.before)
 
 
@@ -88,16 +89,18 @@ class detect_anomaly(set_detect_anomaly):  # noqa: N801 - PyTorch's name
         self.before = _state()
         self.check_nan = check_nan
 
-    def __enter__(self) -> None:
+    def _switch(self) -> None:
         self.before = _state()
         _set(True, self.check_nan)
 
 
 def _state() -> tuple[bool, bool]:
-    return making.is_told(_trace), anomaly.check is not None
+    return node_listeners.is_told(_trace), anomaly.check is not None
 
 
 def _set(mode: bool, check_nan: bool) -> None:
-    if mode != making.is_told(_trace):
-        (making.tell if mode else making.forget)(_trace)
+    if mode:
+        node_listeners.tell(_trace, anomaly)
+    else:
+        node_listeners.forget(anomaly)
     anomaly.check = _check if mode and check_nan else None

@@ -2,64 +2,45 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from flowvm.autograd.engine import Watch, add_to_grad, run
-from flowvm.eager.modes import current_recorder, set_grad_enabled
+from flowvm.eager.modes import current_recorder, recording
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.ops.declare.recording import filled_of
+from flowvm.regions import Mode, Region
 from flowvm.vm.callers.tracebacks import border
 
 Tensors = Tensor | Sequence[Tensor]
 Gradients = Tensor | Sequence[Tensor | None] | None
 
 
-class _Local(threading.local):
-    seed = 1.0
-    scale: Tensor | None = None
+_seed = Mode(1.0)
+_scale: Mode[Tensor | None] = Mode(None)
 
 
-_local = _Local()
-
-
-@contextmanager
-def seeded(value: float) -> Iterator[None]:
+def seeded(value: float) -> Region:
     """Inside, backward starts from `value` where no gradient is given: 1/n where n losses make a
     mean.
     """
-    before = _local.seed
-    _local.seed = value
-    try:
-        yield
-    finally:
-        _local.seed = before
+    return _seed.to(value)
 
 
-@contextmanager
-def scaled(scale: Tensor | None) -> Iterator[None]:
+def scaled(scale: Tensor | None) -> Region:
     """Inside, `backward` starts from `scale` times what it starts from otherwise: as if the loss
     were scaled.  None: as otherwise.
     """
-    before = _local.scale
-    _local.scale = scale
-    try:
-        yield
-    finally:
-        _local.scale = before
+    return _scale.to(scale)
 
 
 def _scaled(g: Tensor) -> Tensor:
-    if _local.scale is None:
+    scale = _scale.now()
+    if scale is None:
         return g
-    before = set_grad_enabled(False)
-    try:
-        out: Tensor = (g * _local.scale).to(g._meta.dtype)
-    finally:
-        set_grad_enabled(before)
+    with recording(False):
+        out: Tensor = (g * scale).to(g._meta.dtype)
     return out
 
 
@@ -179,12 +160,12 @@ def _one(meta: Any) -> Tensor:
     """The gradient of a number with respect to itself; kept, since every training step starts with
     it.
     """
-    if current_recorder() is not None or _local.seed != 1.0 or _local.scale is not None:
-        return _scaled(filled_of(meta, _local.seed))  # it has no value outside the capture
-    found = _ones.get(meta)
-    if found is None or found.version:  # a hook may have written to it
-        found = _ones[meta] = filled_of(meta, 1)
-    return found
+    if current_recorder() is not None or _seed.now() != 1.0 or _scale.now() is not None:
+        return _scaled(filled_of(meta, _seed.now()))  # it has no value outside the capture
+    ones = _ones.get(meta)
+    if ones is None or ones.version:  # a hook may have written to it
+        ones = _ones[meta] = filled_of(meta, 1)
+    return ones
 
 
 def _listed(tensors: Any, name: str) -> list[Tensor]:
@@ -217,7 +198,7 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                     f"shape {tuple(t.shape)}; "
                     f"give its gradient, or reduce it with sum() or mean() first"
                 )
-            g = filled_of(t._meta, _local.seed)
+            g = filled_of(t._meta, _seed.now())
         elif not isinstance(g, Tensor):
             raise ArgumentTypeError(f"a gradient is a Tensor or None, got {type(g).__name__}")
         elif g._meta.shape != t._meta.shape:

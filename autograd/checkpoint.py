@@ -23,17 +23,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
-from flowvm.autograd import making
+from flowvm.autograd import node_listeners
 from flowvm.autograd.function import FunctionCtx
 from flowvm.autograd.modes import enable_grad
 from flowvm.eager.autocasting import autocast_dtype, autocasting_apart
-from flowvm.eager.modes import current_recorder, grad_enabled, unpin_user_line
+from flowvm.eager.modes import current_recorder, grad_enabled, pinned
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
 from flowvm.ops.random.generator import default_generator
+from flowvm.regions import Switched, reverting
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
@@ -71,18 +73,29 @@ class _Listener:
             else:
                 self._waiting.append((number, node))
 
-    @contextmanager
-    def listening(self, alone: bool) -> Iterator[None]:
+    def listening(self, alone: bool) -> Listening:
         """Listen to what this thread makes inside; `alone`: whoever listened so far does not."""
-        outer = _local.listeners
-        _local.listeners = [self] if alone else [*outer, self]
-        making.tell(_heard)
-        try:
-            yield
-            self._settle(everything=True)
-        finally:
-            making.forget(_heard)
-            _local.listeners = outer
+        return Listening(self, alone)
+
+
+class Listening(Switched):
+    """See `_Listener.listening`."""
+
+    def __init__(self, listener: _Listener, alone: bool) -> None:
+        self.listener, self.outer = listener, _local.listeners
+        self.inner = [listener] if alone else [*self.outer, listener]
+
+    def _switch(self) -> None:
+        _local.listeners = self.inner
+        node_listeners.tell(_heard, self)
+
+    def _left(self, kind: Any = None, *error: Any) -> None:
+        if kind is None:
+            self.listener._settle(everything=True)
+
+    def _undo(self) -> None:
+        node_listeners.forget(self)
+        _local.listeners = self.outer
 
 
 def _heard(node: Node) -> None:
@@ -131,19 +144,16 @@ class _Call:
 
     def again(self) -> None:
         """Make the call again, for what its nodes save."""
-        line = unpin_user_line()  # what is issued now is the function's, whoever calls backward
         listener = _Listener(self._keep)
-        try:
-            with (
-                self._as_before(),
-                autocasting_apart(self.amp),
-                self.context,
-                enable_grad(),
-                listener.listening(alone=True),
-            ):
-                self.function(*self.args, **self.kwargs)
-        finally:
-            unpin_user_line(line)
+        with (
+            pinned(None),  # what is issued now is the function's, whoever calls backward
+            self._as_before(),
+            autocasting_apart(self.amp),
+            self.context,
+            enable_grad(),
+            listener.listening(alone=True),
+        ):
+            self.function(*self.args, **self.kwargs)
         if self.complete and listener.count != len(self.made):
             self._differs(f"{len(self.made)} operations", f"{listener.count}")
 
@@ -157,11 +167,9 @@ class _Call:
             yield
         else:
             now = default_generator.position()
-            default_generator.go_to(self.random)
-            try:
+            with reverting(partial(default_generator.go_to, now)):
+                default_generator.go_to(self.random)
                 yield
-            finally:
-                default_generator.go_to(now)
 
     def _keep(self, number: int, node: Node) -> None:
         if self.check and number in self.made:
@@ -202,10 +210,10 @@ class _Forgotten:
         """What `node`, whose promise this is, saved; it is the node's from now on."""
         if self.number not in self.call.found:
             self.call.again()
-        found = self.call.found.pop(self.number, None)
-        if found is None:
+        result = self.call.found.pop(self.number, None)
+        if result is None:
             self.call._differs(f"what {node.operator.name} saved", "nothing")
-        saved, versions = found
+        saved, versions = result
         if isinstance(saved, _Forgotten):  # by a checkpoint inside this one
             saved = saved.recall(node)
             versions = node.versions
@@ -236,6 +244,8 @@ def checkpoint(
     context_fn: Callable[[], Contexts] | None = None,
     determinism_check: str = "default",
     preserve_rng_state: bool = True,
+    debug: bool = False,
+    early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
     """`function(*args, **kwargs)`, of which backward keeps the arguments and computes the rest
@@ -246,6 +256,8 @@ def checkpoint(
                         of the first
     preserve_rng_state  False saves a little time where nothing is random
     use_reentrant       is there for PyTorch's sake: everything is as with False
+    debug, early_stop   likewise: errors name the operation that differs, and the second time goes
+                        to the function's end
 
     The function may return anything.  It runs twice, so what it does beside computing (statistics
     of a batch norm in training) is done twice, as in PyTorch; `graph.config.checkpoint` does it

@@ -21,12 +21,13 @@ Long because backward is one loop, and its special cases are read beside it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
-from flowvm.eager.autocasting import switch_autocast
-from flowvm.eager.modes import current_recorder, pin_user_line, set_grad_enabled, unpin_user_line
+from flowvm.eager.autocasting import autocasting
+from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
@@ -34,6 +35,7 @@ from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
+from flowvm.regions import reverting
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import behind
 
@@ -82,22 +84,25 @@ def run(
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
     edge = g = None  # type: ignore[assignment]
-    before, (line, here) = set_grad_enabled(create_graph), pin_user_line()
-    origin = here[1]
-    recorder = current_recorder()
-    if recorder is not None:
-        phase, scope, recorder.phase = recorder.phase, recorder.scope, "backward"
-    low = switch_autocast(None) if hot["autocast"] else None
-    try:
-        _run(ready, grads, counts, keep_graph, create_graph, watch, here)
-    finally:
-        here[1] = origin
-        if recorder is not None:
-            recorder.phase, recorder.scope = phase, scope
-        if low is not None:
-            switch_autocast(low)
-        unpin_user_line(line)
-        set_grad_enabled(before)
+    here, recorder = user_line(), current_recorder()
+    with recording(create_graph), pinned(here):
+        if recorder is None and not hot["autocast"]:
+            _run(ready, grads, counts, keep_graph, create_graph, watch, here)
+            return
+        with autocasting(None), nullcontext() if recorder is None else _back(recorder):
+            if recorder is not None:
+                recorder.phase = "backward"
+            _run(ready, grads, counts, keep_graph, create_graph, watch, here)
+
+
+def _back(recorder: Recorder) -> reverting:
+    """Inside, the recorder's phase and scope may change."""
+    before = recorder.phase, recorder.scope
+
+    def undo() -> None:
+        recorder.phase, recorder.scope = before
+
+    return reverting(undo)
 
 
 def _counts(roots: list[Any]) -> dict[Any, int]:
@@ -254,25 +259,25 @@ def _careful(node: Any, g: Any, counts: dict[Any, int], watch: Watch | None) -> 
     if not any(wanted):
         return None
     several = g.__class__ is dict
-    given = tuple(g.values()) if several else (g,)
+    gradients = tuple(g.values()) if several else (g,)
     if hooks is not None:
         for hook in list(hooks.before.values()):
-            given = _replaced(hook(given), given, "pre-hook", node)
+            gradients = _replaced(hook(gradients), gradients, "pre-hook", node)
     if several and getattr(node, "_materialize", True):
-        given = tuple(
-            _zeros(m) if v is None else v for v, m in zip(given, node.out_metas, strict=True)
+        gradients = tuple(
+            _zeros(m) if v is None else v for v, m in zip(gradients, node.out_metas, strict=True)
         )
     pruned = any(e is not None and not w for e, w in zip(node.edges, wanted, strict=True))
     try:
-        results = node.operator.grad(_Pruned(node, tuple(wanted)) if pruned else node, *given)
+        results = node.operator.grad(_Pruned(node, tuple(wanted)) if pruned else node, *gradients)
     except Exception as error:
         _explain(error, node)
         raise
     if anomaly.check is not None:
-        anomaly.check(node, given, results)
+        anomaly.check(node, gradients, results)
     if hooks is not None:
         for hook in list(hooks.after.values()):
-            results = _replaced(hook(results, given), results, "hook", node)
+            results = _replaced(hook(results, gradients), results, "hook", node)
     return results
 
 

@@ -94,7 +94,7 @@ class FunctionCtx(Node):
 
     def _attach(self, outputs: list[Any]) -> list[Any]:
         """The outputs, each with its place in the graph."""
-        given = list(outputs)
+        results = list(outputs)
         self.out_metas = tuple(o._meta if isinstance(o, Tensor) else None for o in outputs)  # type: ignore[misc]
         dirty = {id(t) for t in self._dirty}
         constant = {id(t) for t in self._constant}
@@ -118,16 +118,18 @@ class FunctionCtx(Node):
                 out.bump()
             elif out._node is not None or id(out) in self._arguments:
                 outputs[place] = out = alias(out, out._meta)  # an argument, passed through
-            differentiable = out._meta.dtype.is_floating_point and id(given[place]) not in constant
+            differentiable = (
+                out._meta.dtype.is_floating_point and id(results[place]) not in constant
+            )
             out._node = self._edge(place) if recording and differentiable else None
-        self._keep(given, outputs, recording)
+        self._keep(results, outputs, recording)
         return outputs
 
-    def _keep(self, given: list[Any], outputs: list[Any], recording: bool) -> None:
+    def _keep(self, results: list[Any], outputs: list[Any], recording: bool) -> None:
         saving, self._saving = self._saving, ()
         if not recording:
             return
-        places = {id(o): i for i, o in enumerate(given) if isinstance(o, Tensor)}
+        places = {id(o): i for i, o in enumerate(results) if isinstance(o, Tensor)}
         saved: list[Tensor] = []
         for t in saving:
             self._shape.append(None if t is None else len(saved))

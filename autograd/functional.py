@@ -38,8 +38,8 @@ def vjp(
     with enable_grad():
         point = _point(inputs, create_graph)
         outputs = _evaluate(func, point, strict)
-        found = _grad(outputs, point, _vector(v, outputs, "v"), create_graph, strict)
-        return _like_outputs(outputs, create_graph), _like_inputs(found, inputs, create_graph)
+        gradients = _grad(outputs, point, _vector(v, outputs, "v"), create_graph, strict)
+        return _like_outputs(outputs, create_graph), _like_inputs(gradients, inputs, create_graph)
 
 
 def jvp(
@@ -60,9 +60,9 @@ def jvp(
         listed = _listed(outputs)
         duals = [filled_of(o._meta, 0).requires_grad_() for o in listed]
         back = _grad(outputs, point, duals, True, strict)
-        found = _grad(back, duals, direction, create_graph, strict)
+        gradients = _grad(back, duals, direction, create_graph, strict)
         several = not isinstance(outputs, Tensor)
-        result = tuple(_done(f, create_graph) for f in found)
+        result = tuple(_done(f, create_graph) for f in gradients)
         return _like_outputs(outputs, create_graph), result if several else result[0]
 
 
@@ -109,8 +109,8 @@ def hessian(
 
     def gradient(*point: Tensor) -> Any:
         out = _one_number(func(*point))
-        found = _grad(out, point, None, True, strict)
-        return found[0] if isinstance(inputs, Tensor) else tuple(found)
+        gradient = _grad(out, point, None, True, strict)
+        return gradient[0] if isinstance(inputs, Tensor) else tuple(gradient)
 
     return jacobian(gradient, inputs, create_graph, strict)
 
@@ -128,8 +128,8 @@ def vhp(
         direction = _vector(v, point, "v")
         out = _one_number(_evaluate(func, point, strict))
         first = _grad(out, point, None, True, strict)
-        found = _grad(first, point, direction, create_graph, strict)
-        return _done(out, create_graph), _like_inputs(found, inputs, create_graph)
+        gradients = _grad(first, point, direction, create_graph, strict)
+        return _done(out, create_graph), _like_inputs(gradients, inputs, create_graph)
 
 
 def hvp(
@@ -193,15 +193,15 @@ def _vector(v: Tensors | None, like: Any, name: str) -> list[Tensor]:
         if len(tensors) != 1 or tensors[0].numel() != 1:
             raise AutogradError(f"{name} may only be left out for a single tensor of one element")
         return [filled_of(tensors[0]._meta, 1)]
-    given = _listed(v)
-    if len(given) != len(tensors) or any(
-        g.shape != t.shape for g, t in zip(given, tensors, strict=True)
+    vectors = _listed(v)
+    if len(vectors) != len(tensors) or any(
+        g.shape != t.shape for g, t in zip(vectors, tensors, strict=True)
     ):
         raise AutogradError(
-            f"{name} has shapes {[tuple(g.shape) for g in given]}, and must have "
+            f"{name} has shapes {[tuple(g.shape) for g in vectors]}, and must have "
             f"{[tuple(t.shape) for t in tensors]}"
         )
-    return given
+    return vectors
 
 
 def _grad(
@@ -215,9 +215,9 @@ def _grad(
     listed = _listed(outputs)
     vectors: Sequence[Tensor | None] = [None] * len(listed) if v is None else v
     pairs = [(o, g) for o, g in zip(listed, vectors, strict=True) if o.requires_grad]
-    found: Sequence[Tensor | None] = [None] * len(inputs)
+    gradients: Sequence[Tensor | None] = [None] * len(inputs)
     if pairs:
-        found = grad(
+        gradients = grad(
             [o for o, _ in pairs],
             inputs,
             [g for _, g in pairs],
@@ -225,20 +225,22 @@ def _grad(
             create_graph=create_graph,
             allow_unused=True,
         )
-    if strict and any(g is None for g in found):
-        place = next(i for i, g in enumerate(found) if g is None)
+    if strict and any(g is None for g in gradients):
+        place = next(i for i, g in enumerate(gradients) if g is None)
         raise AutogradError(
             f"the outputs do not depend on input {place}, and strict=True allows none"
         )
-    return [filled_of(t._meta, 0) if g is None else g for g, t in zip(found, inputs, strict=True)]
+    return [
+        filled_of(t._meta, 0) if g is None else g for g, t in zip(gradients, inputs, strict=True)
+    ]
 
 
 def _done(t: Tensor, create_graph: bool) -> Tensor:
     return t if create_graph else t.detach()
 
 
-def _like_inputs(found: list[Tensor], inputs: Tensors, create_graph: bool) -> Any:
-    result = tuple(_done(f, create_graph) for f in found)
+def _like_inputs(gradients: list[Tensor], inputs: Tensors, create_graph: bool) -> Any:
+    result = tuple(_done(f, create_graph) for f in gradients)
     return result[0] if isinstance(inputs, Tensor) else result
 
 
@@ -252,5 +254,5 @@ def _stacked(rows: list[Tensor], out: Tensor, t: Tensor, create_graph: bool) -> 
     shape = (*out.shape, *t.shape)
     if not rows:
         return filled_of(t._meta.with_shape(shape), 0)
-    made: Tensor = stack([_done(r, create_graph) for r in rows]).reshape(shape)
-    return made
+    matrix: Tensor = stack([_done(r, create_graph) for r in rows]).reshape(shape)
+    return matrix

@@ -79,8 +79,8 @@ def gradgradcheck(
 
     grad_outputs are the gradients that the first backward starts from; random ones if left out.
     """
-    given = _tuple(inputs)
-    outputs = _outputs(func, given)
+    points = _tuple(inputs)
+    outputs = _outputs(func, points)
     if grad_outputs is None:
         rng = np.random.default_rng(len(outputs))
         grads = tuple(
@@ -89,17 +89,17 @@ def gradgradcheck(
         )
     else:
         grads = _tuple(grad_outputs)
-    n = len(given)
+    n = len(points)
 
     def first(*args: Any) -> tuple[Tensor, ...]:
         outs = _outputs(func, args[:n])
         wanted = [a for a in args[:n] if isinstance(a, Tensor) and a.requires_grad]
-        found = grad(outs, wanted, args[n:], create_graph=True, allow_unused=True)
-        return tuple(g for g in found if g is not None)
+        gradients = grad(outs, wanted, args[n:], create_graph=True, allow_unused=True)
+        return tuple(g for g in gradients if g is not None)
 
     return gradcheck(
         first,
-        (*given, *grads),
+        (*points, *grads),
         eps=eps,
         atol=atol,
         rtol=rtol,
@@ -116,9 +116,9 @@ def _tuple(values: Any) -> tuple[Any, ...]:
 def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
     if spread and values.ndim:
         values = np.repeat(values, 2, axis=-1)[..., ::2]
-    made = adopt_array(like.dtype.stored(values), dtype=like.dtype)
-    made.requires_grad = True
-    return made
+    tensor = adopt_array(like.dtype.stored(values), dtype=like.dtype)
+    tensor.requires_grad = True
+    return tensor
 
 
 def _outputs(

@@ -19,12 +19,13 @@ from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.regions import Switched
 
 _ids = count()
 Hooks = dict[int, Callable[..., Any]]
 
 
-class RemovableHandle:
+class RemovableHandle(Switched):
     """What registering a hook returns: `remove()`, or leaving a with block, takes the hook out."""
 
     def __init__(self, table: Hooks, hook: Callable[..., Any]) -> None:
@@ -36,10 +37,7 @@ class RemovableHandle:
         """Take the hook out; nothing happens the second time."""
         self._table.pop(self.id, None)
 
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def _undo(self) -> None:
         self.remove()
 
 
@@ -64,12 +62,12 @@ class HookedNode(Node):
 
 def hooks_of(node: Node) -> NodeHooks:
     """The node's hooks, made now if it has had none."""
-    found: NodeHooks | None = getattr(node, "extra", None)
-    if found is None:
-        found = node.extra = NodeHooks()
+    hooks: NodeHooks | None = getattr(node, "extra", None)
+    if hooks is None:
+        hooks = node.extra = NodeHooks()
     if node.__class__ is Node:
         node.__class__ = HookedNode
-    return found
+    return hooks
 
 
 def run_hooks(hooks: Hooks, g: Tensor) -> Tensor:
@@ -151,8 +149,8 @@ def retains_grad(t: Tensor) -> bool:
     if node is None or node.is_leaf:
         return False
     hooks: NodeHooks | None = getattr(_node(node), "extra", None)
-    kept = hooks.retain.get(node.index) if hooks is not None else None
-    return kept is not None and kept() is t
+    own = hooks.retain.get(node.index) if hooks is not None else None
+    return own is not None and own() is t
 
 
 Tensor.retains_grad = property(retains_grad)  # type: ignore[attr-defined]

@@ -1,8 +1,7 @@
 """Whether this thread records: `no_grad` and its kin, each a context manager and a decorator.
 
 The mode itself is `flowvm.eager.modes`'s and belongs to a thread, so a thread that is started
-inside `no_grad` records as any other.  Entering is counted per object, so one `no_grad()` may be
-entered again before it was left.
+inside `no_grad` records as any other.  One `no_grad()` may be entered again before it was left.
 
 A decorated generator function runs in the mode only while its own code runs: between two items its
 caller has its own.
@@ -12,20 +11,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from flowvm.eager import modes
+from flowvm.eager.modes import Recording
+from flowvm.regions import Mode, Region
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Inference(threading.local):
-    on = False
-
-
-_inference = _Inference()
 
 
 def is_grad_enabled() -> bool:
@@ -35,31 +28,25 @@ def is_grad_enabled() -> bool:
 
 def is_inference_mode_enabled() -> bool:
     """Whether this thread is inside `inference_mode`."""
-    return _inference.on
+    return modes.inference_enabled()
 
 
-class _Mode:
+class _Recording(Region):
     """A mode of this thread, for a with block or a decorated function."""
 
-    def __init__(self) -> None:
-        self._before: list[Any] = []  # what to go back to, innermost last
+    def _mode(self) -> Mode[Any]:
+        return modes.recording_mode()
 
-    def _switch(self) -> Any:
-        """Enter the mode; what to give to `_restore`."""
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return modes.recording_mode(), self._wanted(), None
+
+    def _wanted(self) -> Recording:
+        """The mode."""
         raise NotImplementedError
 
-    def _restore(self, before: Any) -> None:
-        modes.set_grad_enabled(before)
-
-    def _again(self) -> _Mode:
+    def _again(self) -> _Recording:
         """An object of the same mode for one call of a decorated function."""
         return type(self)()
-
-    def __enter__(self) -> None:
-        self._before.append(self._switch())
-
-    def __exit__(self, *error: object) -> None:
-        self._restore(self._before.pop())
 
     def __call__(self, function: F) -> F:
         """Decorate `function`: its body runs in the mode."""
@@ -80,7 +67,7 @@ class _Mode:
 
 
 def _around_generator(
-    function: Callable[..., Generator[Any, Any, Any]], mode: Callable[[], _Mode]
+    function: Callable[..., Generator[Any, Any, Any]], mode: Callable[[], _Recording]
 ) -> Callable[..., Generator[Any, Any, Any]]:
     @functools.wraps(function)
     def in_mode(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -106,7 +93,7 @@ def _around_generator(
     return in_mode
 
 
-class no_grad(_Mode):  # noqa: N801 - PyTorch's name
+class no_grad(_Recording):  # noqa: N801 - PyTorch's name
     """Nothing inside is recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function."""
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
@@ -114,14 +101,11 @@ class no_grad(_Mode):  # noqa: N801 - PyTorch's name
             return super().__new__(cls)
         return cls()(function)  # @flow.no_grad, without parentheses
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        super().__init__()
-
-    def _switch(self) -> bool:
-        return modes.set_grad_enabled(False)
+    def _wanted(self) -> Recording:
+        return Recording(False, modes.inference_enabled())
 
 
-class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
+class enable_grad(_Recording):  # noqa: N801 - PyTorch's name
     """Operations inside are recorded again, within a `no_grad`; without effect inside
     `inference_mode`.
     """
@@ -129,41 +113,40 @@ class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
         return super().__new__(cls) if function is None else cls()(function)
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        super().__init__()
-
-    def _switch(self) -> bool:
-        return modes.set_grad_enabled(not _inference.on)
+    def _wanted(self) -> Recording:
+        inference = modes.inference_enabled()
+        return Recording(not inference, inference)
 
 
-class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
+class set_grad_enabled(_Recording):  # noqa: N801 - PyTorch's name
     """Switch recording on or off: at once, and back at the end of a with block."""
 
     def __init__(self, mode: bool) -> None:
-        super().__init__()
         self.mode = mode
-        self._found: bool | None = self._switch()
+        self._before: Recording | None = modes.set_recording(self._wanted())
 
-    def _switch(self) -> bool:
-        return modes.set_grad_enabled(self.mode and not _inference.on)
+    def _wanted(self) -> Recording:
+        inference = modes.inference_enabled()
+        return Recording(bool(self.mode) and not inference, inference)
 
     def _again(self) -> set_grad_enabled:
         return set_grad_enabled(self.mode)
 
-    def __enter__(self) -> None:
-        # the first with block goes back to what there was before the object was made
-        found, self._found = self._found, None
-        now = self._switch()
-        self._before.append(now if found is None else found)
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        self._undo()  # the first with block goes back to what there was before the object was made
+        return super()._switch()
 
     def __call__(self, function: F) -> F:
-        if self._found is not None:
-            modes.set_grad_enabled(self._found)  # as a decorator it only concerns the function
-            self._found = None
+        self._undo()  # as a decorator it only concerns the function
         return super().__call__(function)
 
+    def _undo(self) -> None:
+        if self._before is not None:
+            modes.set_recording(self._before)
+            self._before = None
 
-class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
+
+class inference_mode(_Recording):  # noqa: N801 - PyTorch's name
     """`no_grad` for code that will never need a gradient: `enable_grad` inside has no effect.
 
     inference_mode(False) is the ordinary mode inside an inference_mode.
@@ -173,18 +156,11 @@ class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
         return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
-        super().__init__()
         self.mode = mode
 
     def _again(self) -> inference_mode:
         again: inference_mode = inference_mode(self.mode)
         return again
 
-    def _switch(self) -> tuple[bool, bool]:
-        before = _inference.on
-        _inference.on = self.mode
-        return before, modes.set_grad_enabled(not self.mode)
-
-    def _restore(self, before: tuple[bool, bool]) -> None:
-        _inference.on, grad = before
-        modes.set_grad_enabled(grad)
+    def _wanted(self) -> Recording:
+        return Recording(not self.mode, bool(self.mode))

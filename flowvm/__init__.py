@@ -15,9 +15,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from flowvm import autograd as autograd
+from flowvm import compiler as compiler
 from flowvm import ops as ops
 from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
+from flowvm import version as version
 from flowvm import vm as vm
+from flowvm.absent import instead_of as _instead_of
 from flowvm.autograd import enable_grad as enable_grad
 from flowvm.autograd import inference_mode as inference_mode
 from flowvm.autograd import is_grad_enabled as is_grad_enabled
@@ -53,6 +56,12 @@ from flowvm.dtype import uint8 as uint8
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import did_you_mean as _did_you_mean
+from flowvm.formats import Layout, MemoryFormat
+from flowvm.formats import channels_last as channels_last
+from flowvm.formats import channels_last_3d as channels_last_3d
+from flowvm.formats import contiguous_format as contiguous_format
+from flowvm.formats import preserve_format as preserve_format
+from flowvm.formats import strided as strided
 from flowvm.interop import from_dlpack as from_dlpack
 from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
@@ -69,16 +78,32 @@ from flowvm.version import VERSION
 from flowvm.vm import last_error as last_error
 
 if TYPE_CHECKING:
+    from flowvm import accelerator as accelerator
     from flowvm import amp as amp
     from flowvm import backends as backends
     from flowvm import cuda as cuda
     from flowvm import datasets as datasets
+    from flowvm import distributed as distributed
+    from flowvm import distributions as distributions
+    from flowvm import func as func
     from flowvm import graph as graph
+    from flowvm import hub as hub
+    from flowvm import jit as jit
+    from flowvm import library as library
+    from flowvm import linalg as linalg
     from flowvm import memory as memory
+    from flowvm import mps as mps
+    from flowvm import multiprocessing as multiprocessing
     from flowvm import nn as nn
     from flowvm import optim as optim
+    from flowvm import overrides as overrides
     from flowvm import profiler as profiler
+    from flowvm import random as random
+    from flowvm import sparse as sparse
+    from flowvm import special as special
+    from flowvm import testing as testing
     from flowvm import utils as utils
+    from flowvm import xpu as xpu
     from flowvm.amp import autocast as autocast
     from flowvm.cuda.options import get_float32_matmul_precision as get_float32_matmul_precision
     from flowvm.cuda.options import set_float32_matmul_precision as set_float32_matmul_precision
@@ -102,6 +127,8 @@ sys.modules["flowvm.errors"].__class__ = _Errors
 
 device = Device
 dtype = DType
+layout = Layout
+memory_format = MemoryFormat
 # PyTorch's names for dtypes that are builtins' names too
 bool = bool_
 int = int_
@@ -111,9 +138,20 @@ inf = ops.inf
 nan = ops.nan
 pi = ops.pi
 e = ops.e
+newaxis = None
 
 _LAZY_MODULES = (
-    "amp", "backends", "cuda", "datasets", "graph", "memory", "nn", "optim", "profiler", "utils",
+    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "graph", "hub", "jit",
+    "library", "memory", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler",
+    "random", "sparse", "testing", "utils", "xpu",
+    "amp", "backends", "cuda", "datasets", "graph", "memory", "nn", "optim", "profiler",
+    "amp", "backends", "cuda", "datasets", "func", "graph", "memory", "nn", "optim", "profiler",
+    "special", "utils",
+    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "graph",
+    "hub", "jit", "library", "memory", "mps", "multiprocessing", "nn", "optim", "overrides",
+    "profiler", "random", "sparse", "testing", "utils", "xpu",
+    "amp", "backends", "cuda", "datasets", "graph", "linalg", "memory", "nn", "optim",
+    "profiler", "utils",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -121,10 +159,30 @@ _LAZY_NAMES = {
     "get_float32_matmul_precision": "flowvm.cuda.options",
     "set_float32_matmul_precision": "flowvm.cuda.options",
     "explain": "flowvm.profiler.views.explaining",
+    "vmap": "flowvm.func",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
     "load_ipython_extension": "flowvm.profiler.front.magics",
-}
+    **dict.fromkeys(
+        (
+            "bilinear", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss",
+            "pairwise_distance", "poisson_nll_loss", "triplet_margin_loss",
+        ),
+        "flowvm.nn.functional",
+    ),
+    **dict.fromkeys(
+        (
+            "are_deterministic_algorithms_enabled", "get_autocast_cpu_dtype", "get_autocast_dtype",
+            "get_autocast_gpu_dtype", "get_deterministic_debug_mode", "get_num_interop_threads",
+            "is_anomaly_enabled", "is_autocast_cache_enabled", "is_autocast_cpu_enabled",
+            "is_autocast_enabled", "is_deterministic_algorithms_warn_only_enabled",
+            "is_vulkan_available", "is_warn_always_enabled", "set_anomaly_enabled",
+            "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads",
+            "set_warn_always", "use_deterministic_algorithms",
+        ),
+        "flowvm.settings",
+    ),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -133,7 +191,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
     # `obj` is left out, or Python would add a guess of its own
-    hint = _did_you_mean(name, __dir__())
+    hint = _instead_of(name) or _did_you_mean(name, __dir__())
     raise AttributeError(f"flowvm has no {name!r}{hint}", name=name, obj=None)
 
 
@@ -146,6 +204,7 @@ __all__ = [
     "Size",
     "Stream",
     "Tensor",
+    "accelerator",
     "amp",
     "autocast",
     "autograd",
@@ -153,11 +212,17 @@ __all__ = [
     "bfloat16",
     "bool",
     "can_cast",
+    "channels_last",
+    "channels_last_3d",
+    "compiler",
     "config",
+    "contiguous_format",
     "cuda",
     "current_stream",
     "datasets",
     "device",
+    "distributed",
+    "distributions",
     "double",
     "dtype",
     "e",
@@ -172,8 +237,10 @@ __all__ = [
     "get_default_device",
     "get_default_dtype",
     "get_float32_matmul_precision",
+    "get_num_threads",
     "get_printoptions",
     "half",
+    "hub",
     "iinfo",
     "inf",
     "inference_mode",
@@ -184,30 +251,46 @@ __all__ = [
     "int64",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "jit",
     "last_error",
+    "layout",
+    "library",
     "load",
     "long",
+    "memory_format",
+    "mps",
+    "multiprocessing",
     "nan",
+    "newaxis",
     "nn",
     "no_grad",
     "ops",
     "optim",
+    "overrides",
     "pi",
+    "preserve_format",
     "printoptions",
     "profiler",
     "promote_types",
+    "random",
     "result_type",
     "save",
     "set_default_device",
     "set_default_dtype",
     "set_float32_matmul_precision",
     "set_grad_enabled",
+    "set_num_threads",
     "set_printoptions",
     "short",
+    "sparse",
     "stream",
+    "strided",
+    "testing",
     "uint8",
     "utils",
+    "version",
     "vm",
+    "xpu",
 ]
 __all__ += ops.__all__
 __all__.sort()

@@ -3,7 +3,8 @@
 Each is a FLOWVM_* environment variable, read when flowvm is imported, and an attribute of
 `flow.config`; any may be set for a block: `with flow.config(debug=2): ...`.  Values are those of
 the process, not of a thread.  Settings marked *start* are taken when the VM starts: `Config.lock`
-turns a later change, which would do nothing, into an error.
+turns a later change, which would do nothing, into an error; and `check`, which decides what code
+the VM is made of, is read from the environment alone.
 
 `print(flow.config)` shows the table: each setting, its value, what it takes and what it means.
 
@@ -22,12 +23,13 @@ Long because it is one table.
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm.errors import ConfigError, did_you_mean
+from flowvm.regions import reverting
 
 __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 
@@ -44,6 +46,7 @@ class Variable(NamedTuple):
     expects: str
     help: str
     start: bool = False  # taken when the VM starts
+    fixed: bool = False  # taken when flowvm is imported, from the environment alone
 
     @property
     def env(self) -> str:
@@ -147,6 +150,14 @@ VARIABLES: tuple[Variable, ...] = (
         "size of that folder from which on the kernels not used for longest are removed",
     ),
     Variable(
+        "target",
+        lambda: "",
+        _choice("", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
+        "nothing, x86-64-v2, x86-64-v3 or x86-64-v4",
+        "the processors that kernels are compiled for: this one, or all that have the level",
+        fixed=True,
+    ),
+    Variable(
         "debug",
         lambda: 0,
         _integer(0, 4),
@@ -175,6 +186,14 @@ VARIABLES: tuple[Variable, ...] = (
         "print a captured graph before and after that pass",
     ),
     Variable(
+        "check",
+        lambda: "",
+        _choice("", "memory"),
+        "nothing or memory",
+        "memory finds kernels that touch what is not theirs; several times slower",
+        fixed=True,
+    ),
+    Variable(
         "workers",
         _usable_cpus,
         _integer(1, 256),
@@ -196,6 +215,20 @@ VARIABLES: tuple[Variable, ...] = (
         "bytes, such as 256M or 1G",
         "bytes written by instructions in flight at which issuing waits",
         start=True,
+    ),
+    Variable(
+        "kept_bytes",
+        lambda: 64 << 20,
+        _bytes,
+        "bytes, such as 16M or 1G",
+        "what is kept of shapes that were seen, so that the next call with them is quick",
+    ),
+    Variable(
+        "debug_calls",
+        lambda: False,
+        _flag,
+        "0 or 1, from the environment alone",
+        "every call asserts that nothing runs in the middle of a record that is being published",
     ),
     Variable(
         "watchdog",
@@ -238,13 +271,17 @@ class Config:
     engine: str
     cache_dir: Path
     cache_bytes: int
+    target: str
     debug: int
     tb: str
     profile: int
     debug_pass: str
+    check: str
     workers: int
     run_ahead: int
     run_ahead_bytes: int
+    kept_bytes: int
+    debug_calls: bool
     watchdog: float
     window: bool
     cuda_driver: str
@@ -277,6 +314,11 @@ class Config:
             raise AttributeError(f"flow.config has no setting {name!r}{hint}")
         variable = _BY_NAME[name]
         checked = _parsed(variable, f"flow.config.{name}", value)
+        if variable.fixed and checked != getattr(self, name):
+            raise ConfigError(
+                f"flow.config.{name} is taken when flowvm is imported: set {variable.env} in the "
+                f"environment"
+            )
         if variable.start and self._locked and checked != getattr(self, name):
             raise ConfigError(
                 f"flow.config.{name} is taken when the VM starts, and {self._locked}: set it, or "
@@ -290,16 +332,20 @@ class Config:
             self._checked(name, value)  # complain at the call, before anything has changed
         return self._for_a_block(settings)
 
-    @contextmanager
-    def _for_a_block(self, settings: dict[str, Any]) -> Iterator["Config"]:
-        before = {name: getattr(self, name) for name in settings}
-        try:
+    def _for_a_block(self, settings: dict[str, Any]) -> AbstractContextManager["Config"]:
+        before: dict[str, Any] = {}
+
+        def switch() -> Config:
+            before.update({name: getattr(self, name) for name in settings})
             for name, value in settings.items():
                 setattr(self, name, value)
-            yield self
-        finally:
+            return self
+
+        def undo() -> None:
             for name, value in before.items():
                 setattr(self, name, value)
+
+        return reverting(undo, switch)
 
     def lock(self, reason: str) -> None:
         """Refuse to change *start* settings from now on, because of `reason`; "" unlocks them."""

@@ -8,31 +8,24 @@ first needed: asking for a CUDA device loads the driver; nothing else here does.
 
 import os
 import re
-import threading
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, SupportsIndex
 
 from flowvm.errors import ArgumentTypeError, DeviceError
+from flowvm.regions import Mode, Region
 
 _TYPES = ("cpu", "cuda")
 _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
 _interned: dict[tuple[str, int], "Device"] = {}
 
 
-class _Current(threading.local):
-    """What a thread has chosen: `index` is the CUDA device that "cuda" means (see
-    `flow.cuda.device`), `default` the device of new tensors, `before` those to go back to.
-    """
-
-    index = 0
-    default: "Device | None" = None
-    before: "tuple[Device | None, ...]" = ()
+# What a thread has chosen: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
+# device of new tensors.
+cuda_index: Final = Mode(0)
+_default: "Final[Mode[Device | None]]" = Mode(None)
 
 
-current: Final = _Current()
-
-
-class Device:
+class Device(Region):
     """A place for tensors: `flow.device("cpu")`, `flow.device("cuda:1")`, `flow.device("cuda", 1)`.
 
     "cuda" alone means the current CUDA device, which is "cuda:0" unless `flow.cuda.set_device` was
@@ -58,14 +51,11 @@ class Device:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{self!r} cannot be changed")
 
-    def __enter__(self) -> "Device":
-        current.before += (current.default,)
-        current.default = require(self)
-        return self
+    def _mode(self) -> Mode[Any]:
+        return _default
 
-    def __exit__(self, *error: object) -> None:
-        *before, current.default = current.before
-        current.before = tuple(before)
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return _default, require(self), self
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
@@ -93,7 +83,7 @@ def _parse(device: object, index: object) -> tuple[str, int]:
         raise DeviceError(f"device {device!r} has an index already, so index={index!r} is too much")
     number = index if match[2] is None else int(match[2])
     if number is None:
-        number = current.index if match[1] == "cuda" else 0
+        number = cuda_index.now() if match[1] == "cuda" else 0
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise DeviceError(f"a device index is an integer from 0 up, got {number!r}")
     if match[1] == "cpu" and number != 0:
@@ -107,18 +97,18 @@ cpu: Final = Device("cpu")
 def as_device(value: "str | int | Device | None") -> Device:
     """`value` as a Device that can be used; None is where new tensors are made."""
     if value is None:
-        return current.default or cpu
+        return _default.now() or cpu
     return require(value if isinstance(value, Device) else Device(value))
 
 
 def set_default_device(device: "str | int | Device | None") -> None:
     """Let this thread make new tensors on `device`; None: on the CPU."""
-    current.default = None if device is None else as_device(device)
+    _default.set(None if device is None else as_device(device))
 
 
 def get_default_device() -> Device:
     """Where this thread makes new tensors."""
-    return current.default or cpu
+    return _default.now() or cpu
 
 
 # by type of device, but the CPU: why the one of an index cannot be used, "" if it can

@@ -23,14 +23,18 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           GradcheckError                               a gradient that differs from the numeric one
         CaptureError         RuntimeError              a graph's build that cannot be replayed
         ConfigError          ValueError                a setting that cannot be
+        CaptureWarning       UserWarning               a graph may not do what its author expects
         RecaptureWarning     UserWarning               a graph is captured again; about speed alone
         VMError              RuntimeError              the virtual machine itself
           CompileError                                 a kernel that cannot become native code
           CallbackError                                a Python callback raised, see its cause
           KernelError                                  a kernel returned a status of its own
+          BoundsError                                  a kernel touched what is not its operands'
           PoisonedError                                an instruction the tensor needs has failed
           FreedError                                   the tensor's storage has been released
           ScheduleError                                a recorded run broke the order of accesses
+
+Long because every error and every status stands here, with its words.
 """
 
 from __future__ import annotations
@@ -51,8 +55,10 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "AutogradError",
+    "BoundsError",
     "CallbackError",
     "CaptureError",
+    "CaptureWarning",
     "CompileError",
     "ConfigError",
     "DTypeError",
@@ -172,6 +178,10 @@ class KernelError(VMError):
     """A kernel returned a status that flowvm has no exception for."""
 
 
+class BoundsError(VMError):
+    """A kernel touched memory that is not its operands', as FLOWVM_CHECK=memory finds."""
+
+
 class PoisonedError(VMError):
     """The tensor was never computed, because an instruction it depends on failed."""
 
@@ -182,6 +192,10 @@ class FreedError(VMError):
 
 class ScheduleError(VMError):
     """A recorded run in which two conflicting accesses overlapped or swapped."""
+
+
+class CaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
+    """What a graph computes may differ from what its author expects; the text says where."""
 
 
 class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
@@ -209,6 +223,14 @@ class Status(IntEnum):
     NOT_POSITIVE_DEFINITE = 11
     CAPTURED = 12
     DEVICE_FAILED = 13
+    OUTSIDE_OPERAND = 14  # this and those below: the memory check
+    BETWEEN_ELEMENTS = 15
+    WROTE_INPUT = 16
+    OUTSIDE_SCRATCH = 17
+    OUTSIDE_ARENA = 18
+    OUTSIDE_REGISTER = 19
+    ZONE_BROKEN = 20
+    WRITTEN_RELEASED = 21
     USER_STATUS = 64
 
 
@@ -261,6 +283,42 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     ),
     Status.DEVICE_FAILED: (DeviceError, "the device failed with error {0}"),
     Status.FREED: (FreedError, "this tensor's storage has been released"),
+    Status.OUTSIDE_OPERAND: (
+        BoundsError,
+        "the kernel wrote outside of operand {name}: at byte {1} of memory of {2} bytes",
+    ),
+    Status.BETWEEN_ELEMENTS: (
+        BoundsError,
+        "the kernel wrote between the elements of operand {name}, a view: byte {1} of the {2} of "
+        "its storage",
+    ),
+    Status.WROTE_INPUT: (
+        BoundsError,
+        "the kernel wrote operand {name}, which it only reads: byte {1} of the {2} of its storage",
+    ),
+    Status.OUTSIDE_SCRATCH: (
+        BoundsError,
+        "the kernel wrote outside of its scratch memory: at byte {1} of {2} bytes",
+    ),
+    Status.OUTSIDE_ARENA: (
+        BoundsError,
+        "the kernel wrote outside of its thread's arena: at byte {1} of {2} bytes",
+    ),
+    Status.OUTSIDE_REGISTER: (
+        BoundsError,
+        "the kernel wrote outside of a register of its launch's chunk, its block {0}: at byte {1} "
+        "of {2} bytes",
+    ),
+    Status.ZONE_BROKEN: (
+        BoundsError,
+        "something wrote outside of the memory that this instruction was given: at byte {1} of {2} "
+        "bytes, as was seen when it was released; nobody knows which instruction did",
+    ),
+    Status.WRITTEN_RELEASED: (
+        BoundsError,
+        "something wrote to the memory that this instruction was given after it was released: byte "
+        "{1} of {2} bytes; nobody knows which instruction did",
+    ),
 }
 
 
@@ -285,14 +343,16 @@ def declare_status(code: int, exception: type[FlowError], message: str) -> int:
     return code
 
 
-def exception_for(status: int, details: Sequence[int] = ()) -> FlowError:
-    """The exception that a kernel's status and details stand for."""
+def exception_for(status: int, details: Sequence[int] = (), names: Sequence[str] = ()) -> FlowError:
+    """The exception that a kernel's status and details stand for; `names` are its operands'."""
     values = [*details, *([0] * (DETAILS - len(details)))]
     for function in on_device_failed if status == Status.DEVICE_FAILED else ():
         return function(values)
     if status in _TABLE:
         kind, message = _TABLE[status]
-        return kind(message.format(*values))
+        number = values[0]
+        name = names[number] if 0 <= number < len(names) else number
+        return kind(message.format(*values, name=name))
     if status == Status.OK:
         raise ArgumentError("status 0 means success: there is no exception for it")
     return KernelError(f"the kernel returned status {int(status)} with details {values}")

@@ -17,6 +17,8 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from flowvm.apart import apart
+
 
 class Lazy:
     """Stands for a module that may not be imported yet; its attributes are the module's."""
@@ -29,7 +31,9 @@ class Lazy:
 
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
-            self._module = importlib.import_module(self._name)
+            own = self._name.startswith("flowvm.")
+            load = importlib.import_module
+            self._module = load(self._name) if own else apart(load, self._name)
         return getattr(self._module, name)
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any, SupportsIndex
 from flowvm.device import Device, cpu
 from flowvm.dtype import DType
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
+from flowvm.kept import Kept
 
 
 class Size(tuple[int, ...]):
@@ -53,7 +54,9 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
-_interned: dict[tuple[Any, ...], TensorMeta] = {}
+_kept = Kept("metas")
+_interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
+_META_BYTES = 900  # of a meta of some dimensions, with its key
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -119,16 +122,21 @@ class TensorMeta:
 def _make(
     key: tuple[Any, ...], size: Size, dtype: DType, device: Device, stride: tuple[int, ...] | None
 ) -> TensorMeta:
+    known: TensorMeta | None = _kept.find(key)
+    if known is not None:
+        return known
     dense = dense_stride(size)
     steps = dense if stride is None else stride
     numel = size.numel()
+    if numel >= 1 << 63 or max(steps, default=0) >= 1 << 63:
+        raise ArgumentError(f"a tensor of shape {tuple(size)} has more elements than 64 bits count")
     contiguous = numel == 0 or all(
         s == e for d, s, e in zip(size, steps, dense, strict=True) if d != 1
     )
     if stride is None or contiguous:  # equal layouts share one object
-        shared = _interned.get((size, dtype, device, None)) if contiguous else None
+        shared = _kept.find((size, dtype, device, None)) if contiguous else None
         if shared is not None:
-            return _interned.setdefault(key, shared)
+            return _put(key, shared)
         steps = dense
     meta = TensorMeta()
     meta.shape, meta.stride, meta.dtype, meta.device = size, steps, dtype, device
@@ -142,9 +150,12 @@ def _make(
             f"{meta.span / 2**30:.4g} GiB; "
             f"this machine has {_MEMORY / 2**30:.4g} GiB"
         )
-    if len(_interned) > 1 << 18:
-        # metas in use stay alive; a second object for one of them only misses a cache
-        _interned.clear()
+    # metas in use outlive their place here; a second object for one of them only misses a cache
     if contiguous:
-        meta = _interned.setdefault((size, dtype, device, None), meta)
-    return _interned.setdefault(key, meta)
+        meta = _put((size, dtype, device, None), meta)
+    return _put(key, meta)
+
+
+def _put(key: tuple[Any, ...], meta: TensorMeta) -> TensorMeta:
+    found: TensorMeta = _kept.put(key, meta, _META_BYTES)
+    return found

@@ -1,18 +1,21 @@
-"""What tensors look like at a prompt, in a debugger and in a notebook: `repr`, `format`, HTML.
+"""What tensors look like at a prompt, in a debugger and in a notebook: `repr`, `str`, HTML.
 
 Values are written as PyTorch writes them.  `repr` is called by debuggers on every local and by
 exception reports, so it
 
 - issues nothing and waits for the tensor's own writer alone, at most `PATIENCE`; a tensor that is
-  not there yet is shown as pending, with the instruction that will write it;
+  not there yet is shown as pending, with the instruction that will write it (`print` and `str` are
+  asked for the value, and wait for it);
 - never raises and marks no failure as seen: a failed tensor shows its error;
 - copies the elements that it prints and no others.
+
+Long because all that a tensor is shown as is made of the same values and facts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,8 +27,9 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
+from flowvm.regions import reverting
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.watch.peek import poison_of, writer_within
+from flowvm.vm.watch.pending import poison_of, writer_within
 
 if TYPE_CHECKING:
     import html
@@ -80,7 +84,8 @@ def set_printoptions(
     linewidth   characters of a line (80)
     profile     "default", "short" or "full", before the others are applied
     sci_mode    scientific notation always or never; None decides by the values (None)
-    sync        wait for values, a fifth of a second at most; False shows "pending" at once (True)
+    sync        wait for values, in `repr` a fifth of a second at most; False shows "pending" at
+                once (True)
     """
     global _options
     if profile is not None and profile not in PROFILES:
@@ -102,16 +107,19 @@ def get_printoptions() -> dict[str, Any]:
     return _options._asdict()
 
 
-@contextmanager
-def printoptions(**options: Any) -> Iterator[dict[str, Any]]:
+def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
     """Print options for a block: `with flow.printoptions(precision=2): print(x)`."""
-    global _options
     before = _options
-    try:
-        set_printoptions(**options)
-        yield get_printoptions()
-    finally:
+
+    def undo() -> None:
+        global _options
         _options = before
+
+    def switch() -> dict[str, Any]:
+        set_printoptions(**options)
+        return get_printoptions()
+
+    return reverting(undo, switch)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
     ]
     elements = t._meta.dtype.loaded(_elements(t, kept))
     text = _element_text(elements, t._meta.dtype, options)
-    width = max((len(text(v)) for v in elements.ravel().tolist()), default=1)
+    width = max((len(text(v)) for v in _counted(elements, t._meta.dtype).tolist()), default=1)
     return Shown(elements, lambda v: text(v).rjust(width), width, cut)
 
 
@@ -150,14 +158,20 @@ def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
     return np.array(picked)
 
 
+def _counted(elements: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """The elements that decide on notation and width, as in PyTorch: no zeros, infinities, NaNs."""
+    values: np.ndarray[Any, Any] = elements.ravel()
+    counts = np.isfinite(values) & (values != 0) if dtype.is_floating_point else slice(None)
+    return np.array(values[counts])
+
+
 def _element_text(
     elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
 ) -> Callable[[Any], str]:
     """How all elements are written: one notation for the tensor, PyTorch's choice of it."""
     if not dtype.is_floating_point:
         return str
-    values = elements.ravel().astype(np.float64)
-    values = values[np.isfinite(values) & (values != 0)]
+    values = _counted(elements, dtype).astype(np.float64)
     whole = bool(np.all(values == np.ceil(values)))
     scientific = False
     if values.size:
@@ -274,6 +288,15 @@ def _repr(t: Tensor) -> str:
         return _in_full(t)
     except Exception as error:  # a debugger shows locals in any state
         return f"tensor(<cannot be shown: {type(error).__name__}: {error}>)"
+
+
+@method("__str__")
+def _str(t: Tensor) -> str:
+    """What `print` shows: as `repr`, of a value that is waited for, however long it takes."""
+    if _is_made(t) and _options.sync:
+        while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
+            pass
+    return repr(t)
 
 
 def _is_made(t: Tensor) -> bool:

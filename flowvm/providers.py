@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowvm import device
+from flowvm import compiler, device
 from flowvm.eager.interpreter import Invocation, Operator, lowerings
+from flowvm.eager.modes import current_recorder
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
@@ -48,6 +49,12 @@ def _trace_screen(trace: Trace, width: int) -> Any:
     return traces.trace_screen(trace, width)
 
 
+def _captured() -> bool:
+    """Whether what this thread does is being captured."""
+    return current_recorder() is not None
+
+
+compiler.captured.append(_captured)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 engine.failures.about_memory = _about_memory

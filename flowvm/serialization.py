@@ -11,17 +11,27 @@ In the JSON a dict or list that JSON has is itself; what it has not is a one-ent
     {"$tensor": name}  {"$tuple": [...]}  {"$dtype": name}
     {"$dict": [[key, value], ...]}  where not every key is a string, or one begins with $
 
+    {"$array": name}  {"$bytes": base64}  {"$complex": [re, im]}  {"$set": [...]}
+    {"$class": [name, {field: value}]}    a dataclass, which is built again if `add_safe_globals`
+                                          named its class
+
 What is read is not trusted: the header's sizes and offsets are those of the file or it is refused,
-and the JSON has no key twice and no depth without end.
+and the JSON has no key twice and no depth without end.  PyTorch's files are read by
+`flowvm.pickles`, which runs nothing of them; OneFlow's folders of variables here.
+
+Long because what is written and what is read stand together.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import json
 import math
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,17 +42,25 @@ from flowvm.dtype import ALL_DTYPES, DType, bfloat16, dtype_named
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.pickles import read_legacy, read_zip
 from flowvm.schema import integer, read_json, record, row, several, text
 
-__all__ = ["load", "save"]
+__all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
 
 _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION = 1
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Write a (nested) dict or list of tensors and plain values to a path or a binary file.
+def save(
+    obj: Any,
+    f: str | os.PathLike[str] | IO[bytes],
+    pickle_module: Any = None,
+    pickle_protocol: Any = None,
+    _use_new_zipfile_serialization: bool = True,
+) -> None:
+    """Write tensors, arrays, plain values, and dicts, lists, tuples, sets and dataclasses of them
+    to a path or a binary file.  PyTorch's arguments about pickles are taken: there is none.
 
     >>> flow.save(model.state_dict(), "model.safetensors")
     >>> flow.save({"model": model.state_dict(), "optim": opt.state_dict(), "epoch": 3}, "last.ckpt")
@@ -71,17 +89,37 @@ def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
 
 
 def load(
-    f: str | os.PathLike[str] | IO[bytes], map_location: str | int | Device | None = None
+    f: str | os.PathLike[str] | IO[bytes],
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
 ) -> Any:
-    """Read back what save wrote, or any safetensors file as a flat dict of tensors.
+    """Read back what save wrote, or any safetensors file as a flat dict of tensors, or what
+    torch.save wrote of tensors, numbers, texts and containers (.pt, .pth, both formats), or a
+    folder of variables that OneFlow wrote, as a dict of tensors by name.
 
-    map_location is the device the tensors go to; the CPU by default.
+    map_location is the device the tensors go to, the CPU by default.  Files do not say where
+    tensors were, so of a dict it is that for "cpu", and a function is taken and not called.
+    Nothing of a file is run, whatever weights_only says; mmap and arguments about pickles are
+    taken.  ArgumentError for what is damaged, or holds something else.
     """
-    place = cpu if map_location is None else as_device(map_location)
+    if isinstance(map_location, Mapping):
+        map_location = map_location.get("cpu")
+    plain = map_location is None or callable(map_location)
+    place = cpu if plain else as_device(map_location)
     if isinstance(f, (str, os.PathLike)):
+        if Path(f).is_dir():
+            return _moved(_read_folder(Path(f)), place)
         where, data = repr(os.fspath(f)), Path(f).read_bytes()
     else:
         where, data = "the given file", f.read()
+    if data[:2] == b"PK":
+        return _moved(read_zip(data, where), place)
+    if data[:1] == b"\x80":
+        return _moved(read_legacy(data, where), place)
     header = _header(data, where)
     arrays = _arrays(data, header, where)
     tensors = {
@@ -100,6 +138,86 @@ def load(
             f"{_VERSION}"
         )
     return _Reader(tensors, where).read(saved["tree"])
+
+
+# ---- classes of the program's own
+
+_safe: dict[str, type] = {}
+
+
+def add_safe_globals(safe_globals: Sequence[Any]) -> None:
+    """Let load build dataclasses of these classes again; without calling their __init__."""
+    for kind in safe_globals:
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            raise ArgumentTypeError(f"add_safe_globals takes dataclasses, got {kind!r}")
+        _safe[_class_name(kind)] = kind
+
+
+def get_safe_globals() -> list[Any]:
+    """The classes that add_safe_globals was given."""
+    return list(_safe.values())
+
+
+def clear_safe_globals() -> None:
+    """Forget them."""
+    _safe.clear()
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+# ---- OneFlow's folders
+
+_ONEFLOW = {
+    "kFloat": "float32", "kDouble": "float64", "kFloat16": "float16", "kBFloat16": "bfloat16",
+    "kInt8": "int8", "kInt32": "int32", "kInt64": "int64", "kUInt8": "uint8", "kBool": "bool",
+}  # fmt: skip
+_META = re.compile(r"\s*(?:shape\s*\{((?:\s*dim:\s*\d{1,15})*)\s*\}\s*)?data_type:\s*(\w+)\s*")
+
+
+def _read_folder(folder: Path) -> dict[str, Tensor]:
+    """The variables of a folder: each a folder of its own with `meta`, a text, and `out`."""
+    found = {}
+    for entry in sorted(folder.iterdir()):
+        meta, out = entry / "meta", entry / "out"
+        if not (meta.is_file() and out.is_file()):
+            continue
+        said = _META.fullmatch(meta.read_text(errors="replace")[:10000])
+        if said is None or said[2] not in _ONEFLOW:
+            raise ArgumentError(f"flow.load: {str(meta)!r} describes no tensor")
+        shape = tuple(map(int, re.findall(r"\d+", said[1] or "")))
+        name, data = _ONEFLOW[said[2]], out.read_bytes()
+        dtype = np.dtype("uint16" if name == "bfloat16" else name)
+        if len(shape) > 64 or math.prod(shape) * dtype.itemsize != len(data):
+            raise ArgumentError(
+                f"flow.load: {str(out)!r} is damaged: {len(data)} bytes of shape {shape}"
+            )
+        array = np.frombuffer(data, dtype).reshape(shape)
+        found[entry.name] = _tensor(array, bfloat16 if name == "bfloat16" else None, cpu)
+    if not found:
+        raise ArgumentError(f"flow.load: there are no variables in the folder {str(folder)!r}")
+    if (folder / "pickled_data").exists():
+        raise ArgumentError(
+            f"flow.load: {str(folder)!r} has its names in a pickle, which is not read: save each "
+            f"tensor's numpy() with OneFlow, or an older folder of variables"
+        )
+    return found
+
+
+def _moved(obj: Any, place: Device) -> Any:
+    """What was read, with its tensors at a device."""
+    if place == cpu:
+        return obj
+    if isinstance(obj, Tensor):
+        return obj.to(place)
+    if isinstance(obj, dict):
+        for key, value in obj.items():
+            obj[key] = _moved(value, place)
+        return obj
+    if type(obj) in (list, tuple):
+        return type(obj)(_moved(item, place) for item in obj)
+    return obj
 
 
 # ---- writing
@@ -134,6 +252,7 @@ class _Writer:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[int, str] = {}
+        self._held: list[Tensor] = []
 
     def tree(self, obj: Any, path: str) -> Any:
         if isinstance(obj, Tensor):
@@ -149,9 +268,22 @@ class _Writer:
             return items if isinstance(obj, list) else {"$tuple": items}
         if isinstance(obj, np.generic):
             return self.tree(obj.item(), path)
+        if isinstance(obj, np.ndarray):
+            return {"$array": self._name(_tensor_of(obj, path), path)}
+        if isinstance(obj, complex):
+            return {"$complex": [obj.real, obj.imag]}
+        if isinstance(obj, (bytes, bytearray)):
+            return {"$bytes": base64.b64encode(obj).decode()}
+        if isinstance(obj, (set, frozenset)):
+            return {"$set": [self.tree(item, _join(path, i)) for i, item in enumerate(obj)]}
+        if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+            names = [field.name for field in dataclasses.fields(obj)]
+            fields = {n: self.tree(getattr(obj, n), _join(path, n)) for n in names}
+            return {"$class": [_class_name(type(obj)), fields]}
         raise ArgumentTypeError(
             f"flow.save cannot store a {type(obj).__name__}{f' at {path!r}' if path else ''}; "
-            "it stores dicts, lists and tuples of tensors, numbers, strings, booleans and None"
+            "it stores tensors, arrays, numbers, strings, bytes, booleans and None, and dicts, "
+            "lists, tuples, sets and dataclasses of them"
         )
 
     def _dict(self, obj: Mapping[Any, Any], path: str) -> Any:
@@ -167,6 +299,7 @@ class _Writer:
         return {"$dict": [[key, value] for key, value in values.items()]}
 
     def _name(self, tensor: Tensor, path: str) -> str:
+        self._held.append(tensor)  # an id stays its own
         known = self._names.get(id(tensor))
         if known is not None:
             return known
@@ -187,6 +320,16 @@ def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.array(memory_of(tensor.detach()), order="C", copy=True)
 
 
+def _tensor_of(array: np.ndarray[Any, Any], path: str) -> Tensor:
+    try:
+        made: Tensor = adopt_array(np.array(array, order="C"))
+    except (TypeError, RuntimeError) as error:
+        raise ArgumentTypeError(
+            f"flow.save cannot store an array of {array.dtype}{f' at {path!r}' if path else ''}"
+        ) from error
+    return made
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -198,11 +341,6 @@ def _umask() -> int:
 
 def _header(data: bytes, where: str) -> dict[str, Any]:
     """The JSON header of a safetensors file: 8 bytes of length, then the text."""
-    if data[:2] == b"PK" or data[:1] == b"\x80":
-        raise ArgumentError(
-            f"flow.load: {where} is a pickle (torch.save writes those), which flowvm never opens; "
-            "convert it where it came from: safetensors.torch.save_file(state_dict, path)"
-        )
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > len(data) - 8:
         raise ArgumentError(f"flow.load: {where} is not a safetensors file, or is cut short")
@@ -307,9 +445,42 @@ class _Reader:
             return {key: self.read(item) for key, item in value}
         if mark == "$dtype" and value in _NAMES:
             return dtype_named(value)
+        if mark == "$array" and isinstance(value, str) and value in self._tensors:
+            return np.array(self._tensors[value].numpy())
+        if mark == "$complex" and isinstance(value, list) and [*map(type, value)] == [float] * 2:
+            return complex(*value)
+        if mark == "$bytes" and isinstance(value, str):
+            try:
+                return base64.b64decode(value, validate=True)
+            except ValueError:
+                pass
+        if mark == "$set" and isinstance(value, list):
+            try:
+                return {self.read(item) for item in value}
+            except TypeError:
+                pass
+        if mark == "$class" and isinstance(value, list) and len(value) == 2:
+            return self._instance(*value)
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise ArgumentError(f"flow.load: {self._where} is damaged: {mark} {shown}")
+
+    def _instance(self, name: Any, fields: Any) -> Any:
+        kind = _safe.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise ArgumentError(
+                f"flow.load: {self._where} has a dataclass {str(name)[:80]!r}, and no name of a "
+                f"file is looked up: flow.serialization.add_safe_globals([its class]) first"
+            )
+        known = {field.name for field in dataclasses.fields(kind)}
+        if not isinstance(fields, dict) or set(fields) != known:
+            raise ArgumentError(
+                f"flow.load: {self._where} has other fields of {name} than {sorted(known)}"
+            )
+        made: Any = object.__new__(kind)
+        for field, value in fields.items():
+            object.__setattr__(made, field, self.read(value))
+        return made
 
 
 def _is_item(item: Any) -> bool:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from flowvm.config import config
 from flowvm.eager import modes
@@ -22,7 +21,7 @@ from flowvm.errors import ArgumentTypeError
 from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.numbers import Numbers
-from flowvm.vm.watch.peek import POLL, issued, lively_on
+from flowvm.vm.watch.pending import POLL, issued, lively_on
 
 __all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
 
@@ -85,16 +84,13 @@ def current_stream() -> Stream:
     return _default if number == CALL_STREAM else _streams[number]
 
 
-@contextmanager
-def stream(stream: Stream | None) -> Iterator[None]:
+def stream(stream: Stream | None) -> AbstractContextManager[None]:
     """Issue this thread's operations to `stream` for a block; None changes nothing."""
     if stream is None:
-        yield
-        return
+        return nullcontext()
     if not isinstance(stream, Stream):
         raise ArgumentTypeError(f"stream: expected a flow.Stream, got {type(stream).__name__}")
-    with modes.use_stream(stream.number):
-        yield
+    return modes.use_stream(stream.number, stream)
 
 
 def set_num_threads(threads: int) -> None:

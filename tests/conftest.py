@@ -53,6 +53,20 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.base_seed} (--seed {config.base_seed} repeats this run's numbers)"  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _loops() -> None:
+    """The VM is compiled before anything counts instructions or threads; or with
+    FLOWVM_TEST_LOOPS=python it never is, and each instruction runs where it is issued.
+    """
+    from flowvm.vm.engine.engine import SEQUENTIAL, THREADED, engine
+
+    if os.environ.get("FLOWVM_TEST_LOOPS") == "python":
+        engine.loops.ready = lambda names: False  # type: ignore[method-assign]
+    else:
+        for name in sorted(THREADED | SEQUENTIAL):
+            engine.loops.compiled(name)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _tidy() -> None:
     """What other modules left goes now, not while a test counts; what stays is not looked over

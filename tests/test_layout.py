@@ -30,17 +30,21 @@ MAX_LINES = 350
 # fmt: off
 LAYERS = (
     (
-        "capsules", "compiler", "config", "device", "dtype", "errors", "lazy", "meta", "private",
-        "schema", "version",
+        "absent", "apart", "capsules", "compiler", "config", "device", "dtype", "errors", "forks",
+        "formats", "kept", "lazy", "meta", "private", "regions", "schema", "version",
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
     ("launch",),
-    ("backends", "cuda", "interop", "ops", "printing"),
+    ("accelerator", "backends", "cuda", "interop", "mps", "ops", "printing", "random", "xpu"),
     ("autograd",),
     ("graph",),
-    ("amp", "nn", "optim", "serialization", "utils"),
-    ("", "__main__", "commands", "datasets", "providers"),  # "" is flowvm itself
+    (
+        "amp", "distributions", "func", "jit", "library", "linalg", "nn", "optim", "overrides",
+        "pickles", "serialization", "settings", "special", "testing", "utils",
+    ),
+    ("distributed", "hub", "multiprocessing", "sparse"),
+    ("", "__main__", "commands", "compat", "datasets", "providers"),  # "" is flowvm itself
 )
 # The same within a package: a room may import from itself and from those in front of it; rooms in
 # one bracket leave each other alone.  A package's own files beside its rooms are above them all,
@@ -49,7 +53,7 @@ ROOMS = {
     "flowvm.vm": (("machine",), ("workers",), ("callers",), ("watch",), ("engine",)),
     "flowvm.ops": (
         ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
-        ("products",), ("planes", "random", "updates"),
+        ("products",), ("linalg", "planes", "random", "updates"), ("sequences",),
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (
@@ -80,15 +84,27 @@ PUBLIC = [n for n in FILES if not any(p.startswith("_") for p in n.split("."))]
 
 # Modules whose names a user meets: packages' faces, the ops of the rooms, and these.
 ROOMS_WITH_PUBLIC_OPS = {
-    "places", "planes", "pointwise", "products", "random", "rows", "shapes", "updates",
+    "places", "planes", "pointwise", "products", "random", "rows", "sequences", "shapes",
+    "updates",
+    "linalg",
 }  # fmt: skip
 FACES = {
     f"flowvm.{name}"
     for name in (
-        "autograd.functional", "autograd.gradcheck", "backends", "config", "cuda.devices",
-        "cuda.events", "cuda.memory", "cuda.options", "cuda.random", "datasets", "errors", "launch",
-        "memory", "nn.functional", "nn.init", "nn.parameter", "nn.utils", "ops.scalar.functions",
-        "optim.lr_scheduler", "serialization", "streams", "utils.checkpoint",
+        "accelerator", "autograd.functional", "autograd.gradcheck", "autograd.variable", "backends",
+        "backends.cpu", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn",
+        "backends.mps", "backends.nnpack", "backends.openmp", "backends.opt_einsum",
+        "backends.quantized", "compiler", "config", "cuda.devices", "cuda.events", "cuda.memory",
+        "cuda.options", "cuda.random", "datasets", "distributed",
+        "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
+        "distributions.transforms", "errors", "hub", "jit", "launch", "library", "linalg", "memory",
+        "mps", "multiprocessing", "nn.attention.bias", "nn.functional", "nn.init", "nn.parallel",
+        "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters", "nn.utils.fusion",
+        "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
+        "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
+        "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",
+        "optim.swa_utils", "overrides", "random", "serialization", "settings", "special", "streams",
+        "testing", "utils.checkpoint", "utils.data.distributed", "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 

@@ -227,6 +227,29 @@ def test_a_program_that_ends_in_an_error_shows_the_users_frames() -> None:
     assert "reduce.py" in full
 
 
+INTERRUPTED = """
+import os, signal, flowvm as flow
+from flowvm.eager import interpreter
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in the background
+def sent(*words):
+    os.kill(os.getpid(), signal.SIGINT)
+    raise AssertionError("no interrupt")
+def work(x):
+    return x + x  # here
+x = flow.ones(3)
+interpreter._entry = sent
+work(x)
+"""
+
+
+def test_a_program_that_is_interrupted_shows_the_users_frames() -> None:
+    said = stderr_of("-c", INTERRUPTED)
+    assert "KeyboardInterrupt" in said
+    assert "in work" in said
+    assert "interpreter.py" not in said
+    assert "interpreter.py" in stderr_of("-c", INTERRUPTED, FLOWVM_TB="full")
+
+
 def test_pythons_prompt_does_so_too() -> None:
     said = stderr_of("-i", "-q", text=PROGRAM.replace("step()\n", "\nstep()\n"))
     assert "OutOfRangeError" in said

@@ -200,7 +200,7 @@ def _compiled_as(kernel: Any, signature: Any) -> Any:
     if not is_generated(kernel):
         return kernel, signature
     maker, arguments = kernel.recipe
-    return maker, arguments[:6]
+    return maker, arguments[0]
 
 
 def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: Found) -> None:

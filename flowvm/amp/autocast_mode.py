@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 from flowvm.device import Device, is_available
 from flowvm.dtype import DType, bfloat16, float16
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocasting import autocast_mode, inside
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
+from flowvm.regions import AroundToo, Mode
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULTS = {"cpu": bfloat16, "cuda": float16}  # PyTorch's
 
 
@@ -21,7 +18,7 @@ def is_autocast_available(device_type: str) -> bool:
     return device_type in ("cpu", "cuda") and is_available(Device(device_type))
 
 
-class autocast:  # noqa: N801 - PyTorch's name
+class autocast(AroundToo):  # noqa: N801 - PyTorch's name
     """A context manager, or a decorator, inside which this thread computes in mixed precision.
 
     device_type   "cpu" or "cuda"; a region is for tensors of every device
@@ -64,23 +61,9 @@ class autocast:  # noqa: N801 - PyTorch's name
             )
         self.device_type, self.enabled = device_type, bool(enabled)
         self.dtype = dtype or _DEFAULTS.get(device_type, float16)
-        self._entered: list[AbstractContextManager[None]] = []
 
-    def __enter__(self) -> autocast:
-        region = autocasting(self.dtype if self.enabled else None)
-        region.__enter__()
-        self._entered.append(region)
-        return self
+    def _mode(self) -> Mode[Any]:
+        return autocast_mode()
 
-    def __exit__(self, *error: Any) -> None:
-        self._entered.pop().__exit__(*error)
-
-    def __call__(self, function: Function) -> Function:
-        """Decorate `function`: each call of it is a region."""
-
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with autocasting(self.dtype if self.enabled else None):
-                return function(*args, **kwargs)
-
-        return inside  # type: ignore[return-value]
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return autocast_mode(), inside(self.dtype if self.enabled else None), self

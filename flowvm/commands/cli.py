@@ -74,7 +74,8 @@ def parser() -> argparse.ArgumentParser:
         "--private", action="store_true", help="list every private name used of other packages"
     )
     ahead = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
-    ahead.add_argument("--all", action="store_true", help="every op that declares samples")
+    ahead.add_argument("ops", nargs="*", metavar="OP", help="these, and not the usual ones")
+    ahead.add_argument("--all", action="store_true", help="every sample of every op (or OP)")
     ahead.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
     add_parsers(commands)
     return top

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import flowvm as flow
-from flowvm.compiler import cache
+from flowvm.compiler import cache, target
 from flowvm.config import config
 from flowvm.errors import FlowError
 from flowvm.lazy import lazy
@@ -123,12 +123,10 @@ def _numpy() -> Check:
 
 
 def _cpu() -> Check:
-    import llvmlite.binding as llvm
-
-    features = llvm.get_host_cpu_features()
-    simd = next((label for feature, label in _SIMD if features.get(feature)), "")
+    cpu = target.host()
+    simd = next((label for feature, label in _SIMD if cpu.has(feature)), "")
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    text = f"{llvm.get_host_cpu_name()}, {usable} of {os.cpu_count()} CPUs usable{_memory()}"
+    text = f"{cpu.cpu}, {usable} of {os.cpu_count()} CPUs usable{_memory()}"
     if not simd:
         return Check(WARN, "cpu", f"{text}, no wide SIMD", "kernels run, but several times slower")
     return Check(OK, "cpu", f"{text}, {simd}")
@@ -168,10 +166,10 @@ def _cuda() -> Check:
 
 def _version(package: str) -> str:
     """A package and its version; CuPy's has the name of a CUDA version in its own."""
-    for found in metadata.distributions():
-        name = (found.name or "").lower()
+    for distribution in metadata.distributions():
+        name = (distribution.name or "").lower()
         if name == package or name.startswith(f"{package}-cuda"):
-            return f"{name} {found.version}"
+            return f"{name} {distribution.version}"
     return f"{package} not installed"
 
 

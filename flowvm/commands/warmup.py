@@ -1,7 +1,8 @@
 """`flowvm warmup`: compile ahead what a session would otherwise compile at its first use of an op.
 
 The usual set is what the demo and the self-test run, and the ops that most models are made of, in
-float32, forward and backward.  `--all` runs every sample that every op declares for its tests.
+float32, forward and backward; or those ops that are named.  `--all` runs every sample that every
+op, or every named one, declares for its tests.
 
 Compiling is spread over processes that share the cache folder.  Two that need the same kernel at
 the same moment both compile it, which costs time and nothing else.
@@ -21,9 +22,10 @@ import numpy as np
 
 import flowvm as flow
 from flowvm.commands import demo, doctor
-from flowvm.compiler import jit
+from flowvm.compiler import helpers, jit
 from flowvm.config import config
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
+from flowvm.vm.engine.engine import DEVICES, LARGE, SIGNATURES, make_loop
 
 COMMON = (
     "abs add addmm amax arange argmax avg_pool2d batch_norm bmm cat clamp clone conv1d conv2d "
@@ -33,6 +35,9 @@ COMMON = (
     "relu reshape rms_norm rsqrt scatter_add sigmoid silu sin cos softmax softplus sort sqrt "
     "square stack std sub sum tanh topk transpose tril triu var where"
 )
+
+
+NUMBERS = "numbers"  # what `with_numbers` does
 
 
 class Done(NamedTuple):
@@ -47,7 +52,8 @@ class Done(NamedTuple):
 def main(args: argparse.Namespace) -> int:
     """Compile, say what was done, and return the exit code."""
     began = time.perf_counter()
-    work = every_piece() if args.all else usual_pieces()
+    named = [*loops(), *args.ops] if args.ops else []
+    work = named or (every_piece() if args.all else usual_pieces())
     jobs = max(1, min(args.jobs or len(os.sched_getaffinity(0)), len(work)))
     compiled = loaded = failed = 0
     with progress(len(work)) as advance:
@@ -118,9 +124,15 @@ def progress(pieces: int) -> Iterator[Callable[[str], None]]:
     yield line
 
 
+def loops() -> list[str]:
+    """The VM."""
+    return [f"loop: {name}" for name in (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))]
+
+
 def usual_pieces() -> list[str]:
-    """The self-test of `flowvm doctor`, a step of the demo, and the common ops."""
-    return [*(f"test: {name}" for name in doctor.SELF_TESTS), "demo", *COMMON.split()]
+    """The VM, the self-test of `flowvm doctor`, a step of the demo, and the common ops."""
+    tests = (f"test: {name}" for name in doctor.SELF_TESTS)
+    return [*loops(), NUMBERS, *tests, "demo", *COMMON.split()]
 
 
 def every_piece() -> list[str]:
@@ -145,16 +157,27 @@ def run_piece(name: str, all_samples: bool) -> None:
     """What `usual_pieces` and `every_piece` name."""
     from rich.console import Console
 
-    if name == "demo":
+    if name == NUMBERS:
+        with_numbers()
+    elif name == "demo":
         demo.warm_up(Console(quiet=True), batch=32)
+    elif name.startswith("loop: "):
+        helpers.do(f"{make_loop.__module__}:{make_loop.__name__}:{name.removeprefix('loop: ')}")
     elif name.startswith("test: "):
         doctor.SELF_TESTS[name.removeprefix("test: ")]()
     else:
-        found = [known for known in SAMPLES if known.name == name]
-        if not found:
+        matches = [known for known in SAMPLES if known.name == name]
+        if not matches:
             raise ValueError("no op of this name declares samples")
-        for known in found:
+        for known in matches:
             run_samples(known, all_samples)
+
+
+def with_numbers() -> None:
+    """Operators between a tensor and a number, which are kernels of their own."""
+    x = flow.ones(2, 2)
+    for y in (x + 1, x - 1, 1 - x, x * 2, x / 2, 1 / x, x**2, x == 1, x > 0, x >= 0, x < 0, x <= 0):
+        str(y)
 
 
 def run_samples(known: OpSamples, all_samples: bool) -> None:

@@ -17,30 +17,48 @@ import os
 import secrets
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_open = open  # when Python ends, the builtin goes before the last kernels are loaded
 MOST_BYTES = 1 << 28  # of an entry
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def read(folder: Path, name: str) -> bytes | None:
+def is_own(found: os.stat_result) -> bool:
+    """Whether a file or folder is this user's and nobody else may write it."""
+    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
+
+
+def is_flowvms(found: os.stat_result) -> bool:
+    """Whether nobody may write a file or folder but who may write flowvm's sources: it came with
+    them, and is as good as they are.
+    """
+    own = os.stat(__file__)
+    same = (found.st_uid, found.st_gid) == (own.st_uid, own.st_gid)
+    return same and not found.st_mode & _OTHERS_WRITE & ~own.st_mode
+
+
+def read(
+    folder: Path, name: str, trusted: Callable[[os.stat_result], bool] = is_own
+) -> bytes | None:
     """The bytes of an entry; None where there is none that may be used."""
-    with contextlib.suppress(OSError), _opened(folder, make=False) as at:
+    with contextlib.suppress(OSError), _opened(folder, trusted) as at:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        with open(os.open(name, flags, dir_fd=at), "rb") as file:
+        with _open(os.open(name, flags, dir_fd=at), "rb") as file:
             found = os.fstat(file.fileno())
-            if _is_ours(found) and stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:
+            if trusted(found) and stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:
                 return file.read()
     return None
 
 
 def write(folder: Path, name: str, data: bytes) -> None:
     """Write an entry beside its place and move it there.  OSError where that cannot be."""
-    with _opened(folder, make=True) as at:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _opened(folder, is_own) as at:
         half = f"{name}.{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(half, flags, 0o600, dir_fd=at), "wb") as file:
+        with _open(os.open(half, flags, 0o600, dir_fd=at), "wb") as file:
             try:
                 file.write(data)
                 file.flush()
@@ -53,7 +71,7 @@ def write(folder: Path, name: str, data: bytes) -> None:
 def trouble(folder: Path) -> str:
     """Why what is in `folder` may not be used; "" where it may, or where there is none."""
     try:
-        with _opened(folder, make=False):
+        with _opened(folder, is_own):
             return ""
     except FileNotFoundError:
         return ""
@@ -64,24 +82,21 @@ def trouble(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, *, make: bool) -> Iterator[int]:
-    """A descriptor of the folder; PermissionError, and one warning, where it may not be used."""
-    if make:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _opened(folder: Path, trusted: Callable[[os.stat_result], bool]) -> Iterator[int]:
+    """A descriptor of the folder; PermissionError where it may not be used, and one warning, with
+    what to do, where it is the cache.
+    """
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         found = os.fstat(at)
-        if not _is_ours(found):
+        if not trusted(found):
             why = _why(found)
-            _warn_once(folder, why)
+            if trusted is is_own:
+                _warn_once(folder, why)
             raise PermissionError(0, why, str(folder))
         yield at
     finally:
         os.close(at)
-
-
-def _is_ours(found: os.stat_result) -> bool:
-    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
 
 
 def _why(found: os.stat_result) -> str:

@@ -37,18 +37,22 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flowvm.apart import apart
 from flowvm.compiler import cache
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.compiler.progress import compiling
 from flowvm.compiler.reach import source_key
+from flowvm.compiler.target import Target, level, levels_here, target
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError, CompileError
+from flowvm.forks import Rank, held_at_fork
 from flowvm.lazy import lazy
 from flowvm.private.numba import NUMBA
+from flowvm.regions import reverting
 from flowvm.schema import read_json, record, several, text
 
 llvm = lazy("llvmlite.binding")  # when the first kernel is made or loaded, and not with flowvm
@@ -57,6 +61,7 @@ metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
 USED_AFTER = 86400  # seconds after which an entry that is read is marked as used again
+SHIPPED = Path(__file__).parents[1] / "objects"  # what a wheel carries, a folder a level
 _MAGIC = b"flowvm.o"
 _DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger("flowvm.compiler.jit")
@@ -82,7 +87,7 @@ class Lowered(NamedTuple):
 
 # --- public functions -----------------------------------------------------------------------
 
-_lock = threading.RLock()  # guards all module state below
+_lock = held_at_fork(threading.RLock(), Rank.COMPILER)  # guards all module state below
 _addresses: dict[str, int] = {}
 _counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
 # called with the name and the start (`time.monotonic_ns`) of what was compiled or loaded just now
@@ -99,11 +104,29 @@ def native(
     vectorizes them and changes their rounding.
     """
 
+    return load(_maker(function, signature, reassociate), function.__qualname__, facts)
+
+
+def _maker(
+    function: Callable[..., Any], signature: str, reassociate: bool
+) -> Callable[[], Lowered]:
     def make() -> Lowered:
         args, result = NUMBA.normalize_signature(signature)
         return c_function(lower(function, args, result, reassociate=reassociate))
 
-    return load(make, function.__qualname__, facts)
+    return make
+
+
+def kept(
+    function: Callable[..., Any], signature: str, *, facts: object = (), folder: Path | None = None
+) -> int | None:
+    """The address that `native` answers with these arguments if nothing has to be compiled for it,
+    else None.  `folder`: where to look instead of the cache's.
+    """
+    make = _maker(function, signature, False)
+    key = _key(make, facts)
+    address = _addresses.get(key)
+    return apart(_load, key, None, function.__qualname__, folder) if address is None else address
 
 
 def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
@@ -112,19 +135,54 @@ def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
     The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
     `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
     """
+    key = _key(make, facts)
+    address = _addresses.get(key)
+    if address is None:
+        begun = time.monotonic_ns()
+        loaded = apart(_load, key, make, name)
+        assert loaded is not None, "what is not kept was made"
+        address = loaded
+        for listener in listeners:
+            listener(name, begun)
+    return address
+
+
+def _key(make: Callable[[], Lowered], facts: object) -> str:
     with _no_collection():
-        key = f"{_host_key()}\n{source_key(make, facts)}"
+        return f"{_own_key()}\n{source_key(make, facts)}"
+
+
+@functools.cache
+def _own_key() -> str:
+    return apart(lambda: _machine_key(target()))
+
+
+def _load(
+    key: str, make: Callable[[], Lowered] | None, name: str, folder: Path | None = None
+) -> int | None:
+    """The address of what has this key: loaded, or compiled if `make` is given."""
     with _lock:
         if (address := _addresses.get(key)) is None:
-            begun = time.monotonic_ns()
-            digest = hashlib.sha256(key.encode()).hexdigest()[:40]
-            address = _from_cache(digest)
+            digest = _digest(key)
+            address = _from_cache(digest, folder or cache_dir())
+            if address is None and folder is None:
+                address = _from_wheel(key.removeprefix(_own_key()))
             if address is None:
+                if make is None:
+                    return None
+                if sys.meta_path is None:
+                    raise CompileError(
+                        f"{name} was not compiled before, and Python is ending: it imports nothing "
+                        "any more.  Let what a __del__ computes be computed once before that, or "
+                        "in an atexit function"
+                    )
                 address = _compile(digest, make, name)
             _addresses[key] = address
-            for listener in listeners:
-                listener(name, begun)
         return address
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:40]
 
 
 def stats() -> Stats:
@@ -153,13 +211,37 @@ def set_cache_dir(path: str | os.PathLike[str] | None) -> None:
     _folder = None if path is None else Path(path)
 
 
-def _entry_path(digest: str) -> Path:
-    return cache_dir() / f"{digest}.o"
+def _from_cache(digest: str, folder: Path) -> int | None:
+    address = _loaded(digest, folder, cache.is_own)
+    if address is not None:
+        _mark_used(folder / f"{digest}.o")
+    return address
 
 
-def _from_cache(digest: str) -> int | None:
+def _from_wheel(program: str) -> int | None:
+    """The address of what came with flowvm for a level that this processor has, the highest first;
+    `program`: its key without the machine's.
+    """
+    for folder, machine in _shipped():
+        address = _loaded(_digest(machine + program), folder, cache.is_flowvms)
+        if address is not None:
+            return address
+    return None
+
+
+@functools.cache
+def _shipped() -> list[tuple[Path, str]]:
+    """(Folder, key of the machine) of the levels that are in this wheel and that run here."""
+    if config.target or not SHIPPED.is_dir():
+        return []
+    levels = [(SHIPPED / name, level(name)) for name in levels_here()]
+    return [(folder, _machine_key(of)) for folder, of in levels if folder.is_dir()]
+
+
+def _loaded(digest: str, folder: Path, trusted: Callable[[os.stat_result], bool]) -> int | None:
+    """The address of what an entry holds; None where there is none, or not what was written."""
     start = time.perf_counter()
-    data = cache.read(cache_dir(), f"{digest}.o")
+    data = cache.read(folder, f"{digest}.o", trusted)
     if data is None:
         return None
     body = data[len(_MAGIC) + _DIGEST :]
@@ -174,11 +256,13 @@ def _from_cache(digest: str) -> int | None:
     except ArgumentError as error:
         _log.debug("cache entry %s is damaged (%s); compiling it again", digest, error)
         return None
+    if _symbol(digest).encode() not in code:
+        _log.debug("cache entry %s is another's; compiling it again", digest)
+        return None
     if missing := [name for name in facts["imports"] if not _symbol_exists(name)]:
         _log.debug("cache entry %s needs %s, not found here", digest, missing)
         return None
     address = _load_object(digest, code)
-    _mark_used(digest)
     _counts["loaded"] += 1
     _counts["load_seconds"] += time.perf_counter() - start
     return address
@@ -196,9 +280,8 @@ def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
         prune(folder, config.cache_bytes)
 
 
-def _mark_used(digest: str) -> None:
+def _mark_used(path: Path) -> None:
     """Let an entry that is read be younger than those that are not, to the day."""
-    path = _entry_path(digest)
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > USED_AFTER:
             os.utime(path)
@@ -211,7 +294,7 @@ def prune(folder: Path, limit: int) -> int:
     Does nothing below `limit`, nor in a folder that is not this user's.  What another process has
     loaded stays loaded.
     """
-    found: list[tuple[float, int, str]] = []
+    entries: list[tuple[float, int, str]] = []
     if cache.trouble(folder):
         return 0
     with contextlib.suppress(OSError):
@@ -219,17 +302,17 @@ def prune(folder: Path, limit: int) -> int:
             with contextlib.suppress(OSError):
                 if item.name.endswith((".o", ".tmp")):
                     status = item.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_size, item.path))
-    total, removed = sum(size for _, size, _ in found), 0
+                    entries.append((status.st_mtime, status.st_size, item.path))
+    total, removed = sum(size for _, size, _ in entries), 0
     if total <= limit:
         return 0
-    for _, size, path in sorted(found):
+    for _, size, path in sorted(entries):
         if total <= limit - limit // 4:
             break
         with contextlib.suppress(OSError):
             os.unlink(path)
             removed, total = removed + 1, total - size
-    say(1, f"removed {removed} of {len(found)} cached kernels that were not used for longest")
+    say(1, f"removed {removed} of {len(entries)} cached kernels that were not used for longest")
     return removed
 
 
@@ -248,7 +331,7 @@ def _cannot_write(folder: Path, error: OSError) -> None:
 
 
 @functools.cache
-def _host_key() -> str:
+def _machine_key(of: Target) -> str:
     """Everything besides the program that the bytes of an object file depend on."""
     parts = [
         str(SCHEMA),
@@ -256,8 +339,7 @@ def _host_key() -> str:
         sys.implementation.name,
         platform.machine(),
         *(metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
-        _cpu(),
-        _features(),
+        *of,
         source_key(_object),
     ]
     return "\n".join(parts)
@@ -267,29 +349,16 @@ def _host_key() -> str:
 
 
 @functools.cache
-def _cpu() -> str:
-    return str(llvm.get_host_cpu_name())
-
-
-@functools.cache
-def _features() -> str:
-    try:
-        return str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:
-        return ""
-
-
-@functools.cache
-def _target_machine(level: int) -> Any:
+def _target_machine(optimized: int) -> Any:
     """A target machine as Numba makes it: absolute addresses and the large code model on x86."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(
-        cpu=_cpu(),
-        features=_features(),
-        opt=level,
-        reloc="static" if target.name.startswith("x86") else "default",
+    triple = llvm.Target.from_default_triple()
+    return triple.create_target_machine(
+        cpu=target().cpu,
+        features=target().features,
+        opt=optimized,
+        reloc="static" if triple.name.startswith("x86") else "default",
         codemodel="jitdefault",
         jit=True,
     )
@@ -333,11 +402,11 @@ def provide(name: str, address: int) -> None:
 
 @functools.cache
 def _process() -> list[ctypes.CDLL]:
-    found = [ctypes.CDLL(None)]
+    libraries = [ctypes.CDLL(None)]
     for name in ("libm.so.6",) if sys.platform == "linux" else ():
         with contextlib.suppress(OSError):  # its symbols are then reported as missing, by name
-            found.append(ctypes.CDLL(name))
-    return found
+            libraries.append(ctypes.CDLL(name))
+    return libraries
 
 
 def _symbol_exists(name: str) -> bool:
@@ -366,18 +435,11 @@ def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
     return module, _imports(module), _target_machine(3).emit_object(module)
 
 
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_collection() -> reverting:
     """No garbage collection: typing makes many objects that live, and looking them over again and
     again takes a tenth of the time; a collection in the first keys takes longer than they do.
     """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    return reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable)
 
 
 def _linked(lowered: Lowered, symbol: str) -> Any:
@@ -467,13 +529,3 @@ bad:
 }}
 """
     return linked(lowered, text)
-
-
-def _after_fork_in_child() -> None:
-    # The thread that held the lock in the parent does not exist here.
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

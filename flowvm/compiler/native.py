@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import functools
 import types as pytypes
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts
@@ -40,6 +39,7 @@ from flowvm.private.numba import (
     never_finalized,
     parts_of,
 )
+from flowvm.regions import reverting
 
 
 class Intrinsic:
@@ -244,28 +244,31 @@ class _Frontend:
         returns = str(models[compiled.signature.return_type].get_return_type())
         helpers = frozenset(
             cres.fndesc.llvm_func_name
-            for made in self.dispatchers.values()
-            if made.py_func.__globals__.get("INLINE_ALWAYS")
-            for cres in made.overloads.values()
+            for dispatcher in self.dispatchers.values()
+            if dispatcher.py_func.__globals__.get("INLINE_ALWAYS")
+            for cres in dispatcher.overloads.values()
         )
         result_type = compiled.signature.return_type
         return LoweredFunction(name, modules, result_type, returns, types[2:], helpers)
 
-    @contextmanager
-    def _compiling(self) -> Iterator[None]:
+    def _compiling(self) -> reverting:
         from numba import config
 
-        disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0  # kernels cannot run uncompiled
+        disabled, active = config.DISABLE_JIT, self.active
         known = self.next_of_kind.copy()
-        self.next_of_kind.update(self.next_in_range)
-        self.active += 1
-        try:
-            yield
-        finally:
-            self.active -= 1
+
+        def switch() -> None:
+            config.DISABLE_JIT = 0  # kernels cannot run uncompiled
+            self.next_of_kind.update(self.next_in_range)
+            self.active = active + 1
+
+        def undo() -> None:
+            self.active = active
             self.next_of_kind.clear()
             self.next_of_kind.update(known)
             config.DISABLE_JIT = disabled
+
+        return reverting(undo, switch)
 
 
 def _flags(flags: Any) -> Any:

@@ -9,10 +9,14 @@ is `telling` of kernels in a line of its own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+
+from flowvm.config import config, say
+from flowvm.regions import reverting
 
 PATIENCE = 1.0  # seconds of a burst that show nothing
 BURST_ENDS_AFTER = 0.5  # seconds without compiling
@@ -71,14 +75,19 @@ def on_terminal() -> bool:
     return terminal is not None and terminal is sys.stderr and terminal.isatty()
 
 
-@contextlib.contextmanager
-def telling(listener: Callable[[str], None]) -> Iterator[None]:
+def tell(text: str) -> None:
+    """A line of news for who sits at a prompt; for others from FLOWVM_DEBUG=1 on."""
+    if hasattr(sys, "ps1") and on_terminal() and config.debug < 1:
+        print(f"\r\x1b[2K\x1b[2mflowvm: {text}\x1b[0m", file=sys.stderr, flush=True)
+    else:
+        say(1, text)
+
+
+def telling(listener: Callable[[str], None]) -> reverting:
     """Call `listener` with the name of each kernel that is compiled inside, and show nothing."""
-    before, _burst.listener = _burst.listener, listener
-    try:
-        yield
-    finally:
-        _burst.listener = before
+    burst = _burst
+    back = functools.partial(setattr, burst, "listener", burst.listener)
+    return reverting(back, functools.partial(setattr, burst, "listener", listener))
 
 
 def _after_fork_in_child() -> None:

@@ -77,8 +77,8 @@ def source_key(*roots: Any) -> str:
     CPYTHON.require("imports")
     reached: list[Any] = []
     texts = [_told(root, reached) for root in roots]
-    found, settled = _walk(reached, True, {})
-    return _digest_of([*texts, *_digests(found), *sorted(map(_settled_key, settled))])
+    parts, settled = _walk(reached, True, {})
+    return _digest_of([*texts, *_digests(parts), *sorted(map(_settled_key, settled))])
 
 
 def reach(*roots: Any) -> frozenset[Fact]:
@@ -121,8 +121,8 @@ def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_
 
 def _settled_key(item: Any) -> str:
     if item not in _settled_keys:
-        found, _ = _walk([item], False, _remembered)
-        _settled_keys[item] = _digest_of(_digests(found))
+        parts, _ = _walk([item], False, _remembered)
+        _settled_keys[item] = _digest_of(_digests(parts))
     return _settled_keys[item]
 
 
@@ -166,8 +166,8 @@ def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list
         names = _names(code)
         _of_names(names | _MODULE_OPTIONS, scope, module, facts, reached)
         _of_imports(code, names, facts, reached)
-    given = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    for name, cell in given.items():
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    for name, cell in cells.items():
         facts.append(_fact("given", f"{place}.{name}", _told(_in_cell(cell), reached)))
     defaults = (function.__defaults__, function.__kwdefaults__)
     if any(defaults):
@@ -468,11 +468,11 @@ def _is_foreign(module: str | None) -> bool:
 
 def _names(code: pytypes.CodeType) -> set[str]:
     """The names of globals, attributes and imports in `code` and the code written inside it."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, pytypes.CodeType):
-            found |= _names(constant)
-    return found
+            names |= _names(constant)
+    return names
 
 
 def _code_digest(code: pytypes.CodeType) -> str:

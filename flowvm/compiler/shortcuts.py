@@ -21,12 +21,12 @@ replaced here, and `_impl_keys` and `_values` of what they are replaced on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from flowvm.private.numba import NUMBA
+from flowvm.regions import reverting
 
 # Passes that have nothing to do in most functions of ours: closures made inside are few, and
 # whole-array arithmetic needs memory of Numba's, which native code may not have.
@@ -34,20 +34,22 @@ CLOSURES = "InlineClosureLikes"
 ARRAY_EXPRESSIONS = "NopythonRewrites"
 
 
-@contextmanager
-def shortcuts() -> Iterator[None]:
+def shortcuts() -> reverting:
     """Numba takes the shortcuts inside. Call with Numba's compiler lock held."""
     before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in _replacements()]
-    for owner, name, quick in _replacements():
-        setattr(owner, name, quick)
-    try:
-        yield
-    finally:
+
+    def switch() -> None:
+        for owner, name, quick in _replacements():
+            setattr(owner, name, quick)
+
+    def undo() -> None:
         for owner, name, plain in reversed(before):
-            if plain is None:
-                delattr(owner, name)
-            else:
+            if plain is not None:
                 setattr(owner, name, plain)
+            elif name in owner.__dict__:
+                delattr(owner, name)
+
+    return reverting(undo, switch)
 
 
 @functools.cache
@@ -102,8 +104,8 @@ def _variables_of(ir: Any) -> Callable[..., list[Any]]:
         if kind == 0:
             return [value]
         if kind == 1:
-            found: list[Any] = value.list_vars()
-            return found
+            variables: list[Any] = value.list_vars()
+            return variables
         parts = value if kind == 2 else value.values()
         return [variable for part in parts for variable in list_vars(self, part)]
 
@@ -223,7 +225,7 @@ def _settled() -> Any:
     class SettledFlags(flags):  # type: ignore[misc]
         __slots__ = ("found", "hashed")
 
-        found: Any
+        result: Any
         hashed: int | None
 
         def __init__(self, copy_from: Any = None) -> None:

@@ -54,6 +54,18 @@ from flowvm.cuda.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from flowvm.cuda.typed import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
 from flowvm.lazy import lazy
 
 if TYPE_CHECKING:
@@ -64,7 +76,17 @@ else:
     simulated = lazy("flowvm.cuda.simulator.simulator")
 
 __all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
     "Event",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
     "Stream",
     "can_device_access_peer",
     "current_device",

@@ -9,8 +9,9 @@ from typing import Any
 
 from flowvm.cuda.driver import runtime as runtimes
 from flowvm.cuda.driver.runtime import Properties
-from flowvm.device import Device, current
+from flowvm.device import Device, cuda_index
 from flowvm.errors import DeviceError, FlowError
+from flowvm.regions import Mode, Region
 
 __all__ = [
     "can_device_access_peer",
@@ -45,7 +46,7 @@ def init() -> None:
     """Make the current device ready now and not at its first use; DeviceError says what is
     missing.
     """
-    runtimes.runtime(current.index)
+    runtimes.runtime(cuda_index.now())
 
 
 def is_initialized() -> bool:
@@ -56,39 +57,42 @@ def is_initialized() -> bool:
 def index_of(device: Any = None) -> int:
     """The index of a device argument; DeviceError if it is no CUDA device."""
     if device is None:
-        return current.index
-    found = device if isinstance(device, Device) else Device(device)
-    if found.type != "cuda":
-        raise DeviceError(f"expected a CUDA device, got '{found}'")
-    return found.index or 0
+        return cuda_index.now()
+    chosen = device if isinstance(device, Device) else Device(device)
+    if chosen.type != "cuda":
+        raise DeviceError(f"expected a CUDA device, got '{chosen}'")
+    return chosen.index or 0
 
 
 def current_device() -> int:
     """The index of the device that "cuda" means on this thread."""
-    return current.index
+    return cuda_index.now()
 
 
 def set_device(device: Any) -> None:
     """Let "cuda" mean `device` on this thread, from now on.  DeviceError if there is none such."""
     index = index_of(device)
+    _require(index)
+    cuda_index.set(index)
+
+
+def _require(index: int) -> None:
     if why := runtimes.why_not(index):
         raise DeviceError(f"device 'cuda:{index}' is not available: {why}")
-    current.index = index
 
 
-class device:  # noqa: N801 - PyTorch's name
+class device(Region):  # noqa: N801 - PyTorch's name
     """`with flow.cuda.device(1):` "cuda" means "cuda:1" on this thread; None changes nothing."""
 
     def __init__(self, device: Any) -> None:
-        self.index = current.index if device is None else index_of(device)
-        self._before: list[int] = []
+        self.index = cuda_index.now() if device is None else index_of(device)
 
-    def __enter__(self) -> None:
-        self._before.append(current.index)
-        set_device(self.index)
+    def _mode(self) -> Mode[Any]:
+        return cuda_index
 
-    def __exit__(self, *raised: object) -> None:
-        current.index = self._before.pop()
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        _require(self.index)
+        return cuda_index, self.index, None
 
 
 def get_device_properties(device: Any = None) -> Properties:

@@ -40,7 +40,7 @@ from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.machine.device_words import DEV, SOURCE, STEP
 from flowvm.vm.machine.lang import address_of
 from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, RING, STATE
-from flowvm.vm.watch.peek import POLL, issued, lively_on
+from flowvm.vm.watch.pending import POLL, issued, lively_on
 from flowvm.vm.workers.steps import take_steps
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
@@ -59,10 +59,10 @@ class Stream:
 
     def __init__(self, device: Any = None, priority: int = 0, *, name: str | None = None) -> None:
         index = index_of(device)
-        made = streams(index).runtime
+        runtime = streams(index).runtime
         self.priority = priority
         self.device = Device("cuda", index)
-        numbers = _numbers.setdefault((made, priority), Numbers())
+        numbers = _numbers.setdefault((runtime, priority), Numbers())
         name = f"cuda:{index} {name or next(_count)}"
         self.number = numbers.take(name, lambda: new_stream(index, name, priority))
         _live[self.number] = self
@@ -242,10 +242,10 @@ class Event:
                 raise ArgumentError(f"elapsed_time: {name} was never recorded")
             if not event.query():
                 raise DeviceError(f"elapsed_time: {name} has not happened yet; synchronize() it")
-        made = streams(index_of(self.device)).runtime
-        made.enter()
+        runtime = streams(index_of(self.device)).runtime
+        runtime.enter()
         out = ctypes.c_float()
-        made.driver.call(
+        runtime.driver.call(
             "cuEventElapsedTime", ctypes.byref(out), self.cuda_event, end_event.cuda_event
         )
         return out.value
@@ -261,9 +261,9 @@ class Event:
             raise CaptureError("events cannot be recorded while a graph is captured")
         if self.device is None:
             self.device = stream.device
-            made = streams(index_of(self.device)).runtime
-            self._mark = _new_mark(made, self.timing)
-            weakref.finalize(self, _drop, self._mark, _spare[made, self.timing])
+            runtime = streams(index_of(self.device)).runtime
+            self._mark = _new_mark(runtime, self.timing)
+            weakref.finalize(self, _drop, self._mark, _spare[runtime, self.timing])
         elif self.device is not stream.device:
             raise DeviceError(
                 f"record: the event is of {self.device}, and the stream of {stream.device}"
@@ -275,12 +275,12 @@ class Event:
         return f"<flow.cuda.Event {state}>"
 
 
-def _new_mark(made: Runtime, timing: bool) -> _Mark:
+def _new_mark(runtime: Runtime, timing: bool) -> _Mark:
     mark = _Mark()
-    spare = _spare.setdefault((made, timing), [])
+    spare = _spare.setdefault((runtime, timing), [])
     # one that is still to be recorded for its last event may not be used
-    found = next((i for i, used in enumerate(spare) if used.happened()), None)
-    mark.handle = made.event(timing) if found is None else spare.pop(found).handle
+    place = next((i for i, used in enumerate(spare) if used.happened()), None)
+    mark.handle = runtime.event(timing) if place is None else spare.pop(place).handle
     word = np.zeros(1, np.int64)
     mark.storage = engine.adopt(word.ctypes.data, word.nbytes, word)
     return mark
@@ -314,11 +314,11 @@ engine.on_entries_full.append(_entries.clear)
 
 def _entry(name: str, stream: Stream) -> int:
     """The VM's entry of the instruction `name` for the stream's device."""
-    made = streams(index_of(stream.device)).runtime
-    if (name, made) not in _entries:
+    runtime = streams(index_of(stream.device)).runtime
+    if (name, runtime) not in _entries:
         records = name == "record_event"
-        steps = _record_steps(made) if records else [0]
-        _entries[name, made] = engine.new_entry(
+        steps = _record_steps(runtime) if records else [0]
+        _entries[name, runtime] = engine.new_entry(
             KIND.OP_CALL,
             [OPERAND.MUT if records else OPERAND.CONST],
             kernel=address_of(take_steps, _KERNEL),
@@ -326,14 +326,14 @@ def _entry(name: str, stream: Stream) -> int:
             scalars=int(records),
             info=name,
         )
-    return _entries[name, made]
+    return _entries[name, runtime]
 
 
-def _record_steps(made: Runtime) -> list[int]:
+def _record_steps(runtime: Runtime) -> list[int]:
     """cuEventRecord(the call's scalar, the stream), as `flowvm.vm.workers.steps` takes it."""
     step = [0] * STEP.TEMPLATE
     step[STEP.KIND] = STEP.FUNCTION_CALL
-    step[STEP.FUNCTION] = int(made.driver.table[INDEX["cuEventRecord"]])
+    step[STEP.FUNCTION] = int(runtime.driver.table[INDEX["cuEventRecord"]])
     step[STEP.TEMPLATE_WORDS], step[STEP.PATCHES] = 2, 2
     step += [0, 0]
     step += [0, SOURCE.ARG | 1 << SOURCE.SHIFT, 0]  # behind the one operand

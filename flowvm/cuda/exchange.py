@@ -120,12 +120,12 @@ class Capsules:
 
     def array(self) -> np.ndarray[Any, Any]:
         """An array at the memory's address; what the producer still computes is waited for."""
-        found = np.from_dlpack(self)
+        array = np.from_dlpack(self)
         marked(self.capsule, (CUDA, self.device.index or 0))
         used = runtime(self.device.index or 0)
         used.enter()
         used.driver.call("cuStreamSynchronize", own_stream(used.index))
-        return found
+        return array
 
 
 # --- arrays ---------------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ def from_interface(obj: Any, copy: bool = False) -> Tensor:
 def _device_at(address: int, what: str) -> Device:
     used, ordinal = runtime(0), ctypes.c_int()
     used.enter()
-    asked = ctypes.byref(ordinal), _ORDINAL, address
-    result = used.driver.functions["cuPointerGetAttribute"](*asked)
+    arguments = ctypes.byref(ordinal), _ORDINAL, address
+    result = used.driver.functions["cuPointerGetAttribute"](*arguments)
     if result == 1:  # CUDA_ERROR_INVALID_VALUE
         raise ArgumentError(
             f"the __cuda_array_interface__ of a {what} names the address {address:#x}, where no "

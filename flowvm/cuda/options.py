@@ -3,7 +3,9 @@
     flow.backends.cuda.matmul.allow_tf32 = True       float32 matrix products on tensor cores,
     flow.backends.cudnn.allow_tf32 = True             convolutions likewise: 10 bits of the factors
     flow.set_float32_matmul_precision("high")         count, sums are float32
-    flow.backends.cudnn.deterministic                 always true here
+
+Switches of PyTorch that could change nothing here (cudnn.benchmark, deterministic, enabled) are
+kept as they are set: convolutions are deterministic always.
 
 Calls are lowered once and remembered; so a switch that changes forgets what is remembered, and the
 next calls are lowered anew.  A Plan keeps what it was captured with.
@@ -15,8 +17,10 @@ from typing import Any, Final
 
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.regions import Switched
 
 __all__ = [
+    "Setting",
     "Switches",
     "convolution",
     "get_float32_matmul_precision",
@@ -28,20 +32,21 @@ PRECISIONS: Final = ("highest", "high", "medium")
 
 
 class Switches:
-    """Attributes that are true or false; `fixed` ones cannot be changed."""
+    """Attributes that are true or false; `kept` ones may be set and change nothing."""
 
-    def __init__(self, name: str, fixed: dict[str, bool], **switches: bool) -> None:
-        vars(self).update(_name=name, _fixed=fixed, **fixed, **switches)
+    def __init__(self, name: str, kept: dict[str, Any], **switches: bool) -> None:
+        vars(self).update(_name=name, _kept=frozenset(kept), **kept, **switches)
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = [n for n in vars(self) if not n.startswith("_")]
         if name not in known:
             raise AttributeError(f"{self._name} has no {name!r}; there are {', '.join(known)}")
+        if name in self._kept:
+            vars(self)[name] = value
+            return
         if not isinstance(value, bool):
             kind = type(value).__name__
             raise ArgumentTypeError(f"{self._name}.{name} is True or False, got {kind}")
-        if name in self._fixed and value != self._fixed[name]:
-            raise ArgumentError(f"{self._name}.{name} is always {self._fixed[name]} in flowvm")
         if value != getattr(self, name):
             vars(self)[name] = value
             forget_calls()
@@ -52,14 +57,46 @@ class Switches:
 
     # what mypy cannot know
     _name: str
-    _fixed: dict[str, bool]
+    _kept: frozenset[str]
     allow_tf32: bool
 
 
-matmul: Final = Switches("flow.backends.cuda.matmul", {}, allow_tf32=False)
+class Setting(Switched):
+    """A with statement in which switches, or entries of a dict, are set."""
+
+    def __init__(self, of: Switches | dict[str, Any], values: dict[str, Any]) -> None:
+        self._of, self._values = of, values
+        self._before: dict[str, Any] = {}
+
+    def _switch(self) -> Setting:
+        entries = self._of if isinstance(self._of, dict) else vars(self._of)
+        self._before = {name: entries[name] for name in self._values}
+        self._set(self._values)
+        return self
+
+    def _undo(self) -> None:
+        self._set(self._before)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        if isinstance(self._of, dict):
+            self._of.update(values)
+            return
+        for name, value in values.items():
+            setattr(self._of, name, value)
+
+
+matmul: Final = Switches(
+    "flow.backends.cuda.matmul",
+    {
+        "allow_fp16_reduced_precision_reduction": False,
+        "allow_bf16_reduced_precision_reduction": False,
+        "allow_fp16_accumulation": False,
+    },
+    allow_tf32=False,
+)
 convolution: Final = Switches(
     "flow.backends.cudnn",
-    {"enabled": False, "deterministic": True, "benchmark": False},
+    {"enabled": False, "deterministic": True, "benchmark": False, "benchmark_limit": 10},
     allow_tf32=False,
 )
 _precision = "highest"
@@ -68,7 +105,7 @@ _precision = "highest"
 def forget_calls() -> None:
     """Let every call be lowered anew."""
     for operator in list(operators):
-        operator.cache.clear()
+        operator.kept.forget()
 
 
 def set_float32_matmul_precision(precision: str) -> None:

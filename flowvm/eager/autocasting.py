@@ -19,12 +19,11 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from flowvm.dtype import DType, bfloat16, float16, float32
+from flowvm.regions import Mode, Region
 from flowvm.vm.callers.hot import hot
 
 Result = TypeVar("Result")
@@ -51,63 +50,52 @@ _CONVERTED = (float16, bfloat16, float32)
 _OTHERS = {to: frozenset(_CONVERTED) - {to} for to in _CONVERTED}  # what is converted to each
 
 
-class _State(threading.local):
-    dtype: DType | None = None  # of the region that this thread is in
-    depth = 0  # regions around it
-    owner: Any = None  # the recorder for which `kept` was made
-    kept: dict[Any, Any]
+class _Kept:
+    """What was converted in a region and those inside it, by the parameter's id; for `owner`."""
 
     def __init__(self) -> None:
-        self.kept = {}
+        self.owner: Any = None  # a recorder, or None
+        self.values: dict[Any, Any] = {}
 
 
-_state = _State()
-_lock = threading.Lock()
+class Autocasting(NamedTuple):
+    """A region: what is computed in, None for as given."""
+
+    dtype: DType | None
+    kept: _Kept
+
+
+_mode: Mode[Autocasting | None] = Mode(None)
 
 
 def autocast_dtype() -> DType | None:
     """The dtype of the region that this thread is in, None outside."""
-    return _state.dtype
+    region = _mode.now()
+    return None if region is None else region.dtype
 
 
-def switch_autocast(dtype: DType | None) -> DType | None:
-    """Compute in `dtype` from now on, on this thread, and as given for None; what it was."""
-    before = _state.dtype
-    change = (dtype is not None) - (before is not None)
-    if change:
-        with _lock:
-            hot["autocast"] += change
-    _state.dtype = dtype
-    return before
+def autocast_mode() -> Mode[Autocasting | None]:
+    """The mode itself, for regions of other modules."""
+    return _mode
 
 
-@contextmanager
-def autocasting(dtype: DType | None) -> Iterator[None]:
-    """A region of this thread in which listed operators compute in `dtype`; None: a region without.
+def inside(dtype: DType | None) -> Autocasting:
+    """A region inside the one that this thread is in."""
+    around = _mode.now()
+    return Autocasting(dtype, _Kept() if around is None else around.kept)
+
+
+def autocasting(dtype: DType | None) -> Region:
+    """A region of this thread in which listed operators compute in `dtype`; None: as given.
 
     What was converted is forgotten where the outermost one ends.
     """
-    before = switch_autocast(dtype)
-    _state.depth += 1
-    try:
-        yield
-    finally:
-        _state.depth -= 1
-        switch_autocast(before)
-        if not _state.depth:
-            _state.kept, _state.owner = {}, None
+    return _mode.to(inside(dtype))
 
 
-@contextmanager
-def autocasting_apart(dtype: DType | None) -> Iterator[None]:
+def autocasting_apart(dtype: DType | None) -> Region:
     """A region with conversions of its own: the same ones each time that code runs in it."""
-    before = _state.kept, _state.owner
-    _state.kept, _state.owner = {}, None
-    try:
-        with autocasting(dtype):
-            yield
-    finally:
-        _state.kept, _state.owner = before
+    return _mode.to(Autocasting(dtype, _Kept()))
 
 
 # --- conversions --------------------------------------------------------------------------------
@@ -115,7 +103,7 @@ def autocasting_apart(dtype: DType | None) -> Iterator[None]:
 
 def converted(rule: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
     """`values` in the dtypes that `rule` asks for; None if they are, or outside of a region."""
-    low = _state.dtype
+    low = autocast_dtype()
     if low is None:
         return None
     if rule == "half":
@@ -149,11 +137,8 @@ def widest(*values: Any) -> tuple[Any, ...]:
 
 def outside(function: Callable[..., Result], *values: Any) -> Result:
     """`function` of the values as they are, outside of every region."""
-    before = switch_autocast(None)
-    try:
+    with autocasting(None):
         return function(*values)
-    finally:
-        switch_autocast(before)
 
 
 def _dtype(value: Any) -> Any:
@@ -165,13 +150,15 @@ def _cast(t: Any, dtype: DType) -> Any:
     node = t._node
     if node is None or not node.is_leaf:
         return t.to(dtype)
-    recorder = hot["recorder"]()
-    if _state.owner is not recorder:
-        _state.kept, _state.owner = {}, recorder
+    recorder, region = hot["recorder"](), _mode.now()
+    assert region is not None
+    kept = region.kept
+    if kept.owner is not recorder:
+        kept.values, kept.owner = {}, recorder
     key = (id(t), dtype, hot["grad_enabled"]())
-    known = _state.kept.get(key)
+    known = kept.values.get(key)
     if known is None or known[1] != t.version:
-        known = _state.kept[key] = (t, t.version, t.to(dtype))
+        known = kept.values[key] = (t, t.version, t.to(dtype))
     return known[2]
 
 
@@ -180,4 +167,4 @@ def _convert(op: Any, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
     return converted(op.amp, tensors)
 
 
-hot.update(autocast=0, convert=_convert)
+hot.update(autocast=_mode.inside, convert=_convert)

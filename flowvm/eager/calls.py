@@ -11,15 +11,14 @@ belongs to the operator is in its closure.
 from __future__ import annotations
 
 import functools
-import itertools
 import linecache
 import operator
 import struct
-import textwrap
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Protocol
 
+from flowvm.config import config
 from flowvm.eager.live import Frozen, Live, freeze
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, FlowError
@@ -59,6 +58,7 @@ def _source(op: Callee) -> str:
     params = [*op.inputs, *op.attrs, *op.scalars]
     tensors = "".join(f"{n}, " for n in op.inputs)
     attrs = "".join(f"{n}, " for n in op.attrs)
+    scalars = "".join(f"{n}, " for n in op.scalars)
     key = "".join(f"{n}._meta, " for n in op.inputs) + attrs
     lines = [
         f"def call({', '.join(params)}):",
@@ -67,7 +67,9 @@ def _source(op: Callee) -> str:
         f"        _e = cache[({key})]",
         "    except (KeyError, AttributeError, TypeError): _e = None",
         "    if _e is None:",  # out here, or an error would say it came while handling a KeyError
-        f"        _result = op.fallback({', '.join(params)})",
+        f"        _result = fallback(op, ({tensors}), ({attrs}), ({scalars}))"
+        if op.attrs
+        else f"        _result = op.fallback({', '.join(params)})",
         "        if _result is not None: return _result",
         f"        _e = miss(op, ({tensors}), ({attrs}))",
         "    if _e[-2] and dead: release_dead()",
@@ -80,7 +82,6 @@ def _source(op: Callee) -> str:
             f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
         ]
     outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
-    scalars = "".join(f"{n}, " for n in op.scalars)
     operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
     values = [*reversed(op.scalars), *reversed(operands), "_word"]
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
@@ -125,16 +126,34 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
 
     `_write` packs them, with the mark behind; `_c` and `_last` are the user's place; `taken` is a
     statement without a call for the moment when the sequence number `_seq` is known.
+
+    From the number to the mark the record is being published: the scheduler waits for it, so what
+    waits for the scheduler waits for itself.  Nothing is issued, waited for or collected there, and
+    only ints, floats and references that are words already are packed.  Where `config.debug_calls`
+    is set, `flowvm.vm.callers.publishing` asserts it.
+
+    Behind a number that was taken there is a record, whatever comes in between: a scalar that no
+    word holds, MemoryError, an exception of a signal handler.
     """
     mark = "_seq + 1" if RING.ORDERED_STORES else "0"
     back = (RING.WORDS - len(values) - 1) * 8
     return [
-        "    for _seq in counter: break",
-        *([f"    {taken}"] if taken else []),
-        f"    _i = _seq & {RING.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
-        f"    try: _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
-        "    except struct_errors: fill_hole(_seq); raise",  # a scalar that no word holds
-        *([] if RING.ORDERED_STORES else ["    finally: publish_mark(_seq)"]),
+        *(["    none_begun()"] if config.debug_calls else []),
+        "    _seq = -1",
+        "    try:",
+        "        for _seq in counter: break",
+        *(["        begun[get_ident()] = _seq"] if config.debug_calls else []),
+        *([f"        {taken}"] if taken else []),
+        f"        _i = _seq & {RING.SLOT_MASK}; codes[_i] = _c; lasts[_i] = _last",
+        f"        _write(ring, (_i << 8) + {back}, {', '.join(values)}, {mark})",
+        *([] if RING.ORDERED_STORES else ["        publish_mark(_seq)"]),
+        # a number that no word holds, or in a debug build an assertion: where the record was to be
+        # stands one that does nothing, before anything else may run
+        "    except struct_errors as _bad:",
+        f"        write_hole(ring, (_i << 8) + {(RING.WORDS - 3) * 8}, 0, hole, {mark})",
+        *([] if RING.ORDERED_STORES else ["        publish_mark(_seq)"]),
+        "        raise no_word(_bad) from None",
+        "    except any_error: fill_hole(_seq); raise",
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
         "    if _seq >= limit: make_room(_seq)",
@@ -154,7 +173,8 @@ def _node_lines(op: Callee) -> list[str]:
         if name in op.outputs:
             i = op.outputs.index(name)
             lines.append(
-                f"        _st = _o{i}._storage = Storage(_s{i}, 0); _a{i} = new(Tensor); "
+                f"        _st = new(Storage); _st.version = 0; _o{i}._storage = _st; "
+                f"_st.id = _s{i}; _a{i} = new(Tensor); "
                 f"_a{i}._storage = _st; _a{i}._ref = _s{i}; _a{i}._meta = _e[{i + 1}]; "
                 f"_a{i}._node = None"
             )
@@ -196,16 +216,28 @@ def call_function(op: Callee) -> Callable[..., Any]:
         )
     n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
     n_rest = n_words - len(op.scalar_kinds)
-    kinds = ["".join(k) for k in itertools.product("qd", repeat=len(op.scalars))]
     own = {
         "op": op,
         "cache": op.cache,
-        "packs": {k: struct.Struct(k + "q" * (n_words - len(k))).pack_into for k in kinds},
+        "packs": _Packs(n_words),
         "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
     call = generated(_source(op), f"<flowvm call {op.name}>", own)
     call.__name__ = call.__qualname__ = op.name
     return call
+
+
+class _Packs(dict[str, Callable[..., None]]):
+    """What packs a record of so many words, by the kinds of its scalars; made when it is needed:
+    there are two to the power of how many scalars.
+    """
+
+    def __init__(self, words: int) -> None:
+        self.words = words
+
+    def __missing__(self, kinds: str) -> Callable[..., None]:
+        pack = self[kinds] = struct.Struct(kinds + "q" * (self.words - len(kinds))).pack_into
+        return pack
 
 
 def generated(source: str, filename: str, own: dict[str, Any]) -> Callable[..., Any]:
@@ -214,7 +246,7 @@ def generated(source: str, filename: str, own: dict[str, Any]) -> Callable[..., 
     `filename` begins with "<flowvm", so that its frames are nobody's lines.
     """
     name = source[4 : source.index("(")]
-    body = textwrap.indent(source, "    ")
+    body = "    " + source.rstrip("\n").replace("\n", "\n    ") + "\n"
     source = f"def make({', '.join(own)}):\n{body}    return {name}\n"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     made: dict[str, Any] = {}
@@ -239,6 +271,8 @@ def _number(value: Any) -> Any:
     """A call's number as Python's own."""
     if isinstance(value, (Live, Frozen)):
         return freeze(value)
+    if isinstance(value, Tensor):
+        return value.item()
     try:
         return operator.index(value)
     except TypeError:

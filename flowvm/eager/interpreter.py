@@ -8,6 +8,7 @@ VM, and the next call with such metas finds it in the operator's cache.
 
 from __future__ import annotations
 
+import operator
 import struct
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,9 +21,11 @@ from flowvm.device import Device, cpu
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
+from flowvm.eager.live import Live
 from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError
+from flowvm.kept import Kept
 from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
@@ -81,11 +84,13 @@ class Operator:
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
-    cache: dict[Any, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=lambda: Kept("calls"))
+    cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
     call: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        engine.on_entries_full.append(self.cache.clear)
+        self.cache = self.kept.young
+        engine.on_entries_full.append(self.kept.forget)
         self.amp = RULES.get(self.name, "")
         self.call = call_function(self)
         operators.add(self)
@@ -118,7 +123,7 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(
                 f"{op.name}: argument {name!r} must be a Tensor, got {type(t).__name__} "
-                f"({_short(t)}); make one with flow.tensor(...)"
+                f"({short(t)}); make one with flow.tensor(...)"
             )
     metas = tuple(t._meta for t in tensors)
     if len({m.device for m in metas}) > 1:
@@ -127,17 +132,59 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
     return metas
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """What a message shows of a wrong argument."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _fallback(op: Operator, tensors: Any, attrs: tuple[Any, ...], scalars: Any) -> Any:
+    """On a miss: the result, if the call must be made some other way, else None.
+
+    So must one with attributes that are no plain values: what is no plain value does not come
+    further than here.
+    """
+    plain = _plain(attrs)
+    if plain is not attrs:
+        return op.call(*tensors, *plain, *scalars)
+    return op.fallback(*tensors, *attrs, *scalars)
+
+
+def _plain(value: Any) -> Any:
+    """An attribute without tensors and NumPy's numbers, whose values stand in their place, and
+    without anything that stands for an int by its `__index__`; itself if it has none of them.
+    """
+    if value.__class__ in (int, float, bool, str, TensorMeta, type(None)):
+        return value
+    if isinstance(value, tuple):
+        plain = [_plain(v) for v in value]
+        if all(a is b for a, b in zip(plain, value, strict=True)):
+            return value
+        return tuple(plain) if value.__class__ is tuple else value.__class__(*plain)
+    if isinstance(value, (Tensor, np.generic)):
+        return value.item()
+    if hasattr(value.__class__, "__index__") and not isinstance(value, (int, Live)):
+        return operator.index(value)
+    return value
 
 
 def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack)."""
     metas = _checked(op, tensors)
-    made = _entry(op, metas, attrs, None)
-    op.cache[(*metas, *attrs)] = made
+    key = (*metas, *attrs)
+    made: tuple[Any, ...] | None = op.kept.find(key)
+    if made is None:
+        made = _keep(op, key, _entry(op, metas, attrs, None))
     return made
+
+
+ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it, without its layout
+
+
+def _keep(op: Operator, key: tuple[Any, ...], made: tuple[Any, ...]) -> tuple[Any, ...]:
+    layout = engine.entry_info[made[0] & ENT.MASK][1][0]
+    kept: tuple[Any, ...] = op.kept.put(key, made, ENTRY_BYTES + layout.nbytes)
+    return kept
 
 
 # how a call is lowered for a device type other than the CPU
@@ -190,7 +237,7 @@ def _entry(
     kinds += ["mut" if n in op.writes else "const" for n in op.inputs]
     all_metas = (*invocation.outputs, *metas)
     text = " · ".join(f"{k} {n} {m!r}" for k, n, m in zip(kinds, names, all_metas, strict=True))
-    number = engine.new_entry(
+    word = engine.new_entry(
         KIND.OP_CALL,
         access,
         kernel=invocation.kernel,
@@ -202,10 +249,10 @@ def _entry(
         phases=invocation.phases,
         scalars=len(invocation.scalar_pack or op.scalar_kinds),
         prepare=bool(op.unsized),
+        stream=invocation.stream,
         info=EntryInfo(op.name, text, all_metas, names, op),
     )
     large = sum(sizes) >= LARGE
-    word = number | invocation.stream << ENT.BITS
     return (word, *invocation.outputs, large, invocation.scalar_pack)
 
 
@@ -224,7 +271,7 @@ def call_into(
     metas = _checked(op, tensors)
     into = tuple(o._meta for o in outs)
     key = ("into", *into, *metas, *attrs)
-    made = op.cache.get(key)
+    made = op.kept.find(key)
     if made is None:
         if len({m.device for m in (*into, *metas)}) > 1:
             places = ", ".join(str(m.device) for m in metas)
@@ -232,7 +279,7 @@ def call_into(
                 f"{op.name}: the result goes into a tensor on {into[0].device}, and what it is "
                 f"made of is on {places}; all must be on one device"
             )
-        made = op.cache[key] = _entry(op, metas, attrs, into)
+        made = _keep(op, key, _entry(op, metas, attrs, into))
     pack = made[-1][::-1] or op.scalar_kinds
     words = [
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
@@ -263,4 +310,4 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     out._pending = pending
 
 
-hot.update(miss=_miss, unsized=_unsized)
+hot.update(fallback=_fallback, miss=_miss, unsized=_unsized)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
+from struct import pack, unpack
 from typing import Any, NoReturn
 
 from flowvm.errors import CaptureError
@@ -49,6 +50,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], str, int]] = {
     "floor": (math.floor, "floor({})", 9),
     "trunc": (math.trunc, "trunc({})", 9),
     "bool": (bool, "bool({})", 9),
+    "single": (lambda value: unpack("f", pack("f", value))[0], "single({})", 9),
 }
 
 
@@ -192,6 +194,13 @@ class Leaf(Live):
 
     def _written(self, around: int) -> str:
         return self.text
+
+
+def single(value: Any) -> Any:
+    """A number rounded to float32, live if it is."""
+    if isinstance(value, Live):
+        return value._computed("single", value)
+    return FUNCTIONS["single"][0](value)
 
 
 def now(value: Any) -> Any:

@@ -1,36 +1,36 @@
 """What calls on a thread depart from: whether gradients are recorded, which stream is issued to,
 whether a graph is captured, whose line it is.
 
-Each thread has its own; those of all are counted in `hot`, where generated calls look first.
+Each thread has its own, which with statements switch (`flowvm.regions`); `hot` has whether any
+thread departs, and generated calls look there first.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
 from flowvm.meta import TensorMeta
+from flowvm.regions import Mode, Region
 from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.callers.lines import INTERNAL, UNKNOWN, Backward
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT
 
-# `hot["unrecorded"]` counts threads that do not record for backward, `hot["departed"]` those that
-# issue to another stream or capture, so the common case is one test of each.
+
+class Recording(NamedTuple):
+    """Whether a thread records for backward, and whether nothing will ever need a gradient."""
+
+    grad: bool
+    inference: bool = False
 
 
-class _Modes(threading.local):
-    grad = True
-    user: list[Any] | None = None  # while a line is pinned: [a Backward, an origin], for everything
-    stream = CALL_STREAM
-    device_streams: Mapping[int, int] = MappingProxyType({})  # default stream of a device: another
-    recorder: Recorder | None = None  # while a graph is captured
+RECORD, FORGET = Recording(True), Recording(False)
 
 
 class Recorder(Protocol):
@@ -76,21 +76,39 @@ class Recorder(Protocol):
     def reach(self, leaf: Tensor) -> None:
         """Backward is about to add to the `.grad` of `leaf`."""
 
+    def stepping(self, optimizer: Any) -> AbstractContextManager[None]:
+        """One step of an optimizer is recorded inside; an error if the graph may not take it."""
+
     phase: str
     scope: str
     drawn: list[tuple[Live, Live]]
     checkpoints: tuple[Any, ...]  # modules, or their paths
 
 
-_modes = _Modes()
-hot.update(unrecorded=0, departed=0, changed=object(), grad_enabled=lambda: _modes.grad)
-hot.update(recorder=lambda: _modes.recorder)
-_count_lock = threading.Lock()
+# A generated call looks at `hot["unrecorded"]` before it asks whether to record, and at
+# `hot["departed"]` before it asks where to: true while any thread is in such a region.
+_recording = Mode(RECORD)
+_departed: set[Any] = set()
+_recorder: Mode[Recorder | None] = Mode(None, _departed)  # while a graph is captured
+_stream = Mode(CALL_STREAM, _departed)
+_no_streams: Mapping[int, int] = MappingProxyType({})
+_device_streams = Mode(_no_streams)  # default stream of a device: another
+# while a line is pinned: [a Backward, an origin], for everything
+_user: Mode[list[Any] | None] = Mode(None)
+
+hot.update(unrecorded=_recording.inside, departed=_departed, changed=object())
 
 
-def _count(mode: str, change: int) -> None:
-    with _count_lock:
-        hot[mode] += change
+def _records() -> bool:
+    """`grad_enabled`, asked once a call while a thread is in a region: with one call less."""
+    entries = _recording.here.entries
+    for key in reversed(entries):
+        grad: bool = entries[key].value.grad
+        return grad
+    return True
+
+
+hot.update(grad_enabled=_records, recorder=_recorder.now)
 
 
 def note_change() -> None:
@@ -104,90 +122,76 @@ def note_change() -> None:
 
 def grad_enabled() -> bool:
     """Whether this thread records operations for backward."""
-    return _modes.grad
+    return _recording.now().grad
 
 
-def set_grad_enabled(value: bool) -> bool:
-    """Switch recording on this thread; what it was."""
-    before = _modes.grad
-    if before != value:
-        _count("unrecorded", -1 if value else 1)
-        _modes.grad = value
-    return before
+def inference_enabled() -> bool:
+    """Whether this thread is in a region where nothing will ever need a gradient."""
+    return _recording.now().inference
+
+
+def recording(grad: bool) -> AbstractContextManager[None]:
+    """For one with statement: this thread records inside, or does not."""
+    return _recording.within(RECORD if grad else FORGET)
+
+
+def set_recording(now: Recording) -> Recording:
+    """Switch recording on this thread, until the region that it is in ends; what it was."""
+    return _recording.set(now)
+
+
+def recording_mode() -> Mode[Recording]:
+    """The mode itself, for regions of other modules."""
+    return _recording
 
 
 def current_stream() -> int:
     """The stream that this thread issues to."""
-    return _modes.stream
+    return _stream.now()
 
 
-@contextmanager
-def use_stream(stream: int) -> Iterator[None]:
-    """Issue this thread's operations to `stream`."""
-    before = _modes.stream
-    _count("departed", 1)
-    _modes.stream = stream
-    try:
-        yield
-    finally:
-        _modes.stream = before
-        _count("departed", -1)
+def use_stream(stream: int, keep: Any = None) -> Region:
+    """Issue this thread's operations to `stream`, in a region, which keeps `keep`."""
+    return _stream.to(stream, keep)
 
 
-@contextmanager
-def use_device_stream(default: int, stream: int) -> Iterator[None]:
+def use_device_stream(default: int, stream: int) -> Region:
     """Issue this thread's operations to `stream` where they would go to `default`, a device's."""
-    before = _modes.device_streams
-    _modes.device_streams = {**before, default: stream}
-    try:
-        yield
-    finally:
-        _modes.device_streams = before
+    return _device_streams.to({**_device_streams.now(), default: stream})
 
 
 def current_device_stream(default: int) -> int:
     """Where this thread's operations go that go to `default`, a device's stream, by default."""
-    return _modes.device_streams.get(default, default)
+    return _device_streams.now().get(default, default)
 
 
 def admit_devices() -> None:
     """From now on every thread is asked where its instructions go: there is more than the CPU."""
-    _count("departed", 1)
+    _departed.add("devices")
 
 
 def placed(word: int) -> int:
     """An entry word with the stream that this thread issues it to."""
     default = word >> ENT.BITS
-    stream = _modes.stream if default == 0 else current_device_stream(default)
+    stream = _stream.now() if default == 0 else current_device_stream(default)
     return word & ENT.MASK | stream << ENT.BITS
 
 
-@contextmanager
-def departing() -> Iterator[None]:
-    """Have this thread asked, inside, whether it departs from the default."""
-    _count("departed", 1)
-    try:
-        yield
-    finally:
-        _count("departed", -1)
+def departing() -> set[Any]:
+    """What holds something while any thread is to be asked whether it departs from the default."""
+    return _departed
 
 
-@contextmanager
-def recording_to(recorder: Recorder | None) -> Iterator[None]:
-    """Tell `recorder` of this thread's operations instead of computing them; None: compute them."""
-    before = _modes.recorder
-    _count("departed", 1)
-    _modes.recorder = recorder
-    try:
-        yield
-    finally:
-        _modes.recorder = before
-        _count("departed", -1)
+def recording_to(recorder: Recorder | None) -> AbstractContextManager[None]:
+    """For one with statement: tell `recorder` of this thread's operations instead of computing
+    them; None: compute them.
+    """
+    return _recorder.within(recorder)
 
 
 def current_recorder() -> Recorder | None:
     """What this thread captures to, None while it computes."""
-    return _modes.recorder
+    return _recorder.now()
 
 
 def _depart(
@@ -199,7 +203,7 @@ def _depart(
     scalars: tuple[Any, ...],
 ) -> int:
     """The entry word of a call while some thread departs from the default."""
-    recorder = _modes.recorder
+    recorder = _recorder.now()
     if recorder is not None:
         return recorder.record(op, made, outputs, inputs, attrs, scalars)
     word = placed(made[0])
@@ -216,9 +220,9 @@ def _depart(
 def find_user(frame: Any) -> tuple[Any, int]:
     """Code and instruction offset of the first frame from `frame` up that is not flowvm's.
 
-    While a line is pinned (`pin_user_line`): that one.
+    While a line is pinned (`pinned`): that one.
     """
-    pinned = _modes.user
+    pinned = _user.now()
     if pinned is not None:
         return pinned[0].code, pinned[0].last
     return _first_user(frame)
@@ -226,7 +230,10 @@ def find_user(frame: Any) -> tuple[Any, int]:
 
 def _issued_at(frame: Any) -> Any:
     """What issuing remembers of a place: `find_user`, and in backward the origin (`vm.lines`)."""
-    return _modes.user or _first_user(frame)
+    entries = _user.here.entries  # `now`, without the call: backward asks once an instruction
+    for key in reversed(entries):
+        return entries[key].value or _first_user(frame)
+    return _first_user(frame)
 
 
 def _first_user(frame: Any) -> tuple[Any, int]:
@@ -241,23 +248,22 @@ def _first_user(frame: Any) -> tuple[Any, int]:
     return None, 0
 
 
-def pin_user_line() -> tuple[Any, list[Any]]:
-    """Attribute what this thread issues from now on to the user's present line.
-
-    What was pinned, which `unpin_user_line` takes; and what is, whose second element is the origin
-    of what is issued.  For backward, which issues a lot from far below the user's frame, where
-    finding it each time would cost more than issuing.
+def pinned(here: list[Any] | None) -> AbstractContextManager[None]:
+    """For one with statement: attribute what this thread issues inside to `here`, see `user_line`.
+    None: to the lines that issue it.
     """
-    before = _modes.user
-    if before is None:
-        _modes.user = [Backward(*_first_user(sys._getframe(1))), UNKNOWN]
-    return before, _modes.user  # type: ignore[return-value]
+    return _user.within(here)
 
 
-def unpin_user_line(before: Any = None) -> Any:
-    """Pin `before`, or nothing; what was pinned."""
-    now, _modes.user = _modes.user, before
-    return now
+def user_line() -> list[Any]:
+    """The line that is pinned, or the user's present one, and as a second element the origin of
+    what is issued.
+
+    For backward, which issues a lot from far below the user's frame, where finding it each time
+    would cost more than issuing.
+    """
+    known = _user.now()
+    return [Backward(*_first_user(sys._getframe(1))), UNKNOWN] if known is None else [*known]
 
 
 _user_files: set[str] = set()

@@ -23,6 +23,8 @@ from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import STO
+from flowvm.vm.workers import zones
 
 _SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,
@@ -179,7 +181,13 @@ def adopt_array(
     array has, if not that of the array.
     """
     dtype = dtype_from_numpy(array.dtype) if dtype is None else dtype
+    zoned = zones.CHECKED and owner is None and device == cpu and array.flags.owndata
+    zoned = zoned and array.flags.c_contiguous and array.nbytes > 0
+    if zoned:  # nobody else knows the array
+        array = zones.zoned(array)
     stride = tuple(s // array.itemsize for s in array.strides)
     meta = TensorMeta.of(array.shape, dtype, device, stride)
     storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
+    if zoned:
+        engine.words[STO.AT + storage * STO.WORDS + STO.CLASS] = zones.ZONED
     return new_tensor(storage, meta)

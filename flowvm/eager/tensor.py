@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flowvm.device import Device
 from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
-from flowvm.meta import Size, TensorMeta
+from flowvm.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
+from flowvm.meta import Size, TensorMeta, dense_stride
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _dead = hot["dead"].append  # a list; appending is atomic
+_HANDED_OVER = "_storage", "id"
 
 
 class Storage:
@@ -34,13 +36,19 @@ class Storage:
 
     __slots__ = ("id", "version")
 
+    id: int  # unset while it owns nothing yet
+    version: int
+
     def __init__(self, id: int, version: int) -> None:
-        self.id = id
         self.version = version
+        self.id = id
 
     @protected
     def __del__(self) -> None:
-        _dead(self.id)
+        try:  # noqa: SIM105 - a context manager would cost more than all of it
+            _dead(self.id)
+        except AttributeError:
+            pass
 
     def __reduce__(self) -> Any:  # a second owner would free the memory a second time
         raise ArgumentTypeError("a Storage can be neither copied nor pickled; copy the tensor")
@@ -49,7 +57,8 @@ class Storage:
 class Tensor:
     """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
 
-    Made by `flow.tensor`, `flow.zeros`, ... and by ops, not by calling the class.
+    Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
+    `flowvm.ops.shapes.typed`.
     """
 
     # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions
@@ -65,9 +74,6 @@ class Tensor:
     _storage: Storage | None
     _pending: Callable[[], TensorMeta]
     _extra: dict[str, Any]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        raise ArgumentTypeError("make tensors with flow.tensor(data), flow.zeros(shape) and so on")
 
     @protected
     def __del__(self) -> None:
@@ -151,9 +157,19 @@ class Tensor:
         """Elements before the first one, in its storage."""
         return (self._ref >> OPERAND.STORAGE_BITS) // self._meta.dtype.itemsize
 
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        return self._meta.contiguous
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie in the order of `memory_format`, C's by default, without
+        gaps.
+        """
+        if memory_format in (None, contiguous_format, preserve_format):
+            return self._meta.contiguous
+        last = channels_last if self._meta.ndim == 4 else channels_last_3d
+        if memory_format is not last or self._meta.ndim not in (4, 5):
+            return False
+        order = (0, *range(2, self._meta.ndim), 1)
+        shape, stride = self._meta.shape, self._meta.stride
+        dense = dense_stride([shape[d] for d in order])
+        return all(stride[d] == s for d, s in zip(order, dense, strict=True) if shape[d] != 1)
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is a floating point one."""
@@ -240,9 +256,14 @@ class Tensor:
 
     def storage(self) -> Storage:
         """Its Storage, made now if nothing has shared it yet."""
-        if self._storage is None:
-            self._storage = Storage(self._ref, 0)
-        return self._storage
+        storage = self._storage
+        if storage is None:
+            storage = _new(Storage)
+            storage.version = 0
+            # It becomes the owner, and the tensor stops being one, in one call: a storage with two
+            # owners would be released twice, whichever exception came in between.
+            any(map(setattr, (self, storage), _HANDED_OVER, (storage, self._ref)))
+        return storage
 
     if TYPE_CHECKING:
 
@@ -293,7 +314,10 @@ def alias(
     base: Tensor, meta: TensorMeta, offset_bytes: int = 0, cls: type[Tensor] = Tensor
 ) -> Tensor:
     """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
-    return new_tensor(base._ref + (offset_bytes << OPERAND.STORAGE_BITS), meta, base.storage(), cls)
+    ref = base._ref + (offset_bytes << OPERAND.STORAGE_BITS)
+    if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
+        raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")
+    return new_tensor(ref, meta, base.storage(), cls)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -4,6 +4,10 @@ A Module without hooks holds `_hooks = None` and its __call__ goes straight to f
 hook gives it a Hooks record and `call_with_hooks` takes over. A hook that raises stops the call, as
 any other line of the user's program would.
 
+Hooks of all modules are in `EVERYWHERE`, in front of a module's own; the first of them makes an
+empty record the `_hooks` of every module that has none (`Module._hooks`), so a call where there are
+no hooks costs nothing more.
+
 Backward hooks stand between the graph and the module: an identity node on its outputs sees
 grad_output, one on its inputs sees grad_input. Both are ordinary autograd Functions, so second
 derivatives and views of what the module computes are none the wiser.
@@ -11,6 +15,7 @@ derivatives and views of what the module computes are none the wiser.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,6 +24,7 @@ from typing import Any, Protocol
 from flowvm.autograd import Function
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
+from flowvm.regions import Switched
 
 Hook = Callable[..., Any]
 Grads = tuple[Tensor | None, ...]
@@ -31,7 +37,7 @@ class Called(Protocol):
     forward: Callable[..., Any]
 
 
-class RemovableHandle:
+class RemovableHandle(Switched):
     """What registering a hook returns: remove(), or leaving a with block, takes the hook out."""
 
     def __init__(self, table: dict[int, Any], value: Any, prepend: bool = False) -> None:
@@ -48,37 +54,85 @@ class RemovableHandle:
         self._table.pop(self.id, None)
         note_change()
 
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def _undo(self) -> None:
         self.remove()
 
 
 @dataclass(slots=True)
 class Hooks:
-    """The hooks of one module, each table in the order in which they run."""
+    """The hooks of one module, each table in the order in which they run.
 
-    forward_pre: dict[int, tuple[Hook, bool]] = field(default_factory=dict)
-    forward: dict[int, tuple[Hook, bool]] = field(default_factory=dict)
+    `with_kwargs` and `always` are the ids of hooks that were registered so.
+    """
+
+    forward_pre: dict[int, Hook] = field(default_factory=dict)
+    forward: dict[int, Hook] = field(default_factory=dict)
     backward_pre: dict[int, Hook] = field(default_factory=dict)
     backward: dict[int, Hook] = field(default_factory=dict)
+    with_kwargs: set[int] = field(default_factory=set)
+    always: set[int] = field(default_factory=set)
+    state_pre: dict[int, Hook] = field(default_factory=dict)
+    state: dict[int, Hook] = field(default_factory=dict)
+    load_pre: dict[int, Hook] = field(default_factory=dict)
+    load: dict[int, Hook] = field(default_factory=dict)
+
+
+EVERYWHERE = Hooks()
+
+# what runs when a module is given a parameter, a buffer or a child: by the name of its table
+REGISTRATION: dict[str, dict[int, Hook]] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
+
+
+def registered(module: object, table: str, name: str, value: Any) -> Any:
+    """`value`, or what the registration hooks make of it."""
+    for hook in list(REGISTRATION[table].values()):
+        seen = hook(module, name, value)
+        value = value if seen is None else seen
+    return value
 
 
 def call_with_hooks(
     module: Called, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What Module.__call__ does once the module has a hook."""
-    for hook, with_kwargs in list(hooks.forward_pre.values()):
-        args, kwargs = _run_pre_hook(module, hook, with_kwargs, args, kwargs)
-    tap = _BackwardTap(module, hooks) if hooks.backward or hooks.backward_pre else None
-    if tap is not None:
-        args = tap.watch_inputs(args)
-    result = module.forward(*args, **kwargs)
-    for hook, with_kwargs in list(hooks.forward.values()):
-        seen = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
-        result = result if seen is None else seen
+    for own in (EVERYWHERE, hooks):
+        for key, hook in list(own.forward_pre.items()):
+            args, kwargs = _run_pre_hook(module, hook, key in own.with_kwargs, args, kwargs)
+    watched = any(own.backward or own.backward_pre for own in (EVERYWHERE, hooks))
+    tap = _BackwardTap(module, hooks) if watched else None
+    ran: set[int] = set()
+    result = None
+    try:
+        if tap is not None:
+            args = tap.watch_inputs(args)
+        result = module.forward(*args, **kwargs)
+        for own in (EVERYWHERE, hooks):
+            for key, hook in list(own.forward.items()):
+                ran.add(key)
+                result = _run_hook(module, hook, key in own.with_kwargs, args, kwargs, result)
+    except Exception:
+        for own in (EVERYWHERE, hooks):
+            for key, hook in list(own.forward.items()):
+                if key in own.always and key not in ran:
+                    try:
+                        result = _run_hook(
+                            module, hook, key in own.with_kwargs, args, kwargs, result
+                        )
+                    except Exception as error:
+                        warnings.warn(
+                            f"a forward hook with always_call=True raised {error!r}, after forward "
+                            "itself had raised",
+                            stacklevel=3,
+                        )
+        raise
     return result if tap is None else tap.watch_outputs(result)
+
+
+def _run_hook(
+    module: Called, hook: Hook, with_kwargs: bool, args: Any, kwargs: Any, result: Any
+) -> Any:
+    seen = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
+    return result if seen is None else seen
 
 
 def _run_pre_hook(
@@ -144,7 +198,7 @@ class _BackwardTap:
         return type(result)(watched) if isinstance(result, (tuple, list)) else watched[0]
 
     def on_grad_output(self, grads: Grads) -> Grads:
-        for hook in list(self.hooks.backward_pre.values()):
+        for hook in [*EVERYWHERE.backward_pre.values(), *self.hooks.backward_pre.values()]:
             grads = _replaced(hook(self.module, grads), grads, "backward pre-hook")
         self.grad_output = grads
         if not self.slots:
@@ -158,7 +212,7 @@ class _BackwardTap:
         return self._pick(self._run_hooks(tuple(whole)))
 
     def _run_hooks(self, grad_input: Grads) -> Grads:
-        for hook in list(self.hooks.backward.values()):
+        for hook in [*EVERYWHERE.backward.values(), *self.hooks.backward.values()]:
             seen = hook(self.module, grad_input, self.grad_output)
             grad_input = _replaced(seen, grad_input, "backward hook")
         return grad_input

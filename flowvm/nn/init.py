@@ -7,6 +7,8 @@ one that flow.manual_seed seeds.
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,18 +21,29 @@ from flowvm.errors import ArgumentError, ShapeError
 
 __all__ = [
     "calculate_gain",
+    "constant",
     "constant_",
+    "dirac",
     "dirac_",
+    "eye",
     "eye_",
+    "kaiming_normal",
     "kaiming_normal_",
+    "kaiming_uniform",
     "kaiming_uniform_",
+    "normal",
     "normal_",
     "ones_",
+    "orthogonal",
     "orthogonal_",
+    "sparse",
     "sparse_",
     "trunc_normal_",
+    "uniform",
     "uniform_",
+    "xavier_normal",
     "xavier_normal_",
+    "xavier_uniform",
     "xavier_uniform_",
     "zeros_",
 ]
@@ -39,6 +52,10 @@ _GAINS = {
     "linear": 1.0,
     "conv1d": 1.0,
     "conv2d": 1.0,
+    "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
     "sigmoid": 1.0,
     "tanh": 5.0 / 3,
     "relu": math.sqrt(2.0),
@@ -134,13 +151,15 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out))."""
-    bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
+    bound = gain * math.sqrt(6.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """N(0, std^2) with std = gain * sqrt(2 / (fan_in + fan_out))."""
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor))), generator)
+    return normal_(
+        tensor, 0.0, gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor))), generator
+    )
 
 
 def kaiming_uniform_(
@@ -193,7 +212,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
     return _fill(tensor, values)
 
 
-def _fans(tensor: Tensor) -> tuple[int, int]:
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     if tensor.ndim < 2:
         raise ArgumentError(
             "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, "
@@ -204,7 +223,7 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
-    fan_in, fan_out = _fans(tensor)
+    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
     if mode not in ("fan_in", "fan_out"):
         raise ArgumentError(f'mode must be "fan_in" or "fan_out", got {mode!r}')
     fan = fan_in if mode == "fan_in" else fan_out
@@ -215,3 +234,32 @@ def _fill(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
     with no_grad():
         tensor.copy_(ops.tensor(values).to(tensor.dtype))
     return tensor
+
+
+# --- older names --------------------------------------------------------------------------------
+
+
+def _older(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    new = function.__name__
+    old = new.removesuffix("_")
+
+    def renamed(*args: Any, **kwargs: Any) -> Tensor:
+        warnings.warn(f"nn.init.{old} is now nn.init.{new}", FutureWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    renamed.__name__ = renamed.__qualname__ = old
+    renamed.__doc__ = f"`{new}` under its older name."
+    return renamed
+
+
+constant = _older(constant_)
+dirac = _older(dirac_)
+eye = _older(eye_)
+kaiming_normal = _older(kaiming_normal_)
+kaiming_uniform = _older(kaiming_uniform_)
+normal = _older(normal_)
+orthogonal = _older(orthogonal_)
+sparse = _older(sparse_)
+uniform = _older(uniform_)
+xavier_normal = _older(xavier_normal_)
+xavier_uniform = _older(xavier_uniform_)

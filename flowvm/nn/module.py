@@ -4,8 +4,8 @@ Invariants:
 - `_parameters`, `_buffers` and `_modules` say what is registered and in which order; None is a
   registered absence (a bias that was not wanted).
 - Whatever is registered is also an ordinary instance attribute of the same name. So `self.weight`
-  is one dict lookup, as fast as any attribute, and Module needs no __getattr__. Only `_put` and
-  __delattr__ write to the tables, and they keep both sides equal.
+  is one dict lookup, as fast as any attribute, and `__getattr__` is for what is not there. Only
+  `_put` and __delattr__ write to the tables, and they keep both sides equal.
 - A parameter keeps its identity for life: to(), half() and load_state_dict() change what it holds.
 
 What a module does with state dicts is in state.py, what it does with hooks in hooks.py. This file
@@ -14,17 +14,19 @@ is long because it is Module's public surface, method by method, none of them lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, FlowError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.nn import state
-from flowvm.nn.hooks import Hooks, RemovableHandle, call_with_hooks
-from flowvm.nn.parameter import Parameter, set_data
+from flowvm.nn.hooks import REGISTRATION, Hooks, RemovableHandle, call_with_hooks, registered
+from flowvm.nn.parameter import Buffer, Parameter, set_data
 from flowvm.vm.callers.tracebacks import cut
 
 if TYPE_CHECKING:
@@ -54,14 +56,24 @@ class Module:
     _modules: dict[str, Module | None]
     _transient: set[str]  # names of the buffers that state_dict leaves out
     _hooks: Hooks | None = None
+    _version = 1  # what `_load_from_state_dict` is told of a state dict's own
+    dump_patches = False
+    call_super_init = False
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not self.call_super_init and (args or kwargs):
+            raise ArgumentTypeError(
+                f"{type(self).__name__}: Module.__init__() takes no arguments, got "
+                f"{(*args, *kwargs)}"
+            )
         own = self.__dict__  # written directly: __setattr__ needs these tables to exist
         own["training"] = True
         own["_parameters"] = {}
         own["_buffers"] = {}
         own["_modules"] = {}
         own["_transient"] = set()
+        if self.call_super_init:
+            super().__init__(*args, **kwargs)
 
     # A class attribute, not a method, so that a subclass may give forward any signature it likes.
     forward: Callable[..., Any] = _forward_missing
@@ -77,11 +89,22 @@ class Module:
 
     # ---- registration
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What is not there; a subclass's own `__getattr__` may ask `super()` first."""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
             self._put("_parameters", name, value)
         elif isinstance(value, Module):
             self._put("_modules", name, value)
+        elif isinstance(value, Buffer) and "_modules" in self.__dict__:
+            self._put("_buffers", name, value)
+            (self._transient.discard if value.persistent else self._transient.add)(name)
         elif name in self.__dict__ and (table := self._table_of(name)) is not None:
             self._put(table, name, _fits(table, name, value))
         else:
@@ -109,6 +132,8 @@ class Module:
                 f"cannot assign {name!r} before Module.__init__() ran; "
                 f"begin {type(self).__name__}.__init__ with super().__init__()"
             )
+        if REGISTRATION[table]:
+            value = registered(self, table, name, value)
         before = self._table_of(name)
         if before is not None and before != table:
             del self.__dict__[before][name]
@@ -212,9 +237,9 @@ class Module:
         """Every buffer, each once."""
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
         """This module and everything below it, each once."""
-        return (module for _, module in self.named_modules())
+        return (module for _, module in self.named_modules(remove_duplicate=remove_duplicate))
 
     def children(self) -> Iterator[Module]:
         """The direct children."""
@@ -232,6 +257,20 @@ class Module:
                 )
             module = child
         return module
+
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put `module` at a dotted path; with `strict` only where there is a module already."""
+        path, _, name = target.rpartition(".")
+        if not name:
+            raise ArgumentError("set_submodule: the path is empty")
+        if not isinstance(module, Module):
+            raise ArgumentError(f"set_submodule: {type(module).__name__} is not a Module")
+        parent = self.get_submodule(path)
+        if strict and not hasattr(parent, name):
+            raise AttributeError(f"{type(parent).__name__} has no attribute {name!r}")
+        if hasattr(parent, name) and not isinstance(getattr(parent, name), Module):
+            raise AttributeError(f"{type(parent).__name__}.{name} is not a Module")
+        setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter at a dotted path."""
@@ -288,11 +327,12 @@ class Module:
         device: str | int | Device | DType | Tensor | None = None,
         dtype: DType | None = None,
         non_blocking: bool = False,
+        memory_format: Any = None,
     ) -> Self:
         """Move every parameter and buffer to a device, and the floating point ones to a dtype.
 
         to(device), to(dtype), to(device, dtype) and to(tensor) all work, and change the module
-        itself.
+        itself.  memory_format is taken and means nothing: tensors keep their own strides.
         """
         if isinstance(device, Tensor):
             like = device
@@ -324,6 +364,18 @@ class Module:
         """to("cuda")."""
         return self.to("cuda" if device is None else device)
 
+    def xpu(self, device: str | int | Device | None = None) -> Self:
+        """to("xpu"), a device that flowvm has not: an error that says which there are."""
+        return self.to("xpu" if device is None else device)
+
+    def type(self, dst_type: DType) -> Self:
+        """Every parameter and buffer as `dst_type`, whatever it was."""
+        return self._apply(lambda t: cast(Tensor, t.to(dst_type)))
+
+    def to_empty(self, *, device: str | int | Device | None, recurse: bool = True) -> Self:
+        """Every parameter and buffer as memory of its shape on `device`, with no values yet."""
+        return self._apply(lambda t: ops.empty_like(t, device=device), recurse)
+
     def half(self) -> Self:
         """to(float16)."""
         return self.to(float16)
@@ -340,13 +392,13 @@ class Module:
         """to(float64)."""
         return self.to(float64)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor]) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with no_grad():
-            for param in self.parameters():
+            for param in self.parameters(recurse):
                 set_data(param, fn(param.detach()))
                 if param.grad is not None:
                     param.grad = fn(param.grad)
-            for module in self.modules():
+            for module in self.modules() if recurse else (self,):
                 for name, buffer in module._buffers.items():
                     if buffer is not None:
                         module._put("_buffers", name, fn(buffer))
@@ -356,42 +408,114 @@ class Module:
 
     def state_dict(
         self,
-        *,
+        *args: Any,
         destination: dict[str, Any] | None = None,
         prefix: str = "",
         keep_vars: bool = False,
     ) -> dict[str, Any]:
-        """Path -> tensor, sharing data, for every parameter and persistent buffer."""
-        return state.collect(self, {} if destination is None else destination, prefix, keep_vars)
+        """Path -> tensor, sharing data, for every parameter and persistent buffer.
+
+        An OrderedDict whose `_metadata` has the versions of the modules.  The three arguments may
+        also come by position.
+        """
+        given = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False))
+        destination = given.get("destination", destination)
+        prefix, keep_vars = given.get("prefix", prefix), given.get("keep_vars", keep_vars)
+        return state.collect(self, destination, prefix, keep_vars)
 
     def load_state_dict(
-        self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> state.IncompatibleKeys:
         """Copy a state dict into this module, or change nothing and raise if it does not fit.
 
         strict=False tolerates missing and unexpected names, which are returned; assign=True takes
-        the tensors themselves instead of copying.
+        the tensors themselves instead of copying.  Where a module has a hook that may excuse names
+        (`register_load_state_dict_post_hook`), what fits is copied before it runs.
         """
         return state.load(self, state_dict, strict, assign)
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        """What this module alone puts into a state dict; a subclass may put more."""
+        state.save_own(self, destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """What this module alone takes from a state dict; a subclass may change that first."""
+        state.load_own(
+            self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+            error_msgs,
+        )  # fmt: skip
+
+    def get_extra_state(self) -> Any:
+        """What else is to be saved; a subclass has this and `set_extra_state`, or neither."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_extra_state")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what `get_extra_state` gave."""
+        raise NotImplementedError(f"{type(self).__name__} has no set_extra_state")
 
     # ---- hooks
 
     def _own_hooks(self) -> Hooks:
-        if self._hooks is None:
+        if "_hooks" not in self.__dict__ or self._hooks is None:
             self._hooks = Hooks()
         return self._hooks
+
+    @property
+    def _forward_hooks(self) -> dict[int, Callable[..., Any]]:
+        return self._own_hooks().forward
+
+    @property
+    def _forward_pre_hooks(self) -> dict[int, Callable[..., Any]]:
+        return self._own_hooks().forward_pre
+
+    @property
+    def _backward_hooks(self) -> dict[int, Callable[..., Any]]:
+        return self._own_hooks().backward
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """hook(module, args) before forward; may return new args."""
-        return RemovableHandle(self._own_hooks().forward_pre, (hook, with_kwargs), prepend)
+        """hook(module, args) before forward; may return new args.
+
+        with_kwargs: hook(module, args, kwargs), which may return (args, kwargs).
+        """
+        hooks = self._own_hooks()
+        handle = RemovableHandle(hooks.forward_pre, hook, prepend)
+        if with_kwargs:
+            hooks.with_kwargs.add(handle.id)
+        return handle
 
     def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+        self,
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
     ) -> RemovableHandle:
-        """hook(module, args, output) after forward; may return a new output."""
-        return RemovableHandle(self._own_hooks().forward, (hook, with_kwargs), prepend)
+        """hook(module, args, output) after forward; may return a new output.
+
+        with_kwargs: hook(module, args, kwargs, output); always_call: also when forward raises, and
+        then `output` is None.
+        """
+        hooks = self._own_hooks()
+        handle = RemovableHandle(hooks.forward, hook, prepend)
+        if with_kwargs:
+            hooks.with_kwargs.add(handle.id)
+        if always_call:
+            hooks.always.add(handle.id)
+        return handle
 
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -405,7 +529,46 @@ class Module:
         """hook(module, grad_input, grad_output) after its backward; may return a new grad_input."""
         return RemovableHandle(self._own_hooks().backward, hook, prepend)
 
+    def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """register_full_backward_hook: grad_input is of the module's inputs, also where PyTorch's
+        older hook has that of its last op.
+        """
+        return self.register_full_backward_hook(hook)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """hook(module, prefix, keep_vars) before this module is put into a state dict."""
+        return RemovableHandle(self._own_hooks().state_pre, hook)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """hook(module, state_dict, prefix, local_metadata) after all below is in the state dict,
+        which it may change in place.
+        """
+        return RemovableHandle(self._own_hooks().state, hook)
+
+    _register_state_dict_hook = register_state_dict_post_hook
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+        error_msgs) before this module takes its part; may change the state dict in place.
+        """
+        return RemovableHandle(self._own_hooks().load_pre, partial(hook, self))
+
+    def _register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], with_module: bool = False
+    ) -> RemovableHandle:
+        bound = partial(hook, self) if with_module else hook
+        return RemovableHandle(self._own_hooks().load_pre, bound)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """hook(module, incompatible_keys) after this module and all below have loaded; may change
+        the two lists of names in place.
+        """
+        return RemovableHandle(self._own_hooks().load, hook)
+
     # ---- printing
+
+    def _get_name(self) -> str:
+        return type(self).__name__
 
     def extra_repr(self) -> str:
         """What a subclass wants between the parentheses of its repr."""
@@ -415,9 +578,9 @@ class Module:
         lines = self.extra_repr().split("\n") if self.extra_repr() else []
         children = fold([(name, repr(child)) for name, child in self._modules.items()])
         if not children and len(lines) <= 1:
-            return f"{type(self).__name__}({''.join(lines)})"
+            return f"{self._get_name()}({''.join(lines)})"
         body = "\n".join(lines + children).replace("\n", "\n  ")
-        return f"{type(self).__name__}(\n  {body}\n)"
+        return f"{self._get_name()}(\n  {body}\n)"
 
 
 def fold(children: list[tuple[str, str]]) -> list[str]:

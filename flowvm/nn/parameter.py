@@ -2,21 +2,25 @@
 
 A Parameter shares the storage of the tensor it was made from and is always a leaf. Whatever wants
 to change its values does so in place under `no_grad` (or through an optimizer kernel), so its
-identity, by which optimizers and hooks know it, never changes. The two places that reach below
-Tensor's public interface, making an alias of another class and pointing a tensor at other data, are
-here.
+identity, by which optimizers and hooks know it, never changes. Making an alias of another class,
+which reaches below Tensor's public interface, is here.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from flowvm import ops
-from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.ops.declare.outputs import become
 
-__all__ = ["Parameter"]
+if TYPE_CHECKING:
+    from flowvm.dtype import DType
+    from flowvm.meta import Size
+
+__all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 
 
 class Parameter(Tensor):
@@ -47,16 +51,115 @@ class Parameter(Tensor):
         return f"Parameter containing:\n{super().__repr__()}"
 
 
+class Buffer(Tensor):
+    """A Tensor that becomes one of a Module's buffers when it is assigned as its attribute.
+
+    Buffer(data, persistent=True) shares the data of `data`; one that is not persistent is not
+    saved.
+    """
+
+    persistent: bool
+
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:
+        if data is None:
+            data = ops.empty(0)
+        if not isinstance(data, Tensor):
+            raise ArgumentTypeError(
+                f"Buffer() needs a Tensor, got {type(data).__name__}; make one with "
+                "flow.tensor(...)"
+            )
+        made = cast(Buffer, alias(data, data._meta, 0, cls))
+        made.persistent = persistent
+        return made
+
+    def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
+        """Everything happens in __new__, which shares the data."""
+
+
+class _Uninitialized:
+    """A tensor without values, and without a shape until `materialize` gives it both."""
+
+    cls_to_become: type[Tensor]
+
+    @property
+    def shape(self) -> Size:
+        """There is none yet."""
+        raise RuntimeError(
+            f"an {type(self).__name__} has no shape before it is materialized: call the module once"
+        )
+
+    def materialize(
+        self, shape: Sequence[int], device: Any = None, dtype: DType | None = None
+    ) -> None:
+        """Become a tensor of this shape, of no defined values."""
+        own: Any = self
+        made = ops.empty(
+            tuple(shape),
+            device=own.device if device is None else device,
+            dtype=own.dtype if dtype is None else dtype,
+        )
+        own.__class__ = self.cls_to_become
+        set_data(own, made)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class UninitializedParameter(_Uninitialized, Parameter):
+    """A Parameter whose shape is not known yet; see `nn.modules.lazy`."""
+
+    cls_to_become = Parameter
+
+    def __new__(
+        cls, requires_grad: bool = True, device: Any = None, dtype: DType | None = None
+    ) -> UninitializedParameter:
+        data = ops.empty(0, device=device, dtype=dtype)
+        return cast(UninitializedParameter, _alias(cls, data, requires_grad))
+
+    def __init__(
+        self, requires_grad: bool = True, device: Any = None, dtype: DType | None = None
+    ) -> None:
+        """Everything happens in __new__."""
+
+
+class UninitializedBuffer(_Uninitialized, Tensor):
+    """A Tensor whose shape is not known yet; see `nn.modules.lazy`."""
+
+    cls_to_become = Buffer
+
+    def __new__(
+        cls,
+        requires_grad: bool = False,
+        device: Any = None,
+        dtype: DType | None = None,
+        persistent: bool = True,
+    ) -> UninitializedBuffer:
+        data = ops.empty(0, device=device, dtype=dtype)
+        made = cast(UninitializedBuffer, alias(data, data._meta, 0, cls))
+        made.persistent = persistent  # type: ignore[attr-defined]
+        return made
+
+    def __init__(
+        self,
+        requires_grad: bool = False,
+        device: Any = None,
+        dtype: DType | None = None,
+        persistent: bool = True,
+    ) -> None:
+        """Everything happens in __new__."""
+
+
+def is_lazy(tensor: object) -> bool:
+    """Whether a parameter or buffer has no shape yet."""
+    return isinstance(tensor, _Uninitialized)
+
+
 def _alias(cls: type[Parameter], data: Tensor, requires_grad: bool) -> Parameter:
-    made = alias(data, data._meta, 0, cls)
-    made.requires_grad_(requires_grad)
-    return cast(Parameter, made)
+    parameter = alias(data, data._meta, 0, cls)
+    parameter.requires_grad_(requires_grad)
+    return cast(Parameter, parameter)
 
 
 def set_data(tensor: Tensor, data: Tensor) -> None:
     """Let `tensor` be `data` from now on: same object, other storage, dtype or device."""
-    tensor.storage()  # so that the old memory has an owner that goes when the last alias does
-    tensor._storage = data.storage()
-    tensor._ref = data._ref
-    tensor._meta = data._meta
-    note_change()
+    become(tensor, data)

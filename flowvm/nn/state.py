@@ -1,14 +1,17 @@
 """State dicts: collecting a module's tensors by path, and copying them back.
 
 Loading first compares every name and shape and only then copies, so a state dict that does not fit
-leaves the module as it was. Values may be flowvm tensors, NumPy arrays, or anything NumPy can view
-(`__array__`), which is how weights come over from another framework.
+leaves the module as it was: each module's `_load_from_state_dict` notes what is to be done. Values
+may be flowvm tensors, NumPy arrays, or anything NumPy can view (`__array__`), which is how weights
+come over from another framework.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,30 +20,6 @@ from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.nn.parameter import Parameter
-
-
-class Holder(Protocol):
-    """A module, as far as it holds tensors and other modules."""
-
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _transient: set[str]
-
-    @property
-    def _modules(self) -> Mapping[str, Holder | None]:
-        """The modules in it."""
-
-    def _put(self, table: str, name: str, value: Any) -> None:
-        """Register a value."""
-
-    def state_dict(
-        self,
-        *,
-        destination: dict[str, Any] | None = None,
-        prefix: str = "",
-        keep_vars: bool = False,
-    ) -> dict[str, Any]:
-        """Its tensors by path."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -58,65 +37,166 @@ class IncompatibleKeys(NamedTuple):
         )
 
 
+EXTRA = "_extra_state"  # the name of what `get_extra_state` gives
+
+
+def _tables(module: Any) -> dict[str, Any]:
+    """The hooks of a module by table; none for most."""
+    hooks = module._hooks
+    return {} if hooks is None else {name: getattr(hooks, name) for name in _TABLES}
+
+
+_TABLES = ("state_pre", "state", "load_pre", "load")
+
+
+def _has(module: Any, name: str) -> bool:
+    """Whether a subclass has this method of its own."""
+    return bool(getattr(type(module), name).__module__ != "flowvm.nn.module")
+
+
 def collect(
-    module: Holder, destination: dict[str, Any], prefix: str, keep_vars: bool
+    module: Any, destination: dict[str, Any] | None, prefix: str, keep_vars: bool
 ) -> dict[str, Any]:
     """Write the tensors of `module`, then of its children, into `destination`."""
-    for name, tensor in _own_state(module).items():
-        destination[prefix + name] = tensor if keep_vars else tensor.detach()
+    if destination is None:
+        destination = OrderedDict()
+        destination._metadata = OrderedDict()  # type: ignore[attr-defined]
+    about = {"version": module._version}
+    metadata = getattr(destination, "_metadata", None)
+    if metadata is not None:
+        metadata[prefix[:-1]] = about
+    hooks = _tables(module)
+    for hook in list(hooks.get("state_pre", {}).values()):
+        hook(module, prefix, keep_vars)
+    module._save_to_state_dict(destination, prefix, keep_vars)
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(
                 destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars
             )
+    for hook in list(hooks.get("state", {}).values()):
+        seen = hook(module, destination, prefix, about)
+        destination = destination if seen is None else seen
     return destination
 
 
+def save_own(module: Any, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    """Write the tensors of `module` alone, and its extra state."""
+    for name, tensor in _own_state(module).items():
+        destination[prefix + name] = tensor if keep_vars else tensor.detach()
+    if _has(module, "get_extra_state"):
+        destination[prefix + EXTRA] = module.get_extra_state()
+
+
 def load(
-    module: Holder, state_dict: Mapping[str, Any], strict: bool, assign: bool
+    module: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool
 ) -> IncompatibleKeys:
     """Copy `state_dict` into `module`, all of it or, when it does not fit, nothing."""
     if not isinstance(state_dict, Mapping):
         raise ArgumentTypeError(
             f"Expected state_dict to be dict-like, got {type(state_dict).__name__}"
         )
-    targets = _targets(module, "")
-    keys = IncompatibleKeys(
-        [key for key in targets if key not in state_dict],
-        [key for key in state_dict if key not in targets],
-    )
-    problems = _name_problems(keys) if strict else []
-    sources: dict[str, Tensor] = {}
-    for key, (owner, name) in targets.items():
-        if key in state_dict:
-            source, problem = _source(key, state_dict[key], getattr(owner, name))
-            problems += [problem] if problem else []
-            sources[key] = source
+    keys, problems = IncompatibleKeys([], []), list[str]()
+    changes: list[Callable[[], None]] = []
+    excusing: list[tuple[Any, Callable[..., Any]]] = []
+    metadata = getattr(state_dict, "_metadata", {})
+
+    def visit(part: Any, local: dict[str, Any], prefix: str) -> None:
+        about = dict(metadata.get(prefix[:-1], {}), changes=changes)
+        if assign:
+            about["assign_to_params_buffers"] = True
+        part._load_from_state_dict(
+            local, prefix, about, True, keys.missing_keys, keys.unexpected_keys, problems
+        )
+        for name, child in part._modules.items():
+            if child is not None:
+                below = f"{prefix}{name}."
+                visit(child, {k: v for k, v in local.items() if k.startswith(below)}, below)
+        excusing.extend((part, hook) for hook in _tables(part).get("load", {}).values())
+
+    visit(module, dict(state_dict), "")
+    if excusing and not problems:
+        _change(changes)
+        for part, hook in excusing:
+            if hook(part, keys) is not None:
+                raise ArgumentTypeError(
+                    "a hook of register_load_state_dict_post_hook returns None and changes the "
+                    "lists of names in place"
+                )
+    problems = (_name_problems(keys) if strict else []) + problems
     if problems:
         listed = "\n\t".join(problems)
         raise ShapeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{listed}")
-    with no_grad():
-        for key, source in sources.items():
-            owner, name = targets[key]
-            _store(owner, name, source, assign)
+    if not excusing:
+        _change(changes)
     return keys
 
 
-def _own_state(module: Holder) -> dict[str, Tensor]:
+def _change(changes: list[Callable[[], None]]) -> None:
+    with no_grad():
+        for change in changes:
+            change()
+
+
+def load_own(
+    module: Any,
+    state_dict: dict[str, Any],
+    prefix: str,
+    about: dict[str, Any],
+    strict: bool,
+    missing: list[str],
+    unexpected: list[str],
+    problems: list[str],
+) -> None:
+    """Compare the part of `state_dict` that is of `module` alone, and note in `about["changes"]`
+    what is to be done; without that list, as where a program calls it itself, it is done at once.
+    """
+    for hook in list(_tables(module).get("load_pre", {}).values()):
+        hook(state_dict, prefix, about, strict, missing, unexpected, problems)
+    changes: list[Callable[[], None]] = []
+    own = _own_state(module)
+    for name, target in own.items():
+        key = prefix + name
+        if key not in state_dict:
+            if strict:
+                missing.append(key)
+            continue
+        source, problem = _source(key, state_dict[key], target)
+        if problem:
+            problems.append(problem)
+        else:
+            assign = bool(about.get("assign_to_params_buffers"))
+            changes.append(partial(_store, module, name, source, assign))
+    extra = prefix + EXTRA
+    if _has(module, "set_extra_state"):
+        if extra in state_dict:
+            changes.append(partial(module.set_extra_state, state_dict[extra]))
+        elif strict:
+            missing.append(extra)
+    elif strict and extra in state_dict:
+        unexpected.append(extra)
+    if strict:
+        unexpected += [k for k in state_dict if k != extra and _stray(module, own, prefix, k)]
+    if "changes" in about:
+        about["changes"] += changes
+    else:
+        _change(changes)
+
+
+def _stray(module: Any, own: dict[str, Tensor], prefix: str, key: str) -> bool:
+    """Whether nobody at or below `module` is named by `key`."""
+    if not key.startswith(prefix):
+        return False
+    name, dot, _ = key[len(prefix) :].partition(".")
+    return name not in (module._modules if dot else own)
+
+
+def _own_state(module: Any) -> dict[str, Tensor]:
     own: dict[str, Tensor] = {k: p for k, p in module._parameters.items() if p is not None}
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._transient:
             own[name] = buffer
     return own
-
-
-def _targets(module: Holder, prefix: str) -> dict[str, tuple[Holder, str]]:
-    """Path -> where that tensor lives; a module reached by two paths is listed under both."""
-    found = {prefix + name: (module, name) for name in _own_state(module)}
-    for name, child in module._modules.items():
-        if child is not None:
-            found |= _targets(child, f"{prefix}{name}.")
-    return found
 
 
 def _name_problems(keys: IncompatibleKeys) -> list[str]:
@@ -141,6 +221,8 @@ def _source(key: str, value: Any, target: Tensor) -> tuple[Tensor, str]:
                 f"from checkpoint but received {type(value).__name__}. "
             )
         value = ops.tensor(np.asarray(value))
+    if target.ndim == 0 and tuple(value.shape) == (1,):
+        value = value[0]
     if tuple(value.shape) != tuple(target.shape):
         return target, (
             f"size mismatch for {key}: copying a param with shape {tuple(value.shape)} from "
@@ -149,7 +231,7 @@ def _source(key: str, value: Any, target: Tensor) -> tuple[Tensor, str]:
     return value, ""
 
 
-def _store(owner: Holder, name: str, source: Tensor, assign: bool) -> None:
+def _store(owner: Any, name: str, source: Tensor, assign: bool) -> None:
     target: Tensor = getattr(owner, name)
     if not assign:
         target.copy_(source)

@@ -1,13 +1,50 @@
-"""Optimizers and learning rate schedules, with PyTorch's names and meaning.
+"""Optimizers and learning rate schedules, with PyTorch's names and meaning (LAMB: OneFlow's).
 
-A step issues one instruction a parameter; a schedule only writes numbers into the optimizer's
-parameter groups.
+A step issues one instruction a parameter, or some where it needs norms; a schedule only writes
+numbers into the optimizer's parameter groups.
 Not here: the arithmetic of a step (`ops/updates/optimizer.py`).
 """
 
-from flowvm.optim import lr_scheduler
+from typing import Any
+
+from flowvm.optim import lr_scheduler, swa_utils
+from flowvm.optim.adagrad import Adadelta, Adagrad, RMSprop
 from flowvm.optim.adam import Adam, AdamW
+from flowvm.optim.adamax import Adamax, NAdam, RAdam
+from flowvm.optim.factored import LAMB, Adafactor, Muon
+from flowvm.optim.lbfgs import LBFGS
 from flowvm.optim.optimizer import Optimizer
+from flowvm.optim.rprop import ASGD, Rprop
 from flowvm.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "lr_scheduler"]
+__all__ = [
+    "ASGD",
+    "LAMB",
+    "LBFGS",
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "lr_scheduler",
+    "swa_utils",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SparseAdam":
+        raise AttributeError(
+            "flowvm.optim has no SparseAdam: gradients are dense here, also those of embeddings; "
+            "use Adam",
+            name=name,
+            obj=None,
+        )
+    raise AttributeError(f"flowvm.optim has no {name!r}", name=name, obj=None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from flowvm.errors import ArgumentError
 from flowvm.optim._schedule import LRScheduler, cosine, fraction, positive
-from flowvm.optim.optimizer import Optimizer
+from flowvm.optim.optimizer import Optimizer, number
 
 
 class LambdaLR(LRScheduler):
@@ -115,18 +116,78 @@ class LinearLR(LRScheduler):
         )
 
 
-class PolynomialLR(LRScheduler):
-    """base * (1 - t / total_iters) ** power, then 0."""
+class MultiplicativeLR(LRScheduler):
+    """The rate of the moment times lr_lambda(t), from t = 1 on; one function, or one a group."""
 
     def __init__(
-        self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
     ) -> None:
-        self.total_iters, self.power = positive("total_iters", total_iters), power
+        n = len(optimizer.param_groups)
+        self.lr_lambdas = [lr_lambda] * n if callable(lr_lambda) else list(lr_lambda)
+        if len(self.lr_lambdas) != n:
+            raise ArgumentError(f"Expected {n} lr_lambdas, but got {len(self.lr_lambdas)}")
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        rates = [number(group["lr"]) for group in self.optimizer.param_groups]
+        if self._is_initial:
+            return rates
+        pairs = zip(rates, self.lr_lambdas, strict=True)
+        return [rate * factor(self.last_epoch) for rate, factor in pairs]
+
+
+class PolynomialLR(LRScheduler):
+    """base * (1 - t / total_iters) ** power, then 0.
+
+    With OneFlow's `steps` (or `decay_batch`) instead of total_iters it ends at end_learning_rate
+    (0.0001), and with `cycle` starts again at each multiple of steps:
+    (base - end) * (1 - t / n) ** power + end, n being steps, or its next multiple.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_iters: int = 5,
+        power: float = 1.0,
+        last_epoch: int = -1,
+        *,
+        steps: int | None = None,
+        decay_batch: int | None = None,
+        end_learning_rate: float | None = None,
+        cycle: bool = False,
+    ) -> None:
+        given = steps if steps is not None else decay_batch
+        name = "total_iters" if given is None else "steps"
+        self.total_iters = positive(name, total_iters if given is None else given)
+        ends = end_learning_rate is not None or given is not None
+        self.end_learning_rate = (1e-4 if end_learning_rate is None else end_learning_rate) * ends
+        self.power, self.cycle = power, cycle
         super().__init__(optimizer, last_epoch)
 
     def lr_at(self, group: int, t: int) -> float:
-        left = 1.0 - min(t, self.total_iters) / self.total_iters
-        return float(self.base_lrs[group] * left**self.power)
+        whole, end = self.total_iters, self.end_learning_rate
+        if self.cycle:
+            t = max(t, 1)
+            whole *= math.ceil(t / whole)
+        left = 1.0 - min(t, whole) / whole
+        return float((self.base_lrs[group] - end) * left**self.power + end)
+
+
+class CosineDecayLR(LRScheduler):
+    """OneFlow's: half a cosine from base down to base * alpha in decay_steps steps, and that."""
+
+    def __init__(
+        self, optimizer: Optimizer, decay_steps: int, alpha: float = 0.0, last_step: int = -1
+    ) -> None:
+        self.decay_steps, self.alpha = positive("decay_steps", decay_steps), alpha
+        super().__init__(optimizer, last_step)
+
+    def lr_at(self, group: int, t: int) -> float:
+        base = self.base_lrs[group]
+        return cosine(base, base * self.alpha, min(t, self.decay_steps) / self.decay_steps)
 
 
 class CosineAnnealingLR(LRScheduler):

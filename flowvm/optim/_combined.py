@@ -1,6 +1,8 @@
 """Schedules made of schedules: one after another, behind a warm-up, or side by side.
 
-They evaluate the closed forms of the inner schedules, whose own step() is never called.
+They evaluate the closed forms of the inner schedules, whose own step() is never called. Where one
+of them has no closed form, SequentialLR and ChainedScheduler step them all instead, as PyTorch's
+do.
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ from typing import Any
 
 from flowvm.errors import ArgumentError
 from flowvm.optim._cycles import ReduceLROnPlateau
-from flowvm.optim._schedule import LRScheduler, rewind
-from flowvm.optim.optimizer import Optimizer
+from flowvm.optim._schedule import LRScheduler, rewind, set_rate
+from flowvm.optim.optimizer import Optimizer, number
 
 
 class _Combined(LRScheduler):
     """What they share: their saved form holds that of the inner schedules."""
 
     _schedulers: list[LRScheduler]
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether all of them have one."""
+        return all(inner.has_closed_form for inner in self._schedulers)
 
     def state_dict(self) -> dict[str, Any]:
         own = {k: v for k, v in super().state_dict().items() if k != "_schedulers"}
@@ -41,7 +48,7 @@ class SequentialLR(_Combined):
         milestones: Sequence[int],
         last_epoch: int = -1,
     ) -> None:
-        check_closed_forms(self, optimizer, schedulers)
+        check_inner(self, optimizer, schedulers)
         if len(milestones) != len(schedulers) - 1:
             raise ArgumentError(
                 f"{len(schedulers)} schedulers need {len(schedulers) - 1} milestones, "
@@ -49,8 +56,22 @@ class SequentialLR(_Combined):
             )
         self._schedulers = list(schedulers)
         self._milestones = list(milestones)
+        for inner in self._schedulers if not self.has_closed_form else ():
+            inner.last_epoch -= 1
         rewind(optimizer)
         super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Step the one whose turn it is, and say what it made of the rates."""
+        if self.has_closed_form:
+            return super().get_lr()
+        i = bisect_right(self._milestones, self.last_epoch)
+        inner = self._schedulers[i]
+        if self._step_count == 1 or (i and self._milestones[i - 1] == self.last_epoch):
+            _begin(inner)
+        else:
+            inner.step()
+        return [number(group["lr"]) for group in self.optimizer.param_groups]
 
     def lr_at(self, group: int, t: int) -> float:
         i = bisect_right(self._milestones, t)
@@ -82,7 +103,12 @@ class WarmupLR(_Combined):
         if isinstance(scheduler_or_optimizer, LRScheduler):
             self._schedulers = [scheduler_or_optimizer]
             optimizer = scheduler_or_optimizer.optimizer
-            check_closed_forms(self, optimizer, self._schedulers)
+            check_inner(self, optimizer, self._schedulers)
+            if not scheduler_or_optimizer.has_closed_form:
+                raise ArgumentError(
+                    f"WarmupLR needs to know where {type(scheduler_or_optimizer).__name__} is at a "
+                    f"later time: a schedule that defines lr_at, and not get_lr"
+                )
             rewind(optimizer)
         else:
             optimizer = scheduler_or_optimizer
@@ -118,10 +144,20 @@ class ChainedScheduler(_Combined):
         if not schedulers:
             raise ArgumentError("ChainedScheduler expects at least one scheduler to be chained")
         owner = optimizer or schedulers[0].optimizer
-        check_closed_forms(self, owner, schedulers)
+        check_inner(self, owner, schedulers)
         self._schedulers = list(schedulers)
-        rewind(owner)
+        if self.has_closed_form:
+            rewind(owner)
         super().__init__(owner, schedulers[0].last_epoch - 1)
+
+    def get_lr(self) -> list[float]:
+        """Step them all, and say what they made of the rates."""
+        if self.has_closed_form:
+            return super().get_lr()
+        if self._step_count > 1:  # their constructors took the first
+            for inner in self._schedulers:
+                inner.step()
+        return [number(group["lr"]) for group in self.optimizer.param_groups]
 
     def lr_at(self, group: int, t: int) -> float:
         base = self._schedulers[0].base_lrs[group]
@@ -129,7 +165,16 @@ class ChainedScheduler(_Combined):
         return base * math.prod(factors)
 
 
-def check_closed_forms(
+def _begin(inner: LRScheduler) -> None:
+    """Start a schedule at its own 0, from its base rates if it has a closed form."""
+    if inner.has_closed_form:
+        inner._own = list(inner.base_lrs)
+        for group, base in zip(inner.optimizer.param_groups, inner.base_lrs, strict=True):
+            set_rate(group, base)
+    inner.step(0)
+
+
+def check_inner(
     owner: LRScheduler, optimizer: Optimizer, schedulers: Sequence[LRScheduler]
 ) -> None:
     if not schedulers:

@@ -1,17 +1,115 @@
-"""OneCycleLR, which drives momentum too, and ReduceLROnPlateau, which follows a measure."""
+"""OneCycleLR and CyclicLR, which drive momentum too, and ReduceLROnPlateau, which follows a
+measure.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.optim._schedule import LRScheduler, cosine, positive
-from flowvm.optim.optimizer import Optimizer
+from flowvm.optim._schedule import LRScheduler, cosine, each_group, positive, set_rate
+from flowvm.optim.optimizer import Optimizer, number
 
 
-class OneCycleLR(LRScheduler):
+class _Momenta(LRScheduler):
+    """A schedule of momentum (or beta1), too, where `cycle_momentum` says so."""
+
+    cycle_momentum: bool
+
+    def momentum_at(self, group: int, t: int) -> float:
+        """The momentum of parameter group number `group` after t steps."""
+        raise NotImplementedError(f"{type(self).__name__} must define momentum_at")
+
+    def step(self, epoch: int | None = None) -> None:
+        """Move on by one, or to `epoch`, and set learning rates and momenta."""
+        super().step(epoch)
+        if not self.cycle_momentum:
+            return
+        for i, group in enumerate(self.optimizer.param_groups):
+            momentum = self.momentum_at(i, self.last_epoch)
+            if "betas" in group:
+                group["betas"] = (momentum, *group["betas"][1:])
+            else:
+                group["momentum"] = momentum
+
+    def _begin_at(self, rates: Sequence[float]) -> None:
+        """Set where the optimizer begins."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if self.cycle_momentum and not {"momentum", "betas"} & set(group):
+                raise ArgumentError(
+                    "optimizer must support momentum or beta1 with `cycle_momentum` enabled"
+                )
+            set_rate(group, rate)
+            group["initial_lr"] = rate
+
+
+class CyclicLR(_Momenta):
+    """Up from base_lr to max_lr in step_size_up steps and down again in step_size_down, over and
+    over; momentum goes the other way.
+
+    The height of a cycle is scaled: mode "triangular" not, "triangular2" by half each cycle,
+    "exp_range" by gamma ** t; or by scale_fn of the cycle's number (scale_mode "cycle", from 1) or
+    of t ("iterations").  Smith, "Cyclical learning rates for training neural networks", 2017.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float | Sequence[float],
+        max_lr: float | Sequence[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.8,
+        max_momentum: float | Sequence[float] = 0.9,
+        last_epoch: int = -1,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentTypeError(f"{type(optimizer).__name__} is not an Optimizer")
+        if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
+            raise ArgumentError(f"mode is invalid and scale_fn is None: {mode!r}")
+        self.optimizer, self.cycle_momentum = optimizer, cycle_momentum
+        up = float(step_size_up)
+        self.total_size = up + (up if step_size_down is None else float(step_size_down))
+        self.step_ratio = up / self.total_size
+        self.mode, self.gamma, self.scale_fn = mode, gamma, scale_fn
+        self.scale_mode = scale_mode
+        self.max_lrs = each_group("max_lr", optimizer, max_lr)
+        self.base_momentums = each_group("base_momentum", optimizer, base_momentum)
+        self.max_momentums = each_group("max_momentum", optimizer, max_momentum)
+        low = each_group("base_lr", optimizer, base_lr)
+        if last_epoch == -1:
+            self._begin_at(low)
+        super().__init__(optimizer, last_epoch)
+        self.base_lrs = low
+
+    def lr_at(self, group: int, t: int) -> float:
+        low = self.base_lrs[group]
+        return low + (self.max_lrs[group] - low) * self._height(t)
+
+    def momentum_at(self, group: int, t: int) -> float:
+        high = self.max_momentums[group]
+        return high - (high - self.base_momentums[group]) * self._height(t)
+
+    def _height(self, t: int) -> float:
+        """How high the curve is at t: 0 at base_lr, 1 at max_lr."""
+        cycle = math.floor(1 + t / self.total_size)
+        x = 1.0 + t / self.total_size - cycle
+        ratio = self.step_ratio
+        height = x / ratio if x <= ratio else (x - 1) / (ratio - 1)
+        if self.scale_fn is not None:
+            return height * self.scale_fn(cycle if self.scale_mode == "cycle" else t)
+        scales = {"triangular2": 1 / 2.0 ** (cycle - 1), "exp_range": self.gamma**t}
+        return float(height * scales.get(self.mode, 1.0))
+
+
+class OneCycleLR(_Momenta):
     """Up from max_lr / div_factor to max_lr, then far down; momentum goes the other way."""
 
     def __init__(
@@ -24,8 +122,8 @@ class OneCycleLR(LRScheduler):
         pct_start: float = 0.3,
         anneal_strategy: str = "cos",
         cycle_momentum: bool = True,
-        base_momentum: float = 0.85,
-        max_momentum: float = 0.95,
+        base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95,
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
         three_phase: bool = False,
@@ -44,40 +142,26 @@ class OneCycleLR(LRScheduler):
         self.total_steps = positive("total_steps", total_steps)
         self._linear = anneal_strategy == "linear"
         self.cycle_momentum = cycle_momentum
-        self._momenta = (base_momentum, max_momentum)
+        self.optimizer = optimizer
+        self.base_momentums = each_group("base_momentum", optimizer, base_momentum)
+        self.max_momentums = each_group("max_momentum", optimizer, max_momentum)
         self._final_div = final_div_factor
         up = pct_start * total_steps
         self._ends = (
             [up - 1, 2 * up - 2, total_steps - 1] if three_phase else [up - 1, total_steps - 1]
         )
-        n = len(optimizer.param_groups)
-        self.max_lrs = list(max_lr) if isinstance(max_lr, (list, tuple)) else [float(max_lr)] * n  # type: ignore[arg-type]
-        if len(self.max_lrs) != n:
-            raise ArgumentError(f"expected {n} values for max_lr, got {len(self.max_lrs)}")
+        self.max_lrs = each_group("max_lr", optimizer, max_lr)
         if last_epoch == -1:
-            for group, highest in zip(optimizer.param_groups, self.max_lrs, strict=True):
-                if cycle_momentum and not {"momentum", "betas"} & set(group):
-                    raise ArgumentError(
-                        "optimizer must support momentum or beta1 with `cycle_momentum` enabled"
-                    )
-                group["initial_lr"] = group["lr"] = highest / div_factor
+            self._begin_at([highest / div_factor for highest in self.max_lrs])
         super().__init__(optimizer, last_epoch)
 
     def lr_at(self, group: int, t: int) -> float:
         low, high = self.base_lrs[group], self.max_lrs[group]
         return self._at(t, [low, high, low, low / self._final_div])
 
-    def step(self, epoch: int | None = None) -> None:
-        super().step(epoch)
-        if not self.cycle_momentum:
-            return
-        low, high = self._momenta
-        momentum = self._at(self.last_epoch, [high, low, high, high])
-        for group in self.optimizer.param_groups:
-            if "betas" in group:
-                group["betas"] = (momentum, *group["betas"][1:])
-            else:
-                group["momentum"] = momentum
+    def momentum_at(self, group: int, t: int) -> float:
+        low, high = self.base_momentums[group], self.max_momentums[group]
+        return self._at(t, [high, low, high, high])
 
     def _at(self, t: int, levels: list[float]) -> float:
         """The value at t of a curve through `levels`: start, top, (start again,) end."""
@@ -158,6 +242,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def _reduce(self) -> None:
         for group, lowest in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            new = max(group["lr"] * self.factor, lowest)
-            if group["lr"] - new > self.eps:
-                group["lr"] = new
+            rate = number(group["lr"])
+            new = max(rate * self.factor, lowest)
+            if rate - new > self.eps:
+                set_rate(group, new)

@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from flowvm import ops
-from flowvm.errors import ArgumentError
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least
+from flowvm.eager.tensor import Tensor
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
 
 
 class Adam(Optimizer):
     """p -= lr * m / (sqrt(v) + eps), m and v the bias-corrected moments of the gradient.
 
-    weight_decay is added to the gradient; amsgrad divides by the largest v so far; maximize climbs.
+    weight_decay is added to the gradient, or with decoupled_weight_decay shrinks the parameter;
+    amsgrad divides by the largest v so far; maximize climbs. See Optimizer for the other flags.
+
+    Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
+
+    >>> opt = flow.optim.Adam(model.parameters(), lr=1e-3)
+    >>> loss.backward(); opt.step(); opt.zero_grad()
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
-    _decoupled = False
 
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ) -> None:
-        defaults = {
+        defaults: dict[str, Any] = {
             "lr": lr,
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+            "decoupled_weight_decay": decoupled_weight_decay,
         }
         super().__init__(params, defaults)
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "eps", "weight_decay"):
             at_least(name, group[name])
-        for i, beta in enumerate(group["betas"]):
-            if not 0.0 <= beta < 1.0:
-                raise ArgumentError(f"Invalid beta parameter at index {i}: {beta}, not in [0, 1)")
+        check_betas(group)
 
     def _step_group(self, group: Group) -> None:
-        lr, eps, decay = group["lr"], group["eps"], group["weight_decay"]
+        lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
         beta1, beta2 = group["betas"]
-        amsgrad, maximize, decoupled = group["amsgrad"], group["maximize"], self._decoupled
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            entry = self.state.get(param)
-            if entry is None:
-                entry = self.state[param] = {"step": 0}
-                for name in ("exp_avg", "exp_avg_sq"):
-                    entry[name] = ops.zeros(param.shape, dtype=param.dtype, device=param.device)
+        amsgrad, maximize = group["amsgrad"], group["maximize"]
+        decoupled = group["decoupled_weight_decay"]
+        for param, grad, entry in self._with_state(group):
             step = entry["step"] = entry["step"] + 1
             mean, square = entry["exp_avg"], entry["exp_avg_sq"]
             if not amsgrad:
@@ -72,21 +81,41 @@ class Adam(Optimizer):
                 decoupled, maximize, lr, beta1, beta2, eps, decay, step,
             )  # fmt: skip
 
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
+
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameter directly: p *= 1 - lr * weight_decay."""
+    """Adam whose weight decay shrinks the parameter directly: p *= 1 - lr * weight_decay.
 
-    _decoupled = True
+    Loshchilov and Hutter, "Decoupled weight decay regularization", 2019.
+
+    >>> opt = flow.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    >>> loss.backward(); opt.step(); opt.zero_grad()
+    """
 
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad,
+            foreach=foreach, maximize=maximize, capturable=capturable,
+            differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+        )  # fmt: skip
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True  # what Adam saved

@@ -1,34 +1,43 @@
-"""The learning rate schedules, under PyTorch's names (WarmupLR is OneFlow's)."""
+"""The learning rate schedules, under PyTorch's names (WarmupLR, CosineDecayLR are OneFlow's)."""
 
 from flowvm.optim._closed_forms import (
     ConstantLR,
     CosineAnnealingLR,
     CosineAnnealingWarmRestarts,
+    CosineDecayLR,
     ExponentialLR,
     LambdaLR,
     LinearLR,
+    MultiplicativeLR,
     MultiStepLR,
     PolynomialLR,
     StepLR,
 )
 from flowvm.optim._combined import ChainedScheduler, SequentialLR, WarmupLR
-from flowvm.optim._cycles import OneCycleLR, ReduceLROnPlateau
-from flowvm.optim._schedule import LRScheduler
+from flowvm.optim._cycles import CyclicLR, OneCycleLR, ReduceLROnPlateau
+from flowvm.optim._schedule import LRScheduler, _LRScheduler
+
+WarmUpLR = WarmupLR  # OneFlow has both names
 
 __all__ = [
     "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "CosineDecayLR",
+    "CyclicLR",
     "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
     "LinearLR",
     "MultiStepLR",
+    "MultiplicativeLR",
     "OneCycleLR",
     "PolynomialLR",
     "ReduceLROnPlateau",
     "SequentialLR",
     "StepLR",
+    "WarmUpLR",
     "WarmupLR",
+    "_LRScheduler",
 ]

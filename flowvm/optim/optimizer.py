@@ -8,21 +8,35 @@ Invariants:
 A subclass says in `_step_group` what one step does to a group of parameters. The saved form is
 PyTorch's: groups name parameters by number, in order, so it loads into an optimizer over equally
 shaped parameters.
+
+Long because what surrounds a step stands together: groups, hooks, the saved form, options.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from flowvm import ops
 from flowvm.autograd import enable_grad
-from flowvm.eager.modes import current_recorder, set_grad_enabled
+from flowvm.eager.modes import current_recorder, recording
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, InvalidValueError
+from flowvm.lazy import lazy
+from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.tracebacks import border
 
+if TYPE_CHECKING:
+    from flowvm.nn import utils
+else:
+    utils = lazy("flowvm.nn.utils")
+
+required: Final = object()  # a default that says: each group must have this option
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -31,16 +45,32 @@ class Optimizer:
     """The base of every optimizer.
 
     `params` is an iterable of parameters, of (name, parameter), or of dicts, one a group, with
-    "params" and the options in which the group differs.
+    "params" and the options in which the group differs; other keys are kept as they are.
+
+    A subclass defines `_step_group`, or `step` as a whole, as PyTorch's do; hooks run around both.
 
     `live_options` names the options whose numbers a graph reads anew for each replay, so that a
     schedule may change them without another capture; a number in a tuple counts. In a capture they
     are `flowvm.eager.live.Live`: the step may compute with them and decide by them, which is asked
     again at each replay, but cannot make plain numbers of them. Other options are fixed by the
-    capture; where one has changed, the graph is captured again.
+    capture; where one has changed, the graph is captured again. `not_in_graphs` says why an
+    optimizer cannot be a graph's, or is empty.
+
+    PyTorch's flags of how a step is computed are taken and kept in the groups: `foreach` and
+    `fused` choose nothing, for a step is one instruction a parameter and one task in a graph, and
+    `capturable` nothing, for graphs find step counts anew.  `differentiable=True` is turned down:
+    steps are not recorded for autograd.  A learning rate may be a tensor of one element; each
+    step reads it, so it waits for it, and graphs turn it down.
     """
 
     live_options: ClassVar[tuple[str, ...]] = ("lr",)
+    not_in_graphs: ClassVar[str] = ""
+    _in_step = False  # a step that calls another one (super().step()) is one step
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = _whole(cls.__dict__["step"])  # type: ignore[method-assign]
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -49,9 +79,11 @@ class Optimizer:
                 "but got a Tensor; wrap it in a list"
             )
         self.defaults = defaults
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
-        self._members: set[int] = set()
+        self._step_pre_hooks: dict[int, Callable[..., Any]] = {}
+        self._step_post_hooks: dict[int, Callable[..., Any]] = {}
+        self._state_hooks: dict[str, dict[int, Callable[..., Any]]] = {}
         given = list(params)
         if not given:
             raise ArgumentError("optimizer got an empty parameter list")
@@ -59,49 +91,113 @@ class Optimizer:
         for group in groups:
             self.add_param_group(group)  # type: ignore[arg-type]
 
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("defaults", "state", "param_groups")
+        return {name: value for name, value in vars(self).items() if name in kept}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name in ("_step_pre_hooks", "_step_post_hooks", "_state_hooks"):
+            vars(self).setdefault(name, {})
+        vars(self).update(state)
+
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Take on one more group: {"params": [...], options...}."""
         if not isinstance(param_group, Mapping) or "params" not in param_group:
             raise ArgumentTypeError(
                 f"a parameter group must be a dict with 'params', got {param_group!r}"
             )
-        unknown = set(param_group) - set(self.defaults) - {"params", "initial_lr", "param_names"}
-        if unknown:
-            raise ArgumentError(
-                f"{type(self).__name__} has no option {sorted(unknown)}; it has "
-                f"{sorted(self.defaults)}"
-            )
-        params = _parameters(param_group["params"])
-        repeated = self._members & {id(p) for p in params} or len({id(p) for p in params}) < len(
-            params
-        )
-        if repeated:
+        params, names = _parameters(param_group["params"])
+        own = {id(p) for p in params}
+        if own & {id(p) for p in self._all_params()} or len(own) < len(params):
             raise ArgumentError("some parameters appear in more than one parameter group, or twice")
         group = {**self.defaults, **param_group, "params": params}
+        if names:
+            group["param_names"] = names
+        if any(("param_names" in old) != ("param_names" in group) for old in self.param_groups):
+            raise ArgumentError("all parameter groups must name their parameters, or none")
+        for name, value in group.items():
+            if value is required:
+                raise ArgumentError(
+                    f"parameter group didn't specify a value of required optimization parameter "
+                    f"{name}"
+                )
+        _check_flags(group)
         self._check(group)
-        self._members.update(id(p) for p in params)
         self.param_groups.append(group)
 
-    @border
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what closure, run first, returns."""
-        recorder = current_recorder()
-        if recorder is not None and recorder.phase != "optimizer":
-            raise CaptureError(
-                f"{type(self).__name__}.step() in a graph's build: give the optimizer to the graph "
-                f"with add_optimizer(), which steps it after build"
-            )
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        before = set_grad_enabled(False)  # what no_grad does, at a third of its cost
-        try:
+        with recording(False):
             for group in self.param_groups:
                 self._step_group(group)
-        finally:
-            set_grad_enabled(before)
         return loss
+
+    def _run_pre_hooks(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for hook in [*_global_pre_hooks.values(), *self._step_pre_hooks.values()]:
+            changed = hook(self, args, kwargs)
+            if changed is None:
+                continue
+            if not isinstance(changed, tuple) or len(changed) != 2:
+                raise ArgumentTypeError(
+                    f"a step pre-hook returns None or (args, kwargs), got {changed!r}"
+                )
+            args, kwargs = changed
+        return args, kwargs
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` in front of each step; it may return new
+        (args, kwargs) of the step.  The handle that is returned removes it.
+        """
+        return RemovableHandle(self._step_pre_hooks, hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` behind each step; the handle removes it."""
+        return RemovableHandle(self._step_post_hooks, hook)
+
+    def register_state_dict_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(optimizer)` in front of each state_dict()."""
+        return self._state_hook("before state_dict", hook, prepend)
+
+    def register_state_dict_post_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` behind each; what it returns, if not None, is given
+        in place of the dict.
+        """
+        return self._state_hook("after state_dict", hook, prepend)
+
+    def register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` in front of each load_state_dict; what it returns, if
+        not None, is loaded in its place.
+        """
+        return self._state_hook("before load", hook, prepend)
+
+    def register_load_state_dict_post_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(optimizer)` behind each load_state_dict."""
+        return self._state_hook("after load", hook, prepend)
+
+    def _state_hook(self, when: str, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
+        return RemovableHandle(self._state_hooks.setdefault(when, {}), hook, prepend)
+
+    def _run_state_hooks(self, when: str, *given: Any) -> Any:
+        """The last of what was given, or what hooks put in its place."""
+        for hook in list(self._state_hooks.get(when, {}).values()):
+            changed = hook(self, *given)
+            if given and changed is not None:
+                given = (changed,)
+        return given[-1] if given else None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or fill it with zeros."""
@@ -111,6 +207,30 @@ class Optimizer:
         for group in self.param_groups:
             for param in group["params"]:
                 param.grad = None
+
+    def clip_grad(self, error_if_nonfinite: bool = False) -> None:
+        """OneFlow's: scale down the gradients of each group that has "clip_grad_max_norm" (and
+        "clip_grad_norm_type", 2), so that their norm together is at most that.
+        """
+        for group in self.param_groups:
+            if "clip_grad_max_norm" in group:
+                norm_type = group.get("clip_grad_norm_type", 2.0)
+                largest = group["clip_grad_max_norm"]
+                utils.clip_grad_norm_(group["params"], largest, norm_type, error_if_nonfinite)
+
+    def _with_state(self, group: Group) -> Iterator[tuple[Tensor, Tensor, dict[str, Any]]]:
+        """Each parameter that has a gradient, with that and its state, begun at its first step."""
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                entry = self.state[param]
+                if not entry:
+                    entry.update(self._first_state(param, group))
+                yield param, grad, entry
+
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        """The state of a parameter in front of its first step."""
+        return {}
 
     def _step_group(self, group: Group) -> None:
         """Update the parameters of one group. Runs without autograd."""
@@ -126,19 +246,31 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {number: state}, "param_groups": [options and parameter numbers]}."""
+        self._run_state_hooks("before state_dict")
         numbers = {id(param): i for i, param in enumerate(self._all_params())}
-        return {
-            "state": {numbers[id(param)]: dict(entry) for param, entry in self.state.items()},
+        saved = {
+            "state": {
+                numbers[id(param)] if isinstance(param, Tensor) else param: dict(entry)
+                for param, entry in self.state.items()
+            },
             "param_groups": [
                 {**group, "params": [numbers[id(param)] for param in group["params"]]}
                 for group in self.param_groups
             ],
         }
+        changed: dict[str, Any] = self._run_state_hooks("after state_dict", saved)
+        return changed
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state_dict(), copying its tensors; options that it lacks keep their value."""
+        state_dict = self._run_state_hooks("before load", dict(state_dict))
         saved = state_dict["param_groups"]
         mine = [len(group["params"]) for group in self.param_groups]
+        if len(saved) != len(mine):
+            raise ArgumentError(
+                f"loaded state dict has a different number of parameter groups: {len(saved)} "
+                f"against {len(mine)}"
+            )
         if [len(group["params"]) for group in saved] != mine:
             raise ArgumentError(
                 "loaded state dict contains parameter groups that don't match the optimizer's: "
@@ -146,15 +278,19 @@ class Optimizer:
             )
         numbers = chain.from_iterable(group["params"] for group in saved)
         by_number = dict(zip(numbers, self._all_params(), strict=True))
-        state = {
-            by_number[int(number)]: _adopted(entry, by_number[int(number)])
-            for number, entry in state_dict["state"].items()
-            if int(number) in by_number
-        }
-        self.state = state
+        state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        for number, entry in state_dict["state"].items():
+            param = by_number.get(_number(number))
+            state[number if param is None else param] = (
+                entry if param is None else _adopted(entry, param)
+            )
+        groups = []
         for group, old in zip(saved, self.param_groups, strict=True):
-            known = {key: _plain(value) for key, value in group.items() if key in _kept(old)}
+            known = {key: _plain(value) for key, value in group.items() if key != "params"}
             old.update(known)
+            groups.append(old)
+        self.__setstate__({"state": state, "param_groups": groups})
+        self._run_state_hooks("after load")
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
@@ -164,8 +300,14 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def _parameters(given: Any) -> list[Tensor]:
+def _parameters(given: Any) -> tuple[list[Tensor], list[str]]:
+    """The parameters, and their names where they have some."""
+    if isinstance(given, (set, frozenset)):
+        raise ArgumentTypeError("parameters need an order that stays: give a list and not a set")
     items = [given] if isinstance(given, Tensor) else list(given)
+    names = [item[0] for item in items if isinstance(item, tuple)]
+    if names and len(names) < len(items):
+        raise ArgumentError("all parameters must have names, or none: (name, parameter)")
     params = [item[1] if isinstance(item, tuple) else item for item in items]
     for param in params:
         if not isinstance(param, Tensor):
@@ -174,11 +316,22 @@ def _parameters(given: Any) -> list[Tensor]:
             )
         if not param.is_leaf:
             raise ArgumentError("can't optimize a non-leaf Tensor")
-    return params
+    return params, names
 
 
-def _kept(group: Group) -> set[str]:
-    return (set(group) | {"initial_lr"}) - {"params"}
+def _check_flags(group: Group) -> None:
+    if group.get("differentiable"):
+        raise ArgumentError(
+            "differentiable=True is not supported: steps are not recorded for autograd; compute "
+            "the new parameters out of place, and call the module on them"
+        )
+    if group.get("fused") and group.get("foreach"):
+        raise InvalidValueError("`fused` and `foreach` cannot be `True` together.")
+
+
+def _number(key: Any) -> Any:
+    """A parameter's number in a saved state: JSON has made a text of it."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
 def _plain(value: Any) -> Any:
@@ -189,21 +342,113 @@ def _plain(value: Any) -> Any:
 
 
 def _adopted(entry: Mapping[str, Any], param: Tensor) -> dict[str, Any]:
-    """A copy of the saved state of one parameter, with the parameter's dtype and device."""
-    adopted: dict[str, Any] = {}
-    for key, value in entry.items():
-        if isinstance(value, Tensor):
-            if tuple(value.shape) == tuple(param.shape) and key != "step":
-                value = value.detach().to(device=param.device, dtype=param.dtype).clone()
-            else:
-                value = value.item() if value.numel() == 1 else value.detach().clone()
-        adopted[key] = int(value) if key == "step" else value
-    return adopted
+    """A copy of the saved state of one parameter, with the parameter's dtype and device.
+
+    What PyTorch keeps in tensors of one number (steps, NAdam's mu_product) is a number here.
+    """
+    return {key: _adopted_value(key, value, param) for key, value in entry.items()}
 
 
-def at_least(name: str, value: float, minimum: float = 0.0) -> None:
+def _adopted_value(key: str, value: Any, param: Tensor) -> Any:
+    if key == "step":
+        return int(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_adopted_value("", item, param) for item in value)
+    if not isinstance(value, Tensor):
+        return value
+    if value.ndim == 0 and key in _NUMBERS:
+        return value.item()
+    dtype = param.dtype if value.dtype.is_floating_point else value.dtype
+    return value.detach().to(device=param.device, dtype=dtype).clone()
+
+
+# entries of states that are numbers here, and tensors of no dimension in PyTorch's
+_NUMBERS = frozenset({"eta", "mu", "mu_product", "ro", "H_diag", "t"})
+
+
+def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A class's `step` with hooks around it, known to a capture."""
+
+    @functools.wraps(step)
+    def whole(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if self._in_step:
+            return step(self, *args, **kwargs)
+        self._in_step = True
+        try:
+            if self._step_pre_hooks or _global_pre_hooks:
+                args, kwargs = self._run_pre_hooks(args, kwargs)
+            recorder = current_recorder()
+            if recorder is not None and self.not_in_graphs:
+                raise CaptureError(
+                    f"{type(self).__name__}.step() cannot be captured: {self.not_in_graphs}"
+                )
+            with nullcontext() if recorder is None else recorder.stepping(self):
+                result = step(self, *args, **kwargs)
+            if self._step_post_hooks or _global_post_hooks:
+                for hook in [*self._step_post_hooks.values(), *_global_post_hooks.values()]:
+                    hook(self, args, kwargs)
+            return result
+        finally:
+            self._in_step = False
+
+    return border(whole)
+
+
+Optimizer.step = _whole(Optimizer.step)  # type: ignore[method-assign]
+
+# --- hooks of all optimizers ---------------------------------------------------------------------
+
+_global_pre_hooks: dict[int, Callable[..., Any]] = {}
+_global_post_hooks: dict[int, Callable[..., Any]] = {}
+
+
+def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` in front of each step of every optimizer."""
+    return RemovableHandle(_global_pre_hooks, hook)
+
+
+def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` behind each step of every optimizer."""
+    return RemovableHandle(_global_post_hooks, hook)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def number(value: Any) -> Any:
+    """An option as a number: of a tensor of one element, its value now.
+
+    CaptureError in a capture, which would fix it.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if value.numel() != 1:
+        raise ArgumentError(f"Tensor lr must be 1-element, got shape {tuple(value.shape)}")
+    if current_recorder() is not None:
+        raise CaptureError(
+            "an optimizer's option that is a tensor would be fixed by the capture: give a number, "
+            "which is read anew for each replay"
+        )
+    return value.item()
+
+
+def at_least(name: str, value: Any, minimum: float = 0.0) -> None:
     """Refuse an option below `minimum`, NaN included."""
+    value = number(value)
     if not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name} must be a number, got {value!r}")
     if not value >= minimum:
         raise ArgumentError(f"Invalid {name}: {value}, must be at least {minimum}")
+
+
+def check_betas(group: Group) -> None:
+    """Refuse betas outside [0, 1); those that are tensors become numbers."""
+    group["betas"] = tuple(number(beta) for beta in group["betas"])
+    for i, beta in enumerate(group["betas"]):
+        if not 0.0 <= beta < 1.0:
+            raise ArgumentError(f"Invalid beta parameter at index {i}: {beta}, not in [0, 1)")
+
+
+def zeros_of(param: Tensor) -> Tensor:
+    """Zeros, dense, of a parameter's shape, dtype and device."""
+    return ops.zeros(param.shape, dtype=param.dtype, device=param.device)

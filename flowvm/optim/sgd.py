@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flowvm import ops
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
 
 
 class SGD(Optimizer):
     """p -= lr * b, where b = momentum * b + (1 - dampening) * (grad + weight_decay * p).
 
-    nesterov steps by grad + momentum * b instead; maximize climbs.
+    nesterov steps by grad + momentum * b instead; maximize climbs. See Optimizer for the other
+    flags.
 
     >>> opt = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> loss.backward(); opt.step(); opt.zero_grad()
@@ -21,21 +25,27 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | Tensor = 0.0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        defaults = {
+        defaults: dict[str, Any] = {
             "lr": lr,
             "momentum": momentum,
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
         }
         super().__init__(params, defaults)
 
@@ -46,8 +56,9 @@ class SGD(Optimizer):
             raise ArgumentError("Nesterov momentum requires a momentum and zero dampening")
 
     def _step_group(self, group: Group) -> None:
-        lr, momentum, dampening = group["lr"], group["momentum"], group["dampening"]
-        decay, nesterov, maximize = group["weight_decay"], group["nesterov"], group["maximize"]
+        lr, momentum, dampening = number(group["lr"]), group["momentum"], group["dampening"]
+        decay = number(group["weight_decay"])
+        nesterov, maximize = group["nesterov"], group["maximize"]
         plain_step = ops.sgd_step_
         for param in group["params"]:
             grad = param.grad
@@ -60,8 +71,9 @@ class SGD(Optimizer):
             buffer = None if entry is None else entry.get("momentum_buffer")
             first = buffer is None
             if first:
-                buffer = ops.zeros(param.shape, dtype=param.dtype, device=param.device)
-                self.state[param] = {"momentum_buffer": buffer}
+                buffer = zeros_of(param)
             ops.sgd_momentum_step_(
                 param, grad, buffer, nesterov, maximize, lr, momentum, dampening, decay, first
             )
+            if first:  # not before: zeros that an interrupt left would not be a first step's
+                self.state[param] = {"momentum_buffer": buffer}

@@ -90,10 +90,10 @@ def _counter() -> str:
     counter = itertools.count(7)
     next(counter)
     try:
-        said = next_of(counter)
+        following = next_of(counter)
     except (ValueError, TypeError, AttributeError) as error:
         return f"{counter!r} cannot be read: {error}"
-    return "" if said == 8 == next(counter) else f"{counter!r} was read as {said}"
+    return "" if following == 8 == next(counter) else f"{counter!r} was read as {following}"
 
 
 # --- bytecode ---------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ def _loads() -> str:
         return sample
 
     function = outer(None)
-    found = dict.fromkeys(loads_of(function.__code__, ("self",)))
+    names = dict.fromkeys(loads_of(function.__code__, ("self",)))
     expected = {
         ("self", "self", ("count",)),
         ("self", "self", ("layer", "weight")),
         ("global", "sys", ("maxsize", "real")),
         ("closure", "closure", ("x",)),
     }
-    return "" if set(found) == expected else f"a sample loads {sorted(found)}"
+    return "" if set(names) == expected else f"a sample loads {sorted(names)}"
 
 
 _EXTENDED, _IMPORT_NAME, _IMPORT_FROM = (
@@ -186,8 +186,10 @@ def _raises() -> str:
     def none() -> None:
         one()
 
-    found = raises(one.__code__), raises(none.__code__)
-    return "" if found == (True, False) else f"of two samples, the first of which raises: {found}"
+    answers = raises(one.__code__), raises(none.__code__)
+    return (
+        "" if answers == (True, False) else f"of two samples, the first of which raises: {answers}"
+    )
 
 
 def _imports() -> str:
@@ -202,9 +204,9 @@ def _imports() -> str:
 
         return os.path, path, version, inner
 
-    found = list(imports_of(sample.__code__))
+    names = list(imports_of(sample.__code__))
     expected = [("os.path", []), ("sys", ["path", "version"]), ("json", ["dumps"])]
-    return "" if found == expected else f"a sample imports {found}"
+    return "" if names == expected else f"a sample imports {names}"
 
 
 # --- signals ----------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
     """The instructions at which a signal may come, from where code stores the variable `first` to
     its call behind loading `last`; of that call not the one itself, but what it takes.
     """
-    found, inside, loaded = list[str](), False, False
+    imports, inside, loaded = list[str](), False, False
     for instruction in dis.get_instructions(code):
         if not inside:
             inside = instruction.opname.startswith("STORE_FAST") and first in _names(instruction)
@@ -226,9 +228,9 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
         if last in _names(instruction):
             loaded = True
         if instruction.opname.startswith("CALL") and loaded:
-            return found
+            return imports
         if instruction.opname.startswith(_CHECKING):
-            found.append(instruction.opname)
+            imports.append(instruction.opname)
     raise ValueError(f"{code.co_name} stores no {first}, or calls no {last} behind it")
 
 

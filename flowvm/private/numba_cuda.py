@@ -21,7 +21,7 @@ import numpy as np
 from flowvm.errors import DeviceError
 from flowvm.private.table import Package, Use
 
-TESTED = ("0.30.0", "0.30.4")
+TESTED = ("0.30.4",)  # those before cannot be imported beside Numba 0.68.1
 ARRAYS = "numba.cuda.np.arrayobj"
 
 
@@ -48,8 +48,8 @@ def _import_arrays() -> None:
     importing = True
 
     def importer(name: str, *rest: Any) -> Any:
-        found = builtins.__import__(name, *rest)
-        return older if importing and found is np else found
+        module = builtins.__import__(name, *rest)
+        return older if importing and module is np else module
 
     module: Any = importlib.util.module_from_spec(spec)
     module.__builtins__ = {**vars(builtins), "__import__": importer}

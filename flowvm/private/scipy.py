@@ -17,7 +17,7 @@ from typing import Any
 from flowvm.private.cpython import capsule_pointer
 from flowvm.private.table import Package, Use
 
-TESTED = ("1.11.1", "1.15.3", "1.17.1", "1.18.1")
+TESTED = ("1.11.4", "1.15.3", "1.17.1", "1.18.1")
 _PREFIXES = ("scipy_openblas", "openblas")  # of its functions; SciPy has called them both ways
 _SUFFIXES = ("", "64_")
 
@@ -40,9 +40,9 @@ def openblas_threads() -> tuple[int, int] | None:
     for path in glob.glob(os.path.join(folder, "*openblas*")):
         library = ctypes.CDLL(path)
         for name in [f"{p}_%s_num_threads{s}" for p in _PREFIXES for s in _SUFFIXES]:
-            found: list[Any] = [getattr(library, name % verb, None) for verb in ("get", "set")]
-            if None not in found:
-                get, put = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found)
+            functions: list[Any] = [getattr(library, name % verb, None) for verb in ("get", "set")]
+            if None not in functions:
+                get, put = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
                 return get, put
     return None
 

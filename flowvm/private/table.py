@@ -95,15 +95,15 @@ class Package:
         if name.startswith("_") or name not in self.uses:
             raise AttributeError(f"{name!r} is no private name of {self.distribution} that is used")
         use = self.uses[name]
-        found, why = self._look(use)
+        target, why = self._look(use)
         if why:
             raise self.error(
                 f"{use.where}, which {use.needed_for}, is not what it was: {why}.  Here is "
                 f"{self.distribution} {self.version}; flowvm was tested with {self.versions}: "
                 f"install one of those"
             )
-        vars(self)[name] = found  # where it is found without coming here
-        return found
+        vars(self)[name] = target  # where it is found without coming here
+        return target
 
     def jit_parts(self) -> tuple[Any, ...]:
         """What keys of compiled code cover: see `flowvm.compiler.reach`."""
@@ -166,13 +166,13 @@ class Package:
         try:
             if use.prepare is not None:
                 use.prepare()
-            found = found_at(use.where) if use.where else None
-            missing = [name for name in use.holds if not _holds(found, name)]
+            place = found_at(use.where) if use.where else None
+            missing = [name for name in use.holds if not _holds(place, name)]
             if missing:
                 return None, f"it has no {', '.join(missing)}"
             if use.replaces and digest_of(use.replaces) not in use.sources:
                 return None, f"{', '.join(use.replaces)} reads otherwise"
-            return found, use.probe() if use.probe is not None else ""
+            return place, use.probe() if use.probe is not None else ""
         except (ImportError, AttributeError, OSError, TypeError) as error:
             return None, f"{type(error).__name__}: {error}"
 
@@ -180,19 +180,19 @@ class Package:
 def found_at(where: str) -> Any:
     """What "module:attribute.attribute" names."""
     module, _, path = where.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in filter(None, path.split(".")):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
-def _holds(found: Any, name: str) -> bool:
+def _holds(value: Any, name: str) -> bool:
     """Whether an object, or those of a class, have the attribute `name`: it is there, or `__init__`
     of the class names it.
     """
-    if hasattr(found, name):
+    if hasattr(value, name):
         return True
-    begins = [vars(kind).get("__init__") for kind in getattr(found, "__mro__", ())]
+    begins = [vars(kind).get("__init__") for kind in getattr(value, "__mro__", ())]
     return any(name in f.__code__.co_names for f in begins if inspect.isfunction(f))
 
 

@@ -246,19 +246,19 @@ class Screen:
 
     def html(self) -> str:
         """As a <pre> of HTML with colours and no script, readable on light and dark."""
-        found = []
+        lines = []
         for line in self.lines:
             for text, style in line:
                 css = _CSS.get(style, "")
                 shown = html.escape(text)
-                found.append(f'<span style="{css}">{shown}</span>' if css else shown)
-            found.append("\n")
+                lines.append(f'<span style="{css}">{shown}</span>' if css else shown)
+            lines.append("\n")
         look = "line-height:1.25;font-size:12px;overflow-x:auto"
-        return f'<pre style="{look}">{"".join(found).rstrip()}</pre>'
+        return f'<pre style="{look}">{"".join(lines).rstrip()}</pre>'
 
     def cut(self, width: int) -> Screen:
         """It, with what does not fit left out at the ends of lines."""
-        found = []
+        lines = []
         for line in self.lines:
             room, kept = width, []
             for text, style in line:
@@ -267,8 +267,8 @@ class Screen:
                 room -= len(text)
             if room < 0 and kept:
                 kept[-1] = (kept[-1][0][:-1] + "…", kept[-1][1])
-            found.append(kept)
-        return Screen(found)
+            lines.append(kept)
+        return Screen(lines)
 
     def plain(self, ascii_only: bool = False) -> str:
         """Text without colours."""
@@ -314,8 +314,8 @@ class View:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain Python values, for JSON."""
-        found: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]
-        return found
+        fields: dict[str, Any] = _plain(dataclasses.asdict(self))  # type: ignore[call-overload]
+        return fields
 
     def __repr__(self) -> str:
         return self.screen(terminal_width()).plain(not speaks_utf8())

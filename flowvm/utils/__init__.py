@@ -3,6 +3,15 @@
 Not here: what has a room of its own.
 """
 
+from typing import TYPE_CHECKING
+
+from flowvm.lazy import lazy
 from flowvm.utils import checkpoint, data
 
-__all__ = ["checkpoint", "data"]
+if TYPE_CHECKING:
+    from flowvm.utils import cpp_extension, tensorboard
+else:
+    cpp_extension = lazy("flowvm.utils.cpp_extension")
+    tensorboard = lazy("flowvm.utils.tensorboard")
+
+__all__ = ["checkpoint", "cpp_extension", "data", "tensorboard"]

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ScheduleError
+from flowvm.kept import kept as _kept
 from flowvm.lazy import lazy as _lazy
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine as _engine
@@ -73,6 +74,11 @@ def stats() -> Stats:
     issued, lively (issued, not released yet), edges by hazard (raw, war, waw), prescheduled (edges
     that stream order satisfied), dispatched, done, poisoned (skipped because an operand had
     failed), failed, and the memory of tensors: live, peak and reserved bytes.
+
+    And what is kept of shapes that were seen, so that the next call with them is quick: of calls,
+    metas and views, how many are kept, about how many bytes they take, and how many were dropped
+    because calls and metas had more than `flow.config.kept_bytes` in all.  What was not used for
+    longest is dropped first.
     """
     word = _engine.words
     received, head = int(word[CTL.RECEIVED]), int(word[CTL.HEAD])
@@ -90,6 +96,7 @@ def stats() -> Stats:
         live_bytes=int(word[CTL.LIVE_BYTES]),
         peak_bytes=int(word[CTL.PEAK_BYTES]),
         reserved_bytes=int(word[CTL.RESERVED_BYTES]),
+        **_kept(),
     )
 
 

@@ -21,7 +21,7 @@ from flowvm.dtype import uint8
 from flowvm.eager.live import Decisions, Live
 from flowvm.eager.modes import recording_to
 from flowvm.eager.reading import memory_of
-from flowvm.eager.tensor import new_tensor
+from flowvm.eager.tensor import Storage, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.buffers import Buffers
 from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source
@@ -29,6 +29,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan, compile_plan
 from flowvm.meta import TensorMeta
+from flowvm.regions import Switched, reverting
 
 
 class Captured(Protocol):
@@ -43,7 +44,7 @@ class Captured(Protocol):
         """The buffers that Python can still reach."""
 
 
-class Breaks:
+class Breaks(Switched):
     """What a capture needs to end segments: a call's inputs, passes, and what ran already.
 
     `path` has the segments that ran, each with its outcome; those that the capture adds follow,
@@ -64,7 +65,8 @@ class Breaks:
         self.passed = 0  # of the path, by this capture
         self._taken = {"guards": 0, "draws": 0, "seen": 0}
         self._echoes: list[tuple[list[Any], list[Any]]] = []
-        self._undo: list[Callable[[], Any]] = []
+        self._backs: list[Callable[[], Any]] = []
+        self._kept = False
 
     def end(self, capture: Captured, asked: Operand | None, why: str) -> tuple[Segment, Outcome]:
         """End a segment: run what was captured since the last one, unless it ran.
@@ -81,8 +83,10 @@ class Breaks:
         else:
             with recording_to(None):
                 segment.plan = self._compiled(segment) if segment.captured.nodes else None
-                self._remember(segment)
+                changed = self._remember(segment)
                 outcome = self.run.through(segment)
+            for storage, version in changed:  # counted already, as the operations were captured
+                storage.version = version
             if self.path:
                 self.path[-1][0].lead_to(self.path[-1][1], segment)
             self.path.append((segment, outcome))
@@ -103,18 +107,18 @@ class Breaks:
         self.last = segment
         return segment, plan
 
-    def __enter__(self) -> Breaks:
-        return self
+    def _left(self, kind: Any = None, *error: Any) -> None:
+        self._kept = kind is None
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is not None:
+    def _undo(self) -> None:
+        if not self._kept:
             self.undo()
 
     def undo(self) -> None:
         """Put back what the segments that this capture ran have changed."""
-        for put_back in reversed(self._undo):
+        for put_back in reversed(self._backs):
             put_back()
-        self._undo.clear()
+        self._backs.clear()
 
     # --- one segment --------------------------------------------------------------------------
 
@@ -141,8 +145,10 @@ class Breaks:
         if asked is not None:
             needed.add(asked.buffer)
             asks.append(("value", asked))
-        made = {o.buffer for node in nodes if not node.into for o in node.outputs}
-        crossing = [b for b in capture.buffers.whole if b in made and (b in alive or b in needed)]
+        buffers = {o.buffer for node in nodes if not node.into for o in node.outputs}
+        crossing = [
+            b for b in capture.buffers.whole if b in buffers and (b in alive or b in needed)
+        ]
         graph.outputs = [Operand(b, 0, capture.buffers.whole[b]) for b in crossing]
         segment = Segment(graph.name, graph, _used_inputs(capture, border, asked), why=why)
         segment.results = [b.number for b in crossing]
@@ -160,23 +166,27 @@ class Breaks:
         graph = segment.captured
         written = {o.buffer for node in graph.nodes for o in node.written()}
         changed = [o.buffer for o in graph.inputs if o.buffer in written]
-        for buffer in changed:
-            buffer.kind = BufferKind.VARIABLE
-        try:
-            optimized = self.optimize(graph)
-        finally:
+
+        def undo() -> None:
             for buffer in changed:
                 buffer.kind = BufferKind.INPUT
+
+        with reverting(undo):
+            for buffer in changed:
+                buffer.kind = BufferKind.VARIABLE
+            optimized = self.optimize(graph)
         return compile_plan(optimized)
 
-    def _remember(self, segment: Segment) -> None:
-        """How to put back what running the segment changes."""
-        for buffer in segment.captured.mutated():
+    def _remember(self, segment: Segment) -> list[tuple[Storage, int]]:
+        """Keep what puts back what running the segment changes; the storages, with versions."""
+        mutated = segment.captured.mutated()
+        for buffer in mutated:
             meta = TensorMeta.of((buffer.nbytes,), uint8)
             memory = new_tensor(buffer.held.id, meta, buffer.held)
-            self._undo.append(functools.partial(memory.copy_, memory.clone()))
+            self._backs.append(functools.partial(memory.copy_, memory.clone()))
         for generator in dict.fromkeys(generator for generator, _ in segment.draws):
-            self._undo.append(functools.partial(generator.set_state, generator.get_state()))
+            self._backs.append(functools.partial(generator.set_state, generator.get_state()))
+        return [(buffer.held, buffer.held.version) for buffer in mutated]
 
 
 def _accesses(nodes: Sequence[OpNode]) -> list[tuple[str, Operand]]:

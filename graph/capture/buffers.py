@@ -144,13 +144,13 @@ class Buffers:
 
         Nothing else may hold the tensors that are kept: who holds them is counted.
         """
-        found = set()
-        for kept in self._kept:
-            if isinstance(kept, Tensor):
-                own = getrefcount(kept) > HELD
-                if own or (kept._storage is not None and getrefcount(kept._storage) > HELD - 1):
-                    found.add(self.by_storage[storage_of(kept)])
-        return found
+        values = set()
+        for owner in self._kept:
+            if isinstance(owner, Tensor):
+                own = getrefcount(owner) > HELD
+                if own or (owner._storage is not None and getrefcount(owner._storage) > HELD - 1):
+                    values.add(self.by_storage[storage_of(owner)])
+        return values
 
 
 class Border:
@@ -160,10 +160,10 @@ class Border:
         self.reads: set[Buffer] = set()
         self.makes: set[Buffer] = set()
 
-    def add(self, read: Iterable[Operand], made: Iterable[Operand]) -> None:
+    def add(self, read: Iterable[Operand], outputs: Iterable[Operand]) -> None:
         """A mut2 instruction with these operands."""
         self.reads.update(operand.buffer for operand in read)
-        self.makes.update(operand.buffer for operand in made)
+        self.makes.update(operand.buffer for operand in outputs)
 
     def clear(self) -> None:
         """Another segment begins."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from flowvm.eager.interpreter import Operator, device_of
@@ -36,6 +37,7 @@ from flowvm.graph.capture.streams import stream_number
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.meta import TensorMeta
+from flowvm.regions import reverting
 from flowvm.vm.engine.engine import engine
 
 
@@ -57,6 +59,7 @@ class Capture:
         self._redrawn: Iterator[tuple[Live, Live]] | None = None
         self.backwards = False  # whether backward reached a leaf
         self.on_leaf: Callable[[Tensor], None] | None = None  # told of leaves that backward reaches
+        self.on_step: Callable[[Any], None] | None = None  # asked whether an optimizer may step
         self._origins = Origins()
         self._forward = NOWHERE  # in backward: the place of the call whose gradient is computed
         self.buffers = Buffers()
@@ -89,39 +92,40 @@ class Capture:
 
     def _draw(self, generator: Any) -> tuple[Live, Live]:
         if self._redrawn is not None:
-            found = next(self._redrawn, None)
-            if found is not None:
-                return found
+            again = next(self._redrawn, None)
+            if again is not None:
+                return again
         drawn: list[Any] = [(0, 0)]
         n = len(self.draws)
         self.draws.append((generator, drawn))
         seed = Leaf(drawn, (0, 0), self.guards, ("draw", n, 0), f"seed{n}")
         return seed, Leaf(drawn, (0, 1), self.guards, ("draw", n, 1), f"call{n}")
 
-    @contextmanager
-    def repeating(self, drawn: Sequence[tuple[Live, Live]] | None) -> Iterator[None]:
+    def repeating(self, drawn: Sequence[tuple[Live, Live]] | None) -> reverting:
         """What is recorded inside was computed before; random ops draw what they drew then."""
         before = self.again, self._redrawn
-        self._numbered += 1
-        self.again, self._redrawn = self._numbered, None if drawn is None else iter(drawn)
-        try:
-            yield
-        finally:
+
+        def switch() -> None:
+            self._numbered += 1
+            self.again, self._redrawn = self._numbered, None if drawn is None else iter(drawn)
+
+        def undo() -> None:
             self.again, self._redrawn = before
 
-    @contextmanager
-    def forgetting(self, module: Any, path: str) -> Iterator[None]:
+        return reverting(undo, switch)
+
+    def forgetting(self, module: Any, path: str) -> reverting:
         """This module runs inside: what it computes is not kept, if it is one of `checkpoints`."""
         before = self.region
-        marks = [mark for mark in self.checkpoints if mark is module or mark == path]
-        self.forgotten.update(marks)
-        if marks and not before:
-            self._numbered += 1
-            self.region = self._numbered
-        try:
-            yield
-        finally:
-            self.region = before
+
+        def switch() -> None:
+            marks = [mark for mark in self.checkpoints if mark is module or mark == path]
+            self.forgotten.update(marks)
+            if marks and not before:
+                self._numbered += 1
+                self.region = self._numbered
+
+        return reverting(partial(setattr, self, "region", before), switch)
 
     def name_variable(self, tensor: Tensor, name: str) -> None:
         """Call `tensor`, should the code reach it, by this name."""
@@ -311,6 +315,19 @@ class Capture:
         self.backwards = True
         if self.on_leaf is not None:
             self.on_leaf(leaf)
+
+    def stepping(self, optimizer: Any) -> reverting:
+        """One step of an optimizer is recorded inside.  CaptureError if nobody takes it."""
+        if self.on_step is None:
+            raise CaptureError(
+                f"{self.graph.name}: {type(optimizer).__name__}.step() in what is captured, which "
+                f"has no optimizers: write an nn.Graph, or flow.compile"
+            )
+        self.on_step(optimizer)
+        return reverting(partial(setattr, self, "phase", self.phase), self._step)
+
+    def _step(self) -> None:
+        self.phase = "optimizer"
 
 
 @contextmanager

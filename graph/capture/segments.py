@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowvm.eager.autocasting import switch_autocast
+from flowvm.eager.autocasting import autocasting
 from flowvm.eager.live import Guard, now
-from flowvm.eager.modes import set_grad_enabled
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.logical.logical import LogicalGraph
@@ -83,11 +83,11 @@ class Segment(Conditions):
 
     def tree(self) -> list[Segment]:
         """This segment and all that may follow it."""
-        found = [self]
+        segments = [self]
         for same in self.following.values():
             for segment in same:
-                found += segment.tree()
-        return found
+                segments += segment.tree()
+        return segments
 
 
 Source = tuple[str, int]  # ("input", which) or ("value", number)
@@ -119,24 +119,20 @@ class Run:
         for generator, drawn in segment.draws:
             drawn[0] = generator.draw_now()
         if segment.plan is not None:
-            made = segment.plan.launch(self.arguments(segment))
-            self.values.update(zip(segment.results, made, strict=True))
-        before, amp = set_grad_enabled(False), switch_autocast(None)
-        try:
+            launch = segment.plan.launch(self.arguments(segment))
+            self.values.update(zip(segment.results, launch, strict=True))
+        with recording(False), autocasting(None):
             for node in segment.border:
                 self._issue(node, segment)
-        finally:
-            set_grad_enabled(before)
-            switch_autocast(amp)
         outcome = tuple(self._answer(ask, segment) for ask in segment.asks)
         self.values = {n: t for n, t in self.values.items() if n in segment.alive}
         return outcome
 
     def _issue(self, node: OpNode, segment: Segment) -> None:
         tensors = [self._tensor(operand, segment) for operand in node.inputs]
-        found = node.operator.call(*tensors, *node.attrs, *map(now, node.scalars))
-        made = found if isinstance(found, tuple) else (found,)
-        for operand, tensor in zip(node.outputs, made, strict=True):
+        result = node.operator.call(*tensors, *node.attrs, *map(now, node.scalars))
+        results = result if isinstance(result, tuple) else (result,)
+        for operand, tensor in zip(node.outputs, results, strict=True):
             self.values[operand.buffer.number] = tensor
 
     def _answer(self, ask: Ask, segment: Segment) -> Any:

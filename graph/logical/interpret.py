@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowvm.eager.autocasting import switch_autocast
+from flowvm.eager.autocasting import autocasting
 from flowvm.eager.interpreter import call_into
 from flowvm.eager.live import now
-from flowvm.eager.modes import set_grad_enabled
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Storage, Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import LogicalGraph
@@ -39,8 +39,7 @@ def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
             tensor._ref - (operand.offset << OPERAND.STORAGE_BITS),
         )
     last_use = _last_uses(graph)
-    before, amp = set_grad_enabled(False), switch_autocast(None)
-    try:
+    with recording(False), autocasting(None):
         for places in _sections(graph.nodes):
             for time in range(graph.nodes[places[0]].repeat):
                 for place in places:
@@ -49,20 +48,17 @@ def interpret(graph: LogicalGraph, inputs: Sequence[Tensor]) -> list[Tensor]:
                 for buffer in last_use.get(place, ()):
                     storages.pop(buffer, None)
         return [_tensor(operand, storages) for operand in graph.outputs]
-    finally:
-        set_grad_enabled(before)
-        switch_autocast(amp)
 
 
 def _sections(nodes: Sequence[OpNode]) -> list[list[int]]:
     """Places of nodes that are repeated together; each other one alone."""
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     for place, node in enumerate(nodes):
         if node.repeat > 1 and place and nodes[place - 1].repeat == node.repeat:
-            found[-1].append(place)
+            rows[-1].append(place)
         else:
-            found.append([place])
-    return found
+            rows.append([place])
+    return rows
 
 
 def _last_uses(graph: LogicalGraph) -> dict[int, list[Buffer]]:
@@ -97,8 +93,8 @@ def _run(node: OpNode, storages: dict[Buffer, Any], time: int = 0) -> None:
             out.bump()
         return
     result = node.operator.call(*tensors, *node.attrs, *scalars)
-    made = result if isinstance(result, tuple) else (result,)
-    for operand, tensor in zip(node.outputs, made, strict=False):
+    results = result if isinstance(result, tuple) else (result,)
+    for operand, tensor in zip(node.outputs, results, strict=False):
         storage: Storage = tensor.storage()
         storages[operand.buffer] = (storage, tensor._ref)
 
@@ -106,11 +102,7 @@ def _run(node: OpNode, storages: dict[Buffer, Any], time: int = 0) -> None:
 def run_nodes(nodes: Sequence[OpNode], wanted: set[Buffer]) -> dict[Buffer, Storage]:
     """Run nodes that need no input, and give the storages of the buffers that are `wanted`."""
     storages: dict[Buffer, Any] = {}
-    before, amp = set_grad_enabled(False), switch_autocast(None)
-    try:
+    with recording(False), autocasting(None):
         for node in nodes:
             _run(node, storages)
-    finally:
-        set_grad_enabled(before)
-        switch_autocast(amp)
     return {buffer: storages[buffer][0] for buffer in wanted}

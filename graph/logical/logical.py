@@ -131,15 +131,15 @@ class LogicalGraph:
         metas = tuple(operand.meta for operand in node.inputs)
         into = tuple(operand.meta for operand in node.outputs) if node.into else ()
         key = (node.operator, *into, *metas, *node.attrs)
-        said = lowered.get(key)
-        if said is None:
-            made = interpreter.lowered(node.operator, (*into, *metas), node.attrs)
-            said = lowered[key] = made.outputs
+        entry = lowered.get(key)
+        if entry is None:
+            invocation = interpreter.lowered(node.operator, (*into, *metas), node.attrs)
+            entry = lowered[key] = invocation.outputs
         found = tuple(operand.meta for operand in node.outputs)
-        if not node.operator.unsized and tuple(said) != found:
+        if not node.operator.unsized and tuple(entry) != found:
             raise CaptureError(
-                f"{self.name}: node {node.number} {node.operator.name} gives {list(said)}, and the "
-                f"graph says {list(found)}  {node.line}".rstrip()
+                f"{self.name}: node {node.number} {node.operator.name} gives {list(entry)}, and "
+                f"the graph says {list(found)}  {node.line}".rstrip()
             )
 
     def shared(self) -> dict[Buffer, Buffer]:

@@ -156,15 +156,15 @@ _FORMS: dict[str, Check] = {
 def _namedtuple_called(name: str) -> Any:
     """The class of named tuples of this process that is called "module:name"."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    if not _is_namedtuple(found):
+        value = vars(value).get(part) if hasattr(value, "__dict__") else None
+    if not _is_namedtuple(value):
         raise ArgumentError(
             f"the saved graph gives a {name}, and there is no such named tuple here: import "
             f"{module} before loading it"
         )
-    return found
+    return value
 
 
 # --- operators ----------------------------------------------------------------------------------
@@ -186,12 +186,12 @@ def _is_elementwise(operator: Operator) -> bool:
 def operator_mark(operator: Operator) -> str:
     """What tells operators of one name apart: a hash of their declarations."""
     if _is_elementwise(operator):
-        made: Elementwise = operator.form[0]
-        found: Any = (made.expr, sorted(made.args.items()), made.types)
+        form: Elementwise = operator.form[0]
+        mark: Any = (form.expr, sorted(form.args.items()), form.types)
     else:
         facts = operator.inputs, operator.outputs, operator.attrs, operator.scalars
-        found = (*facts, operator.scalar_kinds, sorted(operator.writes), code_mark(operator.lower))
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+        mark = (*facts, operator.scalar_kinds, sorted(operator.writes), code_mark(operator.lower))
+    return hashlib.sha256(repr(mark).encode()).hexdigest()[:16]
 
 
 def code_mark(function: Any, seen: frozenset[int] = frozenset()) -> str:
@@ -212,15 +212,15 @@ def code_mark(function: Any, seen: frozenset[int] = frozenset()) -> str:
 
 def _called(code: CodeType, function: Any, seen: frozenset[int]) -> list[str]:
     """Marks of functions of the same module that it names; flowvm's version stands for its own."""
-    found = []
+    values = []
     for name in code.co_names:
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType) and value.__module__ == function.__module__:
-            found.append(code_mark(value, seen))
+            values.append(code_mark(value, seen))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found += _called(constant, function, seen)
-    return found
+            values += _called(constant, function, seen)
+    return values
 
 
 def _cell_mark(cell: Any, seen: frozenset[int]) -> str:
@@ -253,18 +253,18 @@ def read_operator(saved: Any) -> Operator:
     row(text(200), text(64, "[ts]*"), text(64))(rest, "a declared operator")
     name, pattern, mark = rest
     alike = [o for o in operators if o.name == name and o.recipe is None]
-    found = [o for o in alike if operator_mark(o) == mark]
-    if not found:
+    matches = [o for o in alike if operator_mark(o) == mark]
+    if not matches:
         what = "another one than the saved graph's" if alike else "not declared here"
         raise ArgumentError(
             f"operator {name!r} is {what}: import the module that declares it, as it was when "
             f"the graph was saved, before loading"
         )
     if not pattern:
-        return found[0]
-    if not _is_elementwise(found[0]) or len(pattern) != len(found[0].form[0].args):
+        return matches[0]
+    if not _is_elementwise(matches[0]) or len(pattern) != len(matches[0].form[0].args):
         raise ArgumentError(f"the saved graph is damaged: {name} has no form {pattern!r}")
     if "t" not in pattern:
         raise ArgumentError(f"the saved graph is damaged: {name} of no tensor")
-    made: Operator = found[0].form[0]._variant(pattern)
-    return made
+    operator: Operator = matches[0].form[0]._variant(pattern)
+    return operator

@@ -11,11 +11,11 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_p
 
 def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
     """How many nodes write each buffer."""
-    found: dict[Buffer, int] = {}
+    places: dict[Buffer, int] = {}
     for node in graph.nodes:
         for buffer in {operand.buffer for operand in node.written()}:
-            found[buffer] = found.get(buffer, 0) + 1
-    return found
+            places[buffer] = places.get(buffer, 0) + 1
+    return places
 
 
 class Accesses:

@@ -259,10 +259,10 @@ def read_graph(
         buffers.append(Buffer(b["number"], kind, b["nbytes"], b["name"], held))
     if len({b.number for b in buffers}) != len(buffers):
         raise ArgumentError("the saved graph is damaged: two of its buffers have one number")
-    made = [read_operator(o) for o in saved["operators"]]
+    operators = [read_operator(o) for o in saved["operators"]]
     inputs = [_read_operand(o, buffers, f"inputs[{k}]") for k, o in enumerate(saved["inputs"])]
     outputs = [_read_operand(o, buffers, f"outputs[{k}]") for k, o in enumerate(saved["outputs"])]
-    nodes = [_read_node(n, made, buffers, numbers, k) for k, n in enumerate(saved["nodes"])]
+    nodes = [_read_node(n, operators, buffers, numbers, k) for k, n in enumerate(saved["nodes"])]
     graph = LogicalGraph(
         nodes=nodes, inputs=inputs, outputs=outputs, **{name: saved[name] for name in _GRAPH}
     )
@@ -294,14 +294,14 @@ def _read_node(
     )
     attrs = read_plain(saved["attrs"], f"{where}.attrs")
     scalars = tuple([numbers.read(s, f"{where}.scalars") for s in saved["scalars"]])
-    for name, found, wanted in (
+    for name, actual, wanted in (
         ("inputs", inputs, operator.inputs),
         ("outputs", outputs, operator.outputs),
         ("attrs", attrs, operator.attrs),
         ("scalars", scalars, operator.scalars),
     ):
-        if type(found) is not tuple or len(found) != len(wanted):
-            wrong(f"{where}.{name}", found, f"the {len(wanted)} of {operator.name}")
+        if type(actual) is not tuple or len(actual) != len(wanted):
+            wrong(f"{where}.{name}", actual, f"the {len(wanted)} of {operator.name}")
     check_attributes(operator, [operand.meta for operand in inputs], attrs)
     return OpNode(
         operator=operator,
@@ -319,10 +319,10 @@ def _check_inputs(graph: LogicalGraph) -> None:
     """ArgumentError unless each input is a buffer of its own, and nodes stay inside of it: what is
     in front and behind is other memory in the next call.
     """
-    given = {operand.buffer: operand for operand in graph.inputs}
-    if len(given) != len(graph.inputs) or any(o.step for o in graph.inputs):
+    inputs = {operand.buffer: operand for operand in graph.inputs}
+    if len(inputs) != len(graph.inputs) or any(o.step for o in graph.inputs):
         raise ArgumentError("the saved graph is damaged: two of its inputs are one buffer")
-    if any(buffer.kind is not BufferKind.INPUT for buffer in given):
+    if any(buffer.kind is not BufferKind.INPUT for buffer in inputs):
         raise ArgumentError("the saved graph is damaged: one of its inputs is no input")
     used = [(operand, 1) for operand in graph.outputs]
     for node in graph.nodes:
@@ -330,7 +330,7 @@ def _check_inputs(graph: LogicalGraph) -> None:
     for operand, times in used:
         if operand.buffer.kind is not BufferKind.INPUT:
             continue
-        whole = given.get(operand.buffer)
+        whole = inputs.get(operand.buffer)
         end = operand.end + (times - 1) * operand.step
         if whole is None or operand.offset < whole.offset or end > whole.end:
             raise ArgumentError(

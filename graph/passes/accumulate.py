@@ -46,9 +46,9 @@ def values_of_sums(graph: LogicalGraph) -> LogicalGraph:
         if node.operator is _accumulate and _all_of(inputs[0]) and _one_turn(accesses, node):
             old = inputs[0].buffer
             number += 1
-            made = Buffer(number, BufferKind.TEMPORARY, old.nbytes, old.name)
-            outputs = (replace(inputs[0], buffer=made),)
-            present[node.inputs[0].buffer] = made
+            buffer = Buffer(number, BufferKind.TEMPORARY, old.nbytes, old.name)
+            outputs = (replace(inputs[0], buffer=buffer),)
+            present[node.inputs[0].buffer] = buffer
             node = replace(node, operator=_add.operator)
         nodes.append(replace(node, inputs=inputs, outputs=outputs))
     if not present:
@@ -58,8 +58,8 @@ def values_of_sums(graph: LogicalGraph) -> LogicalGraph:
 
 def _one_turn(accesses: Accesses, node: OpNode) -> bool:
     """Whether what a node adds to is made in the same repetition: else it would add up."""
-    made = accesses.writes[node.inputs[0].buffer]
-    return all(together(accesses.nodes[place], node) for place in made)
+    writes = accesses.writes[node.inputs[0].buffer]
+    return all(together(accesses.nodes[place], node) for place in writes)
 
 
 def _all_of(operand: Operand) -> bool:

@@ -37,9 +37,9 @@ def simplify(graph: LogicalGraph) -> LogicalGraph:
     nodes = facts.nodes
     for place, node in enumerate(graph.nodes):
         for rule in _RULES if is_pure(node) else ():
-            made = rule(facts, place, nodes[place])
-            if made is not None and _gives_the_same(made, node):
-                nodes[place] = made
+            replacement = rule(facts, place, nodes[place])
+            if replacement is not None and _gives_the_same(replacement, node):
+                nodes[place] = replacement
     if all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
         return graph
     return rebuilt(graph, nodes)
@@ -59,14 +59,14 @@ class _Facts:
         at = self.accesses.maker(operand.buffer)
         if at < 0 or operand != self.nodes[at].outputs[0]:
             return None
-        made = self.nodes[at]
-        same = all(self.accesses.unchanged(o.buffer, at + 1, place) for o in made.inputs)
-        return made if same and together(made, self.accesses.nodes[place]) else None
+        node = self.nodes[at]
+        same = all(self.accesses.unchanged(o.buffer, at + 1, place) for o in node.inputs)
+        return node if same and together(node, self.accesses.nodes[place]) else None
 
 
-def _gives_the_same(made: OpNode, node: OpNode) -> bool:
-    metas = tuple(operand.meta for operand in made.inputs)
-    return made.operator.lower(metas, made.attrs).outputs == (node.outputs[0].meta,)
+def _gives_the_same(replacement: OpNode, node: OpNode) -> bool:
+    metas = tuple(operand.meta for operand in replacement.inputs)
+    return replacement.operator.lower(metas, replacement.attrs).outputs == (node.outputs[0].meta,)
 
 
 def _copy_of(node: OpNode, operand: Operand) -> OpNode:
@@ -117,8 +117,8 @@ def _times_ones(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
         return None
     for ones, x in (node.inputs, node.inputs[::-1]):
         at = facts.accesses.maker(ones.buffer)
-        made = facts.nodes[at] if at >= 0 else None
-        if made is not None and made.operator is _fill and _number(made) == 1:
+        maker = facts.nodes[at] if at >= 0 else None
+        if maker is not None and maker.operator is _fill and _number(maker) == 1:
             return _copy_of(node, x)
     return None
 
@@ -180,10 +180,10 @@ def _copied_fill(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
     if node.operator not in (_cast, _cast_away):
         return None
     at = facts.accesses.maker(node.inputs[0].buffer)
-    made = facts.nodes[at] if at >= 0 else None
-    if made is None or made.operator is not _fill or _number(made) is None:
+    maker = facts.nodes[at] if at >= 0 else None
+    if maker is None or maker.operator is not _fill or _number(maker) is None:
         return None
-    source, out, value = made.outputs[0].meta.dtype, node.outputs[0].meta, made.scalars[0]
+    source, out, value = maker.outputs[0].meta.dtype, node.outputs[0].meta, maker.scalars[0]
     if source is not out.dtype and value not in (0, 1):
         return None
     kind = float if out.dtype.is_floating_point else int

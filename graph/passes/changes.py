@@ -55,18 +55,18 @@ def changes(graph: LogicalGraph) -> Changes:
     if graph.captured is None:
         return Changes(graph, graph, (), (), tuple(graph.nodes))
     captured, without = graph.captured
-    found: list[PassChange] = []
+    changes: list[PassChange] = []
     became: list[OpNode | str] = list(captured.nodes)
 
     def told(name: str, before: LogicalGraph, after: LogicalGraph) -> None:
         into = matched(before.nodes, after.nodes)
-        found.append(_change(name, before.nodes, after.nodes, into))
+        changes.append(_change(name, before.nodes, after.nodes, into))
         for k, node in enumerate(became):
             if not isinstance(node, str):
                 became[k] = into.get(id(node), name)
 
     made = optimize(captured, without, told)
-    return Changes(captured, made, without, tuple(found), tuple(became))
+    return Changes(captured, made, without, tuple(changes), tuple(became))
 
 
 def _change(
@@ -76,7 +76,7 @@ def _change(
     for node in before:
         if id(node) in into:
             parts[id(into[id(node)])].append(node)
-    made = [
+    nodes = [
         (node, tuple(parts[id(node)]))
         for node in after
         if len(parts[id(node)]) != 1 or parts[id(node)][0].operator is not node.operator
@@ -89,7 +89,7 @@ def _change(
         name,
         len(before),
         len(after),
-        tuple(made),
+        tuple(nodes),
         tuple(node for node in before if id(node) not in into),
         kept != sorted(kept),
     )
@@ -116,11 +116,11 @@ def matched(before: Sequence[OpNode], after: Sequence[OpNode]) -> dict[int, OpNo
     for node in reversed(before):  # readers come first, so whatever feeds a merged one is known
         if id(node) not in into:
             written = [o.buffer for o in node.written()]
-            found = [writers[b] for b in written if b in writers]
+            makers = [writers[b] for b in written if b in writers]
             of = [into[id(r)] for b in written for r in readers[b] if id(r) in into]
-            found += [node for node in of if id(node) in merging]
-            if found:
-                into[id(node)] = found[0]
+            makers += [node for node in of if id(node) in merging]
+            if makers:
+                into[id(node)] = makers[0]
         for operand in node.inputs:
             readers[operand.buffer].append(node)
     return into

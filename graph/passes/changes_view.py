@@ -7,38 +7,38 @@ from flowvm.graph.passes.changes import Changes
 from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
 
 
-def passes_view(found: Changes) -> PassesView:
+def passes_view(changes: Changes) -> PassesView:
     """Of what passes did."""
-    names = {id(node): _name(node) for p in found.passes for node in p.removed}
+    names = {id(node): _name(node) for p in changes.passes for node in p.removed}
     told = [
         PassText(
             p.name, p.before, p.after,
             tuple((_name(node), tuple(_name(part) for part in parts)) for node, parts in p.made),
             tuple(names[id(node)] for node in p.removed), p.moved,
         )
-        for p in found.passes
+        for p in changes.passes
         if p.changed
     ]  # fmt: skip
     return PassesView(
-        found.after.name, len(found.before.nodes), len(found.after.nodes), tuple(told),
-        tuple(p.name for p in found.passes if not p.changed), found.left_out,
-        tuple(_pairs(found)),
+        changes.after.name, len(changes.before.nodes), len(changes.after.nodes), tuple(told),
+        tuple(p.name for p in changes.passes if not p.changed), changes.left_out,
+        tuple(_pairs(changes)),
     )  # fmt: skip
 
 
-def _pairs(found: Changes) -> list[Pair]:
+def _pairs(changes: Changes) -> list[Pair]:
     """In the order that nodes run; a removed one behind what was captured in front of it."""
     parts: dict[int, list[int]] = {}
-    for k, into in enumerate(found.became):
+    for k, into in enumerate(changes.became):
         if not isinstance(into, str):
             parts.setdefault(id(into), []).append(k)
-    before = found.before.nodes
+    before = changes.before.nodes
     rows: list[tuple[int, Pair]] = []  # the last captured node in it
-    for node in found.after.nodes:
+    for node in changes.after.nodes:
         own = parts.get(id(node), [])
         last = own[-1] if own else rows[-1][0] if rows else -1
         rows.append((last, Pair(tuple(_text(before[k]) for k in own), _text(node), "")))
-    for k, why in enumerate(found.became):
+    for k, why in enumerate(changes.became):
         if isinstance(why, str):
             at = next((r for r in range(len(rows), 0, -1) if rows[r - 1][0] == k - 1), None)
             if at is None:

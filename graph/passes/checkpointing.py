@@ -74,7 +74,7 @@ def recompute(graph: LogicalGraph) -> LogicalGraph:
     if graph.order != "memory":
         return graph
     facts = _Facts(graph)
-    found = [graph]
+    graphs = [graph]
     for deep in (False, True):
         clones = _Clones(facts)
         derivable: set[Buffer] = set()
@@ -86,8 +86,8 @@ def recompute(graph: LogicalGraph) -> LogicalGraph:
                 clones.wanted.update({o.buffer: place for o in node.outputs})
                 if deep:
                     derivable.update(o.buffer for o in node.outputs)
-        found.append(clones.made(lambda node: node.number + 1))
-    return min(found, key=lambda g: peak_of(order_for_memory(g)))
+        graphs.append(clones.made(lambda node: node.number + 1))
+    return min(graphs, key=lambda g: peak_of(order_for_memory(g)))
 
 
 class _Facts:

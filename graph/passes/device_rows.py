@@ -1,10 +1,11 @@
 """Rows on a device: a kernel that holds rows in registers reads and writes through programs.
 
-A softmax or a norm whose rows threads hold (`ops/rows/cuda/held.py`) says in lines of text what it
-does with an element.  Where an elementwise program makes what it reads, the program is called
-instead of reading; where one takes its result, it is called before that is stored.  So scale, mask
-and softmax, or a residual and the norm behind it, are one kernel, and what only they need is never
-stored.  What rows a kernel does not hold (longer ones, sums, losses) stay kernels of their own.
+A softmax or a norm is a row program (`ops/rows/parts/row_program.py`).  Where threads hold its rows
+(`ops/rows/cuda/register_plans.py`) and an elementwise program makes what it reads, that program is
+called instead of reading; where one takes its result, it is called before that is stored.  So
+scale, mask and softmax, or a residual and the norm behind it, are one kernel, and what only they
+need is never stored.  What rows a kernel does not hold (longer ones, sums, losses) stay kernels of
+their own.
 
 Results may differ in the last place: within one kernel a product and a sum may become a fused
 multiply-add.
@@ -13,7 +14,6 @@ multiply-add.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,17 +29,18 @@ from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, broadcast_stride
+from flowvm.ops.rows.cpu.row_launch import Rows
+from flowvm.ops.rows.parts.row_program import Definitions
 
 if TYPE_CHECKING:
     from flowvm.cuda import launch as cuda
     from flowvm.ops.declare.cuda import lowering
-    from flowvm.ops.rows.cuda import held
+    from flowvm.ops.rows.cuda import register_plans, register_rows
 else:
     cuda = lazy("flowvm.cuda.launch")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
-    held = lazy("flowvm.ops.rows.cuda.held")
-
-Lines = tuple[str, ...]
+    register_rows = lazy("flowvm.ops.rows.cuda.register_rows")
+    register_plans = lazy("flowvm.ops.rows.cuda.register_plans")
 
 
 def holds(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> bool:
@@ -71,10 +72,10 @@ def held_launch(program: RowParts) -> Any:
     launch = _held(row.operator, tuple(m for _, m in row.ins), row.attrs)
     if launch is None:
         return None
-    made = _Kernel(row, launch.steps[0])
-    before = own[0] == 0 or made.reads_through(program.parts[0])
-    behind = own[0] + 1 == len(program.parts) or made.writes_through(program.parts[-1])
-    return made.launch(program.outputs) if before and behind else None
+    kernel = _Kernel(row, launch.steps[0])
+    before = own[0] == 0 or kernel.reads_through(program.parts[0])
+    behind = own[0] + 1 == len(program.parts) or kernel.writes_through(program.parts[-1])
+    return kernel.launch(program.outputs) if before and behind else None
 
 
 @maker("held", *PARTS, together=check_parts)
@@ -102,32 +103,33 @@ def held_operator(
 
 
 class _Kernel:
-    """The kernel of a row's call, as it is changed: names of its arrays, what they are, its lines.
+    """The kernel of a row's call, and the programs that it is to call.
 
     Operands are those of the whole; own ones have numbers below 0.
     """
 
     def __init__(self, row: Part, step: Any) -> None:
+        assert row.operator.infer is not None
         self.row, self.step = row, step
-        self.plan, self.dtype, self.lanes, self.each = step.kernel.recipe[1]
-        names = (*self.plan.outputs, *self.plan.inputs, *self.plan.numbers)
-        *given, rows, n = step.params
-        self.rows, self.n = rows.value, n.value
-        self.numbers = dict(zip(names, given, strict=True))
+        self.of: Rows = row.operator.infer(tuple(meta for _, meta in row.ins), row.attrs).plan
+        plan, self.dtype, self.lanes, self.each = step.kernel.recipe[1]
+        *params, rows, n = step.params
+        self.rows, self.n, self.outputs = rows.value, n.value, plan.outputs
+        self.numbers = dict(zip((*plan.outputs, *plan.inputs, *plan.numbers), params, strict=True))
         self.arrays: dict[str, Any] = {}
         self.place_of: dict[str, int] = {}
-        for name in (*self.plan.outputs, *self.plan.inputs):
+        for name in (*plan.outputs, *plan.inputs):
             array = self.numbers.pop(name)
             place = row.refs[array.k][0]
             self.arrays[name], self.place_of[name] = replace(array, k=place), place
-        self.load: Lines = self.plan.load
-        self.stores: Lines = (f"result# = {self.plan.result}",)
+        self.made: Definitions = ()  # what is called instead of reading
+        self.kept: Definitions = ()
+        self.behind = ""
+        self.stored: Definitions = ()
         if row.refs[0][0] >= 0:
-            self.stores += (f"{self.plan.outputs[0]}[at + @] = result#",)
-        self.programs: list[tuple[str, str, Lines, Lines]] = []
-        self.made: list[tuple[str, int, TensorMeta]] = []  # outputs of programs that are stored
-        self.read = ""  # the array that is made by a program, and the call that makes it
-        self.call = ""
+            self.stored = ((plan.outputs[0], "result"),)
+        self.programs: list[Any] = []
+        self.more: dict[str, Ref] = {}  # outputs of programs that are stored
 
     def reads_through(self, part: Part) -> bool:
         """Call `part` where the row is read that it makes; whether that can be."""
@@ -136,29 +138,25 @@ class _Kernel:
         if len(fed) != 1:
             return False
         place, meta = self.row.ins[fed[0]]
-        which = places.index(place)
-        names = [n for n in self.plan.inputs if self.place_of[n] == place]
+        which, p = places.index(place), self.of.program
+        names = [name for name in (*p.rows, *p.weights) if self.place_of[name] == place]
         if not self._whole(meta) or part.outs[which][1] != meta or not names:
             return False
         call = self._called("before", part, ())
         if call is None or not all(self._whole(m) for _, m in part.outs):
             return False
-        self.call = call + (f"[{which}]" if len(part.outs) > 1 else "")
-        self.read = names[0]
-        for name in names:
-            del self.arrays[name]
+        self.made = ((names[0], _result(call, part, which)),)
+        del self.arrays[names[0]]
         for k, (to, out) in enumerate(part.outs):
             if to >= 0:
-                self.made.append((f"kept_{k}", to, out))
-                one = call + (f"[{k}]" if len(part.outs) > 1 else "")
-                line = f"    kept_{k}[at + @] = {one.replace('INDEX', '(at + @)')}"
-                self.load += ("if in# and inside:", line)
+                self.more[f"kept_{k}"] = to, out
+                self.kept += ((f"kept_{k}", _result(call, part, k)),)
         return True
 
     def writes_through(self, part: Part) -> bool:
         """Call `part` with what the row becomes; whether that can be."""
         place, meta = self.row.outs[0]
-        inside = {p for p, _ in self.row.outs} | {p for _, p, _ in self.made}
+        inside = {p for p, _ in self.row.outs} | {p for p, _ in self.more.values()}
         others = {p for p, _ in part.ins} - {place}
         if others & inside or min(others, default=0) < 0 or (place, meta) not in part.ins:
             return False
@@ -167,12 +165,11 @@ class _Kernel:
         call = self._called("behind", part, (place, meta))
         if call is None:
             return False
-        self.stores += (f"last# = {call.replace('INDEX', '(at + @)')}",)
+        self.behind = call
         for k, (to, out) in enumerate(part.outs):
             if to >= 0:
-                self.made.append((f"made_{k}", to, out))
-                one = f"last#[{k}]" if len(part.outs) > 1 else "last#"
-                self.stores += (f"made_{k}[at + @] = {one}",)
+                self.more[f"made_{k}"] = to, out
+                self.stored += ((f"made_{k}", _result("last", part, k)),)
         return True
 
     def _whole(self, meta: TensorMeta) -> bool:
@@ -181,34 +178,33 @@ class _Kernel:
         )
 
     def _called(self, name: str, part: Part, result: Ref | tuple[()]) -> str | None:
-        """A call of the part's program for the element at INDEX; `result` is what the row gives."""
+        """A call of the part's program, as an expression of the element's `place`; `result` is what
+        the row gives.
+        """
         assert part.operator.infer is not None
         metas = tuple(meta for _, meta in part.ins)
         launch: ScalarLaunch = part.operator.infer(metas, part.attrs)
-        shape, given = launch.outputs[0].shape, []
+        shape, arguments = launch.outputs[0].shape, []
         inputs, scalars = iter(part.ins), iter(part.scalars)
         for argument, kind in zip(launch.args, launch.compute, strict=True):
             called = f"{name}_{argument}"
             if kind not in (self.dtype, "bool"):
                 return None
             if argument in launch.numbers:
-                self.numbers[called] = self._scalar(next(scalars))
-                given.append(f"kind({called})")
+                self.numbers[called] = cuda.Scalar(next(scalars), "f")
+                arguments.append(f"kind({called})")
                 continue
             ref = next(inputs)
             if ref == result:
-                given.append("result#")
+                arguments.append("result")
                 continue
             index = None if ref[0] < 0 else self._index(ref[1], shape)
             if index is None:
                 return None
             self.arrays[called] = self._array(ref)
-            given.append(f"{called}[{index}]")
+            arguments.append(f"{called}[{index}]")
         self.programs.append((name, launch.expr, launch.args, launch.compute))
-        return f"{name}({', '.join(given)})"
-
-    def _scalar(self, place: int) -> Any:
-        return cuda.Scalar(place, "f")
+        return f"{name}({', '.join(arguments)})"
 
     def _array(self, ref: Ref) -> Any:
         """An operand as one dimension of all that it spans."""
@@ -216,7 +212,7 @@ class _Kernel:
         return cuda.Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))
 
     def _index(self, meta: TensorMeta, shape: Sequence[int]) -> str | None:
-        """Where an input has the element that is at INDEX in the rows; `m` is the row."""
+        """Where an input has the element that is at `place` in the rows; `m` is the row."""
         strides = broadcast_stride(meta, shape)
         across, split = 1, len(shape)
         while split and across < self.n:
@@ -228,7 +224,7 @@ class _Kernel:
             return None
         step = columns[0][1] if columns else 0
         if step == 1 and (not lead or lead == [(self.rows, self.n)]):
-            return "INDEX" if lead or self.rows == 1 else None
+            return "place" if lead or self.rows == 1 else None
         terms, inner = [], 1
         for size, stride in reversed(lead):
             row = "m" if inner == 1 else f"(m // {inner})"
@@ -237,42 +233,29 @@ class _Kernel:
                 terms.append(f"{row if outermost else f'({row} % {size})'} * {stride}")
             inner *= size
         if step:
-            terms.append("(INDEX - first)" + f" * {step}" * (step != 1))
+            terms.append("(place - first)" + f" * {step}" * (step != 1))
         return " + ".join(terms) or "0"
 
     def launch(self, outputs: int) -> Any:
         """The launch, whose first `outputs` operands are outputs."""
-        stored = {name: self._array((to, meta)) for name, to, meta in self.made}
-        kept = {n: a for n, a in self.arrays.items() if a.k >= 0}
-        outs = {n: a for n, a in kept.items() if n in self.plan.outputs} | stored
-        ins = {n: a for n, a in kept.items() if n not in outs}
-        changed = self.plan._replace(
-            outputs=tuple(outs),
-            inputs=tuple(ins),
-            numbers=tuple(self.numbers),
-            begin=self._through(self.plan.begin),
-            load=self._through(self.load),
-            rounds=tuple(
-                (found._replace(line=self._through((found.line,))[0]), self._through(after))
-                for found, after in self.plan.rounds
-            ),
-            stores=self._through(self.stores),
-            programs=tuple(self.programs),
-        )
-        metas = dict(self.row.outs) | {to: meta for _, to, meta in self.made}
+        kept = {name: array for name, array in self.arrays.items() if array.k >= 0}
+        outs = {name: array for name, array in kept.items() if name in self.outputs}
+        outs |= {name: self._array(ref) for name, ref in self.more.items()}
+        ins = {name: array for name, array in kept.items() if name not in outs}
+        around = register_plans.Around(
+            tuple(outs), tuple(ins), tuple(self.numbers), self.made, self.kept, self.behind,
+            self.stored, tuple(self.programs),
+        )  # fmt: skip
+        plan = register_plans.held_plan(self.of.program, self.of.period > 1, around)
+        metas = dict(self.row.outs) | dict(self.more.values())
         step = replace(
             self.step,
-            kernel=held.held_kernel(changed, self.dtype, self.lanes, self.each),
+            kernel=register_rows.held_kernel(plan, self.dtype, self.lanes, self.each),
             params=(*outs.values(), *ins.values(), *self.numbers.values(), *self.step.params[-2:]),
         )
         return cuda.CudaLaunch(tuple(metas[k] for k in range(outputs)), (step,))
 
-    def _through(self, lines: Lines) -> Lines:
-        """Lines that call the program where they read the row."""
-        if not self.read:
-            return lines
-        pattern = re.compile(rf"\b{self.read}\[([^\]]*)\]")
-        return tuple(
-            pattern.sub(lambda found: self.call.replace("INDEX", f"({found[1]})"), line)
-            for line in lines
-        )
+
+def _result(call: str, part: Part, which: int) -> str:
+    """One of what a program's call gives."""
+    return f"{call}[{which}]" if len(part.outs) > 1 else call

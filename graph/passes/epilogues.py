@@ -53,7 +53,6 @@ TRANSPOSED = {  # which operands of a product are
 }
 # functions that join
 QUICK = {"abs", "maximum", "minimum", "half", "bfloat", "copysign", "sign", "sqrt"}
-SUM = "t0 = x0 + x1\n"  # how a program begins that adds its second operand first
 
 
 def fuse_epilogues(graph: LogicalGraph) -> LogicalGraph:
@@ -79,12 +78,12 @@ def _others(members: list[OpNode]) -> list[Operand] | None:
     """What the nodes of an epilogue read besides the product; None if these never become one."""
     products = [m for m in members if m.operator in TRANSPOSED]
     rest = [m for m in members if m.operator not in TRANSPOSED]
-    out, made = members[0].outputs[0], {m.outputs[0] for m in members}
-    others = list(dict.fromkeys(o for m in rest for o in m.inputs if o not in made))
-    given = [*(o for m in products for o in m.inputs[2:]), *others]
-    inside = {o.buffer for o in made}
+    out, values = members[0].outputs[0], {m.outputs[0] for m in members}
+    others = list(dict.fromkeys(o for m in rest for o in m.inputs if o not in values))
+    operands = [*(o for m in products for o in m.inputs[2:]), *others]
+    inside = {o.buffer for o in values}
     read = [*others, *(o for m in products for o in m.inputs)]
-    if len(products) > 1 or len(given) > 1 or any(o.buffer in inside for o in read):
+    if len(products) > 1 or len(operands) > 1 or any(o.buffer in inside for o in read):
         return None
     if any(
         (m.outputs[0].meta.shape, m.outputs[0].meta.stride) != (out.meta.shape, out.meta.stride)
@@ -144,11 +143,18 @@ class _Kind(NamedTuple):
 
 def _kind(program: str, biased: bool, other: bool) -> _Kind:
     """`program` as an epilogue; one that adds the other operand first starts with it instead."""
-    head, rest = program[: len(SUM)], program[len(SUM) :]
-    turned = head.replace("x1 + x0", "x0 + x1")
-    if other and turned == SUM and not ({"x0", "x1"} & _names(rest)):
-        return _Kind(rest.replace("t0", "x0") if rest == "t0" else f"t0 = x0\n{rest}", True, False)
+    first, _, rest = program.partition("\n")
+    if other and _is_sum(first) and not ({"x0", "x1"} & _names(rest)):
+        return _Kind("x0" if rest == "t0" else f"t0 = x0\n{rest}", True, False)
     return _Kind(program, biased or other, other)
+
+
+def _is_sum(line: str) -> bool:
+    """Whether a program's line says that t0 is x0 + x1."""
+    match ast.parse(line).body:
+        case [ast.Assign([ast.Name("t0")], ast.BinOp(ast.Name(a), ast.Add(), ast.Name(b)))]:
+            return {a, b} == {"x0", "x1"}
+    return False
 
 
 def _called(program: str) -> set[str]:
@@ -210,10 +216,10 @@ def product_operator(
         return launch(a, b, addend)
 
     signature = "a, b, addend -> out" if added else "a, b -> out"
-    made = operator_of(
+    operator = operator_of(
         op(signature, name=name, dense=False, cuda="flowvm.ops.products.cuda.products:product")(
             with_addend if added else alone
         )
     )
-    made.recipe = ("product", (name, ta, tb, program, added, joins))
-    return made
+    operator.recipe = ("product", (name, ta, tb, program, added, joins))
+    return operator

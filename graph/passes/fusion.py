@@ -26,8 +26,8 @@ def fuse_elementwise(graph: LogicalGraph) -> LogicalGraph:
     def fits(members: list[OpNode]) -> bool:
         return _one_program(groups, members)
 
-    found = groups.search(is_elementwise, fits)
-    return groups.joined([(group, _fused(groups, group)) for group in found])
+    runs = groups.search(is_elementwise, fits)
+    return groups.joined([(group, _fused(groups, group)) for group in runs])
 
 
 def is_elementwise(node: OpNode) -> bool:

@@ -49,14 +49,14 @@ def _form_of(node: OpNode) -> _Form | None:
         return _Form(("x",), "1.0 if x else 0.0" if from_bool else "x", "t")
     if node.operator.form is None:
         return None
-    made, pattern = node.operator.form
-    return _Form(tuple(made.args), made.expr, pattern)
+    form, pattern = node.operator.form
+    return _Form(tuple(form.args), form.expr, pattern)
 
 
 @functools.lru_cache(maxsize=4096)
 def _types(form: Any, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]) -> Any:
-    made, pattern = form
-    return made.types_of(pattern, metas, kinds)
+    elementwise, pattern = form
+    return elementwise.types_of(pattern, metas, kinds)
 
 
 def real_of(node: OpNode) -> str | None:
@@ -77,8 +77,8 @@ def real_of(node: OpNode) -> str | None:
     for p, c in zip(node.operator.form[1], compute, strict=True):
         if p == "s":
             continue
-        given = next(tensors).dtype
-        if given is not c and COMPUTED.get(given.name) != COMPUTED.get(c.name, ""):
+        kind = next(tensors).dtype
+        if kind is not c and COMPUTED.get(kind.name) != COMPUTED.get(c.name, ""):
             return None
     return _common({c.name for c in (*compute, result)} - {"bool"})
 
@@ -177,7 +177,7 @@ def operator_by(
     first is the operator's name.
     """
     inputs, outputs, scalars = counts
-    made = Operator(
+    operator = Operator(
         recipe[1][0],
         tuple(f"x{k}" for k in range(inputs)),
         tuple(f"out{k}" for k in range(outputs)),
@@ -185,8 +185,8 @@ def operator_by(
         scalars=tuple(f"n{k}" for k in range(scalars)),
         **rules,
     )
-    made.recipe = recipe
-    return made
+    operator.recipe = recipe
+    return operator
 
 
 def _check_text(
@@ -214,13 +214,13 @@ def fused_operator(
 
     def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
         inputs = metas[-len(dtypes) :] if dtypes else ()
-        _check_metas(made, attrs[0], inputs)
-        return _launch(made, attrs[0], inputs)
+        _check_metas(operator, attrs[0], inputs)
+        return _launch(operator, attrs[0], inputs)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
 
-    made = operator_by(
+    operator = operator_by(
         (RECIPE, (name, program, dtypes, outputs, lives, real)),
         (len(dtypes), outputs, lives),
         lower,
@@ -228,7 +228,7 @@ def fused_operator(
         aliases=True,
         infer=infer,
     )
-    return made
+    return operator
 
 
 def _check_metas(

@@ -126,7 +126,7 @@ class _Made:
             if o not in outputs and o.buffer not in read
         ]  # fmt: skip
         places = {o.buffer: k for k, o in enumerate(outputs)}
-        given = {o: len(outputs) + k for k, o in enumerate(inputs)}
+        place_of = {o: len(outputs) + k for k, o in enumerate(inputs)}
         own: dict[Any, int] = {}
         parts: list[Part] = []
         scalars: list[Any] = []
@@ -138,7 +138,7 @@ class _Made:
                 attrs = (tuple(o.meta for o in m.outputs),)
             refs = []
             for o in (*m.outputs, *read_by):
-                place = given.get(o, places.get(o.buffer))
+                place = place_of.get(o, places.get(o.buffer))
                 if place is None:
                     place = -1 - own.setdefault(o.buffer, len(own))
                 if place < len(outputs) and o.offset:
@@ -163,12 +163,12 @@ class _Made:
         to a sum, reading is all there is.
         """
         stored = {o.buffer for o in self.outputs}
-        made = {o.buffer: o.meta for m in self.members for o in m.outputs}
-        total = sum(meta.nbytes for buffer, meta in made.items() if buffer not in stored)
+        metas = {o.buffer: o.meta for m in self.members for o in m.outputs}
+        total = sum(meta.nbytes for buffer, meta in metas.items() if buffer not in stored)
         for m in self.members:
             for buffer in {o.buffer for o in m.inputs} & stored:
-                if m.outputs[0].meta.numel < made[buffer].numel:
-                    total += made[buffer].nbytes
+                if m.outputs[0].meta.numel < metas[buffer].numel:
+                    total += metas[buffer].nbytes
         return total
 
 

@@ -62,8 +62,8 @@ class Groups(Accesses):
                     group = candidate
             for p in group.places:
                 self.group_of[p] = group
-        found = {id(g): g for g in self.group_of.values() if len(g.places) > 1}
-        return list(found.values())
+        groups = {id(g): g for g in self.group_of.values() if len(g.places) > 1}
+        return list(groups.values())
 
     def shrunk(self, group: Group, fits: Callable[[list[OpNode]], bool]) -> bool:
         """Leave out the last nodes of a group until it is `allowed`; False if that leaves one."""
@@ -101,12 +101,12 @@ class Groups(Accesses):
 
     def _producers(self, node: OpNode) -> list[Group]:
         """The groups that make what a node reads, each once."""
-        found: dict[int, Group] = {}
+        groups: dict[int, Group] = {}
         for operand in node.inputs:
             group = self.group_of.get(self.writes.get(operand.buffer, [-1])[0])
             if group is not None:
-                found[id(group)] = group
-        return list(found.values())
+                groups[id(group)] = group
+        return list(groups.values())
 
     def _runs_at(self, place: int, behind: int) -> int:
         """Where the node at `place` runs, if it is in a group by now; `behind` is -1 for the place
@@ -160,16 +160,16 @@ class Groups(Accesses):
                         left += other.places
                         others += other.places
         needed = {o.buffer for p in group.places for o in self.graph.nodes[p].inputs}
-        made = {o.buffer for p in others for o in self.graph.nodes[p].outputs}
-        return not needed.isdisjoint(made)
+        buffers = {o.buffer for p in others for o in self.graph.nodes[p].outputs}
+        return not needed.isdisjoint(buffers)
 
 
 def _in_order(nodes: list[OpNode]) -> list[OpNode]:
     """Nodes of one place, those that make something in front of those that read it."""
     left, ordered = list(nodes), []
     while left:
-        made = {operand.buffer for node in left for operand in node.outputs}
-        ready = next(n for n in left if not any(o.buffer in made for o in n.inputs))
+        buffers = {operand.buffer for node in left for operand in node.outputs}
+        ready = next(n for n in left if not any(o.buffer in buffers for o in n.inputs))
         ordered.append(ready)
         left.remove(ready)
     return ordered

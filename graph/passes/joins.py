@@ -33,9 +33,9 @@ def assembly_operator(count: int) -> Operator:
 
     def infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
         out, pieces = attrs
-        made = tuple(Piece(*piece) for piece in pieces)
-        check_pieces(out, metas, made)
-        return Assembly(out, made)
+        parts = tuple(Piece(*piece) for piece in pieces)
+        check_pieces(out, metas, parts)
+        return Assembly(out, parts)
 
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
         return infer(metas, attrs).on_cpu()
@@ -121,12 +121,12 @@ def _regions(node: OpNode) -> Iterator[tuple[TensorMeta, int, tuple[int, ...]]]:
 
 def _made_for(accesses: Accesses, maker: int, operand: Operand, place: int) -> bool:
     """Whether a node makes what only the node at `place` reads, once and all of it, in C order."""
-    made, reader = accesses.nodes[maker], accesses.nodes[place]
-    out = made.outputs[0]
+    writer, reader = accesses.nodes[maker], accesses.nodes[place]
+    out = writer.outputs[0]
     plain = operand.offset == 0 and operand.meta.contiguous and out.meta.contiguous
     whole = plain and operand.meta.numel == out.meta.numel and operand.meta.dtype is out.meta.dtype
     once = sum(o.buffer is out.buffer for o in reader.inputs) == 1
-    return whole and once and together(made, reader) and accesses.only_readers(out.buffer, place)
+    return whole and once and together(writer, reader) and accesses.only_readers(out.buffer, place)
 
 
 def _copied(

@@ -36,15 +36,15 @@ class Merged(Operator):
             args[: len(self.inputs)],
             args[len(self.inputs) :],
         )
-        made: list[Any] = []
+        kernels: list[Any] = []
         for own, attrs, places in zip(self.per_member(tensors), all_attrs, numbers_of, strict=True):
             numbers = tuple(scalars[i] for i in places)
             outs, ins = own[: self.ahead], own[self.ahead :]
             if not outs:
                 result = self.base.call(*ins, *attrs, *numbers)
-                made += result if isinstance(result, tuple) else [result]
+                kernels += result if isinstance(result, tuple) else [result]
                 continue
             call_into(self.base, tuple(outs), tuple(ins), attrs, numbers)
             for out in outs:
                 out.bump()
-        return tuple(made)
+        return tuple(kernels)

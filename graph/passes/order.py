@@ -30,7 +30,7 @@ from itertools import groupby
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode, is_pure
 from flowvm.graph.logical.rewriting import rebuilt
-from flowvm.graph.memory.memory import ALIGNMENT
+from flowvm.graph.memory.offsets import ALIGNMENT
 from flowvm.graph.passes.updates import MOST_BYTES
 
 ORDERS = ("auto", "speed", "memory", "program")
@@ -96,18 +96,18 @@ class _Steps:
         self.together = graph.order == "speed"
         kept = {operand.buffer for operand in graph.outputs}
         others = [{o.buffer for n in part for _, o in n.accesses()} for part in (before, behind)]
-        found: dict[Buffer, _Value] = {}
+        values: dict[Buffer, _Value] = {}
         self.touched: list[list[_Value]] = [[] for _ in range(self.count + 2)]
         for k, node in enumerate(nodes):
             for buffer in dict.fromkeys(o.buffer for _, o in node.accesses()):
                 if buffer.kind is not BufferKind.TEMPORARY or buffer in kept:
                     continue
-                if buffer not in found:
+                if buffer not in values:
                     size = -(-max(buffer.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-                    found[buffer] = _Value(size, [], buffer in others[0], buffer in others[1])
-                found[buffer].users.append(k)
-                self.touched[k].append(found[buffer])
-        self.values = list(found.values())
+                    values[buffer] = _Value(size, [], buffer in others[0], buffer in others[1])
+                values[buffer].users.append(k)
+                self.touched[k].append(values[buffer])
+        self.values = list(values.values())
         self.in_place = [bool(n.operator.aliases) and is_pure(n) for n in nodes] + [False, False]
         self.earlier: list[set[int]] = [set() for _ in range(self.count + 2)]
         self.later: list[set[int]] = [set() for _ in range(self.count + 2)]
@@ -160,9 +160,9 @@ class _Steps:
             start = least
             for backwards in (False, True):
                 order = self.settle(order, least, backwards)
-                found = self.peak(order)
-                if found < least:
-                    best, least = order, found
+                peak = self.peak(order)
+                if peak < least:
+                    best, least = order, peak
             if least == start:
                 break
         return best

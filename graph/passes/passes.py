@@ -24,7 +24,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import rebuilt, writers_of
 from flowvm.graph.memory.inplace import reuse_memory
-from flowvm.graph.memory.memory import eager_peak
+from flowvm.graph.memory.offsets import eager_peak
 from flowvm.graph.passes.accumulate import accumulate_in_place, values_of_sums
 from flowvm.graph.passes.algebra import simplify
 from flowvm.graph.passes.biases import split_biases
@@ -124,15 +124,15 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
         if node.operator.name != "cast" or not is_pure(node):
             kept.append(node)
             continue
-        (source,), (made,) = node.inputs, node.outputs
-        same = source.meta == made.meta and last_write[made.buffer] == place and not source.step
+        (source,), (out,) = node.inputs, node.outputs
+        same = source.meta == out.meta and last_write[out.buffer] == place and not source.step
         quiet = last_write.get(source.buffer, -1) < place
-        apart = made.buffer not in shown or (
+        apart = out.buffer not in shown or (
             source.buffer.kind is BufferKind.TEMPORARY and source.buffer not in shown
         )
         if same and quiet and apart:
-            moved[made.buffer] = source
-            if made.buffer in shown:
+            moved[out.buffer] = source
+            if out.buffer in shown:
                 shown.add(source.buffer)
         else:
             kept.append(node)
@@ -203,8 +203,8 @@ def fold_constants(graph: LogicalGraph) -> LogicalGraph:
     values = run_nodes(folded, used)
     moved = {}
     for old, storage in values.items():
-        made = Buffer(old.number, BufferKind.VARIABLE, old.nbytes, "constant", storage)
-        moved[old] = Operand(made, 0, _whole(old, graph))
+        buffer = Buffer(old.number, BufferKind.VARIABLE, old.nbytes, "constant", storage)
+        moved[old] = Operand(buffer, 0, _whole(old, graph))
     return rebuilt(graph, kept, moved)
 
 

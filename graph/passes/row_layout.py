@@ -18,7 +18,7 @@ from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.graph.passes.fusion_program import is_program, program_kernel
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.blocks import BLOCK, LAUNCHED, Rows, Stage, block_invocation, fits_arena
-from flowvm.ops.declare.cpu.plan import PATTERN, Dim, Plan, plan_of_blocks
+from flowvm.ops.declare.cpu.tile_plan import PATTERN, Dim, Plan, plan_of_blocks
 from flowvm.ops.declare.scalar_launch import broadcast_stride
 
 SHORT = 32  # elements of a row that is worth a loop of its own
@@ -58,9 +58,9 @@ class RowParts:
     @property
     def blocks(self) -> str:
         """How it is cut, for a reader."""
-        found = arrange(self)
-        assert found is not None
-        return f"{found.cut.blocks} blocks of {found.cut.height} x {found.length}"
+        arrangement = arrange(self)
+        assert arrangement is not None
+        return f"{arrangement.cut.blocks} blocks of {arrangement.cut.height} x {arrangement.length}"
 
 
 class Arrangement(NamedTuple):
@@ -89,26 +89,26 @@ def arrange(program: RowParts) -> Arrangement | None:
     lowered = {k: p.lower() for k, p in enumerate(program.parts) if not is_program(p.operator)}
     each: dict[int, int] = {}  # elements of a unit's longest operand
     totals = set()
-    for k, made in lowered.items():
+    for k, invocation in lowered.items():
         refs = program.parts[k].refs
-        longest = max(range(len(refs)), key=lambda i: made.blocks[i])
-        each[k] = made.blocks[longest]
+        longest = max(range(len(refs)), key=lambda i: invocation.blocks[i])
+        each[k] = invocation.blocks[longest]
         totals.add(refs[longest][1].numel)
     if len(totals) != 1 or 0 in totals:
         return None
     (total,) = totals
     for n in _lengths(program, total, list(each.values())):
-        found = _arranged(program, lowered, each, total, n)
-        if found is not None:
-            return found
+        arrangement = _arranged(program, lowered, each, total, n)
+        if arrangement is not None:
+            return arrangement
     return None
 
 
 def _lengths(program: RowParts, total: int, eaches: list[int]) -> list[int]:
     """Lengths of rows to be tried, longest first."""
     shapes = {tuple(m.shape) for p in program.parts for _, m in p.refs if m.numel == total}
-    found = {math.prod(shape[d:]) for shape in shapes for d in range(len(shape) + 1)}
-    return sorted((n for n in found if n and all(e % n == 0 for e in eaches)), reverse=True)
+    lengths = {math.prod(shape[d:]) for shape in shapes for d in range(len(shape) + 1)}
+    return sorted((n for n in lengths if n and all(e % n == 0 for e in eaches)), reverse=True)
 
 
 def _arranged(
@@ -176,16 +176,16 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
         return None
     split = places[-1]
     length = math.prod(shape[split:])
-    found = []
+    spreads = []
     for i, (place, meta) in enumerate(part.refs):
-        made = i < len(part.outs)
-        strides = meta.stride if made else broadcast_stride(meta, part.outs[0][1].shape)
+        is_output = i < len(part.outs)
+        strides = meta.stride if is_output else broadcast_stride(meta, part.outs[0][1].shape)
         across = merged_dims(shape[split:], strides[split:])
         if len(across) > 1:
             return None
         step = across[0][1] if across else 1
         outer = tuple(strides[:split])
-        if made:
+        if is_output:
             rows_of[place] = length
         elif place < outputs:
             row = rows_of.get(place, 0)
@@ -194,21 +194,21 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
                 return None
             if not (step == 0 or (step == 1 and length == row) or length == 1):
                 return None
-        found.append(_Spread(shape[:split], outer, step))
-    return found
+        spreads.append(_Spread(shape[:split], outer, step))
+    return spreads
 
 
 def merged_dims(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """One operand's dimensions, those that it runs through in one made one."""
-    found: list[tuple[int, int]] = []
+    dims: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if size == 1:
             continue
-        if found and found[-1][1] == size * stride:
-            found[-1] = (found[-1][0] * size, stride)
+        if dims and dims[-1][1] == size * stride:
+            dims[-1] = (dims[-1][0] * size, stride)
         else:
-            found.append((size, stride))
-    return found
+            dims.append((size, stride))
+    return dims
 
 
 def _outer_dims(
@@ -254,11 +254,11 @@ def _plans(
     height: int,
 ) -> list[Plan | None] | None:
     sizes, strides = outer
-    found: list[Plan | None] = []
+    plans: list[Plan | None] = []
     which = 0
     for part, spread in zip(program.parts, spreads, strict=True):
         if spread is None:
-            found.append(None)
+            plans.append(None)
             continue
         length = rows_of[part.outs[0][0]]
         steps = strides[which]
@@ -271,45 +271,51 @@ def _plans(
         plan = plan_of_blocks(dims[:-1], dims[-1], columns, height, itemsizes)
         if plan is None or (1 < length < SHORT and plan.layout[1] > 1):
             return None
-        found.append(plan)
-    return found
+        plans.append(plan)
+    return plans
 
 
 def _placed(
     own: dict[int, TensorMeta], rows_of: dict[int, int], height: int
 ) -> tuple[dict[int, tuple[int, TensorMeta]], int]:
     """Places of a program's own operands in the arena, and the bytes of all."""
-    found, at = {}, 0
+    buffers, at = {}, 0
     for place, meta in own.items():
-        found[place] = (at, meta)
+        buffers[place] = (at, meta)
         at += -(-height * rows_of[place] * meta.dtype.itemsize // 64) * 64
-    return found, at
+    return buffers, at
 
 
 @functools.lru_cache(maxsize=1024)
 def lower_rows(program: RowParts, outs: tuple[TensorMeta, ...], inputs: int) -> Invocation:
     """The invocation of a program that `arrange` can arrange."""
-    found = arrange(program)
-    assert found is not None
+    arrangement = arrange(program)
+    assert arrangement is not None
     stages, kinds = [], ""
-    for part, each, plan in zip(program.parts, found.eaches, found.plans, strict=True):
+    for part, each, plan in zip(program.parts, arrangement.eaches, arrangement.plans, strict=True):
         if plan is None:
-            made = part.lower()
+            invocation = part.lower()
         else:
             pattern = int(plan.layout[PATTERN])
             kernel = program_kernel(part.operator, part.attrs[0], pattern)
-            made = Invocation(
+            invocation = Invocation(
                 part.attrs[0], kernel, plan.layout, scalar_pack="d" * len(part.scalars)
             )
         operands = []
         for place, meta in part.refs:
             if place < 0:
-                size = found.rows_of[place] * meta.dtype.itemsize
-                operands.append((found.buffers[place][0], size))
+                size = arrangement.rows_of[place] * meta.dtype.itemsize
+                operands.append((arrangement.buffers[place][0], size))
             else:
                 operands.append((LAUNCHED + place, 0))
-        stages.append(Stage(made, each, tuple(operands), part.scalars))
-        kinds += made.scalar_pack[::-1] or part.operator.scalar_kinds
+        stages.append(Stage(invocation, each, tuple(operands), part.scalars))
+        kinds += invocation.scalar_pack[::-1] or part.operator.scalar_kinds
     return block_invocation(
-        outs, len(outs) + inputs, found.cut, stages, found.nbytes, found.length, kinds[::-1]
+        outs,
+        len(outs) + inputs,
+        arrangement.cut,
+        stages,
+        arrangement.nbytes,
+        arrangement.length,
+        kinds[::-1],
     )

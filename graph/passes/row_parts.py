@@ -52,8 +52,8 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
     buffers: dict[int, Buffer] = {}
     for _, _, refs, _ in parts:
         for place, meta in refs:
-            given = outputs <= place < outputs + inputs
-            kind = BufferKind.INPUT if given else BufferKind.TEMPORARY
+            is_input = outputs <= place < outputs + inputs
+            kind = BufferKind.INPUT if is_input else BufferKind.TEMPORARY
             buffer = buffers.setdefault(place, Buffer(place, kind, 0))
             buffer.nbytes = max(buffer.nbytes, meta.span)
     nodes = []
@@ -63,12 +63,12 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
         if len(numbers) != len(operator.scalars) or operator.writes or operator.unsized:
             raise ArgumentError(f"{name}: part {number}, {operator.name}, is never fused so")
         operands = [Operand(buffers[place], 0, meta) for place, meta in refs]
-        made = len(operator.outputs)
+        count = len(operator.outputs)
         nodes.append(
-            OpNode(number, operator, tuple(operands[made:]), tuple(operands[:made]), attrs)
+            OpNode(number, operator, tuple(operands[count:]), tuple(operands[:count]), attrs)
         )
-        check_attributes(operator, [o.meta for o in operands[made:]], attrs)
-        for operand in operands[:made]:
+        check_attributes(operator, [o.meta for o in operands[count:]], attrs)
+        for operand in operands[:count]:
             if operand.buffer.nbytes != operand.meta.span:
                 raise ArgumentError(f"{name}: part {number} gives less than is read of it")
     if [n for part in parts for n in part[3]] != list(range(scalars)):

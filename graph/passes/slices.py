@@ -61,7 +61,7 @@ def assemble_slices(graph: LogicalGraph) -> LogicalGraph:
 
 def _assembled(graph: LogicalGraph) -> LogicalGraph:
     accesses = Accesses(graph)
-    known: dict[Buffer, _Whole] = {}
+    wholes: dict[Buffer, _Whole] = {}
     for place, node in enumerate(graph.nodes):
         if not is_pure(node):
             continue
@@ -69,16 +69,16 @@ def _assembled(graph: LogicalGraph) -> LogicalGraph:
         if node.operator is _fill:
             found = _filled(accesses, place)
         elif node.operator is _add.operator:
-            found = _sum(accesses, known, place)
+            found = _sum(accesses, wholes, place)
         elif node.operator in (_cast, _cast_away):
-            found = _turned(accesses, known, place)
+            found = _turned(accesses, wholes, place)
         if found is not None:
             for operand in node.inputs:
-                known.pop(operand.buffer, None)
-            known[node.outputs[0].buffer] = found
+                wholes.pop(operand.buffer, None)
+            wholes[node.outputs[0].buffer] = found
     made: dict[int, OpNode] = {}
     gone: set[int] = set()
-    for buffer, whole in known.items():
+    for buffer, whole in wholes.items():
         built = _node(accesses, buffer, whole)
         if built is not None:
             made[max(whole.gone)] = built
@@ -147,11 +147,11 @@ def _meet(a: Box, b: Box) -> bool:
     return all(s < t + m and t < s + n for (s, n), (t, m) in zip(a, b, strict=True))
 
 
-def _sum(accesses: Accesses, known: dict[Buffer, _Whole], place: int) -> _Whole | None:
+def _sum(accesses: Accesses, wholes: dict[Buffer, _Whole], place: int) -> _Whole | None:
     """The sum of two tensors whose parts do not meet: one with the parts of both."""
     node = accesses.nodes[place]
     a, b = node.inputs
-    one, other = known.get(a.buffer), known.get(b.buffer)
+    one, other = wholes.get(a.buffer), wholes.get(b.buffer)
     if one is None or other is None or one is other:
         return None
     same = a.meta == b.meta == node.outputs[0].meta == one.meta == other.meta
@@ -171,11 +171,11 @@ def _sum(accesses: Accesses, known: dict[Buffer, _Whole], place: int) -> _Whole 
     return _Whole(one.meta, [*one.parts, *other.parts], [*one.gone, *other.gone, place])
 
 
-def _turned(accesses: Accesses, known: dict[Buffer, _Whole], place: int) -> _Whole | None:
+def _turned(accesses: Accesses, wholes: dict[Buffer, _Whole], place: int) -> _Whole | None:
     """A copy of a whole tensor with its dimensions in another order."""
     node = accesses.nodes[place]
     (source,), (out,) = node.inputs, node.outputs
-    whole = known.get(source.buffer)
+    whole = wholes.get(source.buffer)
     if whole is None or source.offset or not accesses.only_readers(source.buffer, place):
         return None
     if source.meta.dtype is not out.meta.dtype or not out.meta.contiguous:

@@ -32,7 +32,7 @@ else:
 
 
 def lower_each(
-    made: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+    merged: Merged, kinds: str, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
 ) -> Invocation:
     """The members' kernels in one.
 
@@ -41,19 +41,19 @@ def lower_each(
     (kernel, operands and scalars in number and where each is among the arguments, layout).
     """
     all_attrs, numbers_of = attrs
-    if (known := made.lowered.get((metas, attrs))) is not None:
-        return known
-    outs = len(made.outputs) // made.count
+    if (invocation := merged.lowered.get((metas, attrs))) is not None:
+        return invocation
+    outs = len(merged.outputs) // merged.count
     lowered = [
-        made.base.lower(tuple(own), own_attrs)
-        for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
+        merged.base.lower(tuple(own), own_attrs)
+        for own, own_attrs in zip(merged.per_member(metas), all_attrs, strict=True)
     ]
     for own, places in zip(lowered, numbers_of, strict=True):
         if own.scratch or own.phases or min(own.units, *places, 0) < 0:
-            raise ArgumentError(f"{made.name}: {made.base.name} is never merged so")
-        wanted = own.scalar_pack[::-1] or made.base.scalar_kinds
+            raise ArgumentError(f"{merged.name}: {merged.base.name} is never merged so")
+        wanted = own.scalar_pack[::-1] or merged.base.scalar_kinds
         if [kinds[i] for i in places] != list(wanted):
-            raise ArgumentError(f"{made.name}: its numbers are {kinds!r}, not as {wanted!r}")
+            raise ArgumentError(f"{merged.name}: its numbers are {kinds!r}, not as {wanted!r}")
     units = _units([(own.units, max(1, own.grain)) for own in lowered])
     pieces = [piece for unit in units for piece in unit]
     begins = np.cumsum([0, *map(len, units)])
@@ -63,26 +63,26 @@ def lower_each(
     place: list[int] = []
     for k, (own, places) in enumerate(zip(lowered, numbers_of, strict=True)):
         place.append(first_member + len(words))
-        args = made.operands_of(k)
-        args += (len(made.outputs) + len(made.inputs) + i for i in places)
+        args = merged.operands_of(k)
+        args += (len(merged.outputs) + len(merged.inputs) + i for i in places)
         words += [own.kernel, len(args), *args, *own.layout.tolist()]
     head = [first_piece + 3 * int(b) for b in begins]
     table = [word for m, lo, hi in pieces for word in (place[m], lo, hi)]
     layout = np.array([*head, *table, *words], np.int64)
     metas_out = tuple(meta for own in lowered for meta in own.outputs) if outs else ()
     result = Invocation(metas_out, _kernel(), layout, len(units), 1, scalar_pack=kinds[::-1])
-    made.lowered[metas, attrs] = result
+    merged.lowered[metas, attrs] = result
     return result
 
 
-def launch_each(made: Merged, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
+def launch_each(merged: Merged, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Any:
     """The members' launches on CUDA in one."""
     all_attrs, numbers_of = attrs
     members = [
-        lowering.launch_of(made.base, tuple(own), own_attrs)
-        for own, own_attrs in zip(made.per_member(metas), all_attrs, strict=True)
+        lowering.launch_of(merged.base, tuple(own), own_attrs)
+        for own, own_attrs in zip(merged.per_member(metas), all_attrs, strict=True)
     ]
-    return merging.merged(members, [made.operands_of(k) for k in range(made.count)], numbers_of)
+    return merging.merged(members, [merged.operands_of(k) for k in range(merged.count)], numbers_of)
 
 
 Piece = tuple[int, int, int]  # a member, and from where to where in its units
@@ -121,8 +121,8 @@ def run_pieces(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
         member = layout + 8 * load_word(piece)
         count = load_word(member + 8)
         for k in range(count):
-            given = load_word(member + 16 + 8 * k)
-            store_word(own + 8 * (OPERANDS_AT + k), load_word(args + 8 * (OPERANDS_AT + given)))
+            place = load_word(member + 16 + 8 * k)
+            store_word(own + 8 * (OPERANDS_AT + k), load_word(args + 8 * (OPERANDS_AT + place)))
         status = call_kernel(
             load_word(member), own, member + 16 + 8 * count,
             load_word(piece + 8), load_word(piece + 16), arena,

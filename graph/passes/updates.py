@@ -79,8 +79,8 @@ def _device_of(node: OpNode) -> Device:
 def _merges_on_cpu(node: OpNode) -> bool:
     if any(operand.meta.nbytes > MOST_BYTES for _, operand in node.accesses()):
         return False
-    made = _lowered(node)
-    return bool(made.units) and not made.scratch and not made.phases
+    launch = _lowered(node)
+    return bool(launch.units) and not launch.scratch and not launch.phases
 
 
 def _merges_on_device(node: OpNode) -> bool:
@@ -200,21 +200,21 @@ def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Opera
     own = (*outs, *base.inputs)
     changed = {*outs, *base.writes}
     fresh = () if into else base.outputs
-    made: Merged = Merged(
+    merged: Merged = Merged(
         name=f"{base.name.rstrip('_')}_each",
         inputs=tuple(f"{name}{k}" for k in range(count) for name in own),
         outputs=tuple(f"{name}{k}" for k in range(count) for name in fresh),
-        lower=lambda metas, attrs: lower_each(made, kinds, metas, attrs),
+        lower=lambda metas, attrs: lower_each(merged, kinds, metas, attrs),
         infer=lambda metas, attrs: None,
-        cuda=lambda launch, metas, attrs: launch_each(made, metas, attrs),
+        cuda=lambda launch, metas, attrs: launch_each(merged, metas, attrs),
         attrs=("attrs", "numbers"),
         scalars=tuple(f"number{k}" for k in range(len(kinds))),
         scalar_kinds=kinds,
         writes=frozenset(f"{name}{k}" for k in range(count) for name in own if name in changed),
     )
-    made.base, made.count, made.ahead = base, count, len(outs)
-    made.recipe = ("merged", (_reference(base), into, count, kinds))
-    return made
+    merged.base, merged.count, merged.ahead = base, count, len(outs)
+    merged.recipe = ("merged", (_reference(base), into, count, kinds))
+    return merged
 
 
 @maker(

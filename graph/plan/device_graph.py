@@ -21,7 +21,7 @@ from flowvm.ops.declare.recording import empty_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import BRANCH, DEV, GRAPH, LINES, REPORTER
 from flowvm.vm.machine.words import CTL
-from flowvm.vm.watch.peek import issued
+from flowvm.vm.watch.pending import issued
 from flowvm.vm.workers.device_graph import NEVER_ALIKE, TOO_LARGE
 
 if TYPE_CHECKING:

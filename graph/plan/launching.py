@@ -27,6 +27,7 @@ from flowvm.eager.interpreter import LARGE
 from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
+from flowvm.forks import held_at_fork
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.graph.plan.parts import PlanParts
 from flowvm.vm.callers.interrupt import protected
@@ -54,6 +55,9 @@ class Launching:
         written = {o.buffer for node in graph.nodes for o in node.written()}
         access = [OPERAND.MUT if b in written else OPERAND.CONST for b in operands]
         access[: len(made)] = [OPERAND.MUT | OPERAND.ALLOCATE] * len(made)
+        returned = {o.buffer for o in graph.outputs} & written
+        for k in range(len(made), len(operands)):
+            access[k] |= OPERAND.RETURNED if operands[k] in returned else 0
         given = len(made) + len(graph.inputs)
         held = [b.held.id for b in operands[given:]]
         blocks = _Blocks(array("q", [*[0] * given, *held, *access, *[0] * len(kinds)]))
@@ -107,7 +111,7 @@ class _Blocks:
         block[3] = block[4] = block
         self.ring = [block]
         self.count = 1
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
 
     def _new(self) -> list[Any]:
         words = self.first[:]
@@ -171,8 +175,9 @@ class _Entry:
             sizes=self.sizes,
             scratch=self.chunk_bytes,
             outline=True,
+            stream=self.stream,
             info=self.info,
-        ) | (self.stream << ENT.BITS)
+        )
         return self.number[0]
 
 
@@ -240,16 +245,23 @@ class _Source:
             "    if _c.co_filename in user_files: _last = _f.f_lasti",
             "    else: _c, _last = find_user(_f)",
             "    block = blocks[0]",
+        ]
+        busy = [
             f"    if block[0] >= control[{CTL.HEAD}]: block = spare()",
             f"    else: block[0] = {NEVER}; blocks[0] = block[3]",
         ]
         if self.given:
-            lines.append(f"    put(block[1], 0, {', '.join(refs)})")
+            busy.append(f"    put(block[1], 0, {', '.join(refs)})")
         if numbers:
-            lines.append(f"    put_numbers(block[1], {16 * self.count}, {', '.join(values)})")
+            busy.append(f"    put_numbers(block[1], {16 * self.count}, {', '.join(values)})")
+        busy += publishing([f"{self.count}", "block[2]", "word"], "block[0] = _seq")
         return [
             *lines,
-            *publishing([f"{self.count}", "block[2]", "word"], "block[0] = _seq"),
+            "    try:",
+            *[f"    {line}" for line in busy],
+            "    except any_error:",
+            f"        if block[0] == {NEVER}: block[0] = -1",  # no instruction has it
+            "        raise",
             *[f"    held{k}.version += 1" for k in range(self.mutated)],
         ]
 

@@ -10,7 +10,7 @@ import numpy as np
 from flowvm.eager.interpreter import Invocation
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
-from flowvm.graph.memory.memory import Block, MemoryPlan
+from flowvm.graph.memory.offsets import Block, MemoryPlan
 from flowvm.graph.plan.actors import ActorDesc
 
 

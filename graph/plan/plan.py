@@ -26,7 +26,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import operand_text, size_text
-from flowvm.graph.memory.memory import Block, MemoryPlan, MemoryReport, joined, plan_memory
+from flowvm.graph.memory.offsets import Block, MemoryPlan, MemoryReport, joined, plan_memory
 from flowvm.graph.passes.changes import changes
 from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor
 from flowvm.graph.plan.launching import Launching
@@ -36,6 +36,7 @@ from flowvm.graph.plan.words import ActorWords, PlanWords
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.workers.zones import CHUNK_ZONE
 
 if TYPE_CHECKING:
     from flowvm.graph.passes import changes_view
@@ -92,7 +93,8 @@ class Plan:
         if actors is not None:
             weakref.finalize(self, _close, actors).atexit = False
         operands = sum(r.operand >= 0 for r in self.registers.values())
-        head = (8 * operands + 8 + 63) // 64 * 64  # the addresses that operands start from
+        # the addresses that operands start from
+        head = (8 * operands + 8 + 63) // 64 * 64 + CHUNK_ZONE
         self.chunk_bytes = head + self.memory.nbytes + made.extra
         self.launching = Launching(self, PlanInfo(self))
 
@@ -268,13 +270,15 @@ def _operand_text(access: str, operand: Operand) -> str:
     return f"{access} {operand_text(operand)}{step}"
 
 
-_closing: list[ActorWords] = []  # Eord is on its way through these: workers look at them
+_closing: dict[int, ActorWords] = {}  # Eord is on its way through these: workers look at them
 
 
 def _close(actors: ActorWords) -> None:
     """The Plan is gone: no launch will follow."""
-    _closing[:] = [words for words in _closing if not all(words.ended)]
-    _closing.append(actors)
+    for address, words in [*_closing.items()]:  # another thread may do the same
+        if words.is_left:
+            _closing.pop(address, None)
+    _closing[actors.address] = actors
     engine.call("close_plan")(engine.base, actors.address)
 
 

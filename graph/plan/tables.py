@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from flowvm.graph.logical.nodes import Operand
 from flowvm.graph.logical.printing import size_text
-from flowvm.graph.memory.memory import MemoryReport
+from flowvm.graph.memory.offsets import MemoryReport
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.parts import PlanParts, RegstDesc, TaskDesc
 from flowvm.graph.plan.words import ActorWords

@@ -14,11 +14,13 @@ import numpy as np
 
 from flowvm.eager.live import Live
 from flowvm.errors import CaptureError
+from flowvm.graph.memory.offsets import Block
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.device_graph import ChunkEnd, DeviceGraph
 from flowvm.graph.plan.parts import PlanParts, TaskDesc
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, PLAN, RUNTIME, TASK
 from flowvm.vm.machine.words import MBX
+from flowvm.vm.workers.zones import CHECKED
 
 Words = np.ndarray[Any, Any]
 
@@ -49,6 +51,7 @@ class PlanWords:
         self.kept: list[Any] = [actors]
         self.graph: DeviceGraph | None = None
         self.starts: list[int] = []
+        self._begun: set[Block] = set()  # blocks of the chunk whose lives have begun
         self.extra = 0
         operands = [r for r in plan.registers.values() if r.operand >= 0]
         sizes = [max(1, r.buffer.nbytes) if r.buffer in plan.made else 0 for r in operands]
@@ -126,9 +129,22 @@ class PlanWords:
         head[TASK.COUNT], head[TASK.SCALARS] = len(operands), len(scalars) // 2
         head[TASK.REPEAT], head[TASK.SECTION] = repeat, section
         head[TASK.STEPS] = self._array(steps) if any(steps) else 0
+        head[TASK.ZONES] = self._zones(task) if CHECKED else 0
         words = [*head, *operands, *scalars]
         words[TASK.LENGTH] = len(words)
         return words
+
+    def _zones(self, task: TaskDesc) -> int:
+        """The address of the task's blocks in the chunk, for `flowvm.vm.workers.zones`: how many,
+        then for each where it is, its bytes, and whether its life begins here.
+        """
+        blocks = [register.block for _, _, register in task.registers] + [task.scratch]
+        rows: list[int] = []
+        for block in dict.fromkeys(blocks):
+            if block is not None:
+                rows += [block.offset, block.nbytes, int(block not in self._begun)]
+                self._begun.add(block)
+        return self._array([len(rows) // 3, *rows])
 
 
 def section_lengths(repeats: Sequence[int]) -> list[int]:
@@ -151,7 +167,8 @@ class ActorWords:
             )
         self.actors, self.regst_num = actors, regst_num
         first = RUNTIME.WORDS + regst_num * LAUNCH.WORDS
-        lists_at = first + len(actors) * ACTOR.WORDS
+        ran_at = first + len(actors) * ACTOR.WORDS
+        lists_at = ran_at + regst_num * len(actors)
         rows: list[int] = []
         lists: list[int] = []
         for actor in actors:
@@ -168,9 +185,11 @@ class ActorWords:
                 row[length] = len(values) // (2 if at == ACTOR.CREDIT else 1)
                 lists += values
             rows += row
-        self.words: Words = np.array([*[0] * first, *rows, *lists], np.int64)
+        ran = [0] * (lists_at - ran_at)
+        self.words: Words = np.array([*[0] * first, *rows, *ran, *lists], np.int64)
         self.words[RUNTIME.DEPTH], self.words[RUNTIME.ACTORS] = regst_num, len(actors)
         self.words[RUNTIME.FIRST], self.words[RUNTIME.HOME] = first, home
+        self.words[RUNTIME.RAN] = ran_at
         self.address = int(self.words.ctypes.data)
 
     def place(self, tasks: Sequence[int]) -> None:
@@ -180,9 +199,29 @@ class ActorWords:
             self.words[at + ACTOR.PLAN] = self.address
             self.words[at + ACTOR.WORDS_AT] = tasks[actor.first]
 
-    @property
-    def ended(self) -> list[bool]:
-        """For each actor, whether Eord has passed it."""
+    def _of_actors(self, word: int) -> list[bool]:
+        """For each actor, whether one of its words is set."""
         first = int(self.words[RUNTIME.FIRST])
         rows = range(first, first + len(self.actors) * ACTOR.WORDS, ACTOR.WORDS)
-        return [bool(self.words[at + ACTOR.ENDED]) for at in rows]
+        return [bool(self.words[at + word]) for at in rows]
+
+    @property
+    def ended(self) -> list[bool]:
+        """For each actor, whether Eord has come to it."""
+        return self._of_actors(ACTOR.ENDED)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether Eord has passed every actor and no worker will look at the words any more.
+
+        An actor that ends tells those in front of it, too, which ended long ago: their messages lie
+        in mailboxes when all have ended, and whoever takes one writes here.  So the order of the
+        questions counts: who has ended and is not looking sends nothing more, and then a message
+        that does not lie in a mailbox is being answered or was.
+        """
+        return (
+            all(self.ended)
+            and not any(self._of_actors(ACTOR.LOOKING))
+            and not any(self._of_actors(ACTOR.QUEUED))
+            and not any(self._of_actors(ACTOR.LOOKING))
+        )

@@ -2,7 +2,8 @@
 
 An output is made of *pieces*, each a rectangle of it with the source that it is copied from: some
 elements of an operand, in any order that strides can say, or one number.  The kernel goes through
-the pieces' plans (`ops/declare/cpu/plan.py`) one after the other; a unit is a tile of one of them.
+the pieces' plans (`ops/declare/cpu/tile_plan.py`) one after the other; a unit is a tile of one of
+them.
 
 Invariant: the pieces do not overlap, and cover what is to be written.
 """
@@ -23,7 +24,7 @@ from flowvm.eager.interpreter import Invocation
 from flowvm.errors import ArgumentError
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word
-from flowvm.ops.declare.cpu.plan import CHUNK, plan_of
+from flowvm.ops.declare.cpu.tile_plan import CHUNK, plan_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, copy_tiles, provide_move, stack_memory
 
 NUMBER = -1  # the operand of a piece that is one number
@@ -121,13 +122,13 @@ class Assembly:
 
 def _assembled(out: TensorMeta, pieces: Sequence[Piece], number: Any, planes: Planes) -> Invocation:
     size = out.dtype.itemsize
-    wanted = [p for p in pieces if 0 not in p.shape]
-    plans = [plan_of(p.shape, [p.stride, p.source_stride], [size] * 2, copy=True) for p in wanted]
+    filled = [p for p in pieces if 0 not in p.shape]
+    plans = [plan_of(p.shape, [p.stride, p.source_stride], [size] * 2, copy=True) for p in filled]
     starts = list(itertools.accumulate((p.units for p in plans), initial=0))
     bits = int.from_bytes(_bytes_of(out, number), "little", signed=True)
-    words = [len(wanted), bits, starts[-1], planes.to * size, planes.source * size]
-    at = _HEADER + len(wanted) * _WORDS + 1
-    for piece, plan, start in zip(wanted, plans, starts, strict=False):
+    words = [len(filled), bits, starts[-1], planes.to * size, planes.source * size]
+    at = _HEADER + len(filled) * _WORDS + 1
+    for piece, plan, start in zip(filled, plans, starts, strict=False):
         words += [start, piece.operand, piece.offset * size, piece.source_offset * size, at]
         at += len(plan.layout)
     layout = np.concatenate([[*words, starts[-1]], *(p.layout for p in plans)]).astype(np.int64)

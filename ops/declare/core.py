@@ -14,8 +14,9 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, ShapeError, Status
+from flowvm.formats import accept
 from flowvm.meta import Size, TensorMeta
-from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO
+from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO
 from flowvm.ops.declare.elementwise import _apart, record_in_place
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
@@ -79,14 +80,22 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
 
 
 @method()
-def clone(x: Tensor) -> Tensor:
-    """A copy of `x`, dense, that gradients flow through."""
+def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy of `x`, dense in C order whatever `memory_format` says, that gradients flow
+    through.
+    """
+    if memory_format is not None:
+        accept("clone", {"memory_format": memory_format})
     return cast(x, x._meta.dtype)
 
 
 @method()
-def contiguous(x: Tensor) -> Tensor:
-    """`x` itself if its elements lie in C order, else a copy in which they do."""
+def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
+    """`x` itself if its elements lie in C order, else a copy in which they do; so for every
+    `memory_format`.
+    """
+    if memory_format is not None:
+        accept("contiguous", {"memory_format": memory_format})
     return x if x._meta.contiguous else cast(x, x._meta.dtype)
 
 
@@ -122,25 +131,30 @@ def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`x` in another dtype, on another device, or both.
 
-    `x.to(flow.float64)`, `x.to("cpu")`, `x.to(other)`.
+    `x.to(flow.float64)`, `x.to("cpu")`, `x.to("cpu", flow.float64)`, `x.to(other)`; behind them or
+    by name `non_blocking` and `copy`, and by name `memory_format`.
 
     `x` itself if nothing changes and `copy` is not True.
     """
     dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
-    copy = kwargs.pop("copy", False)
-    kwargs.pop("non_blocking", None)
-    if kwargs:
-        raise ArgumentTypeError(f"to() got an unknown argument {next(iter(kwargs))!r}")
-    for arg in args:
+    other, copy = kwargs.pop("other", None), kwargs.pop("copy", False)
+    flags = []
+    for arg in args if other is None else (other, *args):
         if isinstance(arg, Tensor):
             dtype, device = arg._meta.dtype, arg._meta.device
-        elif isinstance(arg, (str, Device, int)) and not isinstance(arg, bool):
+        elif isinstance(arg, bool):
+            flags.append(arg)
+        elif isinstance(arg, (str, Device, int)):
             device = arg
         elif arg is not None:
             dtype = arg
-    wanted = x._meta.dtype if dtype is None else as_dtype(dtype)
+    if len(flags) > 1:
+        copy = flags[1]
+    if kwargs or len(flags) > 2:
+        accept("to", kwargs)
+    target = x._meta.dtype if dtype is None else as_dtype(dtype)
     there = x if device is None else moved(x, as_device(device))
-    return there if wanted is x._meta.dtype and not (copy and there is x) else cast(there, wanted)
+    return there if target is x._meta.dtype and not (copy and there is x) else cast(there, target)
 
 
 class _ViewOperator:

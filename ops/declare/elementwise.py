@@ -194,10 +194,10 @@ class Elementwise:
     # --- variants: which arguments are tensors, which are numbers -------------------------------
 
     def _variant(self, pattern: str) -> Operator:
-        found = self.variants.get(pattern)
-        if found is None:
-            found = self.variants[pattern] = self._make(pattern)
-        return found
+        variant = self.variants.get(pattern)
+        if variant is None:
+            variant = self.variants[pattern] = self._make(pattern)
+        return variant
 
     def _make(self, pattern: str) -> Operator:
         tensors = [n for n, p in zip(self.args, pattern, strict=True) if p == "t"]
@@ -205,7 +205,7 @@ class Elementwise:
         grad = self.grad
         if grad is not None and numbers:
             grad = self._partial_grad(pattern, grad)
-        made = Operator(
+        operator = Operator(
             name=self.name,
             inputs=tuple(tensors),
             outputs=("out",),
@@ -219,8 +219,8 @@ class Elementwise:
             aliases=True,
         )
         if not numbers:
-            made.fallback = self._with_numbers
-        return made
+            operator.fallback = self._with_numbers
+        return operator
 
     def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:
         """What is saved when only `tensors` are tensors: nothing for the gradient of a number."""
@@ -292,8 +292,8 @@ class Elementwise:
         scalars = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
         if config.debug >= 4:
             types = ", ".join(
-                f"{n} {given} as {c.name}"
-                for n, given, c in zip(self.args, inner, compute, strict=True)
+                f"{n} {value} as {c.name}"
+                for n, value, c in zip(self.args, inner, compute, strict=True)
             )
             say(4, f"kernel of {self.name}: out {out.dtype.name} = {self.expr}  of {types}")
         return ScalarLaunch(
@@ -328,9 +328,9 @@ class _Numbered:
             )
         )
         tensor_names = [n for n, p in zip(op.args, pattern, strict=True) if p == "t"]
-        kept = dict(zip(op._kept(tensor_names), c.saved, strict=True))
+        values = dict(zip(op._kept(tensor_names), c.saved, strict=True))
         metas, needs = iter(c.metas), iter(c.needs)
-        self.saved = tuple(kept[s] if s in kept else numbers.get(s) for s in op.saves)
+        self.saved = tuple(values[s] if s in values else numbers.get(s) for s in op.saves)
         self.metas = tuple(next(metas) if p == "t" else None for p in pattern)
         self.needs = tuple(next(needs) if p == "t" else False for p in pattern)
         self.attrs = c.attrs
@@ -461,8 +461,8 @@ def elementwise(
     for part in args.split(","):
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
-    made = Elementwise(
+    function = Elementwise(
         name, expr, rules, types, tuple(s.strip() for s in saves.split(",") if s.strip()), grad
     )
-    made.__doc__ = doc
-    return made
+    function.__doc__ = doc
+    return function

@@ -46,7 +46,7 @@ def check_program(text: str, arguments: Collection[str], results: int, where: st
         ) from None
 
 
-def _check(text: str, known: set[str], results: int) -> None:
+def _check(text: str, names: set[str], results: int) -> None:
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
     if _CHARACTERS.fullmatch(text) is None:
@@ -64,58 +64,58 @@ def _check(text: str, known: set[str], results: int) -> None:
             raise ValueError("it has a line that assigns nothing")
         if not isinstance(target, ast.Name) or target.id != f"t{k}":
             raise ValueError(f"its line {k + 1} does not assign t{k}")
-        _check_expression(step.value, known)
-        known.add(target.id)
+        _check_expression(step.value, names)
+        names.add(target.id)
     if not isinstance(last, ast.Expr):
         raise ValueError("its last line is no result")
     if isinstance(last.value, ast.Tuple):
-        given = list(last.value.elts)
+        values = list(last.value.elts)
     else:
-        given = [last.value]
-    if len(given) != results or (isinstance(last.value, ast.Tuple) and results < 2):
-        raise ValueError(f"it gives {len(given)} results, and not {results}")
-    for item in given:
-        _check_expression(item, known)
+        values = [last.value]
+    if len(values) != results or (isinstance(last.value, ast.Tuple) and results < 2):
+        raise ValueError(f"it gives {len(values)} results, and not {results}")
+    for item in values:
+        _check_expression(item, names)
 
 
-def _check_expression(node: ast.expr, known: Collection[str]) -> None:
+def _check_expression(node: ast.expr, names: Collection[str]) -> None:
     match node:
         case ast.Name(id=name):
-            if name not in known:
+            if name not in names:
                 raise ValueError(f"nothing in it is called {name!r}")
         case ast.Constant(value=value):
             _check_number(value)
         case ast.BinOp(left=a, op=op, right=b):
             _check_operators([op])
-            _check_all([a, b], known)
+            _check_all([a, b], names)
         case ast.UnaryOp(op=op, operand=a):
             _check_operators([op])
-            _check_expression(a, known)
+            _check_expression(a, names)
         case ast.BoolOp(op=op, values=values):
             _check_operators([op])
-            _check_all(values, known)
+            _check_all(values, names)
         case ast.Compare(left=a, ops=ops, comparators=others):
             _check_operators(ops)
-            _check_all([a, *others], known)
+            _check_all([a, *others], names)
         case ast.IfExp(test=a, body=b, orelse=c):
-            _check_all([a, b, c], known)
+            _check_all([a, b, c], names)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-            if name not in _functions() or name in known:
+            if name not in _functions() or name in names:
                 raise ValueError(f"{name!r} is no function of programs")
-            _check_all(arguments, known)
+            _check_all(arguments, names)
         case _:
             raise ValueError(f"a {type(node).__name__} is no part of a program")
 
 
-def _check_all(nodes: list[ast.expr], known: Collection[str]) -> None:
+def _check_all(nodes: list[ast.expr], names: Collection[str]) -> None:
     for node in nodes:
-        _check_expression(node, known)
+        _check_expression(node, names)
 
 
 def _check_operators(
-    found: list[ast.operator] | list[ast.unaryop] | list[ast.cmpop] | list[ast.boolop],
+    operators: list[ast.operator] | list[ast.unaryop] | list[ast.cmpop] | list[ast.boolop],
 ) -> None:
-    for operator in found:
+    for operator in operators:
         if not isinstance(operator, _OPERATORS):
             raise ValueError(f"{type(operator).__name__} is no operator of programs")
 

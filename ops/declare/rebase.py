@@ -79,8 +79,8 @@ def rebase(out: Tensor, node: Any) -> None:
 
 
 def _living(base: Tensor, out: Tensor) -> list[Tensor]:
-    found = [r() for r in base.extra().get("views", ())]
-    return [v for v in found if v is not None and v is not out]
+    views = [r() for r in base.extra().get("views", ())]
+    return [v for v in views if v is not None and v is not out]
 
 
 def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:

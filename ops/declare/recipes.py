@@ -51,15 +51,15 @@ def made_by(name: Any, arguments: Any) -> Operator:
     """The operator that the maker of this name makes; ArgumentError for what is none, or for
     arguments that it does not take.
     """
-    known = _makers.get(name) if isinstance(name, str) else None
-    if known is None:
+    entry = _makers.get(name) if isinstance(name, str) else None
+    if entry is None:
         raise ArgumentError(
             f"the saved graph is damaged: its recipe {name!r} is none of {', '.join(_makers)}"
         )
-    if type(arguments) is not tuple or len(arguments) != len(known.arguments):
-        wrong(f"the recipe {name!r}", arguments, f"{len(known.arguments)} arguments")
-    for k, (check, value) in enumerate(zip(known.arguments, arguments, strict=True)):
+    if type(arguments) is not tuple or len(arguments) != len(entry.arguments):
+        wrong(f"the recipe {name!r}", arguments, f"{len(entry.arguments)} arguments")
+    for k, (check, value) in enumerate(zip(entry.arguments, arguments, strict=True)):
         check(value, f"argument {k} of the recipe {name!r}")
-    if known.together is not None:
-        known.together(*arguments)
-    return known.make(*arguments)
+    if entry.together is not None:
+        entry.together(*arguments)
+    return entry.make(*arguments)

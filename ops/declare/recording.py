@@ -9,6 +9,7 @@ dimensions.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,16 +17,16 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.dtype import DType
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.interpreter import Invocation, Operator, short
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, OutOfRangeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.engine.engine import no_op
-from flowvm.vm.watch.peek import issued
+from flowvm.vm.watch.pending import issued
 
 
 class Recorded:
@@ -114,34 +115,51 @@ def filled_of(meta: TensorMeta, value: float = 0, dtype: DType | None = None) ->
 # --- arguments ----------------------------------------------------------------------------------
 
 
+_MOST = 1 << 63
+
+
+def whole(name: str, what: str, value: Any) -> int:
+    """`value`, which is an int or says by `__index__` which one it stands for: NumPy's integers and
+    integer tensors of one element, whose value is waited for.  ArgumentTypeError for all else.
+
+    Whoever computes with an argument, or looks it up, asks for this first: what came of a tensor
+    would be another tensor, and must not come near a record.
+    """
+    try:
+        number: int = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name}: {what} is an int, got {type(value).__name__} ({short(value)})"
+        ) from None
+    if not -_MOST <= number < _MOST:
+        raise ArgumentError(f"{name}: {what} has at most 64 bits, got {short(number)}")
+    return int(number)
+
+
 def wrap_dim(name: str, dim: Any, ndim: int) -> int:
     """`dim` counted from the front; OutOfRangeError unless in [-ndim, ndim) (0-d: -1 and 0 will
     do).
     """
     if type(dim) is not int:
-        try:
-            dim = dim.__index__()
-        except AttributeError:
-            raise ArgumentTypeError(
-                f"{name}: a dimension is an int, got {type(dim).__name__} ({dim!r})"
-            ) from None
+        dim = whole(name, "a dimension", dim)
     most = max(ndim, 1)
     if not -most <= dim < most:
         raise OutOfRangeError(
             f"{name}: dim {dim} is out of range for a {ndim}-d tensor; expected {-most} to "
             f"{most - 1}"
         )
-    return int(dim + most if dim < 0 else dim)
+    at: int = dim + most if dim < 0 else dim
+    return at
 
 
 def wrap_dims(name: str, dims: Any, ndim: int) -> tuple[int, ...]:
     """Each of `dims` (one, or several in a tuple or list) as `wrap_dim` has it; an error for a
     repeated one.
     """
-    given = dims if isinstance(dims, (tuple, list)) else (dims,)
-    wrapped = tuple(wrap_dim(name, d, ndim) for d in given)
+    sequence = dims if isinstance(dims, (tuple, list)) else (dims,)
+    wrapped = tuple(wrap_dim(name, d, ndim) for d in sequence)
     if len(set(wrapped)) != len(wrapped):
-        raise OutOfRangeError(f"{name}: a dimension appears more than once in {tuple(given)}")
+        raise OutOfRangeError(f"{name}: a dimension appears more than once in {tuple(sequence)}")
     return wrapped
 
 

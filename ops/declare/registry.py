@@ -25,7 +25,7 @@ import numpy as np
 from flowvm.config import config, say
 from flowvm.device import cpu
 from flowvm.dtype import DType
-from flowvm.eager.autocasting import switch_autocast
+from flowvm.eager.autocasting import autocasting
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
@@ -33,6 +33,7 @@ from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.narrate import kernel_text
 
 
@@ -124,7 +125,7 @@ def op(
 
     def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., Any]:
         attrs = tuple(inspect.signature(infer).parameters)[len(inputs) :]
-        made = Operator(
+        operator = Operator(
             name=name or infer.__name__,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -140,11 +141,11 @@ def op(
             infer=lambda metas, attrs: infer(*metas, *attrs),
             cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
         )
-        made.fallback = _prepared(made, dense, half)
-        made.call.__doc__ = infer.__doc__
-        made.call.__module__ = infer.__module__
-        _operators[made.call] = made
-        return made.call
+        operator.fallback = _prepared(operator, dense, half)
+        operator.call.__doc__ = infer.__doc__
+        operator.call.__module__ = infer.__module__
+        _operators[operator.call] = operator
+        return operator.call
 
     return declare
 
@@ -157,11 +158,11 @@ def _in_room(rule: str, declared_in: str) -> str:
     return f"{room}.cuda.{rule}" if rule and "." not in rule else rule
 
 
-def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
+def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., Any]:
     """The fallback of a body op: upcast reduced floats, copy strided ones, then call again."""
 
     def fallback(*args: Any) -> Any:
-        tensors = args[: len(made.inputs)]
+        tensors = args[: len(operator.inputs)]
         if not all(isinstance(t, Tensor) for t in tensors):
             return None  # the miss says which one is not
         upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
@@ -171,13 +172,13 @@ def _prepared(made: Operator, dense: bool, half: str) -> Callable[..., Any]:
         ready = [t.to(t._meta.dtype.compute) if t._meta.dtype in low else t for t in tensors]
         if dense:
             ready = [t.contiguous() for t in ready]
-        region = switch_autocast(None)  # it has said what it wants: these are its inputs
-        try:
-            result = made.call(*ready, *args[len(tensors) :])
-        finally:
-            switch_autocast(region)
-        for n, before, after in zip(made.inputs, tensors, ready, strict=True):
-            if n in made.writes and before is not after:
+        if hot["autocast"]:  # it has said what it wants: these are its inputs
+            with autocasting(None):
+                result = operator.call(*ready, *args[len(tensors) :])
+        else:
+            result = operator.call(*ready, *args[len(tensors) :])
+        for n, before, after in zip(operator.inputs, tensors, ready, strict=True):
+            if n in operator.writes and before is not after:
                 before.copy_(after)
                 result = before if result is after else result
         if len(low) != 1:  # none, or float16 and bfloat16, which are float32 together

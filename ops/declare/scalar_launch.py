@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from flowvm.eager.interpreter import Invocation
 from flowvm.meta import Size, TensorMeta
-from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementwise_kernel
-from flowvm.ops.declare.cpu.plan import PATTERN, plan_of
+from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO, Program
+from flowvm.ops.declare.cpu.elementwise_kernel import elementwise_kernel
+from flowvm.ops.declare.cpu.tile_plan import PATTERN, plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel
 
 
@@ -86,18 +87,18 @@ class ScalarLaunch:
     def kernel(self, pattern: int | None) -> int:
         """The address of the CPU's kernel for plans of `pattern`, None for all."""
         late = self.hoisted
-        return elementwise_kernel(
+        program = Program(
             self.expr,
             (*self.args, *late),
             (*self.stored, *["float64"] * len(late)),
-            [m.dtype.name for m in self.results],
+            tuple(m.dtype.name for m in self.results),
             (*self.compute, *self.compute[:1] * len(late)),
-            self.numbers,
+            frozenset(self.numbers),
             self.raises,
-            pattern=pattern,
-            once=self.prelude,
-            into=self.into,
+            self.prelude,
+            self.into,
         )
+        return elementwise_kernel(program, pattern)
 
 
 def assigned(program: str) -> tuple[str, ...]:

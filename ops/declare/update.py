@@ -45,8 +45,8 @@ def update(
     each = textwrap.dedent(each).strip()
     expr = f"{each}\n{result}"
     before = textwrap.dedent(once).strip()
-    if kept := {names[k] for k in written} - set(assigned(each)):
-        raise ValueError(f"{name}: `each` gives {', '.join(sorted(kept))} no new value")
+    if missing := {names[k] for k in written} - set(assigned(each)):
+        raise ValueError(f"{name}: `each` gives {', '.join(sorted(missing))} no new value")
     if again := {*names, *scalars} & set(assigned(before)):
         raise ValueError(f"{name}: `once` cannot give {', '.join(sorted(again))} another value")
 

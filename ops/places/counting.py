@@ -16,7 +16,8 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.views import unsqueeze
 
@@ -44,7 +45,7 @@ def _positions_body(out: Array, mask: Array, lo: int, hi: int, details: Array) -
     details[0] = count
 
 
-@op("mask -> out?", name="true_positions", cuda="keeping:true_positions")
+@op("mask -> out?", name="true_positions", cuda="compaction:true_positions")
 def _true_positions(mask: TensorMeta) -> Launch:
     n = mask.numel
     out = TensorMeta.of((n,), int64, mask.device)
@@ -70,7 +71,7 @@ def _nonzero_body(out: Array, mask: Array, sizes: Array, lo: int, hi: int, detai
     details[0] = count
 
 
-@op("mask, sizes -> out?", name="nonzero", cuda="keeping:nonzero")
+@op("mask, sizes -> out?", name="nonzero", cuda="compaction:nonzero")
 def _nonzero(mask: TensorMeta, sizes: TensorMeta) -> Launch:
     n, ndim = mask.numel, sizes.numel
     out = TensorMeta.of((n, ndim), int64, mask.device)
@@ -85,6 +86,7 @@ def _indices(x: Tensor) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: int64 of shape (count, ndim), in C order.
@@ -161,6 +163,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise DTypeError(f"bincount: input must hold integers, got {meta.dtype.name}")
     if meta.ndim != 1:
         raise ShapeError(f"bincount: input must be 1-d, got shape {tuple(meta.shape)}")
+    minlength = whole("bincount", "minlength", minlength)
     if minlength < 0:
         raise ArgumentError(f"bincount: minlength cannot be negative, got {minlength}")
     x = input.to(int64)
@@ -210,8 +213,8 @@ def repeated_positions(repeats: Tensor) -> Tensor:
 
 def _sparse(rng: np.random.Generator) -> list[Sample]:
     arrays = [rng.standard_normal((2, 3, 2)), rng.standard_normal(4), rng.standard_normal((0, 2))]
-    made = [Sample((np.where(a > 0, a, 0.0),)) for a in arrays]
-    return [*made, Sample((np.array(3.0),)), Sample((np.arange(4).reshape(2, 2),))]
+    cases = [Sample((np.where(a > 0, a, 0.0),)) for a in arrays]
+    return [*cases, Sample((np.array(3.0),)), Sample((np.arange(4).reshape(2, 2),))]
 
 
 samples(

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import int64
-from flowvm.eager.modes import set_grad_enabled
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
 from flowvm.ops.places.gather import positions_of, spread, take_slices
@@ -54,6 +54,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     meta = need_tensor("one_hot", "tensor", tensor)._meta
     if meta.dtype is not int64:
         raise DTypeError(f"one_hot: tensor must hold int64 indices, got {meta.dtype.name}")
+    num_classes = whole("one_hot", "num_classes", num_classes)
     if num_classes == -1:
         if meta.numel == 0:
             raise ArgumentError(
@@ -121,15 +122,12 @@ def embedding(
 
 def renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> None:
     """Scale rows of `weight` that `index` names down to the norm `most`, in place."""
-    before = set_grad_enabled(False)
-    try:
+    with recording(False):
         used = unique(index)
         picked = take_slices(weight.detach(), used, 0, 0, 0, NONE, NONE)
         norms = (picked.abs() ** order).sum(-1, keepdim=True) ** (1.0 / order)
         scale = (most / (norms + 1e-7)).masked_fill(norms <= most, 1.0)
         index_copy_(weight, 0, used, picked * scale)
-    finally:
-        set_grad_enabled(before)
 
 
 # --- samples ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ forward; the gradient is made of flowvm ops and differentiates again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.recording import filled_of, need_tensor
+from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
 from flowvm.ops.places.embedding import renormalize
@@ -31,6 +31,14 @@ Array = Any
 
 
 # --- kernels ------------------------------------------------------------------------------------
+
+
+class Bags(NamedTuple):
+    """The table, and which of its rows take part in what."""
+
+    rows: int  # of the table
+    skip: int  # the index that takes no part, or NONE
+    mean: int  # whether sums are divided by how many took part
 
 
 def _outside(index: Array, bounds: Array, bag: int, bags: int, rows: int, details: Array) -> bool:
@@ -53,9 +61,9 @@ def _outside(index: Array, bounds: Array, bag: int, bags: int, rows: int, detail
 
 def _sum_body(
     out: Array, ids: Array, counts: Array, weight: Array, index: Array, bounds: Array,
-    scales: Array, rows: int, skip: int, mean: int, lo: int, hi: int, details: Array,
+    scales: Array, t: Bags, lo: int, hi: int, details: Array,
 ) -> int:  # fmt: skip
-    n = out.shape[1]
+    n, rows, skip, mean = out.shape[1], t.rows, t.skip, t.mean
     for bag in range(lo, hi):
         if _outside(index, bounds, bag, len(out), rows, details):
             return 1  # Status.INDEX_OUT_OF_RANGE
@@ -78,10 +86,10 @@ def _sum_body(
 
 
 def _max_body(
-    out: Array, where: Array, weight: Array, index: Array, bounds: Array, rows: int, skip: int,
-    lo: int, hi: int, details: Array,
+    out: Array, where: Array, weight: Array, index: Array, bounds: Array, t: Bags, lo: int, hi: int,
+    details: Array,
 ) -> int:  # fmt: skip
-    n = out.shape[1]
+    n, rows, skip = out.shape[1], t.rows, t.skip
     for bag in range(lo, hi):
         if _outside(index, bounds, bag, len(out), rows, details):
             return 1  # Status.INDEX_OUT_OF_RANGE
@@ -149,7 +157,7 @@ def _sum(
     )  # fmt: skip
     return Launch(
         outputs, _sum_body, tuple(View.of(m) for m in (*outputs, weight, index, bounds, scales)),
-        (rows, skip, int(mean)), bags, _grain(bags, index.numel * n),
+        (Bags(rows, skip, int(mean)),), bags, _grain(bags, index.numel * n),
     )  # fmt: skip
 
 
@@ -167,7 +175,8 @@ def _max(weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, skip: int) -
     bags = bounds.numel - 1
     out = weight.with_shape((bags, n))
     outputs = (out, out.with_shape((bags, n), int64))
-    return Launch(outputs, _max_body, (), (rows, skip), bags, _grain(bags, index.numel * n))
+    bag = Bags(rows, skip, 0)
+    return Launch(outputs, _max_body, (), (bag,), bags, _grain(bags, index.numel * n))
 
 
 def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
@@ -176,8 +185,8 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     if len(shape) == 2:
         if offsets is not None:
             raise ArgumentError("embedding_bag: offsets are for a 1-d input; a row is a bag of 2-d")
-        made: Tensor = arange(shape[0] + 1, device=index.device) * shape[1]
-        return made
+        bounds: Tensor = arange(shape[0] + 1, device=index.device) * shape[1]
+        return bounds
     if len(shape) != 1:
         raise ShapeError(f"embedding_bag: input has 1 or 2 dimensions, got shape {tuple(shape)}")
     if offsets is None:
@@ -230,6 +239,7 @@ def embedding_bag(
     bounds = _bounds(index, offsets, include_last_offset)
     skip, rows = NONE, meta.shape[0]
     if padding_idx is not None:
+        padding_idx = whole("embedding_bag", "padding_idx", padding_idx)
         if not -rows <= padding_idx < rows:
             raise ArgumentError(
                 f"embedding_bag: padding_idx {padding_idx} is outside the {rows} rows of weight"

@@ -21,15 +21,17 @@ from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.places.cpu.index_kernels import ADD as ADD  # indexing takes both from here
 from flowvm.ops.places.cpu.index_kernels import NONE as NONE
-from flowvm.ops.places.cpu.index_kernels import SET
+from flowvm.ops.places.cpu.index_kernels import SET, Elements, Slices, Writing
 from flowvm.ops.places.cpu.index_kernels import gather as gather_body
 from flowvm.ops.places.cpu.index_kernels import put as put_body
 from flowvm.ops.places.cpu.index_kernels import scatter as scatter_body
 from flowvm.ops.places.cpu.index_kernels import take as take_body
+from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.slices import basic_view
 from flowvm.ops.shapes.views import expand, reshape, unsqueeze
 
@@ -83,7 +85,8 @@ def take_slices(
     out = x.with_shape((*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
     views = (bits(out, (out.numel,)), bits(x, (x.numel,)), View(int64, (m,)))
     grain = max(1, GRAIN // max(inner, 1))
-    return Launch((out,), take_body, views, (n, inner, low, shown, zero), outer * m, grain)
+    slices = Slices(outer, n, inner, low, shown, zero)
+    return Launch((out,), take_body, views, (slices,), outer * m, grain)
 
 
 def _blocks(outer: int, inner: int, m: int) -> tuple[int, int, int]:
@@ -105,7 +108,7 @@ def _put(
 ) -> Launch:
     outer, n, inner = split_at(x, dim)
     m = index.numel
-    one = source.numel == 1 and outer * m * inner != 1
+    one = int(source.numel == 1 and outer * m * inner != 1)
     block, parts = max(inner, 1), 1
     if outer < 16 and inner >= 2 * PUT_BLOCK:
         block = max(PUT_BLOCK, -(-inner // 16))
@@ -115,7 +118,7 @@ def _put(
     grain = max(1, GRAIN * parts // max(1, m * min(block, max(inner, 1))))
     seen = bits if mode == SET else _flat_view
     views = (seen(x, (x.numel,)), View(int64, (m,)), seen(source, (source.numel,)))
-    consts = (n, inner, low, shown, skip, mode, one, block, parts)
+    consts = Slices(outer, n, inner, low, shown, skip), Writing(mode, one, block, parts)
     return Launch((), put_body, views, consts, units, grain)
 
 
@@ -163,17 +166,19 @@ def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
     out = x.with_shape(index.shape)
     views = (bits(out, (out.numel,)), bits(x, (x.numel,)), View(int64, (index.numel,)))
     grain = max(1, GRAIN // max(inner, 1))
-    return Launch((out,), gather_body, views, (n, m, inner, dim), outer * m, grain)
+    elements = Elements(outer, n, m, inner, dim)
+    return Launch((out,), gather_body, views, (elements,), outer * m, grain)
 
 
 def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int) -> Launch:
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
-    one = source.numel == 1 and index.numel != 1
+    one = int(source.numel == 1 and index.numel != 1)
     block, units, grain = _blocks(outer, inner, m)
     seen = bits if mode == SET else _flat_view
     views = (seen(x, (x.numel,)), View(int64, (index.numel,)), seen(source, (source.numel,)))
-    return Launch((), scatter_body, views, (n, m, inner, dim, mode, one, block), units, grain)
+    consts = Elements(outer, n, m, inner, dim), Writing(mode, one, block, 1)
+    return Launch((), scatter_body, views, consts, units, grain)
 
 
 @op("x!, index, source -> ", name="scatter_", half="native", cuda="indexing:scatter")
@@ -214,6 +219,7 @@ def spread(
 # --- public -------------------------------------------------------------------------------------
 
 
+@with_out
 @method()
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of dimension `dim` at the positions `index` (1-d integers, not negative), as a
@@ -236,6 +242,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def take(input: Tensor, index: Tensor) -> Tensor:
     """The elements of the flattened `input` at `index`, in the shape of `index`; negative ones
@@ -296,28 +303,49 @@ def aligned(
     return at, positions
 
 
+@with_out
 @method()
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """For each element of `index`, the element of `input` at the same place but with that number in
     `dim`.
 
     `index` has as many dimensions as `input` and is no larger, but in `dim`; the result has its
-    shape.
+    shape.  None counts as one: a number may be gathered by a list, and the other way round.
     """
+    shapes = need_tensor("gather", "input", input)._meta.shape, getattr(index, "shape", (0, 0))
+    if sorted(map(len, shapes)) == [0, 1]:
+        one: Tensor = gather(reshape(input, (-1,)), dim, reshape(index, (-1,)))
+        own: Tensor = one.reshape(index._meta.shape)
+        return own
     at, positions = aligned("gather", input, dim, index)
     if positions._meta.numel == 0:
-        return filled_of(input._meta.with_shape(positions._meta.shape))
+        nothing = filled_of(input._meta.with_shape(positions._meta.shape))
+        return record(_gather_none, (input,), nothing)
     out: Tensor = gather_elements(narrowed_to(input, positions._meta.shape, at), positions, at)
     return out
 
 
+_gather_none = Recorded("gather", lambda c, g: (filled_of(c.metas[0]),), ("x",))
+
+
+def _from_the_end(positions: Tensor, size: int) -> Tensor:
+    """Indices from 0 up, where negative ones counted from the end."""
+    turned: Tensor = where(positions < 0, positions + size, positions)
+    return turned
+
+
+@with_out
 @method()
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """`gather`, after broadcasting both outside `dim`; without `dim`, of the flattened tensors."""
+    """`gather`, after broadcasting both outside `dim`; without `dim`, of the flattened tensors.
+
+    Negative indices count from the end of `dim`.
+    """
     x = need_tensor("take_along_dim", "input", input)
     positions = positions_of("take_along_dim", "indices", indices)
     if dim is None:
-        return gather(reshape(x, (-1,)), 0, reshape(positions, (-1,)))
+        x, positions = reshape(x, (-1,)), reshape(positions, (-1,))
+        return gather(x, 0, positions)
     if positions._meta.ndim != x._meta.ndim:
         raise ShapeError(
             "take_along_dim: input and indices must have as many dimensions, got shapes "
@@ -325,6 +353,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
             f"{tuple(indices.shape)}"
         )
     at = wrap_dim("take_along_dim", dim, x._meta.ndim)
+    positions = _from_the_end(positions, x._meta.shape[at] if x._meta.ndim else 1)
 
     def outside(shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape[:at], 1, *shape[at + 1 :])

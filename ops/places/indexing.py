@@ -40,6 +40,7 @@ from flowvm.ops.declare.recording import Recorded, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.declare.transfers import moved
 from flowvm.ops.places.counting import true_positions
+from flowvm.ops.places.cpu.index_kernels import Joined
 from flowvm.ops.places.gather import ADD, NONE, combine_slices, put_slices, take_slices
 from flowvm.ops.places.masks import masked_fill_, masked_select
 from flowvm.ops.places.scatter import apart, changed, fresh, number_tensor
@@ -201,24 +202,16 @@ def _position_list(key: Tensor, meta: TensorMeta, d: int) -> Tensor:
 
 
 def _joined_body(
-    out: Array,
-    a: Array,
-    b: Array,
-    na: int,
-    nb: int,
-    da: int,
-    db: int,
-    lo: int,
-    hi: int,
-    details: Array,
+    out: Array, a: Array, b: Array, s: Joined, lo: int, hi: int, details: Array
 ) -> int:
+    na, nb = s.na, s.nb
     for i in range(lo, hi):
         p, q = a[i], b[i]
         if p < -na or p >= na:
-            details[0], details[1], details[2] = p, na, da
+            details[0], details[1], details[2] = p, na, s.da
             return 1  # Status.INDEX_OUT_OF_RANGE
         if q < -nb or q >= nb:
-            details[0], details[1], details[2] = q, nb, db
+            details[0], details[1], details[2] = q, nb, s.db
             return 1
         out[i] = (p + na if p < 0 else p) * nb + (q + nb if q < 0 else q)
     return 0
@@ -227,10 +220,8 @@ def _joined_body(
 @op("a, b -> out", name="join_positions", cuda="indexing:join")
 def _join_positions(a: TensorMeta, b: TensorMeta, na: int, nb: int, da: int, db: int) -> Launch:
     """Positions in two dimensions of sizes na and nb as positions in the two taken together."""
-    n = a.numel
-    return Launch(
-        (a.dense(),), _joined_body, (View(int64, (n,)),) * 3, (na, nb, da, db), n, 1 << 14
-    )
+    n, consts = a.numel, (Joined(na, nb, da, db),)
+    return Launch((a.dense(),), _joined_body, (View(int64, (n,)),) * 3, consts, n, 1 << 14)
 
 
 def _planned(meta: TensorMeta, key: Any) -> tuple[_Plan, Tensor | None, int]:

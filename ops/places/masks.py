@@ -16,6 +16,7 @@ from flowvm.launch import Launch, View, bits
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.places.scatter import apart, changed, fresh
@@ -125,7 +126,7 @@ def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     saves="mask",
     grad=_select_grad,
     half="native",
-    cuda="keeping:masked_select",
+    cuda="compaction:masked_select",
 )
 def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     n = x.numel
@@ -133,6 +134,7 @@ def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     return Launch((x.with_shape((n,)),), _select_body, views)
 
 
+@with_out
 @method()
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where `mask` is true, 1-d; both broadcast.  Asking for the shape
@@ -161,7 +163,7 @@ def _place_body(
     return 0
 
 
-@op("x!, mask, source -> ", name="masked_scatter_", half="native", cuda="keeping:masked_scatter")
+@op("x!, mask, source -> ", name="masked_scatter_", half="native", cuda="compaction:masked_scatter")
 def _place(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> Launch:
     n, available = x.numel, source.numel
     views = (bits(x, (n,)), bits(mask, (n,)), bits(source, (available,)))
@@ -190,7 +192,7 @@ def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     saves="mask",
     grad=_collect_grad,
     half="native",
-    cuda="keeping:masked_collect",
+    cuda="compaction:masked_collect",
 )
 def _collect(g: TensorMeta, mask: TensorMeta, total: int) -> Launch:
     n = g.numel

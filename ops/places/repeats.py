@@ -10,7 +10,7 @@ from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.counting import repeated_positions
 from flowvm.ops.places.gather import index_select
-from flowvm.ops.shapes.views import _given, _xs, expand, flatten, reshape, unsqueeze
+from flowvm.ops.shapes.views import _dims_of, _xs, expand, flatten, reshape, unsqueeze
 
 __all__ = ["repeat_interleave"]
 
@@ -40,7 +40,7 @@ def repeat_interleave(
             )
         counts = expand(reshape(repeats, (-1,)), (size,))
         return index_select(x, at, repeated_positions(counts))
-    (times,) = _given((repeats,))
+    (times,) = _dims_of((repeats,))
     if times < 0:
         raise ArgumentError(f"repeat_interleave: repeats cannot be negative, got {times}")
     shape = x._meta.shape

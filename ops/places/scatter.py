@@ -20,6 +20,7 @@ from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import record_in_place
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.cpu.index_kernels import ADD, AMAX, AMIN, MULTIPLY, NONE
@@ -37,7 +38,7 @@ from flowvm.ops.places.gather import (
 from flowvm.ops.shapes.padding import pad
 from flowvm.ops.shapes.views import reshape
 from flowvm.vm.callers.hot import hot
-from flowvm.vm.watch.peek import issued
+from flowvm.vm.watch.pending import issued
 
 __all__ = ["index_add", "index_copy", "index_fill", "scatter", "scatter_add"]
 
@@ -108,13 +109,13 @@ def _slices(
     if source is not None:
         same_dtype(name, x, need_tensor(name, "source", source), "source")
         count = (positions._meta.numel,)
-        wanted = (*meta.shape[:at], *count, *meta.shape[at + 1 :]) if meta.ndim else ()
+        shape = (*meta.shape[:at], *count, *meta.shape[at + 1 :]) if meta.ndim else ()
         have = tuple(source._meta.shape)
-        if have != wanted and not (len(wanted) <= 1 and source.numel() == positions.numel()):
+        if have != shape and not (len(shape) <= 1 and source.numel() == positions.numel()):
             raise ShapeError(
                 f"{name}: source has shape {have}; with {count[0]} indices in dimension {at} of "
                 "shape "
-                f"{tuple(meta.shape)} it must be {wanted}"
+                f"{tuple(meta.shape)} it must be {shape}"
             )
     return at, reshape(positions, (-1,))
 
@@ -150,6 +151,7 @@ def _index_add(
     return out
 
 
+@with_out
 @method()
 def index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
@@ -192,6 +194,7 @@ def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) 
     return out
 
 
+@with_out
 @method()
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of
@@ -214,8 +217,8 @@ def _index_fill_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     gx = index_fill(g, dim, index, 0) if c.needs[0] else None
     if not c.needs[2]:
         return gx, None, None
-    kept = index_fill(filled_of(g._meta, 1, bool_), dim, index, 0)
-    return gx, None, g.masked_fill(kept, 0).sum()
+    mask = index_fill(filled_of(g._meta, 1, bool_), dim, index, 0)
+    return gx, None, g.masked_fill(mask, 0).sum()
 
 
 _index_fill_op = Recorded("index_fill", _index_fill_grad, ("x", "index", "value"), "index")
@@ -242,6 +245,7 @@ def split_size(x: Tensor, dim: int) -> int:
     return x._meta.shape[dim] if x._meta.ndim else 1
 
 
+@with_out
 @method()
 def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
     """A copy of `input` in which the slices at `index` of dimension `dim` are all `value`."""
@@ -336,6 +340,7 @@ def _source(name: str, src: Any, value: Any) -> Any:
     return value if src is None else src
 
 
+@with_out
 @method()
 def scatter(
     input: Tensor,
@@ -369,6 +374,7 @@ def scatter_(
     return _scatter(changed, "scatter_", x, dim, index, _source("scatter_", src, value), reduce)
 
 
+@with_out
 @method()
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy of `input` with the elements of `src` added at the positions `index` of `dim`;

@@ -11,6 +11,7 @@ import numpy as np
 from flowvm.dtype import iinfo
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.cpu.index_kernels import ADD
@@ -136,6 +137,7 @@ def _scatter_reduce(
     return out
 
 
+@with_out
 @method()
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
@@ -182,13 +184,13 @@ def _reference(
 
 
 def _reductions(rng: np.random.Generator) -> list[Sample]:
-    made = []
+    cases = []
     for reduce in ("sum", "prod", "mean", "amax", "amin"):
         for include_self in (True, False):
             x, src = rng.standard_normal((3, 2)), rng.standard_normal((4, 2))
             index = np.array([[0, 2], [0, 0], [1, 2]])
-            made.append(Sample((x, 0, index, src, reduce), {"include_self": include_self}))
-    return made
+            cases.append(Sample((x, 0, index, src, reduce), {"include_self": include_self}))
+    return cases
 
 
 samples(

@@ -14,7 +14,8 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.recording import filled_of, need_tensor
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.places.sort import sort
@@ -95,6 +96,7 @@ def _tensor_like(value: Any, other: Tensor) -> Tensor:
     return filled_of(TensorMeta.of((), dtype, other._meta.device), value)
 
 
+@with_out
 def searchsorted(
     sorted_sequence: Tensor,
     input: Tensor | float,
@@ -127,10 +129,11 @@ def searchsorted(
             "searchsorted: the dimensions before the last must agree, got "
             f"{tuple(sequence.shape)} and {tuple(shape)}"
         )
-    found: Tensor = _search(*_alike(sequence, values), bool(right or side == "right"))
-    return found.to(int32) if out_int32 else found
+    places: Tensor = _search(*_alike(sequence, values), bool(right or side == "right"))
+    return places.to(int32) if out_int32 else places
 
 
+@with_out
 def bucketize(
     input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
@@ -165,6 +168,7 @@ def _isin(x: TensorMeta, tests: TensorMeta, invert: bool) -> Launch:
     return Launch((x.dense(bool_),), _isin_body, views, consts, x.numel, GRAIN // 8, arena=arena)
 
 
+@with_out
 def isin(
     elements: Tensor | float,
     test_elements: Tensor | float,
@@ -225,6 +229,7 @@ def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
     return Launch((out,), _histc_body, views, (low, high))
 
 
+@with_out
 @method()
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
@@ -236,6 +241,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     meta = need_tensor("histc", "input", input)._meta
     if not meta.dtype.is_floating_point:
         raise DTypeError(f"histc: input must be floating point, got {meta.dtype.name}")
+    bins = whole("histc", "bins", bins)
     if bins <= 0:
         raise ArgumentError(f"histc: bins must be positive, got {bins}")
     if max < min or not (math.isfinite(min) and math.isfinite(max)):

@@ -19,7 +19,8 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.recording import need_tensor, record, wrap_dim
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.places.cpu.order import ordered_rows
 from flowvm.ops.places.gather import gather_elements
@@ -68,6 +69,7 @@ def _placed(parts: tuple[Tensor, Tensor], at: int) -> Sorted:
     return Sorted(values, indices)
 
 
+@with_out
 @method()
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Sorted:
     """The elements of dimension `dim` in order: (values, indices).
@@ -84,12 +86,14 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     return _placed((_linked(x, values, indices), indices), at)
 
 
+@with_out
 @method()
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The positions that sort dimension `dim`: `sort(...).indices`."""
     return sort(need_tensor("argsort", "input", input).detach(), dim, descending, stable).indices
 
 
+@with_out
 @method()
 def msort(input: Tensor) -> Tensor:
     """The tensor sorted along its first dimension."""
@@ -231,6 +235,7 @@ def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
     return Launch((values, indices), _topk_body, views, (largest,), rows, max(1, 8192 // max(n, 1)))
 
 
+@with_out
 @method()
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sorted:
     """The `k` largest (or smallest) elements of dimension `dim`, best first: (values, indices).
@@ -239,34 +244,37 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     """
     x, at = _last("topk", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
+    k = whole("topk", "k", k)
     if not 0 <= k <= n:
         raise OutOfRangeError(
             f"topk: k = {k} is not between 0 and {n}, the size of dimension {dim}"
         )
     if x._meta.ndim == 0 and k == 0:
         raise ArgumentError("topk: k must be 1 for a 0-d tensor")
-    if k * int(k).bit_length() * HEAP > n:
-        values, indices = ordered_rows(x.detach(), 0, int(k), bool(largest))
+    if k * k.bit_length() * HEAP > n:
+        values, indices = ordered_rows(x.detach(), 0, k, bool(largest))
     else:
         values, indices = _topk_rows(x.detach(), int(k), bool(largest))
     return _placed((_linked(x, values, indices), indices), at)
 
 
+@with_out
 @method()
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sorted:
     """The `k`-th smallest element (from 1) of dimension `dim`: (values, indices)."""
     x, at = _last("kthvalue", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
+    k = whole("kthvalue", "k", k)
     if not 1 <= k <= n:
         raise OutOfRangeError(
             f"kthvalue: k = {k} is not between 1 and {n}, the size of dimension {dim}"
         )
     if n < NTH_FROM:
-        values, indices = ordered_rows(x.detach(), int(k) - 1, 1, False)
+        values, indices = ordered_rows(x.detach(), k - 1, 1, False)
         shape = x._meta.shape[:-1]
         parts = reshape(values, shape), reshape(indices, shape)
     else:
-        parts = nth_of_rows(x.detach(), int(k) - 1)
+        parts = nth_of_rows(x.detach(), k - 1)
     return _reduced(x, parts, at, keepdim)
 
 
@@ -297,6 +305,7 @@ def _mode_rows(x: TensorMeta, order: TensorMeta) -> Launch:
     return Launch(outputs, _mode_body, views, (), rows, max(1, 16384 // n))
 
 
+@with_out
 @method()
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Sorted:
     """The most frequent element of dimension `dim`, and the position of its last occurrence:
@@ -330,11 +339,11 @@ def _reduced(x: Tensor, parts: tuple[Tensor, Tensor], at: int, keepdim: bool) ->
 
 def _distinct(rng: np.random.Generator, *calls: tuple[Any, ...]) -> list[Sample]:
     """For each (shape, arguments...) a tensor whose elements are far apart."""
-    made = []
+    cases = []
     for shape, *rest in calls:
         numbers = rng.permutation(math.prod(shape)) / 4.0 - 1.0
-        made.append(Sample((numbers.reshape(shape), *rest)))
-    return made
+        cases.append(Sample((numbers.reshape(shape), *rest)))
+    return cases
 
 
 def _numpy_sort(x: Any, dim: int = -1, descending: bool = False) -> Any:

@@ -44,40 +44,40 @@ def _distinct_body(
 
     `inverse` and `counts` are empty if they are not wanted.
     """
-    n, kept = len(x), 0
+    n, count = len(x), 0
     if lo < 0:
         for i in range(n - 1):
-            kept += x[i + 1] != x[i]
+            count += x[i + 1] != x[i]
     elif n > 0:
         values[0], begin = x[0], 0
         numbered = n if len(inverse) > 0 and len(order) == 0 else 0
         for i in range(1, n):
             if x[i] != x[i - 1]:
                 if len(counts) > 0:
-                    counts[kept] = i - begin
-                kept, begin = kept + 1, i
-                values[kept] = x[i]
+                    counts[count] = i - begin
+                count, begin = count + 1, i
+                values[count] = x[i]
             if i < numbered:
-                inverse[i] = kept
+                inverse[i] = count
         if len(counts) > 0:
-            counts[kept] = n - begin
+            counts[count] = n - begin
         if numbered > 0:
             inverse[0] = 0
         elif len(inverse) > 0:
             _number(inverse, x, order)
-    details[0] = kept + 1 if n > 0 else 0
+    details[0] = count + 1 if n > 0 else 0
     details[2] = details[0] if len(counts) > 0 else 0
 
 
 def _number(inverse: Array, x: Array, order: Array) -> None:
-    kept = 0
+    count = 0
     inverse[order[0]] = 0
     for i in range(1, len(x)):
-        kept += x[i] != x[i - 1]
-        inverse[np.uint64(order[i])] = kept
+        count += x[i] != x[i - 1]
+        inverse[np.uint64(order[i])] = count
 
 
-@op("x, order -> values?, inverse, counts?", name="unique", cuda="keeping:unique")
+@op("x, order -> values?, inverse, counts?", name="unique", cuda="compaction:unique")
 def _distinct(x: TensorMeta, order: TensorMeta, wants_inverse: bool, wants_counts: bool) -> Launch:
     n = x.numel
     values = x.dense()
@@ -126,7 +126,7 @@ def _unique_body(
     details[2] = kept + 1
 
 
-@op("x, order -> values?, inverse, counts?", name="unique_dim", cuda="keeping:unique_dim")
+@op("x, order -> values?, inverse, counts?", name="unique_dim", cuda="compaction:unique_dim")
 def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
     n = order.numel
     inner = math.prod(x.shape[1:])
@@ -135,8 +135,8 @@ def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
     return Launch((values, whole, whole), _unique_body, (rows, line, line, rows, line))
 
 
-def _results(parts: tuple[Any, ...], wanted: tuple[bool, ...]) -> Any:
-    chosen = tuple(p for p, w in zip(parts, wanted, strict=True) if w)
+def _results(parts: tuple[Any, ...], flags: tuple[bool, ...]) -> Any:
+    chosen = tuple(p for p, w in zip(parts, flags, strict=True) if w)
     return chosen[0] if len(chosen) == 1 else chosen
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from flowvm.eager.autocasting import lowered
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
@@ -25,10 +26,11 @@ __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
 
 def _numbers(name: str, what: str, value: Any, n: int, least: int) -> tuple[int, ...]:
     """`value`, one int or `n` of them, as a tuple; ArgumentError below `least`."""
-    numbers = (value,) * n if isinstance(value, int) else tuple(value)
+    numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    numbers = tuple(v if type(v) is int else whole(name, what, v) for v in numbers)
     if len(numbers) == 1:
         numbers = numbers * n
-    if len(numbers) != n or not all(isinstance(v, int) for v in numbers):
+    if len(numbers) != n or max(numbers) >= 1 << 31:
         raise ArgumentTypeError(f"{name}: {what} is an int or {n} of them, got {value!r}")
     if min(numbers) < least:
         raise ArgumentError(f"{name}: {what} must be at least {least}, got {value!r}")
@@ -100,6 +102,7 @@ def _convolve(
 ) -> Tensor:  # fmt: skip
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)
+    groups = whole(name, "groups", groups)
     x = _check(name, n, input, weight, bias, groups, False)
     stride = _numbers(name, "stride", stride, n, 1)
     dilation = _numbers(name, "dilation", dilation, n, 1)
@@ -130,6 +133,7 @@ def _convolve_back(
 ) -> Tensor:  # fmt: skip
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)
+    groups = whole(name, "groups", groups)
     x = _check(name, n, input, weight, bias, groups, True)
     stride = _numbers(name, "stride", stride, n, 1)
     padding = _numbers(name, "padding", padding, n, 0)
@@ -290,7 +294,7 @@ def _conv_reference(
         for i, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
     ]
     out = np.zeros((x.shape[0], weight.shape[0], *size))
-    each, made = weight.shape[1], weight.shape[0] // groups
+    each, outputs = weight.shape[1], weight.shape[0] // groups
     for place in np.ndindex(*size):
         window = tuple(
             slice(p * s, p * s + d * (k - 1) + 1, d)
@@ -298,9 +302,9 @@ def _conv_reference(
         )
         for g in range(groups):
             part = x[(slice(None), slice(g * each, (g + 1) * each), *window)]
-            taps = weight[g * made : (g + 1) * made]
+            taps = weight[g * outputs : (g + 1) * outputs]
             axes = tuple(range(1, n + 2))
-            out[(slice(None), slice(g * made, (g + 1) * made), *place)] = np.tensordot(
+            out[(slice(None), slice(g * outputs, (g + 1) * outputs), *place)] = np.tensordot(
                 part, taps, (axes, axes)
             )
     if bias is not None:
@@ -325,8 +329,8 @@ def _transposed_reference(
             x.shape[2:], stride, dilation, kernel, extra, padding, strict=True
         )
     ]
-    each, made = weight.shape[0] // groups, weight.shape[1]
-    out = np.zeros((x.shape[0], made * groups, *full))
+    each, outputs = weight.shape[0] // groups, weight.shape[1]
+    out = np.zeros((x.shape[0], outputs * groups, *full))
     for place in np.ndindex(*x.shape[2:]):
         window = tuple(
             slice(p * s, p * s + d * (k - 1) + 1, d)
@@ -335,7 +339,7 @@ def _transposed_reference(
         for g in range(groups):
             part = x[(slice(None), slice(g * each, (g + 1) * each), *place)]
             added = np.tensordot(part, weight[g * each : (g + 1) * each], ((1,), (0,)))
-            out[(slice(None), slice(g * made, (g + 1) * made), *window)] += added
+            out[(slice(None), slice(g * outputs, (g + 1) * outputs), *window)] += added
     sizes = [
         (i - 1) * s - 2 * p + d * (k - 1) + e + 1
         for i, s, p, d, k, e in zip(

@@ -197,8 +197,8 @@ def _unfold_reference(
 ) -> Any:
     t = _taps("unfold", x.shape[-2:], kernel, dilation, padding, stride)
     pads = [(0, 0)] * (x.ndim - 2) + [(t.ph, t.ph), (t.pw, t.pw)]
-    taken = np.pad(x, pads)[(..., *_places(t))]
-    return taken.reshape(*x.shape[:-3], x.shape[-3] * t.kh * t.kw, t.oh * t.ow)
+    windows = np.pad(x, pads)[(..., *_places(t))]
+    return windows.reshape(*x.shape[:-3], x.shape[-3] * t.kh * t.kw, t.oh * t.ow)
 
 
 def _fold_reference(

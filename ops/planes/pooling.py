@@ -1,4 +1,7 @@
-"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly."""
+"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly.
+
+Long because each function stands in one and in two dimensions, and the samples follow.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -41,13 +45,17 @@ def _check(name: str, n: int, input: Tensor) -> tuple[int, ...]:
     return tuple(input._meta.shape[-n:])
 
 
-def _windows(
+Sizes = tuple[Sequence[int], ...]
+
+
+def window_sizes(
     name: str, n: int, input: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool,
-) -> Windows:  # fmt: skip
+) -> Sizes:  # fmt: skip
+    """Of input, output, kernel, stride, padding and dilation, when they fit."""
     space = _check(name, n, input)
     kernel = _numbers(name, "kernel_size", kernel_size, n, 1)
-    given = stride is not None and stride != ()
+    given = stride is not None and not (isinstance(stride, tuple) and stride == ())
     steps = _numbers(name, "stride", stride, n, 1) if given else kernel
     pads = _numbers(name, "padding", padding, n, 0)
     gaps = _numbers(name, "dilation", dilation, n, 1)
@@ -68,16 +76,28 @@ def _windows(
                 f"{tuple(input.shape)}"
             )
         size.append(count)
+    return space, size, kernel, steps, pads, gaps
+
+
+def plane_windows(sizes: Sizes) -> Windows:
+    """Windows of planes, or of lines, of these sizes."""
+    space, size, kernel, steps, pads, gaps = sizes
     return Windows(
         *_two(space, 1), *_two(size, 1), *_two(kernel, 1), *_two(steps, 1), *_two(pads, 0),
         *_two(gaps, 1),
     )  # fmt: skip
 
 
-def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> Windows:
+def _windows(name: str, n: int, input: Tensor, *numbers: Any) -> Windows:
+    return plane_windows(window_sizes(name, n, input, *numbers))
+
+
+def adaptive_sizes(name: str, n: int, input: Tensor, output_size: Any) -> Sizes:
+    """Of input and output, when they fit."""
     space = _check(name, n, input)
-    if isinstance(output_size, int) or output_size is None:
+    if not isinstance(output_size, (tuple, list)):
         output_size = (output_size,) * n
+    output_size = [o if o is None else whole(name, "output_size", o) for o in output_size]
     if len(output_size) != n:
         raise ArgumentError(f"{name}: output_size is an int or {n} of them, got {output_size!r}")
     size = tuple(i if o is None else o for i, o in zip(space, output_size, strict=True))
@@ -85,7 +105,16 @@ def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> Windows:
         raise ShapeError(
             f"{name}: output_size {size} cannot be had of input of shape {tuple(input.shape)}"
         )
+    return space, size
+
+
+def adaptive_windows(space: Sequence[int], size: Sequence[int]) -> Windows:
+    """Windows that cover planes, or lines, evenly."""
     return Windows(*_two(space, 1), *_two(size, 1), 0, 0, 1, 1, 0, 0, 1, 1)
+
+
+def _adaptive(name: str, n: int, input: Tensor, output_size: Any) -> Windows:
+    return adaptive_windows(*adaptive_sizes(name, n, input, output_size))
 
 
 def _pooled(input: Tensor, windows: Windows, n: int, return_indices: bool) -> Any:
@@ -201,7 +230,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 # ---------------------------------------------------------------------------------------
 
 
-def _reference(
+def reference(
     fold: Callable[..., Any],
     x: Any,
     kernel: Sequence[int],
@@ -218,7 +247,7 @@ def _reference(
     return fold(views[steps], axis=tuple(range(-n, 0)))
 
 
-def _adaptive_reference(fold: Callable[..., Any], x: Any, size: Sequence[int]) -> Any:
+def adaptive_reference(fold: Callable[..., Any], x: Any, size: Sequence[int]) -> Any:
     for axis, o in zip(range(x.ndim - len(size), x.ndim), size, strict=True):
         n = x.shape[axis]
         parts = [
@@ -236,7 +265,7 @@ def _register() -> None:
     samples(
         max_pool1d,
         lambda rng: [Sample((distinct(rng, 2, 3, 5), 2)), Sample((distinct(rng, 2, 6), 3, 2, 1))],
-        lambda x, k, s=None, p=0: _reference(np.nanmax, x, (k,), (s or k,), (p,)),
+        lambda x, k, s=None, p=0: reference(np.nanmax, x, (k,), (s or k,), (p,)),
         errors=((lambda flow: flow.max_pool1d(flow.ones(1, 1, 3), 5), RuntimeError),),
     )
     samples(
@@ -245,7 +274,7 @@ def _register() -> None:
             Sample((distinct(rng, 2, 1, 4, 5), 2)),
             Sample((distinct(rng, 1, 5, 4), (3, 2), (2, 1), (1, 0))),
         ],
-        lambda x, k, s=None, p=(0, 0): _reference(
+        lambda x, k, s=None, p=(0, 0): reference(
             np.nanmax, x, k if isinstance(k, tuple) else (k, k), s or (k, k), p
         ),
         errors=((lambda flow: flow.max_pool2d(flow.ones(1, 3, 3), 2, 1, 2), ValueError),),
@@ -256,9 +285,7 @@ def _register() -> None:
             Sample((rng.standard_normal((2, 3, 5)), 2)),
             Sample((rng.standard_normal((2, 6)), 3, 2, 1, False, False)),
         ],
-        lambda x, k, s=None, p=0, _=False, __=True: _reference(
-            np.nanmean, x, (k,), (s or k,), (p,)
-        ),
+        lambda x, k, s=None, p=0, _=False, __=True: reference(np.nanmean, x, (k,), (s or k,), (p,)),
     )
     samples(
         avg_pool2d,
@@ -266,7 +293,7 @@ def _register() -> None:
             Sample((rng.standard_normal((2, 1, 4, 5)), 2)),
             Sample((rng.standard_normal((1, 5, 4)), (3, 2), (2, 1), (1, 0), False, False)),
         ],
-        lambda x, k, s=None, p=(0, 0), _=False, __=True: _reference(
+        lambda x, k, s=None, p=(0, 0), _=False, __=True: reference(
             np.nanmean, x, k if isinstance(k, tuple) else (k, k), s or (k, k), p
         ),
     )
@@ -276,7 +303,7 @@ def _register() -> None:
         samples(
             function,
             lambda rng: [Sample((distinct(rng, *shape), size))],
-            lambda x, size: _adaptive_reference(fold, x, size),
+            lambda x, size: adaptive_reference(fold, x, size),
         )
 
     for function, fold, n in (

@@ -3,6 +3,8 @@
 `_resize` and its gradient are each other's gradients, for every way that weighs elements; "area" is
 adaptive pooling.  Integers can only be taken as they are, by the nearest ways, which move bits.
 The kernels are in `resize_kernels`.
+
+Long because the reference of seven modes and their samples follow.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from flowvm.ops.planes.cpu.resize_kernels import (
     resize_body,
 )
 from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from flowvm.ops.products.matmul import matmul
+from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["interpolate", "upsample"]
@@ -119,13 +123,13 @@ def _resize_back(g: TensorMeta, t: Sizes, n: int) -> Launch:
 
 
 def _each(what: str, value: Any, n: int) -> tuple[Any, ...]:
-    given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
-    if len(given) != n:
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+    if len(values) != n:
         raise ShapeError(f"interpolate: {what} is a number or {n} of them, got {value!r}")
-    return given
+    return values
 
 
-def _wanted(
+def _sizes(
     space: Sequence[int], size: Any, scale_factor: Any
 ) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
     """Sizes of the result and, when these were given, the factors."""
@@ -133,15 +137,15 @@ def _wanted(
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate: either size or scale_factor must be given, and not both")
     if scale_factor is None:
-        wanted, factors = tuple(int(s) for s in _each("size", size, n)), None
+        sizes, factors = tuple(int(s) for s in _each("size", size, n)), None
     else:
         factors = tuple(float(f) for f in _each("scale_factor", scale_factor, n))
-        wanted = tuple(math.floor(i * f) for i, f in zip(space, factors, strict=True))
-    if min(wanted) < 1 or min(space) < 1:
+        sizes = tuple(math.floor(i * f) for i, f in zip(space, factors, strict=True))
+    if min(sizes) < 1 or min(space) < 1:
         raise ShapeError(
-            f"interpolate: sizes must be positive, got {tuple(space)} to be resized to {wanted}"
+            f"interpolate: sizes must be positive, got {tuple(space)} to be resized to {sizes}"
         )
-    return wanted, factors
+    return sizes, factors
 
 
 def _step(i: int, o: int, factor: float | None, corners: bool, single: bool) -> float:
@@ -173,6 +177,7 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
 ) -> Tensor:
     """(N, C, L), (N, C, H, W) or (N, C, D, H, W) resized to `size`, or by `scale_factor`.
 
@@ -181,6 +186,8 @@ def interpolate(
     align_corners           the first and last elements keep their places, for the linear and cubic
                             modes
     recompute_scale_factor  reckon places with the ratio of the sizes, not with `scale_factor`
+    antialias               where it shrinks, weigh all elements that a place stands for; for
+                            "bilinear" and "bicubic"
     """
     if hot["autocast"]:
         (input,) = widened(input)
@@ -201,7 +208,7 @@ def interpolate(
     if recompute_scale_factor and size is not None:
         raise ArgumentError("interpolate: recompute_scale_factor needs scale_factor, got size")
     space = tuple(meta.shape[2:])
-    wanted, factors = _wanted(space, size, scale_factor)
+    wanted, factors = _sizes(space, size, scale_factor)
     if mode == "area":
         return _area(input, wanted)
     if kind in (LINEAR, CUBIC) and not meta.dtype.is_floating_point:
@@ -209,11 +216,50 @@ def interpolate(
     known = (None,) * n if factors is None or recompute_scale_factor else factors
     single, corners = meta.dtype.name != "float64", bool(align_corners)
     steps = [_step(i, o, f, corners, single) for i, o, f in zip(space, wanted, known, strict=True)]
+    if antialias:
+        if mode not in ("bilinear", "bicubic"):
+            raise ArgumentError(
+                f'interpolate: antialias is for modes "bilinear" and "bicubic", got {mode!r}'
+            )
+        return _smoothed(input, wanted, steps, mode == "bicubic")
     lead = (1,) * (3 - n)
     sizes = (*lead, *space, *lead, *wanted)
     numbers = (*(1.0,) * (3 - n), *steps, *lead, *(taps,) * n, kind, int(corners), int(single))
     t = Sizes._make((*sizes, *numbers))
     return _forward(input, t, n)
+
+
+def _weights(n: int, m: int, step: float, cubic: bool) -> Any:
+    """(m, n): how each of n elements counts for each of m places that are `step` apart; the kernel
+    is as much wider as places are farther apart than elements, its sums are 1.
+    """
+    wide = max(step, 1.0)
+    reach = (2.0 if cubic else 1.0) * wide
+    centers = step * (np.arange(m) + 0.5)
+    low = np.maximum((centers - reach + 0.5).astype(int), 0)
+    high = np.minimum((centers + reach + 0.5).astype(int), n)
+    places = np.arange(n)
+    far = np.abs((places - centers[:, None] + 0.5) / wide)
+    if cubic:  # a = -0.5 here, where interpolation has -0.75
+        near = (1.5 * far - 2.5) * far * far + 1
+        shares = np.where(
+            far < 1, near, np.where(far < 2, ((2.5 - 0.5 * far) * far - 4) * far + 2, 0)
+        )
+    else:
+        shares = np.maximum(1 - far, 0)
+    shares = shares * ((places >= low[:, None]) & (places < high[:, None]))
+    return shares / shares.sum(1, keepdims=True)
+
+
+def _smoothed(x: Tensor, size: tuple[int, ...], steps: Sequence[float], cubic: bool) -> Tensor:
+    """Two products with matrices: along the width, then along the height."""
+    meta = x._meta
+    down, across = (
+        tensor(_weights(n, m, step, cubic), dtype=meta.dtype, device=meta.device)
+        for n, m, step in zip(meta.shape[2:], size, steps, strict=True)
+    )
+    out: Tensor = matmul(down, matmul(x, across.t()))
+    return out
 
 
 def upsample(
@@ -266,8 +312,8 @@ def _reference(
     x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: Any = None, recompute_scale_factor: Any = None,
 ) -> Any:  # fmt: skip
-    wanted, factors = _wanted(x.shape[2:], size, scale_factor)
-    for axis, m in enumerate(wanted, 2):
+    sizes, factors = _sizes(x.shape[2:], size, scale_factor)
+    for axis, m in enumerate(sizes, 2):
         factor = None if factors is None or recompute_scale_factor else factors[axis - 2]
         matrix = _shares(x.shape[axis], m, mode, bool(align_corners), factor)
         resized = np.moveaxis(np.tensordot(matrix, x, (1, axis)), 0, axis)

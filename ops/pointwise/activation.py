@@ -15,15 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.dtype import bool_
 from flowvm.eager.autocasting import lowered
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, AutogradError, ShapeError
+from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "celu",
+    "celu_",
     "elu",
     "gelu",
     "glu",
@@ -39,12 +42,14 @@ __all__ = [
     "relu6",
     "relu_",
     "selu",
+    "selu_",
     "silu",
     "softplus",
     "softshrink",
     "softsign",
     "tanhshrink",
     "threshold",
+    "threshold_",
 ]
 
 Number = float
@@ -167,7 +172,12 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 def hardtanh(
     input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
 ) -> Tensor:
-    """x kept between min_val and max_val."""
+    """x kept between min_val and max_val, which lose their fractions where x is of integers."""
+    dtype = input._meta.dtype
+    if dtype is bool_:
+        raise DTypeError("hardtanh is not for bools")
+    if not dtype.is_floating_point:
+        min_val, max_val = int(min_val), int(max_val)
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
     return _with(_hardtanh, input, inplace, min_val, max_val)
@@ -306,6 +316,26 @@ def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     return _with(_celu, input, inplace, float(alpha))
 
 
+def celu_(input: Tensor, alpha: Number = 1.0) -> Tensor:
+    """`celu` in place."""
+    return celu(input, alpha, True)
+
+
+def selu_(input: Tensor) -> Tensor:
+    """`selu` in place."""
+    return selu(input, True)
+
+
+def threshold_(input: Tensor, threshold: Number, value: Number) -> Tensor:
+    """`threshold` in place."""
+    return _in_place_threshold(input, threshold, value, True)
+
+
+_in_place_threshold = threshold
+for _method in (hardshrink, prelu):
+    setattr(Tensor, _method.__name__, _method)
+
+
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution below x; "tanh" approximates it."""
     if approximate not in ("none", "tanh"):
@@ -349,6 +379,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """a * sigmoid(b), where a and b are the two halves of x along `dim`."""
+    dim = wrap_dim("glu", dim, need_tensor("glu", "input", input).ndim)
     size = input.shape[dim] if input.ndim else 0
     if input.ndim == 0 or size % 2:
         raise ShapeError(

@@ -113,6 +113,8 @@ fmod = elementwise(
 
 
 def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
+    if isinstance(alpha, bool) and getattr(getattr(other, "dtype", None), "is_bool", False):
+        return other * alpha
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
         raise ArgumentTypeError(f"{name}: alpha must be a number, got {type(alpha).__name__}")
     if isinstance(alpha, (float, np.floating)) and not getattr(

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowvm.dtype import bool_, float64
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.recording import need_tensor
@@ -133,6 +133,8 @@ def isclose(
     x, y = need_tensor("isclose", "input", input), need_tensor("isclose", "other", other)
     if x._meta.dtype is not y._meta.dtype:
         raise DTypeError(f"isclose: dtypes differ, {x.dtype.name} and {y.dtype.name}; convert one")
+    if rtol < 0 or atol < 0:
+        raise ArgumentError(f"isclose: rtol and atol are not negative, got {rtol} and {atol}")
     if not x._meta.dtype.is_floating_point:
         x, y = cast(x, float64), cast(y, float64)
     close: Tensor = (_isclose_nan if equal_nan else _isclose)(x, y, float(rtol), float(atol))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
+
+import numpy as np
 
 from flowvm.device import cpu as _cpu
 from flowvm.dtype import (
@@ -20,16 +23,22 @@ from flowvm.dtype import (
 )
 from flowvm.eager.reading import wait_for
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentTypeError, DeviceError
-from flowvm.ops.declare.core import detach
+from flowvm.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError
+from flowvm.formats import strided
+from flowvm.ops.declare.core import copy_, detach, sum_to
+from flowvm.ops.declare.outputs import become
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import broadcast_shapes
+from flowvm.ops.shapes.create import tensor as tensor_of
+from flowvm.ops.shapes.fill import size_of
 from flowvm.vm.engine.engine import engine
 
 __all__: list[str] = []
 
 
 def _converter(name: str, dtype: DType) -> None:
-    def convert(x: Tensor) -> Tensor:
-        out: Tensor = x.to(dtype)
+    def convert(x: Tensor, memory_format: object = None) -> Tensor:
+        out: Tensor = x.to(dtype, memory_format=memory_format)
         return out
 
     convert.__name__ = convert.__qualname__ = name
@@ -53,16 +62,18 @@ for _name, _to in (
 
 
 @method()
-def cpu(x: Tensor) -> Tensor:
+def cpu(x: Tensor, memory_format: object = None) -> Tensor:
     """`x.to("cpu")`: `x` itself when it is there."""
-    out: Tensor = x.to(_cpu)
+    out: Tensor = x.to(_cpu, memory_format=memory_format)
     return out
 
 
 @method()
-def cuda(x: Tensor, device: object = None, non_blocking: bool = False) -> Tensor:
+def cuda(
+    x: Tensor, device: object = None, non_blocking: bool = False, memory_format: object = None
+) -> Tensor:
     """`x.to("cuda")`; DeviceError where there is none.  No copy blocks, whatever is asked for."""
-    out: Tensor = x.to("cuda" if device is None else device)
+    out: Tensor = x.to("cuda" if device is None else device, memory_format=memory_format)
     return out
 
 
@@ -83,7 +94,7 @@ def get_device(x: Tensor) -> int:
 
 
 @method()
-def pin_memory(x: Tensor) -> Tensor:
+def pin_memory(x: Tensor, device: object = None) -> Tensor:
     """`x` itself: copies to a device go through page-locked buffers of the VM's own."""
     if x._meta.device is not _cpu:
         raise DeviceError(f"pin_memory: only CPU tensors are pinned, this one is on {x.device}")
@@ -91,7 +102,7 @@ def pin_memory(x: Tensor) -> Tensor:
 
 
 @method()
-def is_pinned(x: Tensor) -> bool:
+def is_pinned(x: Tensor, device: object = None) -> bool:
     """False: the VM has page-locked buffers, tensors are not in them."""
     return False
 
@@ -127,15 +138,173 @@ def is_nonzero(x: Tensor) -> bool:
     return bool(x.item())
 
 
+# what PyTorch's tensors can be and these cannot; all are plain memory of the CPU or of CUDA
+_NEVER = (
+    "is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized",
+    "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu",
+)  # fmt: skip
+for _name in _NEVER:
+    setattr(Tensor, _name, property(lambda x: False, doc="False: there are no such tensors."))
+
+
+@method()
+def const_data_ptr(x: Tensor) -> int:
+    """`data_ptr()`, for reading."""
+    return data_ptr(x)
+
+
+@method()
+def dense_dim(x: Tensor) -> int:
+    """The number of dimensions: all are dense."""
+    return x._meta.ndim
+
+
+@method()
+def sparse_dim(x: Tensor) -> int:
+    """0: no tensor is sparse."""
+    return 0
+
+
+@method()
+def is_same_size(x: Tensor, other: Tensor) -> bool:
+    """Whether `other` has `x`'s shape."""
+    return x._meta.shape == need_tensor("is_same_size", "other", other)._meta.shape
+
+
+@method()
+def is_shared(x: Tensor) -> bool:
+    """Whether other processes may have the memory: False, they are sent values."""
+    return False
+
+
+@method()
+def is_inference(x: Tensor) -> bool:
+    """False: what `inference_mode` makes is not told apart from other tensors without a graph."""
+    return False
+
+
+@method()
+def is_distributed(x: Tensor) -> bool:
+    """False: each process has its own tensors."""
+    return False
+
+
+@method()
+def is_coalesced(x: Tensor) -> bool:
+    """True: no tensor here is sparse, so none has an element twice."""
+    return True
+
+
+@method()
+def dim_order(x: Tensor) -> tuple[int, ...]:
+    """The dimensions from that with the largest stride to that with the smallest."""
+    stride = x._meta.stride
+    return tuple(sorted(range(x._meta.ndim), key=lambda d: (-stride[d], d)))
+
+
+@method()
+def to_dense(x: Tensor, dtype: object = None, *, masked_grad: object = None) -> Tensor:
+    """`x` itself, or in `dtype`: all tensors are dense."""
+    out: Tensor = x.to(dtype)
+    return out
+
+
+def _sparse(name: str) -> None:
+    def refuse(x: Tensor, *args: object, **kwargs: object) -> None:
+        raise ArgumentTypeError(
+            f"{name}: there are no sparse tensors here; work on the dense one, or on its "
+            f"nonzero() places and values"
+        )
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = "ArgumentTypeError: there are no sparse tensors here."
+    method(name)(refuse)
+
+
+for _name in (
+    "coalesce", "col_indices", "crow_indices", "indices", "sparse_mask", "sparse_resize_",
+    "to_sparse", "to_sparse_bsc", "to_sparse_bsr", "to_sparse_coo", "to_sparse_csc",
+    "to_sparse_csr", "values",
+):  # fmt: skip
+    _sparse(_name)
+
+
+@method()
+def apply_(x: Tensor, callable: Any) -> Tensor:
+    """Each element of `x`, on the CPU, replaced by what `callable` answers for it; slow.  Waits for
+    the tensor.
+    """
+    return _mapped(x, (), callable)
+
+
+@method()
+def map_(x: Tensor, tensor: Tensor, callable: Any) -> Tensor:
+    """Each element of `x`, on the CPU, replaced by `callable(element, tensor's element)`, where
+    `tensor` broadcasts; slow.  Waits for both.
+    """
+    return _mapped(x, (tensor,), callable)
+
+
+@method("map2_")
+def _map2(x: Tensor, first: Tensor, second: Tensor, callable: Any) -> Tensor:
+    """As `map_`, with two tensors."""
+    return _mapped(x, (first, second), callable)
+
+
+def _mapped(x: Tensor, others: tuple[Tensor, ...], callable: Any) -> Tensor:
+    if x._meta.device is not _cpu:
+        raise DeviceError(f"elements are mapped on the CPU, this tensor is on {x.device}")
+    if x._node is not None:
+        raise AutogradError("elements that are mapped have no gradient; detach() the tensor")
+    wide = [x.numpy(), *(need_tensor("map_", "tensor", t).detach().numpy() for t in others)]
+    shaped = [np.broadcast_to(array, x._meta.shape).reshape(-1).tolist() for array in wide]
+    values = [callable(*each) for each in zip(*shaped, strict=True)]
+    mapped = tensor_of(values, dtype=x._meta.dtype)
+    return copy_(x, mapped.reshape(x._meta.shape))
+
+
+@method()
+def sum_to_size(x: Tensor, *size: Any) -> Tensor:
+    """`x` summed over the dimensions in which `size`, to which it broadcasts back, is 1 or has
+    none.
+    """
+    shape = size_of(size)
+    if broadcast_shapes(x._meta.shape, shape) != tuple(x._meta.shape):
+        raise ShapeError(f"sum_to_size: {tuple(x.shape)} is no broadcast {tuple(shape)}")
+    counts = x._meta.dtype.is_bool and x._meta.shape != shape
+    return sum_to(x.long() if counts else x, shape)
+
+
+def _volatile(x: Tensor) -> bool:
+    """False, as in PyTorch since 0.4."""
+    return False
+
+
+def _set_volatile(x: Tensor, value: object) -> None:
+    warnings.warn("volatile has no effect; use `with flow.no_grad():`", stacklevel=2)
+
+
+Tensor.volatile = property(_volatile, _set_volatile)  # type: ignore[attr-defined]
+Tensor.layout = property(lambda x: strided, doc="`flow.strided`.")  # type: ignore[attr-defined]
+Tensor.name = property(lambda x: None, doc="None.")  # type: ignore[attr-defined]
+Tensor.output_nr = property(  # type: ignore[attr-defined]
+    lambda x: getattr(x._node, "index", 0), doc="Which of its node's results it is."
+)
+
+
 def _data(x: Tensor) -> Tensor:
-    """The same memory outside the autograd graph, as `detach()`; assigning copies into it."""
+    """The same memory outside the autograd graph, as `detach()`; an assigned tensor's memory,
+    shape and dtype become the tensor's own.
+    """
     return detach(x)
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise ArgumentTypeError(f"data must be a Tensor, got {type(value).__name__}")
-    detach(x).copy_(value)
+    if value._meta.dtype.is_floating_point < (x._node is not None):
+        raise DTypeError(f"data: a tensor that requires grad holds floats, got {value.dtype.name}")
+    become(x, value)
 
 
 Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
@@ -158,5 +327,7 @@ def _reversed(x: Tensor) -> Tensor:
 
 @method("__rmatmul__")
 def _rmatmul(x: Tensor, other: object) -> Tensor:
-    """`other @ x` where `other` is no Tensor."""
+    """`other @ x`."""
+    if isinstance(other, Tensor):
+        return other @ x
     raise ArgumentTypeError(f"@ needs two Tensors, got {type(other).__name__}")

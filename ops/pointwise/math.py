@@ -16,9 +16,10 @@ import numpy as np
 
 from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import DTypeError
+from flowvm.errors import ArgumentError, DTypeError
 from flowvm.ops.declare.elementwise import Elementwise
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.outputs import replaced
+from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, flat, in_place, into, unary, within
 
@@ -156,9 +157,12 @@ def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
     """x rounded to `decimals` digits after the point (before it, if negative), halves to even."""
+    decimals = whole("round", "decimals", decimals)
     if decimals == 0:
-        whole: Tensor = _round(input, out=out)
-        return whole
+        rounded: Tensor = _round(input, out=out)
+        return rounded
+    if builtins.abs(decimals) > 308:
+        raise ArgumentError(f"round: decimals is between -308 and 308, got {decimals}")
     if not need_tensor("round", "input", input)._meta.dtype.is_floating_point:
         raise DTypeError(f"round with decimals is for floats, got {input.dtype.name}")
     scale = 10.0 ** builtins.abs(decimals)
@@ -188,6 +192,7 @@ for _name, _public, _h in (
 ):
     setattr(Tensor, _name, _public)
     setattr(Tensor, _name + "_", in_place(_h, _name + "_"))
+replaced(round)  # with decimals
 
 
 # --- samples ----------------------------------------------------------------------------------

@@ -28,15 +28,15 @@ def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         if not isinstance(y, Tensor):
             return zeros_like(g) if y == 0 else g * (pow(x, y - 1) * y)
         slope = pow(x, y - 1) * y
-        kept: Tensor = g * where(eq.call(y, 0), zeros_like(slope), slope)
-        return kept
+        gradient: Tensor = g * where(eq.call(y, 0), zeros_like(slope), slope)
+        return gradient
 
     def exponent() -> Tensor:
         base = x if isinstance(x, Tensor) else full((), x, dtype=out.dtype, device=out.device)
         slope = out * log.call(base)
         certain = logical_and.call(eq.call(base, 0), ge.call(y, 0))  # powers of 0 are 0 whatever y
-        kept: Tensor = g * where(certain, zeros_like(slope), slope)
-        return kept
+        gradient: Tensor = g * where(certain, zeros_like(slope), slope)
+        return gradient
 
     return back(c, base, exponent)
 

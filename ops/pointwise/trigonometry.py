@@ -189,6 +189,12 @@ def _polygamma_method(x: Tensor, n: int) -> Tensor:
     return polygamma(n, x)
 
 
+@method("polygamma_")
+def _polygamma_in_place(x: Tensor, n: int) -> Tensor:
+    """In-place `polygamma`."""
+    return x.copy_(polygamma(n, x.clone()))  # type: ignore[no-any-return]
+
+
 METHODS = (
     sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, deg2rad, rad2deg,
     sigmoid, erf, erfc, erfinv, lgamma, digamma,

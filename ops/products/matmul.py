@@ -6,6 +6,7 @@ ever transposed in memory.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ __all__ = ["linear", "matmul"]
 
 def _columns(t: Tensor) -> Tensor:
     """All but the last dimension as one: (rows, columns)."""
-    return t if t._meta.ndim == 2 else t.reshape((-1, t._meta.shape[-1]))
+    shape = t._meta.shape
+    return t if len(shape) == 2 else t.reshape((math.prod(shape[:-1]), shape[-1]))
 
 
 def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -113,14 +115,14 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
     """Make `function` copy operands first whose batches the kernel cannot walk together, and refuse
     mixed dtypes before anything else.
     """
-    made = operator_of(function)
-    upcast = made.fallback
+    operator = operator_of(function)
+    upcast = operator.fallback
 
     def fallback(*args: Any) -> Any:
         a, b = args[0], args[1]
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return None
-        check_pair(made.name, a._meta, b._meta, ta, tb)
+        check_pair(operator.name, a._meta, b._meta, ta, tb)
         if not walkable(a._meta, b._meta, ta, tb):
             batch = broadcast_shapes(a._meta.shape[:-2], b._meta.shape[:-2])
             return function(
@@ -129,7 +131,7 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
             )
         return upcast(*args)
 
-    made.fallback = fallback
+    operator.fallback = fallback
 
 
 _with_copies(matmul, False, False)
@@ -175,9 +177,9 @@ def _check_linear(input: TensorMeta, weight: TensorMeta) -> None:
             f"and "
             f"{tuple(weight.shape)}"
         )
-    if input.dtype is not weight.dtype or not input.dtype.is_floating_point:
+    if input.dtype is not weight.dtype or input.dtype.is_bool:
         raise DTypeError(
-            f"linear: input and weight must have one floating point dtype, got "
+            f"linear: input and weight must have one dtype, of numbers, got "
             f"{input.dtype.name} and "
             f"{weight.dtype.name}"
         )
@@ -207,12 +209,27 @@ def _sum_of_reduced(otherwise: Any) -> Any:
 operator_of(_affine).fallback = _sum_of_reduced(operator_of(_affine).fallback)
 
 
+def _whole_affine(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`linear` of integers, whose product has no epilogue."""
+    if bias._meta.dtype is not input._meta.dtype:
+        raise DTypeError(
+            f"linear: bias must be {input.dtype.name} like the input, got {bias.dtype.name}"
+        )
+    out: Tensor = linear(input, weight) + bias
+    return out
+
+
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out)."""
+    """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out).
+
+    All have one dtype; that of integers wraps around.
+    """
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)
     out: Tensor
-    if bias is not None:
+    if bias is not None and not input._meta.dtype.is_floating_point:
+        out = _whole_affine(input, weight, bias)
+    elif bias is not None:
         out = _affine(input, weight, bias)
     elif weight._meta.ndim == 1:
         out = matmul(input, weight)

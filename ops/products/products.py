@@ -17,23 +17,21 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.products.cpu.gemm import Epilogue, product
-from flowvm.ops.products.linalg import inv
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
-from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
 __all__ = [
     "addmm",
     "baddbmm",
     "bmm",
-    "chain_matmul",
     "dot",
     "ger",
     "inner",
     "kron",
-    "matrix_power",
     "mm",
     "mv",
     "outer",
@@ -56,6 +54,7 @@ def _need_batches(name: str, a: Tensor, b: Tensor) -> None:
         )
 
 
+@with_out
 @method()
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices, (m, k) and (k, n)."""
@@ -65,6 +64,7 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast."""
@@ -73,6 +73,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """The product of a matrix (m, k) and a vector (k)."""
@@ -82,6 +83,7 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements."""
@@ -93,6 +95,7 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """The dot products of all rows of `input` with all rows of `other`; with a number,
@@ -108,6 +111,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
+@with_out
 @method()
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """The products of each element of one vector with each of another: (m) and (n) to (m, n)."""
@@ -146,38 +150,49 @@ def _sum_with_product(input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: f
     if beta != 0 and a._meta.dtype.is_floating_point:
         out: Tensor = _added_product(a, b, input, float(beta), float(alpha))
         return out
-    made: Tensor = matmul(a, b)
-    scaled = made if alpha == 1 else made * alpha
+    result: Tensor = matmul(a, b)
+    if not result._meta.dtype.is_floating_point:
+        alpha, beta = int(alpha), int(beta)
+    scaled = result if alpha == 1 else result * alpha
     if beta == 0:  # as in PyTorch, NaN in `input` then has no effect
         return scaled
     total = scaled + (input if beta == 1 else input * beta)
-    if total._meta.shape != made._meta.shape:
+    if total._meta.shape != result._meta.shape:
         raise ShapeError(
             f"input of shape {tuple(input.shape)} does not broadcast to the product's "
-            f"{tuple(made.shape)}"
+            f"{tuple(result.shape)}"
         )
     return total
 
 
+@with_out
 @method()
 def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """beta * input + alpha * (mat1 @ mat2), `input` broadcast to the product's shape."""
+    """beta * input + alpha * (mat1 @ mat2), `input` broadcast to the product's shape.
+
+    For integers beta and alpha are truncated, as in PyTorch.
+    """
     _need("addmm", mat1, 2)
     _need("addmm", mat2, 2)
     return _sum_with_product(input, mat1, mat2, beta, alpha)
 
 
+@with_out
 @method()
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """beta * input + alpha * bmm(batch1, batch2), `input` broadcast to the product's shape."""
+    """beta * input + alpha * bmm(batch1, batch2), `input` broadcast to the product's shape.
+
+    For integers beta and alpha are truncated, as in PyTorch.
+    """
     _need_batches("baddbmm", batch1, batch2)
     return _sum_with_product(input, batch1, batch2, beta, alpha)
 
 
+@with_out
 def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
     """Sum the products over pairs of dimensions.
 
@@ -185,15 +200,21 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
     """
     if hot["autocast"] and autocast_dtype() is not None:
         return outside(tensordot, *widest(a, b), dims)
-    if isinstance(dims, int):
+    if not isinstance(dims, (tuple, list)):
+        dims = whole("tensordot", "dims", dims)
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise ArgumentError(
                 f"tensordot: dims is between 0 and {min(a.ndim, b.ndim)}, got {dims}"
             )
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
-        left = [d % max(a.ndim, 1) for d in dims[0]]
-        right = [d % max(b.ndim, 1) for d in dims[1]]
+        left = [wrap_dim("tensordot", d, a.ndim) for d in dims[0]]
+        right = [wrap_dim("tensordot", d, b.ndim) for d in dims[1]]
+    for d, e in zip(left, right, strict=False):  # one of length 1 is as long as the other
+        if a.shape[d] == 1 != b.shape[e]:
+            b = b.sum(e, keepdim=True)
+        elif b.shape[e] == 1 != a.shape[d]:
+            a = a.sum(d, keepdim=True)
     sizes = [a.shape[d] for d in left], [b.shape[d] for d in right]
     if sizes[0] != sizes[1]:
         raise ShapeError(
@@ -211,6 +232,7 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
     return out
 
 
+@with_out
 @method()
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: every element of `input` times all of `other`, in blocks."""
@@ -221,56 +243,6 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     narrow = other.reshape([d for size in b for d in (1, size)])
     out: Tensor = (wide * narrow).reshape([p * q for p, q in zip(a, b, strict=True)])
     return out
-
-
-@method()
-def matrix_power(input: Tensor, n: int) -> Tensor:
-    """The product of n copies of square matrices (*, m, m); n = 0 is the identity, negative n that
-    of the inverse.
-    """
-    if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
-        raise ShapeError(f"matrix_power: input must be (*, m, m), got shape {tuple(input.shape)}")
-    if n < 0:
-        return matrix_power(inv(input), -n)
-    if n == 0:
-        eye = tensor(np.eye(input.shape[-1])).to(input.dtype)
-        out: Tensor = eye.expand(input.shape).clone()
-        return out
-    result: Tensor | None = None
-    square = input
-    while n:
-        if n & 1:
-            result = square if result is None else result @ square
-        n >>= 1
-        if n:
-            square = square @ square
-    assert result is not None
-    return result.clone() if result is input else result
-
-
-def chain_matmul(*matrices: Tensor) -> Tensor:
-    """The product of matrices, multiplied in the order that takes the fewest operations."""
-    if not matrices:
-        raise ArgumentError("chain_matmul: at least one matrix is needed")
-    for m in matrices:
-        _need("chain_matmul", m, 2)
-    sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
-    best: dict[tuple[int, int], tuple[int, int]] = {(i, i): (0, i) for i in range(len(matrices))}
-    for length in range(1, len(matrices)):
-        for i in range(len(matrices) - length):
-            j = i + length
-            best[i, j] = min(
-                (best[i, k][0] + best[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
-                for k in range(i, j)
-            )
-
-    def multiply(i: int, j: int) -> Tensor:
-        if i == j:
-            return matrices[i]
-        k = best[i, j][1]
-        return multiply(i, k) @ multiply(k + 1, j)
-
-    return multiply(0, len(matrices) - 1)
 
 
 # --- samples -----------------------------------------------------------------------------------
@@ -330,10 +302,3 @@ samples(
     errors=((lambda flow: flow.tensordot(flow.ones(2, 3), flow.ones(2, 3), 1), RuntimeError),),
 )
 samples(kron, _shapes(((2, 3), (2, 2)), ((3,), (2, 2)), ((), (3,))), np.kron)
-samples(
-    matrix_power,
-    lambda rng: [Sample((rng.uniform(-0.6, 0.6, (3, 3)), n)) for n in (1, 2, 5)],
-    np.linalg.matrix_power,
-    errors=((lambda flow: flow.matrix_power(flow.ones(2, 3), 2), RuntimeError),),
-)
-samples(chain_matmul, _shapes(((3, 2), (2, 4), (4, 2))), lambda *m: np.linalg.multi_dot(m))

@@ -10,8 +10,9 @@ import numpy as np
 from flowvm.dtype import DType, bool_, float64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.ops.declare.recording import need_tensor
-from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import filled_of, need_tensor
+from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.scatter import changed
 from flowvm.ops.places.search import searchsorted
 from flowvm.ops.random.generator import Generator, default_generator, drawn_from
@@ -25,9 +26,10 @@ from flowvm.ops.random.parts.philox import (
 from flowvm.ops.random.parts.poisson import poisson_counts
 from flowvm.ops.random.random import DRAWN, uniform_of
 from flowvm.ops.shapes.fill import ones
+from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import expand
 
-__all__ = ["bernoulli", "dropout", "multinomial", "poisson"]
+__all__ = ["bernoulli", "binomial", "dropout", "multinomial", "poisson"]
 
 # --- choices ----------------------------------------------------------------------------------
 
@@ -40,6 +42,7 @@ def _check_p(name: str, p: Any) -> float:
     return float(p)
 
 
+@with_out
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None
 ) -> Tensor:
@@ -60,6 +63,7 @@ def bernoulli(
     return out
 
 
+@with_out
 def multinomial(
     input: Tensor,
     num_samples: int,
@@ -90,8 +94,8 @@ def multinomial(
     weights = x.to(float64)
     if replacement:
         sums = weights.cumsum(-1)
-        wanted = meta.with_shape((*meta.shape[:-1], num_samples), float64)
-        places = uniform_of(wanted, generator) * sums[..., -1:]
+        draws = meta.with_shape((*meta.shape[:-1], num_samples), float64)
+        places = uniform_of(draws, generator) * sums[..., -1:]
         drawn: Tensor = searchsorted(sums, places, right=True).clamp(max=meta.shape[-1] - 1)
         return drawn
     # the first of exponential waiting times with these rates
@@ -151,6 +155,40 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
         raise DTypeError(f"poisson: means are floats, got {meta.dtype.name}")
     counts: Tensor = poisson_counts(input.detach(), *drawn_from(generator))
     return counts
+
+
+_MOST = 1 << 10  # trials whose numbers are there at once, for each element
+
+
+@with_out
+def binomial(count: Tensor, prob: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """How many of `count` trials that succeed with probability `prob` did, broadcast, in their
+    dtype, which is a float.
+
+    One number is drawn for each trial.  ArgumentError for a count that is negative, and for what
+    is no probability.
+    """
+    n: Any = need_tensor("binomial", "count", count).detach()
+    p: Any = need_tensor("binomial", "prob", prob).detach()
+    if not n.dtype.is_floating_point or n.dtype is not p.dtype:
+        raise DTypeError(
+            f"binomial: count and prob are floats of one dtype, got {n.dtype.name} and "
+            f"{p.dtype.name}"
+        )
+    shape = broadcast_shapes(n.shape, p.shape)
+    total = filled_of(n._meta.with_shape(shape), 0)
+    if not total.numel():
+        return total
+    if not bool((n >= 0).all()) or not bool(((p >= 0) & (p <= 1)).all()):
+        raise ArgumentError("binomial: counts are not negative, probabilities from 0 to 1")
+    most = int(n.max().item())
+    for first in range(0, most, _MOST):
+        trials = min(_MOST, most - first)
+        meta = n._meta.with_shape((trials, *shape), float64)
+        hits = uniform_of(meta, generator) < p
+        numbers = arange(first, first + trials, device=n.device).reshape((-1, *(1,) * len(shape)))
+        total = total + (hits & (numbers < n)).sum(0).to(n.dtype)
+    return total
 
 
 method()(bernoulli)

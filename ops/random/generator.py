@@ -12,6 +12,7 @@ from flowvm.device import as_device
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.forks import held_at_fork
 from flowvm.ops.shapes.create import tensor
 
 __all__ = [
@@ -35,7 +36,7 @@ class Generator:
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device = as_device(device)
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
         self._seed, self._calls = DEFAULT_SEED, 0
 
     def manual_seed(self, seed: int) -> Generator:

@@ -1,19 +1,25 @@
-"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get."""
+"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get.
+
+Long because each function has PyTorch's arguments for where and how a tensor is made.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowvm.device import as_device
-from flowvm.dtype import DType, as_dtype, get_default_dtype, int64
+from flowvm.dtype import DType, as_dtype, float64, get_default_dtype, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
+from flowvm.formats import accept
 from flowvm.meta import TensorMeta, as_shape
 from flowvm.ops.declare.core import cast
-from flowvm.ops.declare.recording import Recorded, need_tensor
+from flowvm.ops.declare.outputs import dtype_for
+from flowvm.ops.declare.recording import Recorded, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.scatter import changed
 from flowvm.ops.random.generator import Generator, drawn_from
@@ -52,8 +58,8 @@ def _float_dtype(name: str, dtype: Any) -> DType:
 
 def uniform_of(meta: TensorMeta, generator: Generator | None) -> Tensor:
     drawn = drawn_from(generator)
-    made = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
-    out: Tensor = uniform_words(made, _dropped(meta.dtype), 0.0, 1.0, *drawn)
+    wide = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
+    out: Tensor = uniform_words(wide, _dropped(meta.dtype), 0.0, 1.0, *drawn)
     return cast(out, meta.dtype) if meta.dtype.reduced else out
 
 
@@ -65,73 +71,96 @@ def _dropped(dtype: DType) -> int:
 def normal_of(
     meta: TensorMeta, generator: Generator | None, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
-    made = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
-    out: Tensor = normal_words(made, mean, std, *drawn_from(generator))
+    wide = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
+    out: Tensor = normal_words(wide, mean, std, *drawn_from(generator))
     return cast(out, meta.dtype) if meta.dtype.reduced else out
 
 
 def rand(
     *size: Any,
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) with uniform numbers from [0, 1)."""
-    meta = TensorMeta.of(size_of(size), _float_dtype("rand", dtype), as_device(device))
-    return finished(uniform_of(meta, generator), requires_grad)
+    shape, kind = size_of(size, "rand", options), dtype_for("rand", out, dtype)
+    meta = TensorMeta.of(shape, _float_dtype("rand", kind), as_device(device))
+    return finished(uniform_of(meta, generator), requires_grad, out, "rand")
 
 
 def randn(
     *size: Any,
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) with numbers of mean 0 and variance 1,
     normally distributed.
     """
-    meta = TensorMeta.of(size_of(size), _float_dtype("randn", dtype), as_device(device))
-    return finished(normal_of(meta, generator), requires_grad)
+    shape, kind = size_of(size, "randn", options), dtype_for("randn", out, dtype)
+    meta = TensorMeta.of(shape, _float_dtype("randn", kind), as_device(device))
+    return finished(normal_of(meta, generator), requires_grad, out, "randn")
 
 
 def rand_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """`rand` of `input`'s shape, and dtype unless one is given."""
-    meta = need_tensor("rand_like", "input", input)._meta
-    kind = meta.dtype if dtype is None else dtype
-    place = meta.device if device is None else device
-    return rand(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
-
-
-def randn_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """`randn` of `input`'s shape, and dtype unless one is given."""
-    meta = need_tensor("randn_like", "input", input)._meta
-    kind = meta.dtype if dtype is None else dtype
-    place = meta.device if device is None else device
-    return randn(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
-
-
-def normal(
-    mean: Any,
-    std: Any = 1.0,
-    size: Sequence[int] | None = None,
+    input: Tensor,
     *,
     generator: Generator | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
+    """`rand` of `input`'s shape, and dtype unless one is given."""
+    meta = need_tensor("rand_like", "input", input)._meta
+    kind = meta.dtype if dtype is None else dtype
+    place = meta.device if device is None else device
+    options |= {"dtype": kind, "device": place, "requires_grad": requires_grad}
+    return rand(meta.shape, generator=generator, **options)
+
+
+def randn_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
+    """`randn` of `input`'s shape, and dtype unless one is given."""
+    meta = need_tensor("randn_like", "input", input)._meta
+    kind = meta.dtype if dtype is None else dtype
+    place = meta.device if device is None else device
+    options |= {"dtype": kind, "device": place, "requires_grad": requires_grad}
+    return randn(meta.shape, generator=generator, **options)
+
+
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Sequence[int] | None = None,
+    *,
+    generator: Generator | None = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """Normally distributed numbers of means `mean` and standard deviations `std`: tensors that
     broadcast, or numbers.
 
     Two numbers need `size`.  ArgumentError if the number `std` is negative.
     """
-    place = as_device(device)
+    accept("normal", options)
+    place, dtype = as_device(device), dtype_for("normal", out, dtype)
     if not isinstance(std, Tensor) and std < 0:
         raise ArgumentError(f"normal: a standard deviation is not negative, got {std}")
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
@@ -147,35 +176,38 @@ def normal(
         with_spread = normal_of(meta, generator) * std + mean
     else:
         with_spread = normal_of(meta, generator, float(mean), float(std))
-    return finished(with_spread, requires_grad)
+    return finished(with_spread, requires_grad, out, "normal")
 
 
 # --- integers ---------------------------------------------------------------------------------
 
 
 def randint(
-    low: int,
+    low: Any = 0,
     high: Any = None,
     size: Any = None,
     *,
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """Integers from `low` (0 if `randint(high, size)`) up to, not including, `high`; int64 unless
     `dtype` is given.
     """
-    place = as_device(device)
-    if size is None or isinstance(high, (tuple, list)):
-        low, high, size = 0, low, high if size is None else size
+    accept("randint", options)
+    place, dtype = as_device(device), dtype_for("randint", out, dtype)
+    if size is None:
+        low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
     if size is None:
         raise ArgumentTypeError(
             "randint needs size: randint(high, size) or randint(low, high, size)"
         )
-    for bound in (low, high):
-        if not isinstance(bound, (int, np.integer)) or isinstance(bound, bool):
-            raise ArgumentTypeError(f"randint: bounds are ints, got {type(bound).__name__}")
+    low, high = (_bound("randint", b) for b in (low, high))
     if not low < high:
         raise ArgumentError(f"randint: low must be less than high, got {low} and {high}")
     if not (-(1 << 63) <= low and high <= 1 << 63 and high - low < 1 << 63):
@@ -188,18 +220,27 @@ def randint(
                 f"randint: numbers from {low} to {high - 1} do not fit {chosen.name}"
             )
     meta = TensorMeta.of(as_shape(size), chosen.compute, place)
-    out: Tensor = integer_words(meta, int(low), int(high) - int(low), *drawn_from(generator))
-    return finished(out.to(chosen), requires_grad)
+    words: Tensor = integer_words(meta, low, high - low, *drawn_from(generator))
+    return finished(words.to(chosen), requires_grad, out, "randint")
+
+
+def _bound(name: str, value: Any) -> int:
+    """An int, or the value of an integer tensor of one element, which is waited for."""
+    if isinstance(value, bool):
+        raise ArgumentTypeError(f"{name}: bounds are ints, got bool")
+    return whole(name, "a bound", value)
 
 
 def randint_like(
     input: Tensor,
-    low: int,
-    high: int | None = None,
+    low: Any = 0,
+    high: Any = None,
     *,
+    generator: Generator | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """`randint` of `input`'s shape, and dtype unless one is given; `randint_like(x, high)` starts
     at 0.
@@ -209,25 +250,28 @@ def randint_like(
         low, high = 0, low
     kind = meta.dtype if dtype is None else dtype
     place = meta.device if device is None else device
-    return randint(
-        low, high, tuple(meta.shape), dtype=kind, device=place, requires_grad=requires_grad
-    )
+    options |= {"dtype": kind, "device": place, "requires_grad": requires_grad}
+    return randint(low, high, tuple(meta.shape), generator=generator, **options)
 
 
 def randperm(
     n: int,
     *,
     generator: Generator | None = None,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """The integers from 0 to `n` - 1 in random order."""
-    place = as_device(device)
+    accept("randperm", options)
+    place, dtype = as_device(device), dtype_for("randperm", out, dtype)
     if not isinstance(n, (int, np.integer)) or n < 0:
         raise ArgumentError(f"randperm: n is a non-negative int, got {n!r}")
     order = permutation(int(n), place, *drawn_from(generator))
-    return finished(order.to(int64 if dtype is None else as_dtype(dtype)), requires_grad)
+    chosen = order.to(int64 if dtype is None else as_dtype(dtype))
+    return finished(chosen, requires_grad, out, "randperm")
 
 
 # --- in place ---------------------------------------------------------------------------------
@@ -289,6 +333,50 @@ def random_(
         raise ArgumentError(f"random_: from_ must be less than to, got {from_} and {to}")
     numbers = (int(from_), int(to) - int(from_), *drawn_from(generator))
     return changed(DRAWN, x, (), (), lambda out: integers_into(out, *numbers))
+
+
+def _transformed(
+    name: str, x: Tensor, generator: Generator | None, make: Callable[[Any], Tensor]
+) -> Tensor:
+    """`x`, filled with what `make` makes of uniform numbers of float64, in (0, 1]."""
+    meta = need_tensor(name, "input", x)._meta
+    drawn = make(1.0 - uniform_of(meta.dense(float64), generator))
+    return changed(DRAWN, x, (), (), lambda out: out.copy_(drawn))
+
+
+@method()
+def cauchy_(
+    x: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None
+) -> Tensor:
+    """Fill `x` with numbers of the Cauchy distribution about `median`, of scale `sigma`."""
+    if sigma <= 0:
+        raise ArgumentError(f"cauchy_: sigma is positive, got {sigma}")
+    _float_dtype("cauchy_", x._meta.dtype)
+    return _transformed(
+        "cauchy_", x, generator, lambda u: ((u - 0.5) * math.pi).tan() * sigma + median
+    )
+
+
+@method()
+def log_normal_(
+    x: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None
+) -> Tensor:
+    """Fill `x` with numbers whose logarithms are normally distributed."""
+    if std <= 0:
+        raise ArgumentError(f"log_normal_: std is positive, got {std}")
+    _float_dtype("log_normal_", x._meta.dtype)
+    meta = x._meta.dense(float64)
+    drawn: Any = normal_of(meta, generator, float(mean), float(std))
+    return changed(DRAWN, x, (), (), lambda out: out.copy_(drawn.exp()))
+
+
+@method()
+def geometric_(x: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
+    """Fill `x` with counts of trials up to the first success, each of probability `p`."""
+    if not 0 < p < 1:
+        raise ArgumentError(f"geometric_: p is between 0 and 1, got {p}")
+    rate = math.log1p(-p)
+    return _transformed("geometric_", x, generator, lambda u: (u.log() / rate).ceil().clamp(min=1))
 
 
 samples(

@@ -15,6 +15,7 @@ from flowvm.dtype import float32, int64
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
+from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import ne
 from flowvm.ops.rows.parts.class_loss_ops import (
@@ -23,6 +24,7 @@ from flowvm.ops.rows.parts.class_loss_ops import (
     _weighted_entropy,
     _weighted_nll,
     check_reduction,
+    legacy_reduction,
 )
 from flowvm.ops.rows.softmax import log_softmax
 from flowvm.vm.callers.hot import hot
@@ -46,8 +48,9 @@ def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    *,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """-input[n, target[n]]: the negative log likelihood, of log-probabilities.
@@ -55,15 +58,18 @@ def nll_loss(
     input   (N, C), (C) or (N, C, d1, ...)
     target  class indices, (N), () or (N, d1, ...); `ignore_index` counts as nothing
     weight  (C): what a sample of each class counts; the mean is divided by their sum
+    size_average, reduce   older than `reduction`, which they override
     """
     if hot["autocast"]:
         input, weight = widened(input, weight)
+    reduction = legacy_reduction(size_average, reduce, reduction)
     check_reduction("nll_loss", reduction)
+    ignore_index = whole("nll_loss", "ignore_index", ignore_index)
     if input._meta.dtype.reduced:  # sums and counts are beyond its range or its digits
         wide = None if weight is None else weight.to(float32)
         options: Any = {"ignore_index": ignore_index, "reduction": reduction}
-        found: Tensor = nll_loss(input.to(float32), target, wide, **options)
-        narrow: Tensor = found.to(input._meta.dtype)
+        wide_loss: Tensor = nll_loss(input.to(float32), target, wide, **options)
+        narrow: Tensor = wide_loss.to(input._meta.dtype)
         return narrow
     target = _indices("nll_loss", target)
     if weight is None:
@@ -92,8 +98,9 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    *,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -104,9 +111,11 @@ def cross_entropy(
             of the input's shape and floating point, the probability of each class
     weight  (C): what a sample of each class counts
     label_smoothing   how much of each target is spread evenly over the classes, 0 to 1
+    size_average, reduce   older than `reduction`, which they override
     """
     if hot["autocast"]:
         input, target, weight = widened(input, target, weight)
+    reduction = legacy_reduction(size_average, reduce, reduction)
     meta = input._meta
     if meta.dtype.reduced:
         soft = target.to(float32) if target._meta.dtype.is_floating_point else target
@@ -117,6 +126,7 @@ def cross_entropy(
         return out
     if target._meta.dtype.is_floating_point:
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
+    ignore_index = whole("cross_entropy", "ignore_index", ignore_index)
     target = _indices("cross_entropy", target)
     if weight is None:
         loss: Tensor = _entropy(input, target, reduction, ignore_index, label_smoothing)[0]

@@ -18,20 +18,16 @@ from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.places.sort import kthvalue
 from flowvm.ops.pointwise.clamp import maximum, minimum
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.rows.cpu import search_kernels
-from flowvm.ops.rows.parts.fold_walk import (
-    ROW_SEGMENT,
-    Columns,
-    grain_of,
-    kernel_input,
-    shape_without,
-    walk_of,
-)
+from flowvm.ops.rows.cpu.fold_launch import fold_launch
+from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
+from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.reduce import amax, amin, require_elements
 from flowvm.ops.shapes.fill import zeros_like
@@ -50,55 +46,29 @@ _rows_body = functools.cache(search_kernels.rows_body)
 _columns_body = functools.cache(search_kernels.columns_body)
 
 
-def _launch(order: Any, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+def _launch(order: Order, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     """The launch, where there is a walk.  The values of reduced floats are float32."""
     walk = walk_of(x, (dim,))
     assert walk is not None
     kind = x.dtype.compute
     values = x.with_shape(shape_without(x.shape, (dim,), keepdim), kind)
-    given, lift = kernel_input(x.dtype)
-    seen = uint8 if kind is bool_ else kind
+    source, lift = kernel_input(x.dtype)
+    numbers = uint8 if kind is bool_ else kind
     results = walk.results
-    views = (View(seen, (results,)), View(int64, (results,)), View(given, (walk.extent,)))
+    views = (View(numbers, (results,)), View(int64, (results,)), View(source, (walk.extent,)))
     outputs = (values, values.dense(int64))
-    (outers, outer_stride), (inner, inner_stride) = walk.kept
-    if walk.reduced[1][1] != 1 and inner_stride == 1:
-        c = Columns.of(walk)
-        every = c.segments * c.parts
-        return Launch(
-            outputs,
-            _columns_body(order, lift),
-            views,
-            (outer_stride, c.width, c.tile, c.near, c.rows, c.rest, c.length, c.segments, c.parts),
-            units=outers * -(-c.width // c.tile) * c.segments,
-            grain=c.grain,
-            scratch=16 * outers * c.width * c.segments if every > 1 else 8,
-            arena=16 * c.tile,
-            phases=((results, grain_of(every)),) if every > 1 else (),
-        )
-    n = walk.elements
-    segments = -(-n // ROW_SEGMENT)
-    length = ROW_SEGMENT if segments > 1 else n
-    return Launch(
-        outputs,
-        _rows_body(order, lift),
-        views,
-        (inner, outer_stride, inner_stride, n, length, segments),
-        units=results * segments,
-        grain=grain_of(length),
-        scratch=16 * results * segments if segments > 1 else 8,
-        phases=((results, grain_of(segments)),) if segments > 1 else (),
-    )
+    bodies = _rows_body(order, lift), _columns_body(order, lift)
+    return fold_launch(outputs, bodies, views, walk, (), 16)
 
 
-@op("x -> values, indices", name="max", dense=False, half="native", cuda="folding:largest")
+@op("x -> values, indices", name="max", dense=False, half="native", cuda="reductions:largest")
 def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
-    return _launch(search_kernels.LARGEST, x, dim, keepdim)
+    return _launch(LARGEST, x, dim, keepdim)
 
 
-@op("x -> values, indices", name="min", dense=False, half="native", cuda="folding:smallest")
+@op("x -> values, indices", name="min", dense=False, half="native", cuda="reductions:smallest")
 def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
-    return _launch(search_kernels.SMALLEST, x, dim, keepdim)
+    return _launch(SMALLEST, x, dim, keepdim)
 
 
 def _copied(search: Any) -> Any:
@@ -167,6 +137,7 @@ def _dim_or_other(name: str, dim: Any, keepdim: Any, given: dict[str, Any]) -> t
     return dim, other
 
 
+@with_out
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
     """Three forms: `max(x)`, the largest element; `max(x, dim)`, (values, indices) along `dim`;
     `max(x, other)`, `maximum`.
@@ -183,6 +154,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
     return _along("max", _largest, _max_node, input, dim, keepdim)
 
 
+@with_out
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
     """Three forms: `min(x)`, the smallest element; `min(x, dim)`, (values, indices) along `dim`;
     `min(x, other)`, `minimum`.
@@ -213,6 +185,7 @@ def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool
     return _search(search, input, d, keepdim)[1]
 
 
+@with_out
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the largest element is along `dim` (None: in the flattened tensor), as int64; the first
     of equals.
@@ -220,6 +193,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _place("argmax", _largest, input, dim, keepdim)
 
 
+@with_out
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the smallest element is along `dim` (None: in the flattened tensor), as int64; the
     first of equals.
@@ -227,12 +201,14 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _place("argmin", _smallest, input, dim, keepdim)
 
 
+@with_out
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
     """The smallest and the largest element over `dim` (None: all): a pair (min, max)."""
     dims: Any = () if dim is None else dim
     return MinMax(amin(input, dims, keepdim), amax(input, dims, keepdim))
 
 
+@with_out
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median: `median(x)` of all elements, `median(x, dim)` as (values, indices).  The lower
     one of two; NaN if there is one.

@@ -1,5 +1,7 @@
 """Losses of two tensors, element by element, and their reductions.
 
+`size_average` and `reduce` are older than `reduction`, which they override.
+
 A loss of x (what was computed) and y (the target) is a row of expressions: the value and its first
 and second derivatives. From them come the op, an op for each gradient, and the ops that those have
 as gradients; a third derivative raises.
@@ -22,7 +24,8 @@ from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
-from flowvm.ops.rows.parts.class_loss_ops import check_reduction
+from flowvm.ops.rows.parts.class_loss_ops import check_reduction, legacy_reduction
+from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.callers.hot import hot
 
 __all__ = [
@@ -46,7 +49,7 @@ def _loss_op(
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
-    def made(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
+    def declared(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", "y", *names])
         return elementwise(name + suffix, expr, args=args, types="float", saves=args, grad=grad)
 
@@ -54,7 +57,7 @@ def _loss_op(
         raise AutogradError(f"{name} has first and second derivatives only; this is the third")
 
     def second(part: str, expr: str) -> Elementwise | None:
-        return None if expr == "0" else made(f"_{part}", f"v * g * ({expr})", "vg", no_third)
+        return None if expr == "0" else declared(f"_{part}", f"v * g * ({expr})", "vg", no_third)
 
     xx, xy, yy = second("xx", dxx), second("xy", dxy), second("yy", dyy)
 
@@ -68,7 +71,7 @@ def _loss_op(
             )
             return (first, *others, *rest)
 
-        op = made(f"_backward_{part}", f"g * ({expr})", "g", grad)
+        op = declared(f"_backward_{part}", f"g * ({expr})", "g", grad)
         return op
 
     by_x, by_y = backward("x", dx, (xx, xy)), backward("y", dy, (xy, yy))
@@ -80,7 +83,7 @@ def _loss_op(
             *rest,
         )
 
-    return made("", value, "", forward_grad)
+    return declared("", value, "", forward_grad)
 
 
 _mse = _loss_op("mse_loss", "(x - y) * (x - y)", "2 * (x - y)", "2 * (y - x)", "2", "-2", "2")
@@ -126,7 +129,7 @@ _bce_logits = _loss_op(
     "0",
 )
 _kl = _loss_op(
-    "kl_div", "(y * log(y) if y > 0 else y * 0) - y * x", "-y", "log(y) + 1 - x", "0", "-1", "1 / y"
+    "kl_div", "(y * log(y) if y != 0 else 0) - y * x", "-y", "log(y) + 1 - x", "0", "-1", "1 / y"
 )
 _kl_log = _loss_op(
     "kl_div",
@@ -162,27 +165,45 @@ def _warn_shapes(name: str, input: Tensor, target: Tensor) -> None:
 
 
 def mse_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
 ) -> Tensor:
     """(x - y)², as its mean, its sum or, with "none", each; `weight` multiplies each."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_shapes("mse_loss", input, target)
     loss = _mse.call(input, target)
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
 def l1_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
 ) -> Tensor:
     """|x - y|, as its mean, its sum or, with "none", each; `weight` multiplies each."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_shapes("l1_loss", input, target)
     loss = _l1.call(input, target)
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
 def smooth_l1_loss(
-    input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
 ) -> Tensor:
     """(x - y)² / (2 beta) where |x - y| < beta, |x - y| - beta / 2 elsewhere."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     if beta == 0:
@@ -215,9 +236,15 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
 
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """-(y log(x) + (1 - y) log(1 - x)) of probabilities x and targets y, both between 0 and 1."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
     _same_shape("binary_cross_entropy", input, target)
     loss = _bce.call(input, target)
     return reduced(loss if weight is None else loss * weight, reduction)
@@ -227,13 +254,15 @@ def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    *,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """binary_cross_entropy of sigmoid(x), without its overflow; `pos_weight` multiplies the part of
     the positive targets.
     """
+    reduction = legacy_reduction(size_average, reduce, reduction)
     _same_shape("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
         loss = _bce_logits.call(input, target)
@@ -244,13 +273,19 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(
-    input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
 ) -> Tensor:
     """y (log(y) - x): the divergence of log-probabilities x from probabilities y (their logarithm
     with log_target).
 
     "batchmean" divides the sum by the first dimension, which is what the mathematics means.
     """
+    reduction = legacy_reduction(size_average, reduce, reduction)
     loss = (_kl_log if log_target else _kl).call(input, target)
     if reduction == "batchmean":
         out: Tensor = loss.sum() / input.shape[0] if input.ndim else loss.sum()
@@ -259,9 +294,11 @@ def kl_div(
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """x1 · x2 / (|x1| |x2|) over `dim`, no length counting as less than eps."""
+    """x1 · x2 / (|x1| |x2|) over `dim` of both, broadcast; no length counts as less than eps."""
     if hot["autocast"]:
         x1, x2 = widened(x1, x2)
+    if x1._meta.shape != x2._meta.shape:
+        x1, x2 = broadcast_tensors(x1, x2)
 
     def length(x: Tensor) -> Tensor:
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is

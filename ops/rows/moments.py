@@ -13,18 +13,13 @@ from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.rows.cpu import moment_kernels
-from flowvm.ops.rows.parts.fold_walk import (
-    ROW_SEGMENT,
-    Columns,
-    grain_of,
-    kernel_input,
-    shape_without,
-    walk_of,
-)
+from flowvm.ops.rows.cpu.fold_launch import fold_launch
+from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
 from flowvm.ops.rows.reduce import dims_of, mean, mean_node, spread
 
 __all__ = ["std", "std_mean", "var", "var_mean"]
@@ -52,45 +47,18 @@ _rows_body = functools.cache(moment_kernels.rows_body)
 _columns_body = functools.cache(moment_kernels.columns_body)
 
 
-@op("x -> variance, mean", name="moments", dense=False, half="native", cuda="folding:moments")
+@op("x -> variance, mean", name="moments", dense=False, half="native", cuda="reductions:moments")
 def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Launch:
     """Variance and mean, where there is a walk.  Those of reduced floats are float32."""
     walk = walk_of(x, dims)
     assert walk is not None
     kind = x.dtype.compute
     out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
-    given, lift = kernel_input(x.dtype)
+    source, lift = kernel_input(x.dtype)
     results = walk.results
-    views = (View(kind, (results,)), View(kind, (results,)), View(given, (walk.extent,)))
-    (outers, outer_stride), (inner, inner_stride) = walk.kept
-    (_, far), (n, near) = walk.reduced
-    if near != 1 and inner_stride == 1:
-        c = Columns.of(walk)
-        every = c.segments * c.parts
-        return Launch(
-            (out, out),
-            _columns_body(lift),
-            views,
-            (outer_stride, c.width, c.tile, c.rows if c.parts > 1 else n, far, c.near, c.rows,
-             c.rest, c.length, c.segments, c.parts, freedom),
-            units=outers * -(-c.width // c.tile) * c.segments,
-            grain=c.grain,
-            scratch=16 * outers * c.width * c.segments if every > 1 else 8,
-            arena=16 * c.tile,
-            phases=((results, grain_of(every)),) if every > 1 else (),
-        )  # fmt: skip
-    segments = -(-walk.elements // ROW_SEGMENT)
-    length = ROW_SEGMENT if segments > 1 else walk.elements
-    return Launch(
-        (out, out),
-        _rows_body(lift),
-        views,
-        (inner, outer_stride, inner_stride, n, far, walk.elements, length, segments, freedom),
-        units=results * segments,
-        grain=grain_of(length),
-        scratch=16 * results * segments if segments > 1 else 8,
-        phases=((results, grain_of(segments)),) if segments > 1 else (),
-    )
+    views = (View(kind, (results,)), View(kind, (results,)), View(source, (walk.extent,)))
+    bodies = _rows_body(lift), _columns_body(lift)
+    return fold_launch((out, out), bodies, views, walk, (freedom,), 16)
 
 
 def _moved(x: Tensor, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Any:
@@ -149,6 +117,7 @@ def _moments(
     return variance, center
 
 
+@with_out
 def var(
     input: Tensor,
     dim: Any = None,
@@ -166,6 +135,7 @@ def var(
     return _moments("var", input, dim, unbiased, correction, keepdim)[0]
 
 
+@with_out
 def std(
     input: Tensor,
     dim: Any = None,

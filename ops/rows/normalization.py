@@ -17,12 +17,20 @@ from flowvm.dtype import finfo, float32
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.compare import ne
 from flowvm.ops.rows.parts.norm_checks import check_channels
 from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "normalize", "rms_norm"]
+
+
+def _sizes(normalized_shape: Any) -> tuple[int, ...]:
+    several = isinstance(normalized_shape, (tuple, list))
+    sizes = normalized_shape if several else (normalized_shape,)
+    return tuple(whole("normalized_shape", "a size", d) for d in sizes)
 
 
 def layer_norm(
@@ -39,7 +47,7 @@ def layer_norm(
     """
     if hot["autocast"]:
         input, weight, bias = widened(input, weight, bias)
-    shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = _sizes(normalized_shape)
     return _normalized(input, weight, bias, "layer", shape, eps, True)[0]
 
 
@@ -54,7 +62,7 @@ def rms_norm(
     """
     if hot["autocast"]:
         input, weight = widened(input, weight)
-    shape = normalized_shape if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = _sizes(normalized_shape)
     if eps is None and input._meta.dtype.is_floating_point:
         eps = finfo(input._meta.dtype).eps
     return _normalized(input, weight, None, "layer", shape, eps or 0.0, False)[0]
@@ -89,11 +97,11 @@ def batch_norm(
     by the running ones.
 
     Training moves `running_mean` and `running_var` by `momentum` towards the batch's, in place, the
-    variance unbiased.
+    variance unbiased; a batch without elements leaves them.
     """
     if not training:
         return _by_given("batch_norm", input, running_mean, running_var, weight, bias, eps)
-    if running_mean is None or running_var is None:
+    if running_mean is None or running_var is None or input._meta.numel == 0:
         return _normalized(input, weight, bias, "batch", 0, eps, True)[0]
     weight, bias = _both(input, weight, bias)
     out: Tensor = _tracking(input, weight, bias, running_mean, running_var, eps, momentum)[0]
@@ -153,8 +161,8 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     if hot["autocast"]:
         (input,) = widened(input)
     if input._meta.dtype.reduced:
-        found: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
-        return found
+        narrow: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
+        return narrow
     if p == 2:
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
         # infinite.
@@ -164,6 +172,10 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     size = input.abs()
     if p == math.inf:
         norm = size.amax(dim, keepdim=True)
+    elif p == -math.inf:
+        norm = size.amin(dim, keepdim=True)
+    elif p == 0:
+        norm = ne.call(input, 0).to(input._meta.dtype).sum(dim, keepdim=True)
     elif p == 1:
         norm = size.sum(dim, keepdim=True)
     else:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype, float32, float64
+from flowvm.dtype import DType, as_dtype, bool_, float32, float64
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import ne, where
@@ -83,7 +84,7 @@ def _spread_meta(meta: TensorMeta) -> TensorMeta:
     return wide
 
 
-@op("x -> out", name="sum", grad=_sum_whole_grad, cuda="folding:fold_sum")
+@op("x -> out", name="sum", grad=_sum_whole_grad, cuda="reductions:fold_sum")
 def _sum_whole(x: TensorMeta) -> Launch:
     return add_up.launch(x, tuple(range(x.ndim)), False)
 
@@ -92,13 +93,15 @@ _sum_node = Recorded("sum", _sum_grad, ("x",))
 mean_node = Recorded("mean", _sum_grad, ("x",))
 
 
+@with_out
 def sum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
     """The sum over `dim` (one or several; None: all), which is gone from the shape, or 1 with
     `keepdim`.
 
-    Integers and bools sum to int64.  With `dtype`, `input` is converted first.
+    Integers and bools sum to int64.  With `dtype`, `input` is converted first; bool: whether any is
+    not 0.
 
     >>> flow.sum(flow.ones(2, 3), 1)
     tensor([3., 3.])
@@ -112,6 +115,8 @@ def sum(
                 input
             )  # one call: what a loss ends with, so it must be quick
             return whole
+    if dtype is not None and as_dtype(dtype) is bool_:
+        return any(input, dim, keepdim)
     dims = dims_of("sum", input, dim)
     input, kind = _summand(input, dtype)
     out = add_up(input, dims, keepdim, 1.0, kind)
@@ -130,6 +135,7 @@ def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
     return input.to(kind), None
 
 
+@with_out
 def mean(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -152,6 +158,7 @@ def mean(
     return out
 
 
+@with_out
 def nansum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -179,17 +186,21 @@ def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 _prod_node = Recorded("prod", _prod_grad, ("x",), "x")
 
 
+@with_out
 def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
     """The product over the dimension `dim` (None: of all elements).
 
-    Integers and bools give int64.  With `dtype`, `input` is converted first.
+    Integers and bools give int64.  With `dtype`, `input` is converted first; bool: whether all are
+    not 0.
     """
     if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
         dtype = float32
     if isinstance(dim, (tuple, list)):
         raise ArgumentTypeError(f"prod reduces one dimension or all, got dim={dim}")
+    if dtype is not None and as_dtype(dtype) is bool_:
+        return all(input, dim, keepdim)
     dims = dims_of("prod", input, dim)
     if dtype is not None:
         input = input.to(as_dtype(dtype))
@@ -238,6 +249,7 @@ def require_elements(name: str, input: Tensor, dims: tuple[int, ...]) -> None:
             )
 
 
+@with_out
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The largest element over `dim` (one or several; none: all); NaN if there is one.
 
@@ -246,6 +258,7 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _extreme("amax", largest, _amax_node, input, dim, keepdim)
 
 
+@with_out
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The smallest element over `dim` (one or several; none: all); NaN if there is one.
 
@@ -257,11 +270,13 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
 # --- truth ------------------------------------------------------------------------------------
 
 
+@with_out
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` (one or several; None: all) is not 0."""
     return some(input, dims_of("any", input, dim), keepdim)
 
 
+@with_out
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` (one or several; None: all) are not 0; True of none."""
     return every(input, dims_of("all", input, dim), keepdim)

@@ -1,24 +1,29 @@
-"""Running results along a dimension: sums, products, extremes, and differences."""
+"""Running results along a dimension: sums, products, extremes, and differences.
+
+Long because each has a kernel, a gradient and samples.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from flowvm.dtype import DType, as_dtype, bool_, int64, uint8
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import DTypeError
+from flowvm.errors import ArgumentError, DTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dim
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.math import exp
-from flowvm.ops.rows.cpu import scan_blocks, scan_kernels
-from flowvm.ops.rows.cpu.scan_blocks import Running
+from flowvm.ops.rows.cpu import scan_kernels
+from flowvm.ops.rows.parts.exponential_sums import element_sum, joined, logarithm, nothing
+from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY, Rule
 from flowvm.ops.rows.parts.fold_walk import grain_of
+from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.parts.recurrence import later, line, recurrence_back, scan_launch, split
 from flowvm.ops.shapes.fill import zeros_like
@@ -44,10 +49,10 @@ def _summed(dtype: DType) -> DType:
 
 
 def _total_launch(
-    running: tuple[Running, Running], x: TensorMeta, dim: int, reverse: bool = False
+    rules: tuple[Rule, Rule], x: TensorMeta, dim: int, reverse: bool = False
 ) -> Launch:
     kind = _summed(x.dtype)
-    rule = running[kind is int64]
+    rule = rules[kind is int64]
     outer, n, inner = split(x, dim)
     views = (View(kind, (x.numel,)), View(uint8 if x.dtype is bool_ else x.dtype, (x.numel,)))
     out = (x.dense(kind),)
@@ -84,18 +89,21 @@ def _total_launch(
     "x -> out",
     name="cumsum",
     grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),),
-    cuda="scanning:cumsum",
+    cuda="scans:cumsum",
 )
 def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
-    return _total_launch(scan_blocks.SUMS, x, dim, reverse)
+    return _total_launch(ADD, x, dim, reverse)
 
 
 def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
     need_tensor(name, "input", input)
     d = wrap_dim(name, dim, input._meta.ndim)
+    if dtype is not None and as_dtype(dtype) is bool_:
+        raise DTypeError(f"{name}: no dtype bool; convert the result")
     return (input if dtype is None else input.to(as_dtype(dtype))), d
 
 
+@with_out
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumsum", input, dim, dtype)
@@ -114,11 +122,12 @@ def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (later(out, dim, 1) * recurrence_back(g, x, dim),)
 
 
-@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scanning:cumprod")
+@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scans:cumprod")
 def _cumprod(x: TensorMeta, dim: int) -> Launch:
-    return _total_launch(scan_blocks.PRODUCTS, x, dim)
+    return _total_launch(MULTIPLY, x, dim)
 
 
+@with_out
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumprod", input, dim, dtype)
@@ -138,18 +147,18 @@ def others_product(x: Tensor, dim: int) -> Tensor:
 # --- extremes ---------------------------------------------------------------------------------
 
 
-def _extreme_launch(stays: Callable[[Any, Any], Any], x: TensorMeta, dim: int) -> Launch:
-    seen = uint8 if x.dtype is bool_ else x.dtype
+def _extreme_launch(order: Order, x: TensorMeta, dim: int) -> Launch:
+    numbers = uint8 if x.dtype is bool_ else x.dtype
     outer, n, inner = split(x, dim)
     outputs = (x.dense(), x.dense(int64))
-    views = tuple(View(dtype, (x.numel,)) for dtype in (seen, int64, seen))
+    views = tuple(View(dtype, (x.numel,)) for dtype in (numbers, int64, numbers))
     if inner == 1:
-        body, units = _extreme_rows_body(stays), outer if n else 0
+        body, units = _extreme_rows_body(order), outer if n else 0
         return Launch(outputs, body, views, (n,), units, grain_of(max(n, 1)))
     tile = max(1, min(inner, TILE))
     return Launch(
         outputs,
-        _extreme_columns_body(stays),
+        _extreme_columns_body(order),
         views,
         (n, inner, tile),
         units=outer * -(-inner // tile) if n else 0,
@@ -158,14 +167,14 @@ def _extreme_launch(stays: Callable[[Any, Any], Any], x: TensorMeta, dim: int) -
     )
 
 
-@op("x -> values, indices", name="cummax", cuda="scanning:cummax")
+@op("x -> values, indices", name="cummax", cuda="scans:cummax")
 def _cummax(x: TensorMeta, dim: int) -> Launch:
-    return _extreme_launch(scan_kernels.LARGEST, x, dim)
+    return _extreme_launch(LARGEST, x, dim)
 
 
-@op("x -> values, indices", name="cummin", cuda="scanning:cummin")
+@op("x -> values, indices", name="cummin", cuda="scans:cummin")
 def _cummin(x: TensorMeta, dim: int) -> Launch:
-    return _extreme_launch(scan_kernels.SMALLEST, x, dim)
+    return _extreme_launch(SMALLEST, x, dim)
 
 
 def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -194,6 +203,7 @@ def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> Extre
     return Extremes(values, indices)
 
 
+@with_out
 def cummax(input: Tensor, dim: int) -> Extremes:
     """The largest element so far along `dim`, and where it is (the last of equals): (values,
     indices).
@@ -201,6 +211,7 @@ def cummax(input: Tensor, dim: int) -> Extremes:
     return _run("cummax", _cummax, _cummax_node, input, dim)
 
 
+@with_out
 def cummin(input: Tensor, dim: int) -> Extremes:
     """The smallest element so far along `dim`, and where it is (the last of equals): (values,
     indices).
@@ -214,17 +225,10 @@ def cummin(input: Tensor, dim: int) -> Extremes:
 def _logcumsumexp_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
     for unit in range(lo, hi):
         at, step = line(unit, n, inner, False)
-        top, total = -np.inf, 0.0  # of exp(x - top)
+        state = nothing()
         for _ in range(n):
-            v = np.float64(x[at])
-            if v > top:
-                total = total * np.exp(top - v) + 1.0
-                top = v
-            elif v != v or top == np.inf:
-                total = total + (v if v != v else 0.0)
-            elif v > -np.inf:
-                total += np.exp(v - top)
-            out[at] = top + np.log(total) if total != 0.0 else -np.inf
+            state = joined(state, element_sum(np.float64(x[at])))
+            out[at] = logarithm(state)
             at += step
 
 
@@ -241,12 +245,13 @@ def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     name="logcumsumexp",
     saves="x, out",
     grad=_logcumsumexp_grad,
-    cuda="scanning:logcumsumexp",
+    cuda="scans:logcumsumexp",
 )
 def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
     return scan_launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
 
 
+@with_out
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """log(cumsum(exp(input), dim)) without overflow.  DTypeError for integers."""
     x, d = _ready("logcumsumexp", input, dim, None)
@@ -261,6 +266,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
 # --- differences ------------------------------------------------------------------------------
 
 
+@with_out
 def diff(
     input: Tensor,
     n: int = 1,
@@ -268,8 +274,13 @@ def diff(
     prepend: Tensor | None = None,
     append: Tensor | None = None,
 ) -> Tensor:
-    """The `n`-th differences of neighbours along `dim`; bools: whether neighbours differ."""
+    """The `n`-th differences along `dim`, of bools whether neighbours differ; n = 0: a copy."""
     x, d = _ready("diff", input, dim, None)
+    n = whole("diff", "n", n)
+    if n < 0:
+        raise ArgumentError(f"diff: n must not be negative, got {n}")
+    if n == 0:
+        return x.clone()  # type: ignore[no-any-return]
     parts = [t for t in (prepend, x, append) if t is not None]
     x = cat(parts, d) if len(parts) > 1 else x
     for _ in range(n):

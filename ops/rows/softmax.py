@@ -15,6 +15,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
 from flowvm.ops.rows.parts.row_program import RowProgram
@@ -117,6 +118,7 @@ def _log_softmax(x: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 
+@with_out
 @method()
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """exp(x) / sum(exp(x)) over `dim`: positive numbers that sum to 1.
@@ -128,6 +130,7 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
+@with_out
 @method()
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """log(softmax(x)) over `dim`, computed so that neither large nor small values overflow.

@@ -10,9 +10,10 @@ import numpy as np
 from flowvm.dtype import DType, as_dtype
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.ops.declare.elementwise import elementwise
-from flowvm.ops.declare.recording import Recorded, need_tensor, record
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import isinf, where
 from flowvm.ops.pointwise.math import abs as abs_of
@@ -23,7 +24,7 @@ from flowvm.ops.rows.parts.folds import Fold, count_up, magnitude_up, square_up
 from flowvm.ops.rows.reduce import amax, amin, dims_of, spread, sum
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["logsumexp", "norm", "trace", "vector_norm"]
+__all__ = ["logsumexp", "trace", "vector_norm"]
 
 Dims = int | tuple[int, ...] | list[int] | None
 
@@ -66,6 +67,7 @@ def _magnitudes_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return ((spread(g, x._meta, c.attrs[0]) * sign.call(x)).to(x._meta.dtype),)
 
 
+_count_node = Recorded("norm", lambda c, g: (filled_of(c.metas[0]),), ("x",))
 _squares_node = Recorded("sum_of_squares", _squares_grad, ("x",), "x")
 _magnitudes_node = Recorded("sum_of_magnitudes", _magnitudes_grad, ("x",), "x")
 
@@ -97,42 +99,25 @@ def vector_norm(
     if ord == 1:
         return _narrowed(_recorded(magnitude_up, _magnitudes_node, x, dims, keepdim), dtype)
     if ord == 0:
-        return _narrowed(count_up(x, dims, keepdim), dtype)
+        return record(_count_node, (x,), _narrowed(count_up(x, dims, keepdim), dtype))
     size = abs_of.call(x)
     if ord == math.inf:
         return amax(size, dims, keepdim)
     if ord == -math.inf:
         return amin(size, dims, keepdim)
-    power: Tensor = _root.call(sum(size**ord, dims, keepdim), float(ord))
+    if ord < 2:  # no power of 0, whose gradient would be infinite or NaN times 0
+        zero = size == 0
+        powers = where(zero, 0.0 if ord > 0 else math.inf, where(zero, 1, size) ** ord)
+    else:
+        powers = size**ord
+    power: Tensor = _root.call(sum(powers, dims, keepdim), float(ord))
     return power
-
-
-def norm(
-    input: Tensor,
-    p: float | str | None = "fro",
-    dim: Dims = None,
-    keepdim: bool = False,
-    out: Tensor | None = None,
-    dtype: DType | None = None,
-) -> Tensor:
-    """The norm of order `p` over `dim`: "fro" and 2 are the root of the sum of squares; see
-    `vector_norm`.
-
-    ArgumentError for "nuc", which is a matter of singular values.
-    """
-    if p not in ("fro", None) and isinstance(p, str):
-        raise ArgumentError(f'norm: p is "fro" or a number, got {p!r}')
-    order = 2 if p is None or isinstance(p, str) else p
-    length = vector_norm(input, order, dim, keepdim, dtype=dtype)
-    if out is None:
-        return length
-    copied: Tensor = out.copy_(length)
-    return copied
 
 
 # --- sums of exponentials, traces ---------------------------------------------------------------
 
 
+@with_out
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over `dim` (one or several) without overflow; -inf of nothing."""
     x = need_tensor("logsumexp", "input", input)
@@ -156,7 +141,7 @@ def trace(input: Tensor) -> Tensor:
     return sum(input.diagonal())
 
 
-for _f in (norm, logsumexp, trace):
+for _f in (logsumexp, trace):
     method()(_f)
 
 
@@ -185,18 +170,9 @@ def _norm_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
-samples(
-    norm,
-    _norm_samples,
-    _norm_reference,
-    errors=(
-        (lambda flow: flow.norm(flow.ones(2, 2), "nuc"), ValueError),
-        (lambda flow: flow.norm(flow.arange(3)), RuntimeError),
-    ),
-)
 samples(vector_norm, _norm_samples, _norm_reference)
 samples(
-    norm,
+    vector_norm,
     lambda rng: [Sample((np.array([[1.0, 0.0], [2.0, 3.0]]), 0, 1))],
     _norm_reference,
     name="norm zero",

@@ -175,8 +175,8 @@ def polynomial(dtype: Float, *coefficients: float) -> Callable[[Number], Number]
             power += power[0]
     lines.append(f"    return {names[0]}")
     exec("\n".join(lines), scope)
-    made: Callable[[Number], Number] = scope["p"]
-    return made
+    function: Callable[[Number], Number] = scope["p"]
+    return function
 
 
 # --- the logarithm ---------------------------------------------------------------------------

@@ -38,6 +38,20 @@ import numpy as np
 
 from flowvm.compiler.native import Overloaded
 from flowvm.ops.scalar.area import acosh, asinh, atanh
+from flowvm.ops.scalar.bessel import (
+    bessel_i0,
+    bessel_i0e,
+    bessel_i1,
+    bessel_i1e,
+    bessel_j0,
+    bessel_j1,
+    bessel_k0,
+    bessel_k0e,
+    bessel_k1,
+    bessel_k1e,
+    bessel_y0,
+    bessel_y1,
+)
 from flowvm.ops.scalar.division import floor_divide, fmod, nextafter, remainder
 from flowvm.ops.scalar.erf import erf, erfc, erfinv, normal_cdf
 from flowvm.ops.scalar.exp import (
@@ -65,7 +79,9 @@ from flowvm.ops.scalar.intrinsics import trunc as _trunc
 from flowvm.ops.scalar.log import log, log1p, log2, log10
 from flowvm.ops.scalar.power import cbrt, hypot, pow_
 from flowvm.ops.scalar.special import digamma, lgamma, polygamma
+from flowvm.ops.scalar.tails import erfcx, igamma, igammac, ndtri, zeta
 from flowvm.ops.scalar.trig import acos, asin, atan, atan2, cos, sin, tan
+from flowvm.ops.scalar.whole import gcd, lcm
 
 __all__ = [
     "abs_",
@@ -76,6 +92,18 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "bessel_i0",
+    "bessel_i0e",
+    "bessel_i1",
+    "bessel_i1e",
+    "bessel_j0",
+    "bessel_j1",
+    "bessel_k0",
+    "bessel_k0e",
+    "bessel_k1",
+    "bessel_k1e",
+    "bessel_y0",
+    "bessel_y1",
     "bfloat",
     "cbrt",
     "ceil",
@@ -85,6 +113,7 @@ __all__ = [
     "digamma",
     "erf",
     "erfc",
+    "erfcx",
     "erfinv",
     "exp",
     "exp2",
@@ -93,11 +122,15 @@ __all__ = [
     "floor_divide",
     "fmod",
     "functions",
+    "gcd",
     "half",
     "hypot",
+    "igamma",
+    "igammac",
     "isfinite",
     "isinf",
     "isnan",
+    "lcm",
     "lgamma",
     "log",
     "log1p",
@@ -106,6 +139,7 @@ __all__ = [
     "logaddexp",
     "maximum",
     "minimum",
+    "ndtri",
     "nextafter",
     "normal_cdf",
     "polygamma",
@@ -123,6 +157,7 @@ __all__ = [
     "tanh",
     "tanh_softplus",
     "trunc",
+    "zeta",
 ]
 
 INLINE_ALWAYS = (

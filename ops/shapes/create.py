@@ -15,6 +15,7 @@ from flowvm.dtype import from_numpy as dtype_of
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.formats import accept
 from flowvm.lazy import lazy
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
@@ -25,13 +26,18 @@ if TYPE_CHECKING:
 else:
     exchange = lazy("flowvm.cuda.exchange")
 
-__all__ = ["as_tensor", "from_numpy", "tensor"]
+__all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "tensor"]
 
 # --- from data --------------------------------------------------------------------------------
 
 
 def tensor(
-    data: Any, *, dtype: Any = None, device: Device | str | None = None, requires_grad: bool = False
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Device | str | None = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor with a copy of `data`: numbers in nested lists or tuples, a NumPy array, or a
     tensor.
@@ -44,6 +50,7 @@ def tensor(
     tensor([[1., 2.],
             [3., 4.]])
     """
+    accept("tensor", options)
     if isinstance(data, Tensor):
         chosen = dtype_or(dtype, data._meta.dtype)
         place = data._meta.device if device is None else device
@@ -60,8 +67,8 @@ def tensor(
 def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]:
     """`data` as a fresh C-contiguous array of what stores `dtype`, or the dtype that it means."""
     if isinstance(data, (np.ndarray, np.generic)):
-        kept = dtype_of(data.dtype) if dtype is None else dtype
-        return kept.stored(np.asarray(data)), kept
+        kind = dtype_of(data.dtype) if dtype is None else dtype
+        return kind.stored(np.asarray(data)), kind
     plain = _plain(data)
     try:
         array = np.array(plain)
@@ -130,6 +137,65 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype, device=device)
 
 
+def asarray(
+    obj: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    copy: bool | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`obj` as a tensor, as `as_tensor` has it, outside the graph; always a copy if `copy`,
+    and never one if it is False: ArgumentError where that takes one.
+    """
+    if copy:
+        return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
+    if isinstance(obj, Tensor):
+        made: Tensor = as_tensor(obj, dtype, device)
+        if requires_grad and made is not obj:
+            made = made.detach()
+        shared = made.storage() is obj.storage()
+    else:
+        made = as_tensor(obj, dtype, device)
+        shared = isinstance(obj, np.ndarray) and made.data_ptr() == obj.ctypes.data
+    if copy is False and not shared:
+        raise ArgumentError(
+            f"asarray: {type(obj).__name__} has no memory that a tensor of this dtype and device "
+            f"could share; leave copy=False away"
+        )
+    return finished(made, requires_grad)
+
+
+def frombuffer(
+    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:
+    """The bytes of an object with Python's buffer protocol as a vector of `count` elements of
+    `dtype` (-1: all there are) from byte `offset` on: on its memory where it can be written to (it
+    must not change meanwhile, see `from_numpy`), else a copy.
+
+    ArgumentError if it is empty, or has no room for so many.
+    """
+    kind = as_dtype(dtype)
+    size, length = kind.itemsize, len(memoryview(buffer).cast("B"))
+    if length == 0 or not 0 <= offset < length:
+        raise ArgumentError(f"frombuffer: offset {offset} is not within {length} bytes")
+    if count < 0 and (length - offset) % size:
+        raise ArgumentError(
+            f"frombuffer: {length - offset} bytes from offset {offset} are no multiple of "
+            f"{size}, the size of {kind.name}"
+        )
+    n = (length - offset) // size if count < 0 else count
+    if n == 0 or offset + n * size > length:
+        raise ArgumentError(
+            f"frombuffer: {n} elements of {size} bytes from offset {offset} are not within "
+            f"{length} bytes"
+        )
+    array = np.frombuffer(buffer, kind.storage, n, offset)
+    if kind is as_dtype(array.dtype) and _shareable(array):
+        return finished(adopt_array(array, _Lent(array)), requires_grad)
+    return finished(adopt_array(array.copy(), dtype=kind), requires_grad)
+
+
 class _Lent:
     """An array whose memory a tensor uses: read-only until the storage is gone."""
 
@@ -175,11 +241,17 @@ def _shareable(array: np.ndarray[Any, Any]) -> bool:
 
 @method()
 def new_tensor(
-    x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    x: Tensor,
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor with a copy of `data`, of `x`'s dtype and device unless others are given."""
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
-    return tensor(data, dtype=kind, device=place, requires_grad=requires_grad)
+    return tensor(data, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
 samples(

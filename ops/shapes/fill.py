@@ -1,7 +1,10 @@
 """Tensors filled with one value, or with none: full, zeros, ones, empty and their kin.
 
 Shapes and values are checked, and memory that no machine of this size has is refused, when the
-call is made.
+call is made.  The keywords of PyTorch that have no meaning here (`layout`, which is `flow.strided`,
+`pin_memory`, `memory_format`) are taken by all of them, and `size=` where sizes are positional.
+
+Long because each function has all of these arguments.
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ from flowvm.device import as_device
 from flowvm.dtype import DType, as_dtype, bool_, get_default_dtype, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.formats import accept
 from flowvm.meta import Size, TensorMeta, as_shape
+from flowvm.ops.declare.outputs import dtype_for, written
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.declare.registry import Sample, samples
 
 __all__ = [
     "empty",
     "empty_like",
+    "empty_permuted",
+    "empty_strided",
     "full",
     "full_like",
     "ones",
@@ -38,14 +45,25 @@ Scalar = bool | int | float
 # --- arguments --------------------------------------------------------------------------------
 
 
-def finished(t: Tensor, requires_grad: bool) -> Tensor:
+def finished(
+    t: Tensor, requires_grad: bool, out: Tensor | None = None, name: str = "out"
+) -> Tensor:
+    """A new tensor as it is given back: in `out` if there is one, a leaf if one is asked for."""
+    if out is not None:
+        t = written(name, out, t)
     if requires_grad:
         t.requires_grad_(True)
     return t
 
 
-def size_of(size: Sequence[Any]) -> Size:
-    """The shape in a call's positional arguments: ints, or one tuple or list of them."""
+def size_of(size: Sequence[Any], name: str = "", options: dict[str, Any] | None = None) -> Size:
+    """The shape in a call's arguments: ints, one tuple or list of them, or the keyword `size`."""
+    if options:
+        if "size" in options:
+            if size:
+                raise ArgumentTypeError(f"{name}() got two sizes, {size} and {options['size']!r}")
+            size = (options.pop("size"),)
+        accept(name, options)
     if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
         return as_shape(size[0])
     return as_shape(size)
@@ -86,9 +104,11 @@ def full(
     size: Any,
     fill_value: Any,
     *,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` with every element `fill_value`.
 
@@ -99,35 +119,104 @@ def full(
     tensor([[7, 7],
             [7, 7]])
     """
+    accept("full", options)
     place = as_device(device)
+    dtype = dtype_for("full", out, dtype)
     if dtype is None:
         kind = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
         whole = isinstance(kind, (int, np.integer))
         default = bool_ if isinstance(kind, (bool, np.bool_)) else int64 if whole else None
         dtype = dtype_or(None, default)
     dtype = as_dtype(dtype)
-    out = filled_of(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
-    return finished(out, requires_grad)
+    made = filled_of(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
+    return finished(made, requires_grad, out, "full")
 
 
-def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *size: Any,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 0."""
-    meta = TensorMeta.of(size_of(size), dtype_or(dtype), as_device(device))
-    return finished(filled_of(meta, 0), requires_grad)
+    shape, kind = size_of(size, "zeros", options), dtype_for("zeros", out, dtype)
+    meta = TensorMeta.of(shape, dtype_or(kind), as_device(device))
+    return finished(filled_of(meta, 0), requires_grad, out, "zeros")
 
 
-def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def ones(
+    *size: Any,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) filled with 1."""
-    meta = TensorMeta.of(size_of(size), dtype_or(dtype), as_device(device))
-    return finished(filled_of(meta, 1), requires_grad)
+    shape, kind = size_of(size, "ones", options), dtype_for("ones", out, dtype)
+    meta = TensorMeta.of(shape, dtype_or(kind), as_device(device))
+    return finished(filled_of(meta, 1), requires_grad, out, "ones")
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(
+    *size: Any,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) whose values are whatever was in
     memory.
     """
-    meta = TensorMeta.of(size_of(size), dtype_or(dtype), as_device(device))
-    return finished(empty_of(meta), requires_grad)
+    shape, kind = size_of(size, "empty", options), dtype_for("empty", out, dtype)
+    meta = TensorMeta.of(shape, dtype_or(kind), as_device(device))
+    return finished(empty_of(meta), requires_grad, out, "empty")
+
+
+def empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
+    """A tensor of shape `size` whose elements lie `stride` elements apart in each dimension, with
+    whatever values; new memory from its first to its last element.
+    """
+    accept("empty_strided", options)
+    shape, steps = as_shape(size), as_shape(stride)
+    if len(shape) != len(steps):
+        raise ArgumentError(f"empty_strided: {len(shape)} sizes and {len(steps)} strides")
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, steps, strict=True))
+    count = span if shape.numel() else 0
+    memory: Any = empty(count, dtype=dtype, device=device)
+    return finished(memory.as_strided(shape, steps), requires_grad)
+
+
+def empty_permuted(
+    size: Any,
+    physical_layout: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
+    """A tensor of shape `size` without gaps, with whatever values, whose dimensions lie in memory
+    in the order `physical_layout`, that with the largest stride first.
+    """
+    accept("empty_permuted", options)
+    shape, order = as_shape(size), tuple(physical_layout)
+    if sorted(order) != list(range(len(shape))):
+        raise ArgumentError(f"empty_permuted: {order} is no order of {len(shape)} dimensions")
+    memory: Any = empty([shape[d] for d in order], dtype=dtype, device=device)
+    back = sorted(range(len(order)), key=lambda d: order[d])
+    return finished(memory.permute(back), requires_grad)
 
 
 def full_like(
@@ -137,6 +226,7 @@ def full_like(
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, filled with `fill_value`."""
     meta = _meta("full_like", input)
@@ -146,34 +236,50 @@ def full_like(
         dtype=dtype_or(dtype, meta.dtype),
         device=meta.device if device is None else device,
         requires_grad=requires_grad,
+        **options,
     )
 
 
 def zeros_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, filled with 0."""
     meta = _meta("zeros_like", input)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    return zeros(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
+    return zeros(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
 def ones_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, filled with 1."""
     meta = _meta("ones_like", input)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    return ones(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
+    return ones(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
 def empty_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of `input`'s shape, and dtype unless one is given, with whatever values."""
     meta = _meta("empty_like", input)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    return empty(meta.shape, dtype=kind, device=place, requires_grad=requires_grad)
+    return empty(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
 def _meta(name: str, input: Any) -> TensorMeta:
@@ -183,10 +289,10 @@ def _meta(name: str, input: Any) -> TensorMeta:
 
 
 def scalar_tensor(
-    s: Scalar, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    s: Scalar, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Tensor:
     """A 0-d tensor of the number `s`, of the default dtype unless one is given."""
-    return full((), s, dtype=dtype_or(dtype), device=device, requires_grad=requires_grad)
+    return full((), s, dtype=dtype_or(dtype), device=device, requires_grad=requires_grad, **options)
 
 
 # --- methods ----------------------------------------------------------------------------------
@@ -201,45 +307,70 @@ def new_full(
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` filled with `fill_value`, of `x`'s dtype and device unless
     others are given.
     """
     dtype, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
-    return full(size, fill_value, dtype=dtype, device=place, requires_grad=requires_grad)
+    return full(size, fill_value, dtype=dtype, device=place, requires_grad=requires_grad, **options)
 
 
 @method()
 def new_zeros(
-    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    x: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` filled with 0, of `x`'s dtype and device unless others are
     given.
     """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
-    return zeros(*size, dtype=kind, device=place, requires_grad=requires_grad)
+    return zeros(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
 @method()
 def new_ones(
-    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    x: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` filled with 1, of `x`'s dtype and device unless others are
     given.
     """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
-    return ones(*size, dtype=kind, device=place, requires_grad=requires_grad)
+    return ones(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
 @method()
 def new_empty(
-    x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    x: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """A tensor of shape `size` with whatever values, of `x`'s dtype and device unless others are
     given.
     """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
-    return empty(*size, dtype=kind, device=place, requires_grad=requires_grad)
+    return empty(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
+
+
+@method()
+def new_empty_strided(
+    x: Tensor, size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **options: Any
+) -> Tensor:
+    """`empty_strided`, of `x`'s dtype and device unless others are given."""
+    kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
+    return empty_strided(size, stride, dtype=kind, device=place, **options)
 
 
 samples(

@@ -18,9 +18,11 @@ from flowvm.dtype import result_type_of
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
+from flowvm.kept import remembered
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.recording import (
     Recorded,
@@ -32,7 +34,7 @@ from flowvm.ops.declare.recording import (
 )
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
-from flowvm.ops.shapes.views import _given, _xs, expand, reshape, unsqueeze
+from flowvm.ops.shapes.views import _dims_of, _xs, expand, reshape, unsqueeze
 from flowvm.schema import integer
 
 __all__ = [
@@ -79,7 +81,7 @@ def _skipped(meta: TensorMeta, out: TensorMeta) -> bool:
     return meta.shape == (0,) and out.ndim != 1
 
 
-@functools.lru_cache(1 << 12)
+@remembered("views")
 def _cat_meta(metas: tuple[TensorMeta, ...], dim: int, new: bool) -> tuple[TensorMeta, int]:
     """The joined tensor's meta and the dimension; ShapeError where the shapes do not fit."""
     parts = list(enumerate(metas))
@@ -193,6 +195,7 @@ def _listed(name: str, tensors: Any) -> list[Tensor]:
     return [need_tensor(name, f"tensors[{i}]", t) for i, t in enumerate(tensors)]
 
 
+@with_out
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along `dim`; the other dimensions must agree.
 
@@ -208,6 +211,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 concat = concatenate = cat
 
 
+@with_out
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors, all of one shape, along a new dimension `dim`."""
     return _joined(_alike(_listed("stack", tensors)), dim, True)
@@ -245,12 +249,14 @@ def atleast_3d(*tensors: Tensor) -> Any:
     return _at_least(3, tensors)
 
 
+@with_out
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors side by side: along dimension 1, or 0 if they are 1-d."""
     grown = [_grown(1, t) for t in _listed("hstack", tensors)]
     return cat(grown, 0 if grown[0]._meta.ndim == 1 else 1)
 
 
+@with_out
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors on top of each other: along dimension 0, 1-d ones as rows."""
     return cat([_grown(2, t) for t in _listed("vstack", tensors)], 0)
@@ -259,11 +265,13 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 row_stack = vstack
 
 
+@with_out
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors behind each other: along dimension 2."""
     return cat([_grown(3, t) for t in _listed("dstack", tensors)], 2)
 
 
+@with_out
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors side by side, 0-d and 1-d ones as columns."""
     columns = [
@@ -283,7 +291,7 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
     >>> flow.tensor([1, 2]).repeat(2, 2).tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
-    times = _given(repeats)
+    times = _dims_of(repeats)
     lead = len(times) - x._meta.ndim
     if lead < 0:
         raise ShapeError(
@@ -302,7 +310,7 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
 def tile(input: Tensor, *dims: Any) -> Tensor:
     """`repeat`, where missing numbers in front are 1."""
     x = need_tensor("tile", "input", input)
-    times = _given(dims)
+    times = _dims_of(dims)
     return repeat(x, (1,) * (x._meta.ndim - len(times)) + times)
 
 

@@ -1,4 +1,7 @@
-"""Matrices by formula: identity, triangles, diagonals, grids."""
+"""Matrices by formula: identity, triangles, diagonals, grids.
+
+Long because kernels, gradients and samples stand beside each other.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from flowvm.device import as_device
 from flowvm.dtype import as_dtype, get_default_dtype, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.formats import accept
 from flowvm.launch import GRAIN, Launch, bits
 from flowvm.meta import TensorMeta, as_shape
-from flowvm.ops.declare.recording import filled_of, need_tensor, wrap_dim
+from flowvm.ops.declare.outputs import dtype_for, with_out
+from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import finished
@@ -92,19 +97,21 @@ def _matrices(name: str, input: Any) -> Tensor:
     return input  # type: ignore[no-any-return]
 
 
+@with_out
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of each matrix, 0 above diagonal number `diagonal` (0: the main one, 1:
     the one above it).
     """
-    out: Tensor = _tril(_matrices("tril", input), int(diagonal))
+    out: Tensor = _tril(_matrices("tril", input), whole("tril", "diagonal", diagonal))
     return out
 
 
+@with_out
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of each matrix, 0 below diagonal number `diagonal` (0: the main one, 1:
     the one above it).
     """
-    out: Tensor = _triu(_matrices("triu", input), int(diagonal))
+    out: Tensor = _triu(_matrices("triu", input), whole("triu", "diagonal", diagonal))
     return out
 
 
@@ -118,16 +125,18 @@ def _indices(
 
 
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None
+    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> Tensor:
     """The rows and the columns of the lower triangle's elements, a tensor of shape (2, n)."""
+    accept("tril_indices", options)
     return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None
+    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> Tensor:
     """The rows and the columns of the upper triangle's elements, a tensor of shape (2, n)."""
+    accept("triu_indices", options)
     return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
 
 
@@ -182,6 +191,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return out.movedim((-2, -1), (min(d1, d2), max(d1, d2)))  # type: ignore[no-any-return]
 
 
+@with_out
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A vector's matrix with it on diagonal number `diagonal`, or a copy of that diagonal of a
     matrix.
@@ -199,20 +209,23 @@ def eye(
     n: int,
     m: int | None = None,
     *,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """The matrix of `n` rows and `m` (default `n`) columns with ones on its diagonal, zeros
     elsewhere.
     """
-    shape = as_shape((n, n if m is None else m))
+    accept("eye", options)
+    shape, dtype = as_shape((n, n if m is None else m)), dtype_for("eye", out, dtype)
     kind = get_default_dtype() if dtype is None else as_dtype(dtype)
     meta = TensorMeta.of(shape, kind, as_device(device))
-    out = filled_of(meta, 0)
+    made = filled_of(meta, 0)
     if meta.numel:
-        out.diagonal().copy_(filled_of(meta.with_shape((min(shape),)), 1))
-    return finished(out, requires_grad)
+        made.diagonal().copy_(filled_of(meta.with_shape((min(shape),)), 1))
+    return finished(made, requires_grad, out, "eye")
 
 
 # --- grids ------------------------------------------------------------------------------------
@@ -261,7 +274,9 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """
     if need_tensor("vander", "x", x)._meta.ndim != 1:
         raise ShapeError(f"vander needs a vector, got shape {tuple(x.shape)}")
-    count = x._meta.numel if N is None else N
+    count = x._meta.numel if N is None else whole("vander", "N", N)
+    if count > 1 << 31:
+        raise ArgumentError(f"vander: at most {1 << 31} columns, got {count}")
     powers = np.arange(count) if increasing else np.arange(count)[::-1]
     exponents = tensor(np.ascontiguousarray(powers), dtype=x._meta.dtype, device=x._meta.device)
     return x.reshape((-1, 1)) ** exponents  # type: ignore[no-any-return]
@@ -308,8 +323,8 @@ samples(
 
 def _embedded(x: Any, offset: int = 0) -> Any:
     flat = x.reshape(-1, x.shape[-1])
-    made = np.stack([np.diag(row, offset) for row in flat])
-    return made.reshape(*x.shape[:-1], *made.shape[1:])
+    matrices = np.stack([np.diag(row, offset) for row in flat])
+    return matrices.reshape(*x.shape[:-1], *matrices.shape[1:])
 
 
 samples(

@@ -13,14 +13,14 @@ import numpy as np
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentError, ShapeError
+from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.core import cast, clone
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dim, wrap_dims
+from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.slices import _slice, basic_view
-from flowvm.ops.shapes.views import _given, _xs, flatten, reshape
+from flowvm.ops.shapes.views import _dims_of, _xs, flatten, reshape
 
 __all__ = ["flip", "fliplr", "flipud", "pad", "roll", "rot90"]
 
@@ -28,9 +28,9 @@ _flip_op = Recorded("flip", lambda c, g: (flip(g, c.attrs[0]),))
 
 
 @method("flip")
-def _flip_method(x: Tensor, *dims: Any) -> Tensor:
+def _flip_method(x: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """A copy in which the order of `dims` is reversed."""
-    return flip(x, _given(dims))
+    return flip(x, _dims_of(args if dims is None else (dims,)))
 
 
 def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
@@ -107,12 +107,14 @@ def roll(
     Without `dims` the flattened tensor is rolled, and has its shape again.
     """
     x = need_tensor("roll", "input", input)
-    by = _given((shifts,))
+    by = _dims_of((shifts,))
+    if dims is not None and x._meta.ndim == 0:
+        raise OutOfRangeError(f"roll: a 0-d tensor has no dimension {dims}")
     if dims is None:
         if len(by) != 1:
             raise ArgumentError(f"roll: without dims there is one shift, got {by}")
         return reshape(roll(flatten(x), by, 0), x._meta.shape)
-    along = [wrap_dim("roll", d, x._meta.ndim) for d in _given((dims,))]
+    along = [wrap_dim("roll", d, x._meta.ndim) for d in _dims_of((dims,))]
     if len(along) != len(by):
         raise ArgumentError(f"roll: shifts {by} and dims {tuple(along)} have different lengths")
     if x._meta.numel == 0 or x._meta.ndim == 0:
@@ -133,6 +135,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         raise ArgumentError(f"rot90: needs two dimensions to turn, got {tuple(dims)}")
     a, b = turned
     order = list(range(x._meta.ndim))
+    k = whole("rot90", "k", k)
     if k % 2:
         order[a], order[b] = b, a
     flips = ((), (b,), turned, (a,))[k % 4]
@@ -240,6 +243,8 @@ def _shrunk(x: Tensor, sides: dict[int, tuple[int, int]]) -> Tensor:
 
 def _check_borders(x: Tensor, sides: _Sides, mode: str) -> None:
     for d, ((before, after), size) in enumerate(zip(sides, x._meta.shape, strict=True)):
+        if d == 0 and before == after == 0:
+            continue  # a batch may be empty
         most = {"reflect": size - 1, "circular": size}.get(mode, before + after if size else 0)
         if max(before, after) > most:
             raise ShapeError(
@@ -262,7 +267,7 @@ def pad(
     Negative numbers take elements away.
     """
     x = need_tensor("pad", "input", input)
-    widths = _given((pad,))
+    widths = _dims_of((pad,))
     if len(widths) % 2 or len(widths) > 2 * x._meta.ndim:
         raise ArgumentError(
             f"pad: {widths} needs two numbers for each padded dimension, at most "
@@ -294,11 +299,20 @@ def pad(
             f"pad: mode {mode!r} pads all dimensions but the first one or two, got {widths} for "
             f"shape {tuple(x.shape)}"
         )
+    if mode == "replicate":
+        sides = {d: _edge_kept(x._meta.shape[d], *pair) for d, pair in sides.items()}
     x = _shrunk(x, sides)
     around = _around(x, sides)
     _check_borders(x, around, mode)
     bordered: Tensor = _border.call(x, around, mode)
     return bordered
+
+
+def _edge_kept(n: int, before: int, after: int) -> tuple[int, int]:
+    """Where one side takes away all `n` elements, the last of them is the first of the other's."""
+    if n and before == -n and after > 0:
+        return before + 1, after - 1
+    return (before - 1, after + 1) if n and after == -n and before > 0 else (before, after)
 
 
 def _around(x: Tensor, sides: dict[int, tuple[int, int]]) -> _Sides:
@@ -363,6 +377,7 @@ samples(
         ((2, 0), (1, 1)),
         ((1, 2, 4), (2, 1), "reflect"),
         ((1, 2, 3), (1, 2), "replicate"),
+        ((1, 2, 3), (-1, 2), "replicate"),
         ((1, 1, 3, 3), (1, 2, 2, 0), "circular"),
         ((1, 1, 3, 3), (1, 2, 2, 0), "reflect"),
     ),

@@ -11,9 +11,11 @@ from flowvm.device import Device, as_device
 from flowvm.dtype import DType, float64, int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.formats import accept
 from flowvm.launch import GRAIN, Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
 
@@ -56,31 +58,37 @@ def _ramp(n: int, middle: int, dtype: DType, device: Device) -> Launch:
 
 
 def arange(
-    start: Scalar,
+    start: Scalar = 0,
     end: Scalar | None = None,
     step: Scalar = 1,
     *,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
     """The numbers from `start` (0 if only one bound is given) up to, not including, `end`, `step`
     apart.
 
-    int64 when all are ints, else the default dtype.  ArgumentError if `step` is 0 or leads away
-    from `end`.
+    int64 when all are ints, else the default dtype.  With an integer dtype, start and step lose
+    their fractions first.  ArgumentError if `step` is 0 or leads away from `end`.
     """
-    place = as_device(device)
+    accept("arange", options)
+    place, dtype = as_device(device), dtype_for("arange", out, dtype)
     if end is None:
         start, end = 0, start
-    numbers = [_number("arange", n) for n in (start, end, step)]
+    numbers = [number_of("arange", n) for n in (start, end, step)]
     start, end, step = numbers
     whole = all(isinstance(n, int) for n in numbers)
     dtype = dtype_or(dtype, int64 if whole else None)
-    if step == 0:
-        raise ArgumentError("arange: step must not be 0")
     if not all(math.isfinite(n) for n in numbers):
         raise ArgumentError(f"arange: bounds and step must be finite, got {start}, {end}, {step}")
+    if dtype is int64 and not whole:  # PyTorch counts in int64 alone, not in narrower integers
+        start, end, step = (int(n) for n in numbers)
+        whole = True
+    if step == 0 or (not dtype.is_floating_point and int(step) == 0):
+        raise ArgumentError(f"arange: step must not be 0, got {numbers[2]} as {dtype.name}")
     if (end - start) * (1 if step > 0 else -1) < 0:
         raise ArgumentError(
             f"arange: from {start} to {end} with step {step} never arrives; "
@@ -89,18 +97,19 @@ def arange(
     n = -((start - end) // step) if whole else math.ceil((end - start) / step)
     if not dtype.is_floating_point:
         counted: Tensor = _count(int(n), dtype, place, int(start), int(step))
-        return counted
-    return finished(_ramped(int(n), int(n), start, end, step, dtype, place), requires_grad)
+        return finished(counted, requires_grad, out, "arange")
+    ramp = ramped(int(n), int(n), start, end, step, dtype, place)
+    return finished(ramp, requires_grad, out, "arange")
 
 
-def _number(name: str, value: Any) -> Any:
+def number_of(name: str, value: Any) -> Any:
     value = value.item() if isinstance(value, (Tensor, np.generic)) else value
     if not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}: expected a number, got {type(value).__name__}")
     return int(value) if isinstance(value, bool) else value
 
 
-def _ramped(
+def ramped(
     n: int, middle: int, start: Any, end: Any, step: Any, dtype: DType, device: Device
 ) -> Tensor:
     compute = dtype.compute
@@ -113,20 +122,26 @@ def linspace(
     end: Scalar,
     steps: int,
     *,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
-    """`steps` numbers from `start` to `end`, both included, evenly apart."""
+    """`steps` numbers from `start` to `end`, both included, evenly apart.
+
+    With an integer dtype, the bounds lose their fractions first, and then the numbers between.
+    """
+    accept("linspace", options)
     place = as_device(device)
     steps = _steps("linspace", steps)
-    first, last = _number("linspace", start), _number("linspace", end)
-    dtype = dtype_or(dtype)
+    dtype = dtype_or(dtype_for("linspace", out, dtype))
+    first, last = _bounds("linspace", start, end, dtype)
     step = (last - first) / (steps - 1) if steps > 1 else 0.0
     middle = steps if steps == 1 else steps // 2
     compute = dtype if dtype.is_floating_point else float64
-    out = _ramped(steps, middle, first, last, step, compute, place)
-    return finished(out.to(dtype), requires_grad)
+    ramp = ramped(steps, middle, first, last, step, compute, place)
+    return finished(ramp.to(dtype), requires_grad, out, "linspace")
 
 
 def logspace(
@@ -135,13 +150,26 @@ def logspace(
     steps: int,
     base: float = 10.0,
     *,
+    out: Tensor | None = None,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
+    **options: Any,
 ) -> Tensor:
-    """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both in."""
-    exponents = linspace(start, end, steps, dtype=float64, device=device)
-    return finished((float(base) ** exponents).to(dtype_or(dtype)), requires_grad)
+    """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both in.
+
+    With an integer dtype, the bounds lose their fractions first, and then the powers.
+    """
+    accept("logspace", options)
+    dtype = dtype_or(dtype_for("logspace", out, dtype))
+    first, last = _bounds("logspace", start, end, dtype)
+    exponents = linspace(first, last, steps, dtype=float64, device=device)
+    return finished((float(base) ** exponents).to(dtype), requires_grad, out, "logspace")
+
+
+def _bounds(name: str, start: Any, end: Any, dtype: DType) -> tuple[Any, Any]:
+    first, last = number_of(name, start), number_of(name, end)
+    return (first, last) if dtype.is_floating_point else (int(first), int(last))
 
 
 def _steps(name: str, steps: Any) -> int:

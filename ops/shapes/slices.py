@@ -6,7 +6,6 @@ geometry makes its gradient: zeros of the whole shape, and the gradient copied t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,10 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import OutOfRangeError, ShapeError
+from flowvm.kept import remembered
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.core import copy_, view_of
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _xs
 
@@ -27,7 +27,7 @@ Geometry = Callable[..., tuple[TensorMeta, int]]
 
 def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
     """The view function of a geometry that shows no element twice."""
-    cached = functools.lru_cache(1 << 14)(geometry)
+    cached = remembered("views")(geometry)
 
     def backward(c: Any, g: Tensor) -> tuple[Tensor]:
         return (embed(g, c.metas[0], *c.attrs),)
@@ -75,7 +75,10 @@ _slice = _strided_view("slice", _slice_geometry)
 @method()
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """A view of the elements with `index` in dimension `dim`, which it no longer has."""
-    return _select(need_tensor("select", "input", input), dim, index)
+    x = need_tensor("select", "input", input)
+    if type(dim) is not int or type(index) is not int:
+        dim, index = whole("select", "a dimension", dim), whole("select", "an index", index)
+    return _select(x, dim, index)
 
 
 @method()
@@ -86,6 +89,8 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
         raise ShapeError("narrow: a 0-d tensor has no dimension to narrow")
     at = wrap_dim("narrow", dim, x._meta.ndim)
     size = x._meta.shape[at]
+    if type(start) is not int or type(length) is not int:
+        start, length = whole("narrow", "start", start), whole("narrow", "length", length)
     first = start + size if start < 0 else start
     if not 0 <= first <= size:
         raise OutOfRangeError(f"narrow: start {start} is outside dimension {dim} of size {size}")
@@ -121,7 +126,9 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     """A view of the diagonals of `dim1` and `dim2`, as the last dimension; `offset` > 0 is above
     the main one.
     """
-    return _diagonal(need_tensor("diagonal", "input", input), offset, dim1, dim2)
+    x = need_tensor("diagonal", "input", input)
+    offset, dim1, dim2 = (whole("diagonal", "an offset or dim", n) for n in (offset, dim1, dim2))
+    return _diagonal(x, offset, dim1, dim2)
 
 
 # --- basic indexing -----------------------------------------------------------------------------

@@ -18,11 +18,11 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.rebase import remember_view
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, wrap_dim
+from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice
-from flowvm.ops.shapes.views import _given, _xs
+from flowvm.ops.shapes.views import _dims_of, _xs
 
 __all__ = [
     "chunk",
@@ -37,8 +37,8 @@ __all__ = [
 
 
 def _pieces_grad(c: Any, *gradients: Tensor | None) -> tuple[Tensor]:
-    given = next(g for g in gradients if g is not None)
-    dtype = given._meta.dtype
+    gradient = next(g for g in gradients if g is not None)
+    dtype = gradient._meta.dtype
     parts = [
         filled_of(m, 0, dtype) if g is None else g
         for g, m in zip(gradients, c.out_metas, strict=True)
@@ -90,13 +90,13 @@ def split(
     at = wrap_dim("split", dim, x._meta.ndim)
     size = x._meta.shape[at]
     if isinstance(split_size_or_sections, (tuple, list)):
-        sizes = _given((split_size_or_sections,))
+        sizes = _dims_of((split_size_or_sections,))
         if sum(sizes) != size or any(s < 0 for s in sizes):
             raise ShapeError(
                 f"split: sizes {sizes} do not add up to dimension {dim} of size {size}"
             )
         return _pieces(x, at, sizes)
-    (step,) = _given((split_size_or_sections,))
+    (step,) = _dims_of((split_size_or_sections,))
     if step < 0 or (step == 0 and size > 0):
         raise ArgumentError(f"split: split_size must be positive, got {step}")
     if size == 0:
@@ -114,6 +114,7 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size, the last maybe smaller: ceil(size / chunks) each."""
     x = need_tensor("chunk", "input", input)
+    chunks = whole("chunk", "chunks", chunks)
     if chunks <= 0:
         raise ArgumentError(f"chunk: chunks must be positive, got {chunks}")
     if x._meta.ndim == 0:
@@ -123,6 +124,9 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if size == 0:
         return _pieces(x, at, [0] * chunks)
     return split(x, -(-size // chunks), at)
+
+
+MOST_PIECES = 1 << 24
 
 
 @method()
@@ -140,15 +144,17 @@ def tensor_split(
     if isinstance(indices_or_sections, Tensor):
         indices_or_sections = indices_or_sections.tolist()
     if isinstance(indices_or_sections, (tuple, list)):
-        cuts = [slice(None, i).indices(size)[1] for i in _given((indices_or_sections,))]
+        cuts = [slice(None, i).indices(size)[1] for i in _dims_of((indices_or_sections,))]
         edges = [0, *cuts, size]
         spans = [(a, max(0, b - a)) for a, b in itertools.pairwise(edges)]
         if all(a <= b for a, b in itertools.pairwise(edges)):
             return _pieces(x, at, [n for _, n in spans])
         return tuple(_slice(x, at, a, n, 1) for a, n in spans)
-    (sections,) = _given((indices_or_sections,))
+    (sections,) = _dims_of((indices_or_sections,))
     if sections <= 0:
         raise ArgumentError(f"tensor_split: sections must be positive, got {sections}")
+    if sections > MOST_PIECES:
+        raise ArgumentError(f"tensor_split: at most {MOST_PIECES} pieces, got {sections}")
     each, more = divmod(size, sections)
     return _pieces(x, at, [each + (i < more) for i in range(sections)])
 
@@ -156,6 +162,8 @@ def tensor_split(
 def _even_split(name: str, x: Tensor, sections: Any, dim: int, least: int) -> tuple[Tensor, ...]:
     if need_tensor(name, "input", x)._meta.ndim < least:
         raise ShapeError(f"{name}: needs at least {least} dimensions, got shape {tuple(x.shape)}")
+    if not isinstance(sections, (tuple, list, Tensor)):
+        sections = whole(name, "sections", sections)
     if isinstance(sections, int) and (sections <= 0 or x._meta.shape[dim] % sections):
         raise ShapeError(
             f"{name}: dimension {dim} of size {x._meta.shape[dim]} does not split into {sections} "

@@ -10,19 +10,18 @@ Long because every view is here with its gradient and its samples.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.kept import remembered
 from flowvm.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.core import contiguous, sum_to, view_of
-from flowvm.ops.declare.recording import need_tensor, wrap_dim, wrap_dims
+from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 
 __all__ = [
@@ -44,7 +43,7 @@ __all__ = [
 ]
 
 
-def _given(dims: tuple[Any, ...]) -> tuple[int, ...]:
+def _dims_of(dims: tuple[Any, ...]) -> tuple[int, ...]:
     """Dimensions written one by one or as one tuple, list or Size."""
     if len(dims) == 1 and isinstance(dims[0], (tuple, list)):
         dims = tuple(dims[0])
@@ -53,10 +52,7 @@ def _given(dims: tuple[Any, ...]) -> tuple[int, ...]:
             break
     else:
         return dims
-    try:
-        return tuple(operator.index(d) for d in dims)
-    except TypeError:
-        raise ArgumentTypeError(f"a shape is made of integers, got {dims!r}") from None
+    return tuple(whole("shape", "a size", d) for d in dims)
 
 
 # --- reshape ------------------------------------------------------------------------------------
@@ -65,15 +61,15 @@ def _given(dims: tuple[Any, ...]) -> tuple[int, ...]:
 def _inferred(name: str, meta: TensorMeta, shape: tuple[int, ...]) -> Size:
     """`shape` with its -1 worked out; ShapeError unless it has as many elements as `meta`."""
     if -1 in shape:
-        known = math.prod(d for d in shape if d != -1)
+        product = math.prod(d for d in shape if d != -1)
         if shape.count(-1) > 1:
             raise ArgumentError(f"{name}: only one dimension can be -1, got {shape}")
-        if known == 0 or meta.numel % known:
+        if product == 0 or meta.numel % product:
             raise ShapeError(
                 f"{name}: {meta.numel} elements (shape {tuple(meta.shape)}) do not fill shape "
                 f"{shape}"
             )
-        shape = tuple(meta.numel // known if d == -1 else d for d in shape)
+        shape = tuple(meta.numel // product if d == -1 else d for d in shape)
     size = as_shape(shape)
     if size.numel() != meta.numel:
         raise ShapeError(
@@ -110,7 +106,7 @@ def _restride(meta: TensorMeta, shape: Size) -> tuple[int, ...] | None:
     return tuple(stride)
 
 
-@functools.lru_cache(1 << 14)
+@remembered("views")
 def _reshaped(meta: TensorMeta, shape: tuple[int, ...]) -> tuple[Size, TensorMeta | None]:
     """The shape without -1, and the view's meta if a view can do it."""
     size = _inferred("reshape", meta, shape)
@@ -129,11 +125,11 @@ def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
     """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`; see
     `flow.reshape`.
     """
-    given = _given(shape)
+    sizes = _dims_of(shape)
     try:
-        size, meta = _reshaped(x._meta, given)
+        size, meta = _reshaped(x._meta, sizes)
     except AttributeError:
-        size, meta = _reshaped(need_tensor("reshape", "input", x)._meta, given)
+        size, meta = _reshaped(need_tensor("reshape", "input", x)._meta, sizes)
     if meta is None:
         x = contiguous(x)
         _, meta = _reshaped(x._meta, size)
@@ -158,7 +154,7 @@ def _view(x: Tensor, *shape: Any) -> Tensor:
     """A view of the same memory in another shape; ShapeError where only a copy could have it (use
     reshape).
     """
-    size, meta = _reshaped(x._meta, _given(shape))
+    size, meta = _reshaped(x._meta, _dims_of(shape))
     if meta is None:
         raise ShapeError(
             f"view: shape {tuple(x.shape)} with strides {x.stride()} cannot be seen as "
@@ -203,12 +199,12 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Dimension `dim` as dimensions `sizes`, one of which may be -1."""
     shape = need_tensor("unflatten", "input", input)._meta.shape
     at = wrap_dim("unflatten", dim, len(shape))
-    sizes = _given((sizes,))
-    known = math.prod(d for d in sizes if d != -1)
-    fits = shape[at] == known if -1 not in sizes else known > 0 and shape[at] % known == 0
+    sizes = _dims_of((sizes,))
+    product = math.prod(d for d in sizes if d != -1)
+    fits = shape[at] == product if -1 not in sizes else product > 0 and shape[at] % product == 0
     if not fits or sizes.count(-1) > 1 or not sizes:
         raise ShapeError(f"unflatten: dimension {dim} of size {shape[at]} cannot become {sizes}")
-    sizes = tuple(shape[at] // known if d == -1 else d for d in sizes)
+    sizes = tuple(shape[at] // product if d == -1 else d for d in sizes)
     return reshape(input, (*shape[:at], *sizes, *shape[at + 1 :]))
 
 
@@ -221,7 +217,7 @@ def ravel(input: Tensor) -> Tensor:
 # --- the order of dimensions --------------------------------------------------------------------
 
 
-@functools.lru_cache(1 << 14)
+@remembered("views")
 def _permuted(meta: TensorMeta, dims: tuple[int, ...]) -> tuple[TensorMeta, tuple[int, ...]]:
     if len(dims) != meta.ndim:
         raise ShapeError(
@@ -247,15 +243,15 @@ def _permute(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 @method("permute")
 def _permute_method(x: Tensor, *dims: Any) -> Tensor:
     """The dimensions in the order `dims`: `x.permute(0, 2, 1)` or `x.permute((0, 2, 1))`."""
-    return _permute(x, _given(dims))
+    return _permute(x, _dims_of(dims))
 
 
 def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
     """A view with the dimensions in the order `dims`, each named once."""
-    return _permute(need_tensor("permute", "input", input), _given((dims,)))
+    return _permute(need_tensor("permute", "input", input), _dims_of((dims,)))
 
 
-@functools.lru_cache(1 << 14)
+@remembered("views")
 def _swapped(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
     a, b = wrap_dim("transpose", dim0, ndim), wrap_dim("transpose", dim1, ndim)
     order = list(range(ndim))
@@ -327,7 +323,7 @@ for _name, _property in (("T", _reversed), ("mT", _matrix_transpose)):
 # --- dimensions repeated, removed and added -----------------------------------------------------
 
 
-@functools.lru_cache(1 << 14)
+@remembered("views")
 def _expanded(meta: TensorMeta, sizes: tuple[int, ...]) -> TensorMeta:
     lead = len(sizes) - meta.ndim
     if lead < 0:
@@ -360,7 +356,7 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
     """A view in which dimensions of size 1 are repeated to `sizes` (-1: as it is); new ones come in
     front.
     """
-    return view_of(x, "expand", _expanded(x._meta, _given(sizes)), 0, _expand_grad)
+    return view_of(x, "expand", _expanded(x._meta, _dims_of(sizes)), 0, _expand_grad)
 
 
 @method()
@@ -386,7 +382,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return tuple(expand(t, shape) for t in tensors)
 
 
-@functools.lru_cache(1 << 14)
+@remembered("views")
 def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
     drop = set(range(meta.ndim) if dims is None else wrap_dims("squeeze", dims, meta.ndim))
     keep = [i for i in range(meta.ndim) if not (i in drop and meta.shape[i] == 1)]
@@ -402,7 +398,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     return view_of(x, "reshape", _squeezed(x._meta, dims), 0, _reshape_grad)
 
 
-@functools.lru_cache(1 << 14)
+@remembered("views")
 def _unsqueezed(meta: TensorMeta, dim: int) -> TensorMeta:
     at = wrap_dim("unsqueeze", dim, meta.ndim + 1)
     step = meta.stride[at] * meta.shape[at] if at < meta.ndim else 1

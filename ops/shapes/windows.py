@@ -16,9 +16,9 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, OutOfRangeError, ShapeError
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.core import view_of
-from flowvm.ops.declare.recording import filled_of, need_tensor, wrap_dim
+from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
-from flowvm.ops.shapes.views import _given, _xs, movedim
+from flowvm.ops.shapes.views import _dims_of, _xs, movedim
 
 __all__ = ["as_strided"]
 
@@ -55,6 +55,7 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     last dimension.
     """
     at = wrap_dim("unfold", dimension, x._meta.ndim)
+    size, step = whole("unfold", "size", size), whole("unfold", "step", step)
     meta = _windows_geometry(x._meta, at, size, step)
     return view_of(x, "unfold", meta, 0, _unfold_grad, (at, size, step))
 
@@ -80,7 +81,9 @@ def as_strided(
     no view; OutOfRangeError otherwise.
     """
     x = need_tensor("as_strided", "input", input)
-    size, stride = _given((size,)), _given((stride,))
+    size, stride = _dims_of((size,)), _dims_of((stride,))
+    if storage_offset is not None:
+        storage_offset = whole("as_strided", "storage_offset", storage_offset)
     if len(size) != len(stride) or any(v < 0 for v in (*size, *stride)):
         raise ArgumentError(
             "as_strided: needs one size and one stride, not negative, for each dimension, got "

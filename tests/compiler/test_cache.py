@@ -87,6 +87,38 @@ def test_a_whole_entry_with_a_damaged_head_is_compiled_again(tmp_path):
         for head in (b"{}", b"[" * 9999, b'{"imports": 3}', b'{"imports": [3]}', b"\xff", b""):
             body = head + b"\ncode"
             cache.write(tmp_path, "a.o", jit._MAGIC + hashlib.sha256(body).digest() + body)
-            assert jit._from_cache("a") is None
+            assert jit._from_cache("a", tmp_path) is None
     finally:
         jit.set_cache_dir(None)
+
+
+def test_an_entry_under_the_name_of_another_is_compiled_again(tmp_path):
+    from flowvm.compiler import jit
+
+    def compiled(function):
+        jit._addresses.clear()
+        before = jit.stats().compiled
+        jit.native(function, "int64(int64)", facts="exchanged")
+        return jit.stats().compiled - before
+
+    jit.set_cache_dir(tmp_path)
+    try:
+        assert compiled(once) == 1
+        assert compiled(twice) == 1
+        assert compiled(once) == 0
+        first, second = tmp_path.glob("*.o")
+        data = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(data)
+        assert [compiled(once), compiled(twice)] == [1, 1]
+        assert [compiled(once), compiled(twice)] == [0, 0]
+    finally:
+        jit.set_cache_dir(None)
+
+
+def once(x: int) -> int:
+    return x
+
+
+def twice(x: int) -> int:
+    return 2 * x

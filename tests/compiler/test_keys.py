@@ -48,14 +48,14 @@ class Made:
 def elementwise(expr, *args):
     floats = (FLOAT,) * len(args)
     program = element_tiles.Program(expr, args, floats, (FLOAT,), floats, frozenset(), 2, "", ())
-    elementwise_kernel._kernel.__wrapped__(program, None)
+    elementwise_kernel.elementwise_kernel.__wrapped__(program)
 
 
 PLAN = tuple((name, "i") for name in gemm_kernels.Plan._fields)
 
 
 def product():
-    kinds = "i", PLAN
+    kinds = (PLAN,)
     operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
     made = body_kernel._Body(gemm_kernels.product_body, operands, kinds, (), False, False)
     body_kernel._kernel.__wrapped__(made)
@@ -252,7 +252,7 @@ FACTS = {
     ],
     "convolution": [
         "flowvm.ops.declare.cpu.body_kernel",
-        "flowvm.ops.declare.cpu.memory",
+        "flowvm.ops.declare.cpu.body_arrays",
         "flowvm.ops.declare.cpu.vector_code",
         "flowvm.ops.planes.cpu.conv_strips",
         "flowvm.ops.planes.cpu.conv_tile",

@@ -351,8 +351,10 @@ def test_checkpoints_of_models_and_optimizers_go_to_any_device(device, seed, tmp
         step(again, stepper, place)
         assert again[0].weight.device == flow.device(place)
         agree(arrays(again), wanted)
+    moved = flow.load(path, map_location={"cpu": device})
+    assert moved["model"]["0.weight"].device == flow.device(device)
     with pytest.raises(TypeError, match="expected a device"):
-        flow.load(path, map_location={"cuda:0": "cpu"})
+        flow.load(path, map_location=1.5)
 
 
 # --- graphs ---------------------------------------------------------------------------------------

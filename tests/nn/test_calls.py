@@ -13,7 +13,7 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
-from flowvm.nn.calls import Paths
+from flowvm.nn.module_calls import Paths
 from flowvm.profiler import profile
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, behind
 from flowvm.vm.callers.scopes import NEVER, Scopes

@@ -93,3 +93,37 @@ def test_parameter_containers() -> None:
 def test_misuse(do: object, message: str) -> None:
     with pytest.raises((TypeError, IndexError), match=message):
         do()  # type: ignore[operator]
+
+
+def test_a_list_keeps_places_free_and_is_multiplied() -> None:
+    items = nn.ModuleList([None, nn.ReLU()])
+    assert items[0] is None
+    assert list(items.named_children()) == [("1", items[1])]
+    assert len(nn.Sequential(nn.ReLU(), nn.Tanh()) * 2) == 4
+    with pytest.raises(ValueError, match="leaves nothing"):
+        nn.Sequential(nn.ReLU()) * 0
+
+
+def test_a_dict_of_parameters_is_a_dict() -> None:
+    held = nn.ParameterDict({"a": flow.ones(2)})
+    assert held.get("b") is None
+    assert held.setdefault("b", flow.zeros(1)).tolist() == [0.0]
+    both = held.copy()
+    assert list(reversed(both)) == ["b", "a"]
+    assert both.popitem()[0] == "b"
+    assert list(held) == ["a", "b"]
+    held |= nn.ParameterDict({"c": flow.ones(1)})
+    assert [name for name, _ in held.named_parameters()] == ["a", "b", "c"]
+
+
+def test_a_buffer_is_registered_where_it_is_assigned() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept = nn.Buffer(flow.ones(2))
+            self.own = nn.Buffer(flow.zeros(1), persistent=False)
+
+    net = Net()
+    assert [name for name, _ in net.named_buffers()] == ["kept", "own"]
+    assert list(net.state_dict()) == ["kept"]
+    assert isinstance(net.kept, flow.Tensor)

@@ -112,3 +112,10 @@ def test_a_seed_repeats_and_no_graph_is_made() -> None:
     assert init.normal_(a.weight) is a.weight
     assert a.weight.is_leaf
     assert a.weight.requires_grad
+
+
+def test_older_names_warn_and_do_the_same() -> None:
+    weight = nn.Linear(2, 2).weight
+    with pytest.warns(FutureWarning, match="constant_"):
+        assert nn.init.constant(weight, 3.0) is weight
+    assert weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]

@@ -5,10 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowvm as flow
+
 CLASSES = np.array([2, 0, 3, 1])
 IMAGE_CLASSES = np.arange(4 * 3 * 2).reshape(4, 3, 2) % 5
 SIGNS = np.array([1, -1, -1, 1])
 INDICES = np.array([[0, 3, 3], [1, 0, 4]])
+
+
+def _called(module: Any, shape: tuple[int, ...]) -> Any:
+    """A lazy module that has seen an input."""
+    lib = flow if isinstance(module, flow.nn.Module) else __import__("torch")
+    module.eval()(lib.ones(shape))
+    return module
+
 
 LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "linear": (lambda nn: nn.Linear(5, 3), ((4, 5),)),
@@ -63,6 +73,117 @@ LAYERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "adaptiveavg2d": (lambda nn: nn.AdaptiveAvgPool2d((3, None)), ((2, 3, 7, 5),)),
     "adaptivemax1d": (lambda nn: nn.AdaptiveMaxPool1d(3), ((2, 3, 8),)),
     "adaptivemax2d": (lambda nn: nn.AdaptiveMaxPool2d((3, 2)), ((2, 3, 7, 5),)),
+    "conv3d": (
+        lambda nn: nn.Conv3d(2, 4, (2, 3, 2), stride=(1, 2, 1), padding=1, groups=2),
+        ((2, 2, 3, 5, 4),),
+    ),
+    "conv1d-reflect": (
+        lambda nn: nn.Conv1d(2, 3, 3, padding=2, padding_mode="reflect"),
+        ((2, 2, 5),),
+    ),
+    "conv2d-circular-same": (
+        lambda nn: nn.Conv2d(2, 3, (3, 4), padding="same", padding_mode="circular"),
+        ((2, 2, 5, 6),),
+    ),
+    "convtranspose1d": (
+        lambda nn: nn.ConvTranspose1d(4, 6, 3, stride=2, output_padding=1, groups=2),
+        ((2, 4, 5),),
+    ),
+    "convtranspose2d": (
+        lambda nn: nn.ConvTranspose2d(3, 2, 3, stride=2, padding=1, dilation=(1, 2), bias=False),
+        ((2, 3, 3, 4),),
+    ),
+    "convtranspose3d": (lambda nn: nn.ConvTranspose3d(2, 3, 2, stride=2), ((1, 2, 2, 3, 2),)),
+    "pads1d": (
+        lambda nn: nn.Sequential(
+            nn.ConstantPad1d((1, 2), 0.5),
+            nn.ReflectionPad1d(2),
+            nn.ReplicationPad1d((0, 1)),
+            nn.CircularPad1d(1),
+            nn.ZeroPad1d((-1, 2)),
+        ),
+        ((2, 3, 4),),
+    ),
+    "pads2d": (
+        lambda nn: nn.Sequential(
+            nn.ConstantPad2d((1, 0, 2, 1), 0.5),
+            nn.ReflectionPad2d(1),
+            nn.ReplicationPad2d(1),
+            nn.CircularPad2d((1, 0, 0, 2)),
+            nn.ZeroPad2d(1),
+        ),
+        ((2, 2, 3, 4),),
+    ),
+    "pads3d": (
+        lambda nn: nn.Sequential(
+            nn.ConstantPad3d(1, 0.5),
+            nn.ReflectionPad3d((1, 0, 0, 1, 1, 0)),
+            nn.ReplicationPad3d((0, 1, 0, 0, 0, 0)),
+            nn.CircularPad3d((0, 1, 0, 0, 0, 0)),
+            nn.ZeroPad3d((0, 0, 1, 0, 0, 0)),
+        ),
+        ((1, 2, 2, 3, 2),),
+    ),
+    "maxpool3d": (lambda nn: nn.MaxPool3d((2, 3, 2), 2, (1, 0, 1)), ((2, 2, 4, 5, 3),)),
+    "avgpool3d": (lambda nn: nn.AvgPool3d(2, 1, 1, count_include_pad=False), ((1, 2, 3, 4, 3),)),
+    "adaptive3d": (
+        lambda nn: nn.Sequential(nn.AdaptiveAvgPool3d((3, 4, None)), nn.AdaptiveMaxPool3d(2)),
+        ((2, 2, 4, 5, 3),),
+    ),
+    "lppools": (
+        lambda nn: nn.Sequential(
+            nn.LPPool3d(2.0, (1, 2, 2)),
+            nn.Flatten(2, 3),
+            nn.LPPool2d(3, (1, 2), 1),
+            nn.Flatten(2),
+            nn.LPPool1d(1.0, 2),
+        ),
+        (np.linspace(0.1, 2.0, 96).reshape(1, 2, 3, 4, 4),),
+    ),
+    "batchnorm3d": (lambda nn: nn.BatchNorm3d(3), ((4, 3, 2, 3, 2),)),
+    "syncbatchnorm": (lambda nn: nn.SyncBatchNorm(3, momentum=None), ((4, 3, 2),)),
+    "instancenorm3d": (lambda nn: nn.InstanceNorm3d(3, affine=True), ((4, 3, 2, 3, 2),)),
+    "localresponsenorm": (lambda nn: nn.LocalResponseNorm(4, k=2.0), ((2, 6, 3, 2),)),
+    "softmax2d": (lambda nn: nn.Softmax2d(), ((2, 4, 3, 2),)),
+    "pairwisedistance": (lambda nn: nn.PairwiseDistance(keepdim=True), ((4, 6), (4, 6))),
+    "cosinesimilarity": (lambda nn: nn.CosineSimilarity(-1), ((4, 6), (4, 6))),
+    "lazy1d": (
+        lambda nn: _called(
+            nn.Sequential(
+                nn.LazyConv1d(4, 2),
+                nn.LazyBatchNorm1d(),
+                nn.LazyConvTranspose1d(3, 2),
+                nn.LazyInstanceNorm1d(affine=True),
+                nn.LazyLinear(2),
+            ),
+            (2, 2, 5),
+        ),
+        ((2, 2, 5),),
+    ),
+    "lazy2d": (
+        lambda nn: _called(
+            nn.Sequential(
+                nn.LazyConv2d(4, 2),
+                nn.LazyBatchNorm2d(),
+                nn.LazyConvTranspose2d(3, 2),
+                nn.LazyInstanceNorm2d(),
+            ),
+            (2, 2, 4, 3),
+        ),
+        ((2, 2, 4, 3),),
+    ),
+    "lazy3d": (
+        lambda nn: _called(
+            nn.Sequential(
+                nn.LazyConv3d(4, 2),
+                nn.LazyBatchNorm3d(),
+                nn.LazyConvTranspose3d(3, 2),
+                nn.LazyInstanceNorm3d(),
+            ),
+            (2, 2, 3, 3, 2),
+        ),
+        ((2, 2, 3, 3, 2),),
+    ),
     "unfold": (lambda nn: nn.Unfold((2, 3), 2, 1, (1, 2)), ((2, 3, 6, 7),)),
     "unfold-unbatched": (lambda nn: nn.Unfold(3), ((3, 5, 4),)),
     "fold": (lambda nn: nn.Fold((5, 7), (2, 3), (2, 1), (1, 2), (2, 3)), ((2, 12, 9),)),
@@ -158,6 +279,24 @@ LOSSES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "cosine": (lambda nn: nn.CosineEmbeddingLoss(0.1), ((4, 6), (4, 6), SIGNS)),
     "triplet": (lambda nn: nn.TripletMarginLoss(0.8, swap=True), ((4, 6), (4, 6), (4, 6))),
     "triplet-1": (lambda nn: nn.TripletMarginLoss(p=1.0), ((4, 6), (4, 6), (4, 6))),
+    "ctc": (
+        lambda nn: nn.CTCLoss(blank=4, reduction="sum"),
+        ((6, 2, 5), np.array([[1, 1, 0], [2, 3, 0]]), np.array([6, 5]), np.array([3, 2])),
+    ),
+    "nll2d": (lambda nn: nn.NLLLoss2d(), ((4, 5, 3, 2), IMAGE_CLASSES)),
+    "multi_margin": (lambda nn: nn.MultiMarginLoss(p=2, margin=0.7), ((4, 5), CLASSES)),
+    "multilabel_margin": (
+        lambda nn: nn.MultiLabelMarginLoss(),
+        ((2, 4), np.array([[3, 0, -1, 1], [1, -1, 2, 0]])),
+    ),
+    "multilabel_soft_margin": (
+        lambda nn: nn.MultiLabelSoftMarginLoss(reduction="sum"),
+        ((4, 3), PROBABILITIES),
+    ),
+    "triplet_distance": (
+        lambda nn: nn.TripletMarginWithDistanceLoss(swap=True, margin=0.6),
+        ((4, 6), (4, 6), (4, 6)),
+    ),
     "poisson": (lambda nn: nn.PoissonNLLLoss(), ((4, 3), PROBABILITIES * 9)),
     "poisson-full": (
         lambda nn: nn.PoissonNLLLoss(log_input=False, full=True, reduction="sum"),

@@ -343,7 +343,9 @@ def test_repr_folds_equal_numbered_children() -> None:
     assert repr(nn.Conv2d(3, 4, 3, padding=1, bias=False)) == (
         "Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False)"
     )
-    assert repr(nn.LayerNorm(4)) == "LayerNorm((4,), eps=1e-05, elementwise_affine=True)"
+    assert repr(nn.LayerNorm(4)) == (
+        "LayerNorm((4,), eps=1e-05, elementwise_affine=True, bias=True)"
+    )
 
 
 def test_parameter_shares_data_and_prints() -> None:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 import flowvm as flow
@@ -40,6 +41,21 @@ SCHEDULES: dict[str, Any] = {
     "onecycle": lambda s, o: s.OneCycleLR(o, [1.0, 2.0], total_steps=12),
     "onecycle-3": lambda s, o: s.OneCycleLR(
         o, 1.0, epochs=3, steps_per_epoch=5, anneal_strategy="linear", three_phase=True
+    ),
+    "multiplicative": lambda s, o: s.MultiplicativeLR(o, lambda t: 0.9 + 0.01 * t),
+    "cyclic": lambda s, o: s.CyclicLR(o, 0.1, 1.0, 3, 2, cycle_momentum=True),
+    "cyclic-2": lambda s, o: s.CyclicLR(o, [0.1, 0.2], [1.0, 2.0], 2, mode="triangular2"),
+    "cyclic-exp": lambda s, o: s.CyclicLR(
+        o, 0.1, 1.0, 2, mode="exp_range", gamma=0.9, base_momentum=0.5, max_momentum=0.7
+    ),
+    "lambda-cyclic": lambda s, o: s.CyclicLR(
+        o, 0.1, 1.0, 2, scale_fn=lambda x: 1 / x, scale_mode="cycle"
+    ),
+    "sequential-stepwise": lambda s, o: s.SequentialLR(
+        o, [s.ConstantLR(o, 0.1, 3), s.MultiplicativeLR(o, lambda t: 0.9), s.StepLR(o, 2)], [3, 6]
+    ),
+    "chained-stepwise": lambda s, o: s.ChainedScheduler(
+        [s.ConstantLR(o, 0.5, 3), s.MultiplicativeLR(o, lambda t: 0.9)]
     ),
     "sequential": lambda s, o: s.SequentialLR(
         o, [s.ConstantLR(o, 0.1, 3), s.ExponentialLR(o, 0.9)], [3]
@@ -187,3 +203,58 @@ def test_one_cycle_ends() -> None:
     scheduler.step()
     with pytest.raises(ValueError, match="number of total steps is 2"):
         scheduler.step()
+
+
+def test_a_schedule_as_pytorchs_users_write_them() -> None:
+    class Half(lr_scheduler._LRScheduler):
+        def get_lr(self) -> list[float]:
+            return [base / 2**self.last_epoch for base in self.base_lrs]
+
+    opt = optimizer(lr=1.0)
+    assert first(opt, Half(opt), 4) == [1.0, 0.5, 0.25, 0.125]
+
+
+def test_oneflows_decays() -> None:
+    opt = optimizer(lr=1.0)
+    decay = lr_scheduler.CosineDecayLR(opt, 4, 0.1)
+    cosine = [0.9 * (1 + math.cos(math.pi * t / 4)) / 2 + 0.1 for t in range(5)]
+    assert first(opt, decay, 6) == pytest.approx([*cosine, 0.1])
+    opt = optimizer(lr=1.0)
+    ends = lr_scheduler.PolynomialLR(opt, steps=4, end_learning_rate=0.2)
+    assert first(opt, ends, 6) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
+    opt = optimizer(lr=1.0)
+    again = lr_scheduler.PolynomialLR(opt, decay_batch=4, end_learning_rate=0.2, cycle=True)
+    assert first(opt, again, 6) == pytest.approx([0.8, 0.8, 0.6, 0.4, 0.2, 0.2 + 0.8 * 3 / 8])
+    assert lr_scheduler.WarmUpLR is lr_scheduler.WarmupLR
+
+
+class Factor:
+    """A function that keeps something, which is saved."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, t: int) -> float:
+        return self.by**t
+
+
+def test_what_called_objects_keep_is_saved() -> None:
+    opt = optimizer(lr=1.0)
+    saved = lr_scheduler.LambdaLR(opt, [Factor(0.5), lambda t: 1.0]).state_dict()
+    assert saved["lr_lambdas"] == [{"by": 0.5}, None]
+    later = lr_scheduler.LambdaLR(optimizer(lr=1.0), [Factor(0.9), lambda t: 1.0])
+    later.load_state_dict(saved)
+    later.step()
+    assert later.get_last_lr()[0] == pytest.approx(0.5)
+
+
+def test_states_of_pytorchs_schedules_are_loaded() -> None:
+    torch = pytest.importorskip("torch")
+    for case in ("step", "exponential", "cosine", "linear"):
+        ours, theirs = optimizer(), optimizer(torch)
+        mine = SCHEDULES[case](lr_scheduler, ours)
+        other = SCHEDULES[case](torch.optim.lr_scheduler, theirs)
+        rates(theirs, other, 4)
+        mine.load_state_dict(other.state_dict())
+        ours.load_state_dict(theirs.state_dict())
+        np.testing.assert_allclose(rates(ours, mine, 4), rates(theirs, other, 4), err_msg=case)

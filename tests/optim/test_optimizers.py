@@ -8,6 +8,8 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn, optim
+from flowvm.optim import optimizer
+from flowvm.optim.optimizer import required
 
 STEPS = 6
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -242,7 +244,23 @@ def p() -> list[nn.Parameter]:
         (lambda: optim.SGD(p(), lr="fast"), TypeError, "lr must be a number"),
         (lambda: optim.SGD(p(), nesterov=True), ValueError, "Nesterov"),
         (lambda: optim.Adam(p(), betas=(1.0, 0.9)), ValueError, "index 0: 1.0"),
-        (lambda: optim.Adam([{"params": p(), "momentum": 1}]), ValueError, "no option"),
+        (lambda: optim.Adam(p(), differentiable=True), ValueError, "not recorded for autograd"),
+        (lambda: optim.Adam(p(), foreach=True, fused=True), RuntimeError, "cannot be `True`"),
+        (lambda: optim.SGD(p(), lr=flow.tensor([0.1, 0.2])), ValueError, "1-element"),
+        (lambda: optim.SGD([{"params": set(p())}]), TypeError, "an order that stays"),
+        (lambda: optim.SGD([("a", *p()), *p()]), ValueError, "must have names, or none"),
+        (lambda: optim.RMSprop(p(), alpha=-0.1), ValueError, "Invalid alpha: -0.1"),
+        (lambda: optim.Adadelta(p(), rho=1.5), ValueError, "Invalid rho value: 1.5"),
+        (lambda: optim.Rprop(p(), etas=(1.5, 2.0)), ValueError, "Invalid eta values: 1.5, 2.0"),
+        (lambda: optim.NAdam(p(), momentum_decay=-1.0), ValueError, "momentum_decay: -1.0"),
+        (lambda: optim.Adafactor(p(), beta2_decay=0.1), ValueError, "beta2_decay should be <= 0"),
+        (lambda: optim.Adafactor(p(), d=0.5), ValueError, "Invalid d: 0.5"),
+        (lambda: optim.LAMB(p(), amsgrad=True), RuntimeError, "AMSGrad"),
+        (lambda: optim.Muon(p()), ValueError, r"2D parameters .* size: \(2,\)"),
+        (lambda: optim.LBFGS([{"params": p()}, {"params": p()}]), ValueError, "per-parameter"),
+        (lambda: optim.LBFGS(p()).step(), TypeError, "needs a closure"),
+        (lambda: optim.SparseAdam, AttributeError, "gradients are dense"),
+        (lambda: optim.Optimizer(p(), {"lr": required}), ValueError, "required .* parameter lr"),
         (lambda: optim.SGD([{"lr": 1}]), TypeError, "'params'"),
         (lambda: optim.SGD(2 * p()), ValueError, "more than one"),
     ],
@@ -250,6 +268,131 @@ def p() -> list[nn.Parameter]:
 def test_misuse_says_what_was_wrong(do: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         do()
+
+
+def test_other_keys_of_a_group_are_kept() -> None:
+    opt = optim.SGD([{"params": p(), "name": "head", "lr_mult": 0.1}], lr=0.1)
+    assert opt.param_groups[0]["name"] == "head"
+    assert opt.state_dict()["param_groups"][0]["lr_mult"] == 0.1
+
+
+def test_named_parameters_keep_their_names() -> None:
+    layer = nn.Linear(2, 2)
+    opt = optim.SGD(layer.named_parameters(), lr=0.1)
+    assert opt.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+    with pytest.raises(ValueError, match="all parameter groups must name"):
+        opt.add_param_group({"params": p()})
+
+
+def test_a_rate_that_is_a_tensor_is_read_by_each_step() -> None:
+    (param,) = p()
+    rate = flow.tensor(0.5)
+    opt = optim.SGD([param], lr=rate)
+    schedule = optim.lr_scheduler.ExponentialLR(opt, 0.5)
+    param.grad = flow.ones(2)
+    opt.step()
+    assert param.tolist() == [0.5, 0.5]
+    schedule.step()
+    assert opt.param_groups[0]["lr"] is rate
+    assert float(rate) == 0.25
+    opt.step()
+    assert param.tolist() == [0.25, 0.25]
+
+
+class Signs(optim.Optimizer):
+    """An optimizer as PyTorch's users write them."""
+
+    def __init__(self, params: Any, lr: Any = required) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("nesterov", False)
+
+    @flow.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = self.state[param]
+                if len(state) == 0:
+                    state["step"] = 0
+                state["step"] += 1
+                param.add_(param.grad.sign(), alpha=-group["lr"])
+
+
+def test_a_step_of_ones_own_has_hooks() -> None:
+    (param,) = p()
+    opt = Signs([param], lr=0.25)
+    heard: list[str] = []
+    opt.register_step_pre_hook(lambda o, a, k: heard.append("before"))
+    opt.register_step_post_hook(lambda o, a, k: heard.append("after"))
+    everyone = optimizer.register_optimizer_step_pre_hook(lambda o, a, k: heard.append("all"))
+    param.grad = flow.tensor([2.0, -3.0])
+    opt.step()
+    everyone.remove()
+    assert param.tolist() == [0.75, 1.25]
+    assert heard == ["all", "before", "after"]
+    opt.load_state_dict(opt.state_dict())
+    assert opt.state[param] == {"step": 1}
+    assert opt.param_groups[0]["nesterov"] is False
+
+
+def test_a_step_that_calls_its_parents_is_one_step() -> None:
+    class Counted(optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    (param,) = p()
+    opt = Counted([param], lr=0.25)
+    heard: list[int] = []
+    opt.register_step_post_hook(lambda o, a, k: heard.append(1))
+    param.grad = flow.ones(2)
+    opt.step()
+    assert heard == [1]
+    assert param.tolist() == [0.75, 0.75]
+
+
+def test_hooks_of_saved_states() -> None:
+    (param,) = p()
+    opt = optim.SGD([param], lr=0.25)
+    heard: list[str] = []
+    opt.register_state_dict_pre_hook(lambda o: heard.append("before"))
+    opt.register_state_dict_post_hook(lambda o, d: {**d, "extra": 1})
+    opt.register_load_state_dict_pre_hook(lambda o, d: heard.append(f"load {d['extra']}"))
+    opt.register_load_state_dict_post_hook(lambda o: heard.append("loaded"))
+    opt.load_state_dict(opt.state_dict())
+    assert heard == ["before", "load 1", "loaded"]
+
+
+def lamb(p: np.ndarray, grads: list[np.ndarray], decay: float) -> np.ndarray:
+    m = v = np.zeros_like(p)
+    for t, g in enumerate(grads, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        d = m / (1 - 0.9**t) / (np.sqrt(v) / np.sqrt(1 - 0.999**t) + 1e-8)
+        trust = np.linalg.norm(p) / np.linalg.norm(d)
+        p = p - 0.1 * trust * (d + decay * p)
+    return p
+
+
+def test_lamb_by_hand(rng: np.random.Generator) -> None:
+    start, *grads = (rng.normal(size=(5, 7)) for _ in range(STEPS + 1))
+    ours = run(flow, "LAMB", {"lr": 0.1, "weight_decay": 0.2}, start, grads)
+    np.testing.assert_allclose(ours, lamb(start, grads, 0.2), 1e-12)
+    ours = run(
+        flow, "LAMB", {"lr": 0.1, "weight_decay": 0.2, "adam_w_mode": False}, np.zeros(3),
+        [np.ones(3)],
+    )  # fmt: skip
+    np.testing.assert_allclose(ours, -0.1 * np.ones(3), 1e-6)  # no norm, no trust: Adam's step
+
+
+def test_gradients_are_clipped_by_group() -> None:
+    a, b = nn.Parameter(flow.ones(2)), nn.Parameter(flow.ones(2))
+    opt = optim.SGD([{"params": [a], "clip_grad_max_norm": 1.0}, {"params": [b]}], lr=1.0)
+    a.grad, b.grad = flow.tensor([3.0, 4.0]), flow.tensor([3.0, 4.0])
+    opt.clip_grad()
+    np.testing.assert_allclose(a.grad.numpy(), [0.6, 0.8], 1e-5)
+    assert b.grad.tolist() == [3.0, 4.0]
 
 
 def test_loading_state_of_other_groups_is_refused() -> None:

@@ -42,7 +42,8 @@ PUBLIC = {
 PACKAGES = {name.split(".")[0] for name in PUBLIC} | {"cupy", "numpy"}
 # attributes with an underscore that documents promise: Numba's, collections', os's and sys's
 DOCUMENTED = {
-    "_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_getvalue", "_replace"
+    "_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_getvalue", "_replace",
+    "_metadata",  # of a state dict: what PyTorch's programs read
 }  # fmt: skip
 SHORTCUTS = "flowvm.compiler.shortcuts"  # what they replace is named in flowvm.private.numba
 TABLES = [CPYTHON, NUMBA, NUMBA_CUDA, SCIPY]

@@ -4,6 +4,7 @@ The tests that need several threads in a certain order use barriers and events, 
 """
 
 import gc
+import signal
 import threading
 import traceback
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from flowvm.utils.data import (
     TensorDataset,
     get_worker_info,
 )
+from flowvm.vm.callers.interrupt import interrupt
 
 WAIT = 200.0  # seconds after which a test that should have been woken fails
 
@@ -294,3 +296,53 @@ def test_wrong_datasets() -> None:
         DataLoader(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="decides its order itself"):
         DataLoader(Stream(3), shuffle=True)
+
+
+INTERRUPTED = """
+import signal
+class Changed(Condition):
+    sent = False
+    def __enter__(self):
+        entered = super().__enter__()
+        if current_thread() is main_thread() and not self.sent:
+            self.sent = True
+            signal.raise_signal(signal.SIGINT)
+        return entered
+"""
+
+
+def test_ctrl_c_leaves_no_lock_of_the_loaders_taken() -> None:
+    """It comes where `threading` has taken the lock, and the block that gives it back has yet to
+    begin.
+    """
+    before = signal.signal(signal.SIGINT, interrupt)  # as the VM has it, unless a shell ignores it
+    names: dict[str, Any] = dict(vars(threading))
+    exec(compile(INTERRUPTED, threading.__file__, "exec"), names)
+    batches = iter(DataLoader(Numbers(4), num_workers=1))
+    work = batches._work  # type: ignore[attr-defined]
+    with work._changed:
+        changed = work._changed
+        work._changed = names["Changed"](changed._lock)
+        work._changed._waiters = changed._waiters
+
+    def read(batches: Iterator[Any]) -> None:
+        for _ in range(2):
+            next(batches)
+        threading.Event().wait(WAIT)  # it was put off until here
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            read(batches)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    free: list[bool] = []
+
+    def take() -> None:
+        free.append(changed.acquire(timeout=WAIT))
+        changed.release()
+
+    other = threading.Thread(target=take)
+    other.start()
+    other.join()
+    assert free == [True]
+    del batches

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.utils import data
 from flowvm.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -192,3 +193,76 @@ def test_the_base_classes_say_what_to_define() -> None:
 
     with pytest.raises(ValueError, match="IterableDataset"):
         ConcatDataset([Stream()])
+
+
+class Stream(IterableDataset[int]):
+    """A few numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Any:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def test_streams_are_chained() -> None:
+    chained = Stream(1, 2) + Stream(3)
+    assert isinstance(chained, data.ChainDataset)
+    assert list(chained) == [1, 2, 3]
+    assert len(chained) == 3
+    with pytest.raises(TypeError, match="only supports IterableDataset"):
+        list(data.ChainDataset([[1]]))  # type: ignore[list-item]
+
+
+def test_datasets_are_stacked() -> None:
+    pairs = data.StackDataset([1, 2], ["a", "b"])  # type: ignore[arg-type]
+    assert pairs[1] == (2, "b")
+    named = data.StackDataset(x=[1, 2], y=["a", "b"])  # type: ignore[arg-type]
+    assert (named[0], len(named)) == ({"x": 1, "y": "a"}, 2)
+    with pytest.raises(ValueError, match="Size mismatch"):
+        data.StackDataset([1], [1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="by position"):
+        data.StackDataset()
+
+
+def test_shares_of_ranks() -> None:
+    numbers = list(range(7))
+    shares = [list(data.DistributedSampler(numbers, 3, r, shuffle=False)) for r in range(3)]
+    assert shares == [[0, 3, 6], [1, 4, 0], [2, 5, 1]]
+    dropped = [
+        list(data.DistributedSampler(numbers, 3, r, shuffle=False, drop_last=True))
+        for r in range(3)
+    ]
+    assert dropped == [[0, 3], [1, 4], [2, 5]]
+    sampler = data.DistributedSampler(numbers)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    assert sorted(first) == numbers == sorted(sampler)
+    assert list(sampler) != first
+    with pytest.raises(ValueError, match="Invalid rank 3"):
+        data.DistributedSampler(numbers, 3, 3)
+
+
+def test_pytorchs_arguments_of_loaders() -> None:
+    class Several(Dataset[int]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [10 * i for i in indices]
+
+    loader = data.DataLoader(
+        Several(), 2, num_workers=1, pin_memory=True, persistent_workers=True, in_order=False,
+        multiprocessing_context="fork",
+    )  # fmt: skip
+    assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30]]
+    for options, message in (
+        ({"persistent_workers": True}, "num_workers > 0"),
+        ({"multiprocessing_context": "fork"}, "num_workers > 0"),
+        ({"multiprocessing_context": "threads", "num_workers": 1}, "valid start method"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.DataLoader(Several(), **options)  # type: ignore[arg-type]

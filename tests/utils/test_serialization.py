@@ -151,8 +151,8 @@ def header_only(text: bytes) -> bytes:
     [
         (b"", "not a safetensors file, or is cut short"),
         (b"short", "cut short"),
-        (pickle.dumps({"a": 1}), "is a pickle"),
-        (b"PK\x03\x04 and more", "is a pickle"),
+        (pickle.dumps({"a": 1}), "is a pickle, and none that torch.save wrote"),
+        (b"PK\x03\x04 and more", "is damaged: File is not a zip file"),
         (header_only(b"not json"), "not a safetensors file"),
         (header_only(b"[1]"), "not a safetensors file"),
         (

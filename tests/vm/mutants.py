@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,9 +27,12 @@ HAZARDS = {"RAW": machine.RAW, "WAR": machine.WAR, "WAW": machine.WAW}
 BARRIER_ORDER = max(HAZARDS.values()) + 1  # let barriers go at once
 
 
-def _copy_of(module: ModuleType) -> ModuleType:
+_copies = itertools.count()
+
+
+def copy_of(module: ModuleType) -> ModuleType:
     """The same file once more, as another module."""
-    name = f"tests.vm.forgetful_{module.__name__.rpartition('.')[2]}"
+    name = f"tests.vm.forgetful_{module.__name__.rpartition('.')[2]}_{next(_copies)}"
     spec = importlib.util.spec_from_file_location(name, module.__file__)
     assert spec is not None
     assert spec.loader is not None
@@ -38,8 +42,8 @@ def _copy_of(module: ModuleType) -> ModuleType:
     return copy
 
 
-forgetful = _copy_of(machine)
-forgetful_shell = _copy_of(shell)
+forgetful = copy_of(machine)
+forgetful_shell = copy_of(shell)
 _add_edge, _is_oldest = forgetful.add_edge, forgetful.is_oldest
 
 
@@ -73,5 +77,5 @@ def forgetful_scheduler() -> Iterator[None]:
 
 def _restart_with(loop: object) -> None:
     assert engine.stop(20), "a thread of the VM hangs"
-    engine.calls["scheduler_loop"] = loop
+    engine.loops.native["scheduler_loop"] = loop
     engine.start()

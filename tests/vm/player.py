@@ -84,7 +84,7 @@ class Player:
         m, bench, moves = self.bench.m, self.bench, []
         if more and bench.issued < m[CTL.LIMIT]:
             moves.append(("issue", 0, bench.issued - bench.first))
-        if m[CTL.RECEIVED] < bench.issued:
+        if m[CTL.RECEIVED] < bench.issued and bench.machine.may_receive(m):
             moves.append(("receive", 0, m[CTL.RECEIVED] - bench.first))
         if m[CTL.READY_FIRST] >= 0:
             moves.append(("dispatch", 0, bench.index(m[CTL.READY_FIRST])))

@@ -3,6 +3,7 @@
     --families order,index      some families; --only TEXT: cases whose name has this text
     --sizes 0,6,12,16,20,24     powers of two of elements
     --peers torch,jax,numpy     what to compare with
+    --checkout FOLDER           compare with flowvm as it is there, in a process of its own, too
     --against torch             the heat map's ratios are to that peer alone
     --svg FILE, --json FILE     the heat map as a picture; every figure
 
@@ -16,11 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pickle
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,6 +152,66 @@ def _numpy() -> Runner:
     return Runner("numpy", space, np.array, _no_wait, False, _as_it_is)
 
 
+class Checkout:
+    """flowvm of another folder: a process there that binds and times functions when it is told to.
+
+    The process runs this file, whatever that folder's says, with all else from that folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        own = Path(folder) / ".venv" / "bin" / "python"
+        self.process = subprocess.Popen(
+            [own if own.exists() else sys.executable, "-P", __file__, "--serve"],
+            cwd=folder, env={**os.environ, "PYTHONPATH": folder},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def ask(self, *question: Any) -> Any:
+        """What the process answers."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        pickle.dump(question, self.process.stdin)
+        self.process.stdin.flush()
+        return pickle.load(self.process.stdout)
+
+
+@dataclass
+class Remote:
+    """A function that was bound in another process, and is timed there."""
+
+    checkout: Checkout
+
+    def __call__(self) -> Any:
+        return self.checkout.ask("time", 1)
+
+
+def checkout(folder: str) -> Runner:
+    """flowvm as it is in another folder."""
+    return Runner("checkout", {"checkout": Checkout(folder)}, np.array, _no_wait, True, _as_it_is)
+
+
+def serve() -> None:
+    """What the process of a Checkout does: `bind` a function, then `time` it."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed is not an answer
+    flow.set_num_threads(1)
+    (on,) = runners([])
+    function: Callable[[], Any] | None = None
+    while True:
+        try:
+            word, *rest = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        if word == "bind":
+            name, expr, other, arrays, backward = rest
+            function = _bound(name, expr, other, on, arrays, backward)
+            pickle.dump(function is not None, answers)
+        else:
+            assert function is not None
+            pickle.dump(_timed(function, on, rest[0]), answers)
+        answers.flush()
+
+
 _PEERS: dict[str, Callable[[], Runner]] = {"torch": _torch, "jax": _jax, "numpy": _numpy}
 
 
@@ -154,6 +219,9 @@ def _bound(
     name: str, expr: str, other: str, on: Runner, arrays: list[Any], backward: bool
 ) -> Callable[[], Any] | None:
     """A function without arguments that runs an expression on a library, None if it cannot."""
+    if "checkout" in on.space:
+        there: Checkout = on.space["checkout"]
+        return Remote(there) if there.ask("bind", name, expr, other, arrays, backward) else None
     expr = expr if on.torch_like else other or expr
     tensors = [on.array(a) for a in arrays]
     if backward:
@@ -182,6 +250,8 @@ def _bound(
 
 
 def _timed(function: Callable[[], Any], on: Runner, count: int) -> float:
+    if isinstance(function, Remote):
+        return float(function.checkout.ask("time", count))
     start = time.perf_counter()
     result = None
     for _ in range(count):
@@ -283,6 +353,8 @@ def main() -> int:
     )
     parser.add_argument("--peers", default="torch,jax,numpy")
     parser.add_argument("--against", default="", help="one of the peers; else the fastest")
+    parser.add_argument("--checkout", default="", metavar="FOLDER")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--families", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
@@ -290,6 +362,9 @@ def main() -> int:
     parser.add_argument("--svg", default="")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
+    if options.serve:
+        serve()
+        return 0
     flow.set_num_threads(1)
     families = set(filter(None, options.families.split(",")))
     cases = [
@@ -298,6 +373,8 @@ def main() -> int:
     ]  # fmt: skip
     powers = [int(p) for p in options.sizes.split(",")]
     libraries = list(runners([p for p in options.peers.split(",") if p]))
+    if options.checkout:
+        libraries.append(checkout(options.checkout))
     rows = []
     try:
         for row in results(cases, powers, libraries, options.rounds):

@@ -84,6 +84,9 @@ TARGETS = [
            peers=TORCH),
     *_both("embedding 16k of 1024x64", ((1024, 64), "int:16384"), "F.embedding(y, x)", 1.0),
     Target("cumsum 1M", ((M,),), "l.cumsum(x, 0)", 1.0, peers=TORCH),
+    Target("attention 8x8x256x64, causal, with backward", ((8, 8, 256, 64),) * 3,
+           "F.scaled_dot_product_attention(x, y, z, is_causal=True)", 0.8, peers=TORCH,
+           backward=True),
 ]  # fmt: skip
 
 
@@ -192,10 +195,22 @@ def _stepping(make: Callable[[Any], Training]) -> Callable[[Any], Callable[[], A
     return stepping
 
 
+def lstm(lib: Any) -> Callable[[], Any]:
+    """Two layers of 128 over 64 steps of 32 samples, forward and backward."""
+    model, x = lib.nn.LSTM(128, 128, 2), lib.randn(64, 32, 128).requires_grad_()
+
+    def step() -> None:
+        model.zero_grad()
+        model(x)[0].sum().backward()
+
+    return step
+
+
 STEPS = (
     ("MLP step, batch 32, SGD momentum", _stepping(mlp), 0.7),
     ("CNN step, batch 64, SGD", _stepping(cnn), 0.8),
     ("transformer step, 2 blocks, AdamW", _stepping(transformer), 0.7),
+    ("LSTM 64x32x128, two layers, with backward", lstm, 0.8),
 )
 SHARED = (
     ("GEMM 1024", ((1024, 1024), (1024, 1024)), "x @ y"),

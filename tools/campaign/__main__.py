@@ -1,5 +1,16 @@
 """Runs a campaign: batches of cases in processes of their own, so that a crash is a finding too.
 
+A campaign is a module beside this one with
+
+    case(seed)         the case of a seed, plain data (JSON)
+    kind(case)         a word or two for the table of outcomes
+    check(case)        runs it: the outcome in a word; whatever it raises is a finding
+    parts(case)        what shrinking may leave out, one after the other
+    without(case, k)   the case without part k
+    AMOUNTS            (if it has one) a Counter that `check` adds to: instructions, interrupts, ...
+    BATCH              (if it has one) cases a process, 200 else
+    PATIENCE           (if it has one) seconds that a case may take, 60 else
+
 A process prints each case's seed before it, so whoever dies or hangs has said of what.  A finding
 is shrunk, each try in a process of its own, and written down as a test.
 """
@@ -10,6 +21,7 @@ import argparse
 import faulthandler
 import importlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -21,7 +33,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "campaign"
-CAMPAIGNS = ("files",)
+CAMPAIGNS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 BATCH = 200
 PATIENCE = 60  # seconds for one case
 TRIES = 60  # of shrinking
@@ -30,7 +42,7 @@ TRIES = 60  # of shrinking
 def main() -> int:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m tools.campaign")
-    parser.add_argument("name", choices=CAMPAIGNS)
+    parser.add_argument("name", choices=[*CAMPAIGNS, "all"])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="check this one case")
     parser.add_argument("--batch", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -42,7 +54,8 @@ def main() -> int:
         return check_one(options.name, json.loads(Path(options.case).read_text()))
     if options.seed is not None:
         return check_one(options.name, campaign(options.name).case(options.seed))
-    return run(options.name, options.minutes * 60)
+    names = CAMPAIGNS if options.name == "all" else [options.name]
+    return max([run(name, options.minutes * 60) for name in names])
 
 
 def campaign(name: str) -> Any:
@@ -63,16 +76,19 @@ def batch(name: str, first: int, count: int) -> int:
     return 0
 
 
-def checked(module: Any, case: Any) -> dict[str, str]:
-    """What comes out of one case: {"outcome": ..., "problem": ...}."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+def checked(module: Any, case: Any) -> dict[str, Any]:
+    """What comes out of one case: {"outcome": ..., "problem": ..., "amounts": {...}}."""
+    faulthandler.dump_traceback_later(getattr(module, "PATIENCE", PATIENCE), exit=True)
+    amounts = getattr(module, "AMOUNTS", Counter())
+    amounts.clear()
+    outcome, problem = "failed", ""
     try:
-        outcome: str = module.check(case)
-        return {"outcome": outcome, "problem": ""}
+        outcome = module.check(case)
     except BaseException:
-        return {"outcome": "failed", "problem": traceback.format_exc()}
+        problem = traceback.format_exc()
     finally:
         faulthandler.cancel_dump_traceback_later()
+    return {"outcome": outcome, "problem": problem, "amounts": dict(amounts)}
 
 
 def check_one(name: str, case: Any) -> int:
@@ -89,22 +105,31 @@ def run(name: str, seconds: float) -> int:
     """Batches until the time is up; the number of findings."""
     until, seed = time.monotonic() + seconds, random.SystemRandom().randrange(1 << 30)
     outcomes: Counter[str] = Counter()
+    amounts: Counter[str] = Counter()
     findings: list[int] = []
     print(f"campaign {name}: seeds from {seed}", flush=True)
     while time.monotonic() < until and len(findings) < 20:
-        seed = _watched(name, seed, until, outcomes, findings)
+        seed = _watched(name, seed, until, outcomes, amounts, findings)
     total = sum(outcomes.values())
     print(f"{total} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(outcomes.items())))
+    if amounts:
+        print(", ".join(f"{n:,} {what}" for what, n in sorted(amounts.items())))
     print(f"{len(findings)} findings" + "".join(f"\n  --seed {found}" for found in findings))
     return 1 if findings else 0
 
 
 def _watched(
-    name: str, first: int, until: float, outcomes: Counter[str], findings: list[int]
+    name: str,
+    first: int,
+    until: float,
+    outcomes: Counter[str],
+    amounts: Counter[str],
+    findings: list[int],
 ) -> int:
     """Watch one process; the seed to go on with."""
-    command = [sys.executable, "-m", "tools.campaign", name, "--batch", str(first), str(BATCH)]
-    log = FOUND / "last.log"
+    count = getattr(campaign(name), "BATCH", BATCH)
+    command = [sys.executable, "-m", "tools.campaign", name, "--batch", str(first), str(count)]
+    log = FOUND / f"{name}-{os.getpid()}.log"
     FOUND.mkdir(parents=True, exist_ok=True)
     at, kind, over = first, "", True
     with (
@@ -122,6 +147,7 @@ def _watched(
             elif word == "done":
                 found, over = json.loads(rest), True
                 outcomes[f"{kind} {found['outcome']}"] += 1
+                amounts.update(found["amounts"])
                 if found["problem"]:
                     _report(name, at, found["problem"], findings)
                 at += 1
@@ -165,7 +191,7 @@ def shrunk(name: str, case: Any) -> Any:
 
 
 def _fails(name: str, case: Any) -> bool:
-    path = FOUND / "try.json"
+    path = FOUND / f"try-{name}-{os.getpid()}.json"
     path.write_text(json.dumps(case))
     command = [sys.executable, "-m", "tools.campaign", name, "--case", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=3 * PATIENCE)

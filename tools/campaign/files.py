@@ -1,15 +1,19 @@
 """Files of every format that flowvm reads, changed in ways that somebody who means harm would.
 
-A case is a kind of file and changes of it, all plain data.  A changed file is loaded: either it is
-refused, by an ArgumentError or the like that says why, or it is used, and then that must end too,
-with a result of the right form or with one of flowvm's own errors.  Anything else is a finding: any
-other exception, a crash, a hang, a shell command that ran.
+A case is a kind of file and mutations of it, all plain data; a mutation is some changes at once.  A
+changed file is read: either it is refused, by an ArgumentError or the like that says why, or it is
+taken.  Anything else is a finding: any other exception, a crash, a hang, a shell command that ran.
+
+Most mutations are only read, some thousands a minute: a saved graph up to where its Plan would be
+compiled, a recorded run up to its columns.  One in WHOLE goes all the way: it is compiled, run and
+shown, and that must end too, with a result of the right form or with one of flowvm's own errors.
 
 Checksums are made anew after a change, so that they stop nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import io
@@ -19,6 +23,7 @@ import random
 import re
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,16 +31,17 @@ from typing import Any
 import numpy as np
 
 import flowvm as flow
-from flowvm.compiler import cache, jit
+from flowvm.compiler import jit
 from flowvm.errors import ArgumentError, FlowError
+from flowvm.nn.graph import loading as _loading
 from flowvm.nn.graph.saving import checksum
 from flowvm.ops.declare.registry import SAMPLES
 from flowvm.profiler.run.run import Run
 
 nn, F = flow.nn, flow.nn.functional
+loading: Any = _loading  # whose compile_plan is another while graphs are only read
 warnings.simplefilter("ignore")
 Case = dict[str, Any]
-Path_ = list[Any]
 
 EXTREMES: list[Any] = [
     0, -1, 1, 2, 3, 7, 64, 255, 4096, 65537, 1 << 31, -(1 << 31), (1 << 32) + 1, 1 << 40, 1 << 47,
@@ -57,6 +63,14 @@ INJECTIONS = (
 TREES = ("set", "delete", "swap", "copy", "double", "deepen")
 BYTES = ("cut", "put", "insert", "flip")
 PWNED = Path("/tmp/flowvm-pwned")
+MUTATIONS = 100  # of a case
+BATCH = 600
+PATIENCE = 170  # seconds for the mutations of a case, on a machine that does much else
+WHOLE = 400  # of so many mutations one is used, not only read
+SAME = (
+    10  # cases behind each other that have the same file, which takes longer to make than to read
+)
+AMOUNTS: Counter[str] = Counter()
 
 
 # --- cases ----------------------------------------------------------------------------------------
@@ -65,13 +79,16 @@ PWNED = Path("/tmp/flowvm-pwned")
 def case(seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(seed)
-    name = rng.choices(
-        list(KINDS),
-        [24 if n == "graph of an op" else 6 if n.startswith("graph") else 4 for n in KINDS],
-    )[0]
-    made = KINDS[name]
-    changes = list(made.changes(rng, 1 + min(3, int(rng.expovariate(1.0)))))
-    return {"kind": name, "changes": changes}
+    name = random.Random(seed // SAME).choices(list(KINDS), [k.weight for k in KINDS.values()])[0]
+    return {"kind": name, **KINDS[name].mutations(rng, seed // SAME)}
+
+
+def _mutations(rng: random.Random, change: Callable[[int], Iterator[list[Any]]]) -> list[Any]:
+    """As many as a case has: each is [whether it goes all the way, change, ...]."""
+    return [
+        [rng.randrange(WHOLE) == 0, *change(1 + min(3, int(rng.expovariate(1.0))))]
+        for _ in range(MUTATIONS)
+    ]
 
 
 def kind(case: Case) -> str:
@@ -81,25 +98,46 @@ def kind(case: Case) -> str:
 
 
 def parts(case: Case) -> list[Any]:
-    """What may be left out of a case."""
-    changes: list[Any] = case["changes"]
-    return changes
+    """What may be left out of a case: half of its mutations; of a single one, each change."""
+    mutations: list[Any] = case["mutations"]
+    if len(mutations) > 1:
+        half = len(mutations) // 2
+        return [mutations[:half], mutations[half:]]
+    return mutations[0][1:] if mutations else []
 
 
 def without(case: Case, k: int) -> Case:
-    """The case without its k-th change."""
-    return {**case, "changes": case["changes"][:k] + case["changes"][k + 1 :]}
+    """The case without its k-th part."""
+    mutations = case["mutations"]
+    if len(mutations) > 1:
+        half = len(mutations) // 2
+        return {**case, "mutations": mutations[half:] if k == 0 else mutations[:half]}
+    changes = mutations[0]
+    return {**case, "mutations": [changes[: k + 1] + changes[k + 2 :]]}
 
 
 def check(case: Case) -> str:
-    """ "refused" or "used"; whatever else comes out is raised."""
-    try:
-        outcome: str = KINDS[case["kind"]].check(case["changes"])
-    finally:
-        if PWNED.exists():
-            PWNED.unlink()
-            raise AssertionError("the file ran a shell command")
-    return outcome
+    """Every mutation is refused or taken; whatever else comes out is raised."""
+    with flow.vm.sequential():  # nobody to wait for
+        return _checked(case)
+
+
+def _checked(case: Case) -> str:
+    made = KINDS[case["kind"]]
+    outcome = "nothing"
+    for whole, *changes in case["mutations"]:
+        AMOUNTS["mutations"] += 1
+        try:
+            outcome = made.check(case, changes, whole)
+        except BaseException as error:
+            error.add_note(f"mutation: {json.dumps(changes)[:1000]}")
+            raise
+        finally:
+            if PWNED.exists():
+                PWNED.unlink()
+                raise AssertionError(f"a file ran a shell command: {changes}")
+        AMOUNTS[outcome] += 1
+    return outcome if len(case["mutations"]) == 1 else "done"
 
 
 # --- changes of trees and of bytes ----------------------------------------------------------------
@@ -123,31 +161,42 @@ def at(tree: Any, path: Any) -> Any:
     return tree
 
 
-def tree_changes(rng: random.Random, tree: Any, count: int) -> Iterator[list[Any]]:
-    """Changes of a JSON tree: ["set", path, value], ["delete", path], ["swap", path, path], ..."""
-    found = list(places(tree))
-    if rng.random() < 0.3:  # what kernels are told, which checks of forms say least of
-        found = [p for p in found if "attrs" in p or "meta" in p] or found
-    leaves = [p for p in found if not isinstance(at(tree, p), (dict, list))]
-    for _ in range(count):
-        path = list(rng.choice(leaves if rng.random() < 0.7 else found))
-        value = at(tree, path)
-        match rng.randrange(8):
-            case 0 | 1:
-                yield ["set", path, rng.choice(EXTREMES)]
-            case 2 | 3 if type(value) is int:
-                near = value + rng.choice([-1, 1, 4, 8, 64, -64, 1 << 20, 1 << 36])
-                yield ["set", path, rng.choice([near, -value, value * 2, value * 1000, value // 2])]
-            case 2 | 3 if isinstance(value, str):
-                yield ["set", path, _text_of(rng, value)]
-            case 4:
-                yield ["delete", path]
-            case 5:
-                yield ["swap", path, list(rng.choice(found))]
-            case 6:
-                yield ["copy", path, list(rng.choice(found))]
-            case _:
-                yield ["double", path] if rng.random() < 0.8 else ["deepen", path, 3000]
+class Places:
+    """The places of a tree that changes choose from."""
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+        self.all = list(places(tree))
+        # what kernels are told, which checks of forms say least of
+        telling = [p for p in self.all if "attrs" in p or "meta" in p] or self.all
+        self.pools = [(pool, self._leaves(pool) or pool) for pool in (self.all, telling)]
+
+    def _leaves(self, pool: list[Any]) -> list[Any]:
+        return [p for p in pool if not isinstance(at(self.tree, p), (dict, list))]
+
+    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        """Changes: ["set", path, value], ["delete", path], ["swap", path, path], ..."""
+        pool, leaves = self.pools[rng.random() < 0.3]
+        for _ in range(count):
+            path = list(rng.choice(leaves if rng.random() < 0.7 else pool))
+            value = at(self.tree, path)
+            match rng.randrange(8):
+                case 0 | 1:
+                    yield ["set", path, rng.choice(EXTREMES)]
+                case 2 | 3 if type(value) is int:
+                    near = value + rng.choice([-1, 1, 4, 8, 64, -64, 1 << 20, 1 << 36])
+                    other = rng.choice([near, -value, value * 2, value * 1000, value // 2])
+                    yield ["set", path, other]
+                case 2 | 3 if isinstance(value, str):
+                    yield ["set", path, _text_of(rng, value)]
+                case 4:
+                    yield ["delete", path]
+                case 5:
+                    yield ["swap", path, list(rng.choice(pool))]
+                case 6:
+                    yield ["copy", path, list(rng.choice(pool))]
+                case _:
+                    yield ["double", path] if rng.random() < 0.8 else ["deepen", path, 3000]
 
 
 def _text_of(rng: random.Random, value: str) -> str:
@@ -161,9 +210,9 @@ def _text_of(rng: random.Random, value: str) -> str:
     return rng.choice([value[:cut], value + "\0", value[::-1], value * 2, value.upper(), "int64"])
 
 
-def changed_tree(tree: Any, changes: list[Any]) -> Any:
-    """A copy with the changes, as far as there still is what they change."""
-    root = [json.loads(json.dumps(tree))]
+def changed_tree(text: str, changes: list[Any]) -> Any:
+    """The tree of a JSON text with the changes, as far as there still is what they change."""
+    root = [json.loads(text)]
     for name, path, *rest in changes:
         try:
             holder, key = at(root, [0, *path][:-1]), [0, *path][-1]
@@ -174,16 +223,23 @@ def changed_tree(tree: Any, changes: list[Any]) -> Any:
                 del holder[key]
             elif name == "swap":
                 other, place = at(root, [0, *rest[0]][:-1]), [0, *rest[0]][-1]
-                holder[key], other[place] = other[place], value
+                # copies: one may lie in the other
+                holder[key], other[place] = copied(other[place]), copied(value)
             elif name == "copy":
-                holder[key] = json.loads(json.dumps(at(root, [0, *rest[0]])))
+                holder[key] = copied(at(root, [0, *rest[0]]))
             elif name == "double":
-                holder[key] = value * 2 if isinstance(value, (list, str)) else [value, value]
+                twice = [value, copied(value)]
+                holder[key] = twice[0] + twice[1] if isinstance(value, (list, str)) else twice
             elif name == "deepen":
                 holder[key] = f"{DEEP}{rest[0]}"
         except (LookupError, TypeError, ValueError, RecursionError):
             continue
     return root[0] if root else None
+
+
+def copied(tree: Any) -> Any:
+    """The same JSON once more."""
+    return json.loads(json.dumps(tree))
 
 
 DEEP = "nested so deep that json cannot write it: "
@@ -282,10 +338,35 @@ GRAPHS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
+class _ReadOnly(BaseException):
+    """A saved graph was read, and would be compiled now."""
+
+
+def _read(graph: Any, state: Any, text: str) -> str:
+    """Whether a saved graph with this text is refused, before its Plan is compiled."""
+    changed = {**state, "plans": text, "sha256": checksum(text, state["constants"])}
+    compiled = loading.compile_plan
+    loading.compile_plan = _stop
+    try:
+        graph.load_runtime_state_dict(changed)
+    except ArgumentError:
+        return "refused"
+    except _ReadOnly:
+        return "read"
+    finally:
+        loading.compile_plan = compiled
+    return "taken"
+
+
+def _stop(logical: Any) -> Any:
+    logical.check()
+    raise _ReadOnly
+
+
 class GraphFiles:
     """Saved graphs: changes are of the JSON of one Plan, and of its key."""
 
-    weight = 6
+    weight = 2
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -303,25 +384,39 @@ class GraphFiles:
         kinds = [(t.shape, t.dtype) for t in _tensors(made)]
         return graph.runtime_state_dict(), graph.state_dict(), kinds
 
+    @functools.cached_property
+    def _places(self) -> Places:
+        return Places(json.loads(self._saved[0]["plans"]))
+
     def _x(self) -> Any:
         return flow.linspace(-2, 2, 64).reshape(8, 8)
 
-    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+    def mutations(self, rng: random.Random, number: int) -> Case:
         """Changes of the JSON text's tree, most of them of its graph."""
-        tree = json.loads(self._saved[0]["plans"])
-        yield from tree_changes(rng, tree, count)
+        return {"mutations": _mutations(rng, lambda count: self._places.changes(rng, count))}
 
-    def check(self, changes: list[Any]) -> str:
-        """Load and run."""
-        state, values, kinds = self._saved
-        tree = changed_tree(json.loads(state["plans"]), changes)
-        plans = text_of(tree)
-        changed = {**state, "plans": plans, "sha256": checksum(plans, state["constants"])}
+    def _fresh(self) -> _Graph:
         graph = self._new()
         if graph.step:
             graph(self._x())
             graph._plans.clear()
-            graph.load_state_dict(values)
+            graph.load_state_dict(self._saved[1])
+        return graph
+
+    @functools.cached_property
+    def _reader(self) -> _Graph:
+        return self._fresh()
+
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
+        """Read; if it is to go all the way, load and run."""
+        state, _, kinds = self._saved
+        text = text_of(changed_tree(state["plans"], changes))
+        if not whole:
+            outcome = _read(self._reader, state, text)
+            assert outcome != "taken" or not self._reader.plans, "loaded, and not compiled"
+            return outcome
+        changed = {**state, "plans": text, "sha256": checksum(text, state["constants"])}
+        graph = self._fresh()
         try:
             graph.load_runtime_state_dict(changed)
         except ArgumentError:
@@ -343,26 +438,27 @@ class OpFiles:
     metas.
     """
 
-    weight = 3
+    weight = 60
 
     @functools.cached_property
     def _samples(self) -> list[tuple[Any, Any]]:
         rng = np.random.default_rng(0)
         return [(s, sample) for s in SAMPLES for sample in itertools.islice(s.generate(rng), 3)]
 
-    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
-        """A sample's number, then changes of its Plan's tree."""
-        number = rng.randrange(len(self._samples))
+    def mutations(self, rng: random.Random, number: int) -> Case:
+        """A sample's number, and changes of its Plan's nodes."""
+        number %= len(self._samples)
         try:
-            tree = json.loads(self._saved(number)[1]["plans"])
+            places = self._saved(number)[3]
         except (FlowError, TypeError):
-            yield ["sample", number]
-            return
-        yield ["sample", number]
-        yield from tree_changes(rng, tree[0]["graph"]["nodes"], count)
+            return {"sample": number, "mutations": []}
+        return {
+            "sample": number,
+            "mutations": _mutations(rng, lambda count: places.changes(rng, count)),
+        }
 
-    @functools.lru_cache(maxsize=16)  # noqa: B019  there is one of these
-    def _saved(self, number: int) -> tuple[Any, Any, Any]:
+    @functools.lru_cache(maxsize=4)  # noqa: B019  there is one of these
+    def _saved(self, number: int) -> tuple[Any, Any, Any, Places, str, str]:
         samples, sample = self._samples[number]
         is_array = [isinstance(a, np.ndarray) for a in sample.args]
         tensors = [flow.from_numpy(a.copy()) for a in sample.args if isinstance(a, np.ndarray)]
@@ -374,24 +470,23 @@ class OpFiles:
 
         graph = flow.compile(function)
         graph(*tensors)
-        return graph, graph.runtime_state_dict(), tensors
+        state = graph.runtime_state_dict()
+        plans = json.loads(state["plans"])
+        nodes = plans[0]["graph"]["nodes"]
+        plans[0]["graph"]["nodes"] = NODES
+        return graph, state, tensors, Places(nodes), json.dumps(nodes), json.dumps(plans)
 
-    def check(self, changes: list[Any]) -> str:
-        """Load and run."""
-        if not changes or changes[0][0] != "sample":
-            return "nothing"
-        try:
-            graph, state, tensors = self._saved(changes[0][1])
-        except (FlowError, TypeError):
-            return "never saved"
-        tree = json.loads(state["plans"])
-        tree[0]["graph"]["nodes"] = changed_tree(tree[0]["graph"]["nodes"], changes[1:])
-        plans = text_of(tree)
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
+        """Read; if it is to go all the way, load and run."""
+        graph, state, tensors, _, nodes, around = self._saved(case["sample"])
+        text = around.replace(f'"{NODES}"', text_of(changed_tree(nodes, changes)))
         graph._plans.clear()
         graph._replay = None
+        if not whole:
+            return _read(graph, state, text)
         try:
             graph.load_runtime_state_dict(
-                {**state, "plans": plans, "sha256": checksum(plans, state["constants"])}
+                {**state, "plans": text, "sha256": checksum(text, state["constants"])}
             )
         except ArgumentError:
             return "refused"
@@ -401,6 +496,9 @@ class OpFiles:
         except (FlowError, ArithmeticError, OverflowError):
             return "used, with an error"
         return "used"
+
+
+NODES = "the nodes stand here"
 
 
 def _tensors(value: Any) -> list[Any]:
@@ -417,7 +515,7 @@ def _tensors(value: Any) -> list[Any]:
 class TensorFiles:
     """Files of flow.save: changes of the header, of the structure in it, or of any byte."""
 
-    weight = 4
+    weight = 20
 
     @functools.cached_property
     def _data(self) -> bytes:
@@ -432,38 +530,45 @@ class TensorFiles:
         )  # fmt: skip
         return file.getvalue()
 
-    def _apart(self) -> tuple[dict[str, Any], bytes]:
+    @functools.cached_property
+    def _apart(self) -> tuple[str, bytes, Places]:
         size = int.from_bytes(self._data[:8], "little")
         header = json.loads(self._data[8 : 8 + size])
         header["__metadata__"]["flowvm"] = json.loads(header["__metadata__"]["flowvm"])
-        return header, self._data[8 + size :]
+        return json.dumps(header), self._data[8 + size :], Places(header)
 
-    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+    def mutations(self, rng: random.Random, number: int) -> Case:
         """See the class."""
-        if rng.random() < 0.3:
-            yield from byte_changes(rng, len(self._data), count)
-        else:
-            yield from tree_changes(rng, self._apart()[0], count)
 
-    def check(self, changes: list[Any]) -> str:
+        def change(count: int) -> Iterator[list[Any]]:
+            if rng.random() < 0.3:
+                return byte_changes(rng, len(self._data), count)
+            return self._apart[2].changes(rng, count)
+
+        return {"mutations": _mutations(rng, change)}
+
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
         """Load, and look at what came out."""
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(self._data, changes)
         else:
-            header, rest = self._apart()
-            header = changed_tree(header, changes)
+            text, rest, _ = self._apart
+            header = changed_tree(text, changes)
             if isinstance(header, dict) and isinstance(header.get("__metadata__"), dict):
                 inner = header["__metadata__"]
                 if "flowvm" in inner:
                     inner["flowvm"] = text_of(inner["flowvm"])
-            text = text_of(header).encode()
-            data = len(text).to_bytes(8, "little") + text + rest
+            head = text_of(header).encode()
+            data = len(head).to_bytes(8, "little") + head + rest
         try:
             made = flow.load(io.BytesIO(data))
         except FlowError:
             return "refused"
         for t in _tensors(made):
-            t.float().sum().item()
+            if whole:
+                t.float().sum().item()
+            else:
+                t.numpy() if t.dtype is not flow.bfloat16 else t.float()
         return "used"
 
 
@@ -473,7 +578,7 @@ class TensorFiles:
 class RunFiles:
     """Profiles: changes of the header's tree, of the columns, or of the archive's bytes."""
 
-    weight = 4
+    weight = 3
 
     @functools.cached_property
     def _data(self) -> bytes:
@@ -483,22 +588,31 @@ class RunFiles:
                 loss = F.cross_entropy(model(flow.ones(8, 8)), flow.arange(8) % 3)
                 loss.backward()
             loss.item()
-        with tempfile.TemporaryDirectory() as folder:
-            profile.save(Path(folder) / "run")
-            return (Path(folder) / "run").read_bytes()
+        profile.save(self._folder / "run")
+        return (self._folder / "run").read_bytes()
 
-    def _columns(self) -> tuple[Any, dict[str, Any]]:
+    @functools.cached_property
+    def _folder(self) -> Path:
+        self._kept = tempfile.TemporaryDirectory()
+        return Path(self._kept.name)
+
+    @functools.cached_property
+    def _columns(self) -> tuple[str, Places, dict[str, Any]]:
         with np.load(io.BytesIO(self._data)) as file:
             columns = {name: file[name] for name in file.files}
-        return json.loads(str(columns.pop("header"))), columns
+        header = str(columns.pop("header"))
+        return header, Places(json.loads(header)), columns
 
-    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+    def mutations(self, rng: random.Random, number: int) -> Case:
         """See the class."""
-        header, columns = self._columns()
+        return {"mutations": _mutations(rng, lambda count: self._changes(rng, count))}
+
+    def _changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+        _, places, columns = self._columns
         for _ in range(count):
             match rng.randrange(4):
                 case 0:
-                    yield from tree_changes(rng, header, 1)
+                    yield from places.changes(rng, 1)
                 case 1:
                     yield from byte_changes(rng, len(self._data), 1)
                 case _:
@@ -509,51 +623,60 @@ class RunFiles:
                     )
                     yield ["column", name, how, rng.randrange(1 << 20), value]
 
-    def check(self, changes: list[Any]) -> str:
-        """Load, and show everything."""
-        header, columns = self._columns()
-        trees = [
-            c for c in changes if c[0] in ("set", "delete", "swap", "copy", "double", "deepen")
-        ]
-        header = changed_tree(header, trees)
-        for _, name, how, place, value in (c for c in changes if c[0] == "column"):
-            column = columns.get(name)
-            if column is None:
-                continue
-            if how == "value" and column.size:
-                column = column.copy()
-                kind = np.iinfo(column.dtype) if column.dtype.kind in "iu" else None
-                number = max(kind.min, min(kind.max, value)) if kind else int(bool(value))
-                column.flat[place % column.size] = number
-            elif how == "cut":
-                column = column[: place % (len(column) + 1)]
-            elif how == "dtype":
-                column = column.astype([np.float64, np.int64, np.uint8, "S3"][place % 4])
-            elif how == "object":
-                column = np.array([object] * len(column), dtype=object)
-            columns[name] = column
-            if how == "gone":
-                del columns[name]
-        file = io.BytesIO()
-        np.savez_compressed(file, header=np.array(text_of(header)), **columns)
-        data = file.getvalue()
-        data = changed_bytes(data, [c for c in changes if c[0] in BYTES])
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "run.flowtrace"
-            path.write_bytes(data)
-            try:
-                Run.load(path)
-                profile = flow.profiler.load(path)
-            except ArgumentError:
-                return "refused"
-            try:
-                shown = [profile.summary(), profile.timeline(), profile.memory()]
-                text = "".join(map(str, shown))
-                profile.export(Path(folder) / "trace.json")
-            except FlowError:
-                return "used, with an error"
-            assert text
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
+        """Load; if it is to go all the way, show everything."""
+        path = self._folder / "run.flowtrace"
+        path.write_bytes(self._changed(changes))
+        try:
+            run = Run.load(path)
+        except ArgumentError:
+            return "refused"
+        if not whole:
+            assert len(run) >= 0
+            return "read"
+        try:
+            profile = flow.profiler.load(path)
+            shown = [profile.summary(), profile.timeline(), profile.memory()]
+            text = "".join(map(str, shown))
+            profile.export(self._folder / "trace.json")
+        except FlowError:
+            return "used, with an error"
+        assert text
         return "used"
+
+    def _changed(self, changes: list[Any]) -> bytes:
+        trees = [c for c in changes if c[0] in TREES]
+        among = [c for c in changes if c[0] == "column"]
+        data = self._data
+        if trees or among:
+            text, _, columns = self._columns
+            columns = dict(columns)
+            for change in among:
+                _change_column(columns, *change[1:])
+            file = io.BytesIO()
+            header = text_of(changed_tree(text, trees)) if trees else text
+            np.savez(file, header=np.array(header), **columns)
+            data = file.getvalue()
+        return changed_bytes(data, [c for c in changes if c[0] in BYTES])
+
+
+def _change_column(columns: dict[str, Any], name: str, how: str, place: int, value: int) -> None:
+    column = columns.get(name)
+    if column is None or column.dtype.kind == "O":
+        return
+    if how == "gone":
+        del columns[name]
+    elif how == "value" and column.size:
+        column = columns[name] = column.copy()
+        kind = np.iinfo(column.dtype) if column.dtype.kind in "iu" else None
+        number = max(kind.min, min(kind.max, value)) if kind else int(bool(value))
+        column.flat[place % column.size] = number
+    elif how == "cut":
+        columns[name] = column[: place % (len(column) + 1)]
+    elif how == "dtype":
+        columns[name] = column.astype([np.float64, np.int64, np.uint8, "S3"][place % 4])
+    elif how == "object":
+        columns[name] = np.array([object] * len(column), dtype=object)
 
 
 # --- entries of the cache -------------------------------------------------------------------------
@@ -567,39 +690,52 @@ def triple(x: int) -> int:
 class CacheFiles:
     """Entries of the kernel cache: any byte, and the line of JSON with its checksum made anew."""
 
-    weight = 2
+    weight = 4
 
-    def changes(self, rng: random.Random, count: int) -> Iterator[list[Any]]:
+    @functools.cached_property
+    def _entry(self) -> tuple[Path, str, bytes]:
+        self._kept = tempfile.TemporaryDirectory()
+        folder = Path(self._kept.name)
+        jit.set_cache_dir(folder)
+        try:
+            jit.native(triple, "int64(int64)", facts="campaign")
+        finally:
+            jit.set_cache_dir(None)
+        (entry,) = folder.glob("*.o")
+        return folder, entry.stem, entry.read_bytes()
+
+    def mutations(self, rng: random.Random, number: int) -> Case:
         """See the class."""
-        if rng.random() < 0.5:
-            yield from byte_changes(rng, 2000, count)
-        else:
-            yield from tree_changes(rng, {"imports": ["memcpy", "exp"]}, count)
+        places = Places({"imports": ["memcpy", "exp"]})
 
-    def check(self, changes: list[Any]) -> str:
+        def change(count: int) -> Iterator[list[Any]]:
+            if rng.random() < 0.5:
+                return byte_changes(rng, 2000, count)
+            return places.changes(rng, count)
+
+        return {"mutations": _mutations(rng, change)}
+
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
         """Read the entry: it is none, or what it was."""
-        with tempfile.TemporaryDirectory() as folder:
-            jit.set_cache_dir(folder)
-            try:
-                jit._addresses.clear()
-                jit.native(triple, "int64(int64)", facts="campaign")
-                (entry,) = Path(folder).glob("*.o")
-                whole = entry.read_bytes()
-                if changes and changes[0][0] in BYTES:
-                    data = changed_bytes(whole, changes)
-                else:
-                    head, _, code = whole[40:].partition(b"\n")
-                    head = text_of(changed_tree(json.loads(head), changes)).encode()
-                    body = head + b"\n" + code
-                    data = whole[:8] + hashlib.sha256(body).digest() + body
-                entry.write_bytes(data)
-                jit._addresses.clear()
-                before = jit.stats()
-                jit.native(triple, "int64(int64)", facts="campaign")
-                assert cache.read(Path(folder), entry.name) is not None
-                return "used" if jit.stats().loaded > before.loaded else "refused"
-            finally:
-                jit.set_cache_dir(None)
+        folder, digest, good = self._entry
+        if changes and changes[0][0] in BYTES:
+            data = changed_bytes(good, changes)
+        else:
+            _, _, code = good[40:].partition(b"\n")
+            head = text_of(changed_tree('{"imports": ["memcpy", "exp"]}', changes)).encode()
+            body = head + b"\n" + code
+            data = good[:8] + hashlib.sha256(body).digest() + body
+        (folder / f"{digest}.o").write_bytes(data)
+        jit.set_cache_dir(folder)
+        try:
+            address = jit._from_cache(digest, jit.cache_dir())
+        finally:
+            jit.set_cache_dir(None)
+        if address is None:
+            return "refused"
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+        assert function(14) == 42
+        return "used"
 
 
 KINDS: dict[str, Any] = {

@@ -32,6 +32,8 @@ _REGIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ARG": ("kernel arguments", ("worker",)),
     "MBX": ("mailboxes", ("worker",)),
     "WAI": ("waits of devices", ("sched",)),
+    "CHK": ("memory check", ("worker",)),
+    "VEW": ("views for it", ("yours",)),
 }
 
 

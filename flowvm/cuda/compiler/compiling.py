@@ -127,11 +127,11 @@ def ptx(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str, str]
     digest = hashlib.sha256(key.encode()).hexdigest()[:40]
     with _lock:
         if digest not in _made:
-            found = _from_cache(digest)
-            if found is None:
-                found = _compile(kernel, signature, cc)
-                _to_cache(digest, *found)
-            _made[digest] = found
+            entry = _from_cache(digest)
+            if entry is None:
+                entry = _compile(kernel, signature, cc)
+                _to_cache(digest, *entry)
+            _made[digest] = entry
         return _made[digest]
 
 
@@ -140,7 +140,7 @@ _VERSION = re.compile(r"^\.version (\d+)\.(\d+)", re.MULTILINE)
 _PTX_OF_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 
 
-def readable(made: str, version: int) -> str:
+def readable(text: str, version: int) -> str:
     """PTX as a driver of CUDA `version` (12040 is 12.4) reads it.
 
     A toolkit declares the newest PTX that it knows, and a driver refuses what is newer than itself,
@@ -148,14 +148,14 @@ def readable(made: str, version: int) -> str:
     the driver's own version is declared where the toolkit is ahead of it; what it cannot read all
     the same its compiler names.
     """
-    declared = _VERSION.search(made)
+    declared = _VERSION.search(text)
     major, minor = version // 1000, version % 1000 // 10
     if declared is None or major > 13:
-        return made
+        return text
     known = (9, minor) if major == 13 else (8, _PTX_OF_12[min(minor, len(_PTX_OF_12) - 1)])
     if (int(declared[1]), int(declared[2])) <= known:
-        return made
-    return f"{made[: declared.start()]}.version {known[0]}.{known[1]}{made[declared.end() :]}"
+        return text
+    return f"{text[: declared.start()]}.version {known[0]}.{known[1]}{text[declared.end() :]}"
 
 
 def available() -> str:
@@ -193,14 +193,14 @@ def _compile(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str,
             f"CUDA kernels cannot be compiled here ({why}); install numba-cuda[cu12] or "
             f"numba-cuda[cu13], whichever the driver supports"
         )
-    made, entry = frontend.frontend().compile(kernel, signature, cc)
-    if outside := re.findall(r"\.extern \.func[^;]*?(\w+)\s*\(", made):
+    text, entry = frontend.frontend().compile(kernel, signature, cc)
+    if outside := re.findall(r"\.extern \.func[^;]*?(\w+)\s*\(", text):
         raise CompileError(
             f"{kernel.__qualname__} calls {', '.join(sorted(set(outside)))}, which is not there "
             f"when a kernel is loaded"
         )
     name = "flowvm_" + re.sub(r"\W", "_", getattr(kernel, "__name__", "kernel"))
-    return made.replace(entry, name), name
+    return text.replace(entry, name), name
 
 
 def _name(digest: str) -> str:
@@ -217,17 +217,17 @@ def _from_cache(digest: str) -> tuple[str, str] | None:
     body = data[len(_MAGIC) + _DIGEST :]
     if data[: len(_MAGIC) + _DIGEST] != _MAGIC + hashlib.sha256(body).digest():
         return None  # damaged: it is compiled again
-    head, _, made = body.partition(b"\n")
+    head, _, text = body.partition(b"\n")
     try:
         facts = read_json(head, f"cache entry {digest}")
         _HEAD(facts, f"cache entry {digest}")
-        return made.decode(), facts["entry"]
+        return text.decode(), facts["entry"]
     except (ArgumentError, UnicodeDecodeError):
         return None
 
 
-def _to_cache(digest: str, made: str, entry: str) -> None:
-    body = json.dumps({"entry": entry}).encode() + b"\n" + made.encode()
+def _to_cache(digest: str, text: str, entry: str) -> None:
+    body = json.dumps({"entry": entry}).encode() + b"\n" + text.encode()
     with contextlib.suppress(OSError):  # a cache that cannot be written is none
         data = _MAGIC + hashlib.sha256(body).digest() + body
         cache.write(jit.cache_dir(), _name(digest), data)

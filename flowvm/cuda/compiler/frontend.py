@@ -115,10 +115,10 @@ class Frontend:
             self.intrinsics[value] = self._intrinsic(value)
             context.refresh()  # making it registered it
             self.target.target_context.refresh()
-        made = self.intrinsics[value]
-        if isinstance(made, pytypes.FunctionType):
-            return self.function_type(made)
-        return context.resolve_value_type(made)
+        intrinsic = self.intrinsics[value]
+        if isinstance(intrinsic, pytypes.FunctionType):
+            return self.function_type(intrinsic)
+        return context.resolve_value_type(intrinsic)
 
     def _intrinsic(self, value: Intrinsic) -> Any:
         from numba.cuda import types
@@ -154,25 +154,25 @@ def _generate(modules: list[str], cc: tuple[int, int]) -> str:
             library = names.LibDevice().get()
             nvvm.lazy_add_module_to_program(program, library, len(library), "")
         nvvm.compile_program(program, len(options), options)
-        made = bytearray(nvvm.get_compiled_result_size(program))
-        nvvm.get_compiled_result(program, made)
+        image = bytearray(nvvm.get_compiled_result_size(program))
+        nvvm.get_compiled_result(program, image)
     except nvvm.nvvmError as error:
         log = bytearray(nvvm.get_program_log_size(program))
         nvvm.get_program_log(program, log)
         raise CompileError(f"{error}: {log.decode(errors='replace').strip()}") from error
     finally:
         nvvm.destroy_program(program)
-    return made.decode().strip("\x00").strip()
+    return image.decode().strip("\x00").strip()
 
 
 def _versions() -> str:
     """Of what compiles, for a message: those that do not go together fail in many ways."""
     names = ("numba-cuda", "numba", "numpy", "cuda-bindings")
-    found = []
+    versions = []
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name} {importlib.metadata.version(name)}")
-    return ", ".join(found)
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(versions)
 
 
 def _numba_type(kind: Any) -> Any:
@@ -316,14 +316,14 @@ def _name_of(kind: Any) -> str:
 
 
 def _attempted(
-    context: Any, builder: Any, function: Any, called: Any, given: Any, kinds: Any
+    context: Any, builder: Any, function: Any, called: Any, arguments: Any, kinds: Any
 ) -> Any:
     """A call whose status is looked at and not passed on: the status, and what came back."""
     compiled = function.dispatcher.overloads[tuple(called.args)]
     passed = [
         context.cast(builder, value, kind, taken)
         for value, kind, taken in zip(
-            NUMBA_CUDA.cgutils.unpack_tuple(builder, given), kinds, called.args, strict=True
+            NUMBA_CUDA.cgutils.unpack_tuple(builder, arguments), kinds, called.args, strict=True
         )
     ]
     context.active_code_library.add_linking_library(compiled.library)

@@ -28,20 +28,20 @@ def special(context: Any, function: Any, signature: Any) -> Lowered | None:
     """
     from numba.cuda import types
 
-    given = signature.args
+    kinds = signature.args
     if isinstance(function, str):
-        if function == "getiter" and isinstance(given[0], types.RangeType):
-            return _Lowered(context, _range_begun(given[0]), signature)
-        if function == "iternext" and isinstance(given[0], types.RangeIteratorType):
-            return _Lowered(context, _range_went_on(given[0]), signature)
+        if function == "getiter" and isinstance(kinds[0], types.RangeType):
+            return _Lowered(context, _range_begun(kinds[0]), signature)
+        if function == "iternext" and isinstance(kinds[0], types.RangeIteratorType):
+            return _Lowered(context, _range_went_on(kinds[0]), signature)
         return None
     named = getattr(function, "typing_key", None)
-    if named not in (operator.getitem, operator.setitem) or not isinstance(given[0], types.Array):
+    if named not in (operator.getitem, operator.setitem) or not isinstance(kinds[0], types.Array):
         return None
-    if all(isinstance(part, types.Integer) for part in _parts(given[1])):
-        if len(_parts(given[1])) == given[0].ndim:
-            made = _read if named is operator.getitem else _written
-            return _Lowered(context, made, signature)
+    if all(isinstance(part, types.Integer) for part in _parts(kinds[1])):
+        if len(_parts(kinds[1])) == kinds[0].ndim:
+            access = _read if named is operator.getitem else _written
+            return _Lowered(context, access, signature)
         if named is operator.getitem:
             return _Lowered(context, _part_of, signature)
     return _sliced(context, named, signature)
@@ -72,8 +72,8 @@ def _read(context: Any, builder: Any, signature: Any, values: Any) -> Any:
 
 
 def _written(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    kind, _, given = signature.args
-    value = context.cast(builder, values[2], given, kind.dtype)
+    kind, _, value_kind = signature.args
+    value = context.cast(builder, values[2], value_kind, kind.dtype)
     place = _place(context, builder, signature, values)
     NUMBA_CUDA.arrays.store_item(context, builder, kind, value, place)
     return context.get_dummy_value()
@@ -86,8 +86,8 @@ def _part_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     place = _place(context, builder, signature, values)
     sizes, steps = (cgutils.unpack_tuple(builder, v)[count:] for v in (array.shape, array.strides))
     result = signature.return_type
-    made = arrays.make_view(context, builder, kind, array, result, place, sizes, steps)
-    return made._getvalue()
+    view = arrays.make_view(context, builder, kind, array, result, place, sizes, steps)
+    return view._getvalue()
 
 
 def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -99,8 +99,10 @@ def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     cgutils = NUMBA_CUDA.cgutils
     kind, index = signature.args[:2]
     array, parts = NUMBA_CUDA.arrays.make_array(kind)(context, builder, values[0]), _parts(index)
-    given = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
-    numbers = [_plain_value(context, builder, *pair) for pair in zip(parts, given, strict=True)]
+    index_values = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
+    numbers = [
+        _plain_value(context, builder, *pair) for pair in zip(parts, index_values, strict=True)
+    ]
     if kind.layout == "C" and len(numbers) == kind.ndim:
         at, sizes = ir.IntType(64)(0), cgutils.unpack_tuple(builder, array.shape)
         for number, size in zip(numbers, sizes, strict=True):
@@ -132,9 +134,10 @@ def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
     inner = context.get_function(named, signature.replace(args=(array, plain, *rest)))
 
     def lowered(builder: Any, values: Any, loc: Any = None) -> Any:
-        given = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
+        index_values = cgutils.unpack_tuple(builder, values[1]) if _is_tuple(index) else [values[1]]
         made = [
-            _plain_value(context, builder, *pair) for pair in zip(_parts(index), given, strict=True)
+            _plain_value(context, builder, *pair)
+            for pair in zip(_parts(index), index_values, strict=True)
         ]
         passed = context.make_tuple(builder, plain, made) if _is_tuple(index) else made[0]
         return inner(builder, (values[0], passed, *values[2:]))
@@ -171,12 +174,12 @@ def _range_begun(kind: Any) -> Any:
 
     def begun(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         state = cgutils.create_struct_proxy(kind)(context, builder, values[0])
-        made = cgutils.create_struct_proxy(signature.return_type)(context, builder)
-        made.iter = cgutils.alloca_once_value(builder, state.start)
-        made.stop, made.step = state.stop, state.step
-        made.count = made.iter  # Numba's other fields need none
+        struct = cgutils.create_struct_proxy(signature.return_type)(context, builder)
+        struct.iter = cgutils.alloca_once_value(builder, state.start)
+        struct.stop, struct.step = state.stop, state.step
+        struct.count = struct.iter  # Numba's other fields need none
         result = signature.return_type
-        return imputils.impl_ret_untracked(context, builder, result, made._getvalue())
+        return imputils.impl_ret_untracked(context, builder, result, struct._getvalue())
 
     return begun
 

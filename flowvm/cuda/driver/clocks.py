@@ -49,7 +49,7 @@ class _Clock:
     `origin_ns`; `probe` is for comparisons, on the stream that was attached first.
     """
 
-    made: Runtime
+    runtime: Runtime
     stream: int  # the driver's handle
     origin: int
     probe: int
@@ -65,14 +65,14 @@ class _Clock:
 
     def happen(self, event: int, stream: int) -> None:
         """Record an event on a stream, and wait for it."""
-        self.made.enter()
-        self.made.driver.call("cuEventRecord", event, stream)
-        self.made.driver.call("cuEventSynchronize", event)
+        self.runtime.enter()
+        self.runtime.driver.call("cuEventRecord", event, stream)
+        self.runtime.driver.call("cuEventSynchronize", event)
 
     def when(self, event: int) -> int:
         """The time of an event that has happened."""
         out = ctypes.c_float()
-        self.made.driver.call("cuEventElapsedTime", ctypes.byref(out), self.origin, event)
+        self.runtime.driver.call("cuEventElapsedTime", ctypes.byref(out), self.origin, event)
         return self.origin_ns + round(out.value * 1e6)
 
     def compare(self) -> _Moment:
@@ -98,19 +98,19 @@ _started: set[Runtime] = set()  # those whose clocks run since times are kept
 _rings: dict[int, Array] = {}
 
 
-def attach(stream: int, made: Runtime, block: Array) -> None:
+def attach(stream: int, runtime: Runtime, block: Array) -> None:
     """A device's stream was made: keep its times whenever they are asked for."""
     with _lock:
-        _attached[stream] = made, block
+        _attached[stream] = runtime, block
         if _kept:
-            _start(stream, made, block)
+            _start(stream, runtime, block)
 
 
-def drop(made: Runtime) -> None:
+def drop(runtime: Runtime) -> None:
     """Nobody uses the device any more."""
     with _lock:
-        _clocks.pop(made, None)
-        for stream in [s for s, (of, _) in _attached.items() if of is made]:
+        _clocks.pop(runtime, None)
+        for stream in [s for s, (of, _) in _attached.items() if of is runtime]:
             del _attached[stream]
 
 
@@ -122,34 +122,36 @@ def _on_level(level: int) -> None:
         if before or not _kept:
             return
         _started.clear()
-        for stream, (made, block) in _attached.items():
-            _start(stream, made, block)
+        for stream, (runtime, block) in _attached.items():
+            _start(stream, runtime, block)
 
 
-def _start(stream: int, made: Runtime, block: Array) -> None:
+def _start(stream: int, runtime: Runtime, block: Array) -> None:
     """Let a stream's worker keep times from now on; not on a device that is lost, or was left
     behind by a fork, where there is nothing to be timed.
     """
     block[DEV.TIMES] = 0
     with contextlib.suppress(FlowError):
-        _prepare(stream, made, block)
+        _prepare(stream, runtime, block)
         block[DEV.TIMES] = _rings[stream].ctypes.data
 
 
-def _prepare(stream: int, made: Runtime, block: Array) -> None:
+def _prepare(stream: int, runtime: Runtime, block: Array) -> None:
     events, handle = _events(block), int(block[DEV.STREAM])
     if stream not in _rings:
         for place in (EVENT.BEGIN, EVENT.END):
-            events[:, place] = [made.event(timing=True) for _ in range(len(events))]
-        block[DEV.BASE] = made.event(timing=True)
+            events[:, place] = [runtime.event(timing=True) for _ in range(len(events))]
+        block[DEV.BASE] = runtime.event(timing=True)
         _rings[stream] = np.zeros((REC.LENGTH, TIME.WORDS), np.int64)
         engine.keep.append(_rings[stream])
-    if made not in _clocks:
-        _clocks[made] = _Clock(made, handle, made.event(timing=True), made.event(timing=True))
-    if made not in _started:
-        _clocks[made].start()
-        _started.add(made)
-    clock, base = _clocks[made], int(block[DEV.BASE])
+    if runtime not in _clocks:
+        _clocks[runtime] = _Clock(
+            runtime, handle, runtime.event(timing=True), runtime.event(timing=True)
+        )
+    if runtime not in _started:
+        _clocks[runtime].start()
+        _started.add(runtime)
+    clock, base = _clocks[runtime], int(block[DEV.BASE])
     clock.happen(base, handle)
     block[DEV.BASE_NS] = clock.when(base)
     _rings[stream][:, TIME.MARK] = 0
@@ -166,7 +168,7 @@ def _look(seqs: Array) -> DeviceTimes:
     """The times of these instructions on the host's clock, 0 where there are none."""
     times, notes = np.zeros((len(seqs), 2), np.int64), {}
     with _lock:
-        for made, clock in _clocks.items():
+        for runtime, clock in _clocks.items():
             last = clock.first
             if all(_idle(stream) for stream in clock.streams):
                 with contextlib.suppress(FlowError):  # it is lost: what is known stays
@@ -179,7 +181,7 @@ def _look(seqs: Array) -> DeviceTimes:
                 mine = rows[:, TIME.MARK] == seqs + 1
                 since = rows[mine, TIME.BEGAN :] - first.device
                 times[mine] = first.host + np.rint(since * rate).astype(np.int64)
-            notes[f"cuda:{made.index}"] = {
+            notes[f"cuda:{runtime.index}"] = {
                 "within_ns": max(first.within, last.within),
                 "drift_ppm": round((rate - 1) * 1e6, 1),
                 "apart_ns": apart,

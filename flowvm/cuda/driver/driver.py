@@ -173,13 +173,13 @@ def driver() -> Driver:
             raise type(_failed)(*_failed.args)
         if _driver is None:
             try:
-                made = _load(config.cuda_driver)
-                made.initialize()
+                driver = _load(config.cuda_driver)
+                driver.initialize()
             except FlowError as error:
                 _failed = error
                 raise
-            _driver = made
-            _forget_calls(made)
+            _driver = driver
+            _forget_calls(driver)
         if _driver.pid != os.getpid():
             raise DeviceError(
                 "CUDA cannot be used in a process that was forked after its parent had begun to "

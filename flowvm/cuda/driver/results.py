@@ -154,12 +154,12 @@ def error(code: int, doing: str, more: str = "") -> FlowError:
     return kind(f"{doing}: {text_of(code, more)}")
 
 
-def too_old(needed: int, found: int) -> FlowError:
+def too_old(needed: int, actual: int) -> FlowError:
     """The exception for a driver of CUDA version `found` where `needed` is the oldest that will
     do, both as the driver counts: 1000 * major + 10 * minor.
     """
     return DeviceError(
-        f"CUDA is not available: the NVIDIA driver is too old: it supports CUDA {_dotted(found)}, "
+        f"CUDA is not available: the NVIDIA driver is too old: it supports CUDA {_dotted(actual)}, "
         f"and flowvm needs {_dotted(needed)}; update the driver, or use device='cpu'"
     )
 

@@ -125,15 +125,15 @@ class Runtime:
     def _load(self, kernel: Callable[..., Any], text: str, entry: str) -> int:
         self.enter()
         name = getattr(kernel, "__qualname__", repr(kernel))
-        module, found = ctypes.c_void_p(), ctypes.c_void_p()
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
         log = _Log()
         image = text.encode() + b"\0"
         if result := self.driver.functions["cuModuleLoadDataEx"](
             ctypes.byref(module), image, *log.options
         ):
             raise _unloadable(self.driver, result, name, log.text())
-        self.driver.call("cuModuleGetFunction", ctypes.byref(found), module, entry.encode())
-        return int(found.value or 0)
+        self.driver.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
+        return int(function.value or 0)
 
     def _allow(self, handle: int, kernel: Callable[..., Any], shared: int) -> None:
         most = self.properties.shared_memory_per_block_optin
@@ -150,16 +150,16 @@ class Runtime:
     def stream(self, priority: int = 0) -> int:
         """A new stream that does not wait for the default one."""
         self.enter()
-        made = ctypes.c_void_p()
-        self.driver.call("cuStreamCreateWithPriority", ctypes.byref(made), 1, priority)
-        return int(made.value or 0)
+        handle = ctypes.c_void_p()
+        self.driver.call("cuStreamCreateWithPriority", ctypes.byref(handle), 1, priority)
+        return int(handle.value or 0)
 
     def event(self, timing: bool = False) -> int:
         """A new event."""
         self.enter()
-        made = ctypes.c_void_p()
-        self.driver.call("cuEventCreate", ctypes.byref(made), 0 if timing else 2)
-        return int(made.value or 0)
+        handle = ctypes.c_void_p()
+        self.driver.call("cuEventCreate", ctypes.byref(handle), 0 if timing else 2)
+        return int(handle.value or 0)
 
     def cublas(self, stream: int) -> int:
         """A new cuBLAS handle for `stream`.  DeviceError where cuBLAS is not there.
@@ -169,17 +169,17 @@ class Runtime:
         """
         drivers.require_cublas()
         self.enter()
-        made, memory = ctypes.c_void_p(), ctypes.c_void_p()
+        handle, memory = ctypes.c_void_p(), ctypes.c_void_p()
         size = WORKSPACE if self.properties.capability < (9, 0) else WORKSPACE_90
         self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
         for name, args in (
-            ("cublasCreate_v2", (ctypes.byref(made),)),
-            ("cublasSetStream_v2", (made, stream)),  # which forgets the workspace
-            ("cublasSetWorkspace_v2", (made, memory, size)),
+            ("cublasCreate_v2", (ctypes.byref(handle),)),
+            ("cublasSetStream_v2", (handle, stream)),  # which forgets the workspace
+            ("cublasSetWorkspace_v2", (handle, memory, size)),
         ):
             if result := self.driver.functions[name](*args):
                 raise results.cublas_error(result, f"{name} on cuda:{self.index}")
-        return int(made.value or 0)
+        return int(handle.value or 0)
 
 
 class _Log:
@@ -243,9 +243,9 @@ _runtimes: dict[tuple[Driver, int], Runtime] = {}
 
 def count() -> int:
     """How many devices there are; DeviceError where CUDA cannot be used."""
-    found = ctypes.c_int()
-    drivers.driver().call("cuDeviceGetCount", ctypes.byref(found))
-    return found.value
+    value = ctypes.c_int()
+    drivers.driver().call("cuDeviceGetCount", ctypes.byref(value))
+    return value.value
 
 
 def why_not(index: int) -> str:
@@ -264,13 +264,13 @@ def runtime(index: int) -> Runtime:
     """Device `index`, made by the first call.  DeviceError says why it cannot be used."""
     with _lock:
         driver = drivers.driver()
-        found = _runtimes.get((driver, index))
-        if found is None:
-            found = _runtimes[driver, index] = Runtime(index)
-        return found
+        runtime = _runtimes.get((driver, index))
+        if runtime is None:
+            runtime = _runtimes[driver, index] = Runtime(index)
+        return runtime
 
 
 def runtimes() -> list[Runtime]:
     """The devices in use."""
     used = drivers.loaded()
-    return [made for (driver, _), made in _runtimes.items() if driver is used]
+    return [runtime for (driver, _), runtime in _runtimes.items() if driver is used]

@@ -66,12 +66,12 @@ _twins: list[
 def streams(index: int) -> Streams:
     """The streams of cuda:`index`, made by the first call.  DeviceError if it cannot be used."""
     with _lock:
-        made = runtime(index)
-        if made not in _streams:
+        of = runtime(index)
+        if of not in _streams:
             if not _streams:
                 modes.admit_devices()
-            _streams[made] = _make(made)
-        return _streams[made]
+            _streams[of] = _make(of)
+        return _streams[of]
 
 
 def used() -> list[Streams]:
@@ -83,10 +83,10 @@ def new_stream(index: int, name: str, priority: int = 0) -> int:
     """A further compute stream of cuda:`index`: its number.  VMError where there is no more."""
     with _lock:
         of = streams(index)
-        made = _stream(of.runtime, name, STR.DEVICE_MEMORY, of.counters, priority)
+        stream = _stream(of.runtime, name, STR.DEVICE_MEMORY, of.counters, priority)
         if block_of(of.compute)[DEV.CUBLAS]:
-            need_cublas(made)
-        return made
+            need_cublas(stream)
+        return stream
 
 
 def device_of(stream: int) -> int | None:
@@ -104,10 +104,10 @@ def lanes(index: int, count: int) -> list[int]:
     the twin of the device's compute stream, whose worker alone may use them.
     """
     with _lock:
-        made = streams(index).runtime
-        known = _lanes.setdefault(made, [])
+        runtime = streams(index).runtime
+        known = _lanes.setdefault(runtime, [])
         while len(known) < count:
-            known.append(_twin(made, 0))
+            known.append(_twin(runtime, 0))
             if block_of(streams(index).compute)[DEV.CUBLAS]:
                 need_cublas(streams(index).compute)
         return known[:count]
@@ -116,9 +116,9 @@ def lanes(index: int, count: int) -> list[int]:
 def lane_events(index: int, count: int) -> list[int]:
     """`count` events, always the same, to order lanes with while a graph is captured."""
     with _lock:
-        made = streams(index).runtime
-        known = _events.setdefault(made, [])
-        known += [made.event() for _ in range(count - len(known))]
+        runtime = streams(index).runtime
+        known = _events.setdefault(runtime, [])
+        known += [runtime.event() for _ in range(count - len(known))]
         return known[:count]
 
 
@@ -131,65 +131,70 @@ def need_cublas(stream: int) -> None:
     with _lock:
         device = _blocks[stream][0]
         computing = [of for of in _blocks.values() if of[1][DEV.TWIN]]  # the others only copy
-        for made, block in (*computing, *_twins):
-            if made is device and not block[DEV.CUBLAS]:
-                block[DEV.CUBLAS] = made.cublas(int(block[DEV.STREAM]))
+        for runtime, block in (*computing, *_twins):
+            if runtime is device and not block[DEV.CUBLAS]:
+                block[DEV.CUBLAS] = runtime.cublas(int(block[DEV.STREAM]))
 
 
-def _make(made: Runtime) -> Streams:
+def _make(runtime: Runtime) -> Streams:
     counters, pinned = (np.zeros(CTL.WORDS, np.int64) for _ in range(2))
-    name = f"cuda:{made.index}"
+    name = f"cuda:{runtime.index}"
     return Streams(
-        made,
-        _stream(made, name, STR.DEVICE_MEMORY, counters),
-        _stream(made, f"{name} h2d", STR.DEVICE_MEMORY, counters, stages=True),
-        _stream(made, f"{name} d2h", STR.PINNED_MEMORY, pinned),
+        runtime,
+        _stream(runtime, name, STR.DEVICE_MEMORY, counters),
+        _stream(runtime, f"{name} h2d", STR.DEVICE_MEMORY, counters, stages=True),
+        _stream(runtime, f"{name} d2h", STR.PINNED_MEMORY, pinned),
         counters,
         pinned,
     )
 
 
 def _stream(
-    made: Runtime, name: str, memory: int, counters: Words, priority: int = 0, stages: bool = False
+    runtime: Runtime,
+    name: str,
+    memory: int,
+    counters: Words,
+    priority: int = 0,
+    stages: bool = False,
 ) -> int:
-    block = _block(made, priority, stages)
+    block = _block(runtime, priority, stages)
     if memory == STR.DEVICE_MEMORY and not stages:  # graphs are captured on another
-        block[DEV.TWIN] = _twin(made, priority)
+        block[DEV.TWIN] = _twin(runtime, priority)
     number = engine.new_device_stream(name, block, memory, counters)
-    _blocks[number] = made, block
-    clocks.attach(number, made, block)
+    _blocks[number] = runtime, block
+    clocks.attach(number, runtime, block)
     return number
 
 
-def _twin(made: Runtime, priority: int) -> int:
+def _twin(runtime: Runtime, priority: int) -> int:
     """The address of a block to capture graphs with."""
-    twin = _caller(made, priority)
-    _twins.append((made, twin))
+    twin = _caller(runtime, priority)
+    _twins.append((runtime, twin))
     return _kept(twin)
 
 
-def _caller(made: Runtime, priority: int) -> Words:
+def _caller(runtime: Runtime, priority: int) -> Words:
     """The words that a worker calls the driver with, for a new stream."""
     block = np.zeros(DEV.WORDS, np.int64)
     for place, name in _FUNCTIONS.items():
-        block[place] = made.driver.table[INDEX[name]]
+        block[place] = runtime.driver.table[INDEX[name]]
     block[DEV.F_MEMCPY] = ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
-    block[DEV.STREAM] = made.stream(priority)
-    block[DEV.CONTEXT] = made.context
-    block[DEV.WAIT_EVENT] = made.event()
+    block[DEV.STREAM] = runtime.stream(priority)
+    block[DEV.CONTEXT] = runtime.context
+    block[DEV.WAIT_EVENT] = runtime.event()
     block[DEV.CALL] = _kept(np.zeros(CALL_AREA, np.int64))
     return block
 
 
-def _block(made: Runtime, priority: int, stages: bool) -> Words:
+def _block(runtime: Runtime, priority: int, stages: bool) -> Words:
     """The block of a stream that has instructions."""
-    block = _caller(made, priority)
-    block[DEV.LINES] = _pinned(made, 8 * LINES.WORDS * RING.SLOTS)
+    block = _caller(runtime, priority)
+    block[DEV.LINES] = _pinned(runtime, 8 * LINES.WORDS * RING.SLOTS)
     events = np.zeros((EVENT.LENGTH, EVENT.WORDS), np.int64)
-    events[:, EVENT.EVENT] = [made.event() for _ in range(EVENT.LENGTH)]
+    events[:, EVENT.EVENT] = [runtime.event() for _ in range(EVENT.LENGTH)]
     block[DEV.EVENTS] = _kept(events)
     if stages:
-        pairs = [(_pinned(made, STAGE_BYTES), made.event()) for _ in range(DEV.STAGE_COUNT)]
+        pairs = [(_pinned(runtime, STAGE_BYTES), runtime.event()) for _ in range(DEV.STAGE_COUNT)]
         block[DEV.STAGES], block[DEV.STAGE_BYTES] = _kept(np.array(pairs, np.int64)), STAGE_BYTES
     return block
 
@@ -200,13 +205,13 @@ def _kept(words: Words) -> int:
     return int(words.ctypes.data)
 
 
-def _pinned(made: Runtime, size: int) -> int:
+def _pinned(runtime: Runtime, size: int) -> int:
     """Page-locked memory of the host, which kernels can write to."""
     address = ctypes.c_void_p()
-    made.enter()
-    if made.driver.functions["cuMemHostAlloc"](ctypes.byref(address), size, _PORTABLE_MAPPED):
+    runtime.enter()
+    if runtime.driver.functions["cuMemHostAlloc"](ctypes.byref(address), size, _PORTABLE_MAPPED):
         raise OutOfMemoryError(
-            f"cuda:{made.index}: the system gave no {size >> 10} KiB of page-locked memory; see "
+            f"cuda:{runtime.index}: the system gave no {size >> 10} KiB of page-locked memory; see "
             f"ulimit -l"
         )
     ctypes.memset(address, 0, size)
@@ -232,6 +237,6 @@ def forget() -> None:
     """Forget the streams of drivers that tests have put away."""
     with _lock:
         here = drivers.loaded()
-        for made in [m for m in _streams if m.driver is not here]:
-            del _streams[made]
-            clocks.drop(made)
+        for owner in [m for m in _streams if m.driver is not here]:
+            del _streams[owner]
+            clocks.drop(owner)

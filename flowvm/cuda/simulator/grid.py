@@ -54,16 +54,16 @@ def run_grid(
     """
     if grid[0] * grid[1] * grid[2] == 0:
         raise ValueError(f"a grid of {grid} blocks has none")
-    given = [_argument(value) for value in arguments]
+    values = [_argument(value) for value in arguments]
     if order == "reversed":
-        given = [v.view(_Plain) if isinstance(v, np.ndarray) else v for v in given]
+        values = [v.view(_Plain) if isinstance(v, np.ndarray) else v for v in values]
     functions = reached(kernel)
     waits = any(_WAITS & set(function.__code__.co_names) for function in functions)
     with _lock:
         module = _module(grid, block, shared)
         with _swapped(functions, module), np.errstate(all="ignore"):
             run = _run_waiting if waits else _run_straight
-            run(kernel, given, module, _points(grid), _threads(block, order))
+            run(kernel, values, module, _points(grid), _threads(block, order))
 
 
 class _Plain(np.ndarray[Any, Any]):
@@ -107,25 +107,25 @@ def _threads(block: Triple, order: str) -> list[_Strand]:
 
 def reached(kernel: Any) -> list[Any]:
     """The functions that `kernel` may call, itself first."""
-    found: dict[int, Any] = {}
-    _visit(kernel, found)
-    return list(found.values())
+    functions: dict[int, Any] = {}
+    _visit(kernel, functions)
+    return list(functions.values())
 
 
-def _visit(value: Any, found: dict[int, Any]) -> None:
+def _visit(value: Any, functions: dict[int, Any]) -> None:
     if isinstance(value, pytypes.FunctionType):
-        if id(value) in found or _foreign(value):
+        if id(value) in functions or _foreign(value):
             return
-        found[id(value)] = value
+        functions[id(value)] = value
         for part in _named(value):
-            _visit(part, found)
+            _visit(part, functions)
     elif isinstance(value, tuple | list):
         for part in value:
-            _visit(part, found)
+            _visit(part, functions)
     elif hasattr(value, "jit_parts"):
-        _visit(getattr(value, "python", None), found)
+        _visit(getattr(value, "python", None), functions)
         for part in value.jit_parts():
-            _visit(part, found)
+            _visit(part, functions)
 
 
 def _foreign(function: Any) -> bool:
@@ -242,9 +242,9 @@ def _module(grid: Triple, block: Triple, shared: int) -> Any:
         def popc(self, value: Any) -> int:
             return _unsigned(value)[1].bit_count()
 
-    made = Module(grid, block, shared)
-    memories(made, _Shared(shared), _Local())
-    return made
+    module = Module(grid, block, shared)
+    memories(module, _Shared(shared), _Local())
+    return module
 
 
 def _unsigned(value: Any) -> tuple[int, int]:
@@ -290,9 +290,9 @@ class _Shared:
 
 
 def _poisoned(shape: Any, dtype: Any) -> Any:
-    made = np.empty(shape, dtype)
-    made.view(np.uint8).fill(0xA5) if made.ndim else made.fill(0)
-    return made
+    array = np.empty(shape, dtype)
+    array.view(np.uint8).fill(0xA5) if array.ndim else array.fill(0)
+    return array
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class _Strand:
 
 
 def _run_straight(
-    kernel: Any, given: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
+    kernel: Any, arguments: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
 ) -> None:
     for place in blocks:
         module.shared.clear()
@@ -333,11 +333,11 @@ def _run_straight(
         for strand in strands:
             strand.block = block
             module.current = strand
-            kernel(*given)
+            kernel(*arguments)
 
 
 def _run_waiting(
-    kernel: Any, given: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
+    kernel: Any, arguments: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
 ) -> None:
     baton = _Baton(module, blocks, strands)
 
@@ -346,7 +346,7 @@ def _run_waiting(
         with np.errstate(all="ignore"):
             while not baton.over:
                 try:
-                    kernel(*given)
+                    kernel(*arguments)
                 except _Over:
                     return
                 except BaseException as error:

@@ -52,15 +52,15 @@ class Function:
 
     def sizes(self) -> list[int]:
         """Bytes of each parameter as it is passed."""
-        found: list[int] = []
+        kinds: list[int] = []
         for kind in self.signature:
             if isinstance(kind, str):
-                found.append(ctypes.sizeof(_NUMBERS[kind]))
+                kinds.append(ctypes.sizeof(_NUMBERS[kind]))
             elif isinstance(kind[0], type):
-                found += [ctypes.sizeof(_NUMBERS[k]) for k in kind[1]]
+                kinds += [ctypes.sizeof(_NUMBERS[k]) for k in kind[1]]
             else:
-                found += [8] * (5 + 2 * kind[1])
-        return found
+                kinds += [8] * (5 + 2 * kind[1])
+        return kinds
 
 
 class _Bfloat:
@@ -78,8 +78,8 @@ class Bfloats(np.ndarray[Any, Any]):
     dtype: Any = _Bfloat()
 
     def __getitem__(self, at: Any) -> Any:
-        found = super().__getitem__(at)
-        return found if isinstance(found, np.ndarray) else bfloat16.loaded(np.array(found))[()]
+        value = super().__getitem__(at)
+        return value if isinstance(value, np.ndarray) else bfloat16.loaded(np.array(value))[()]
 
     def __setitem__(self, at: Any, value: Any) -> None:
         same = isinstance(value, Bfloats)
@@ -118,11 +118,11 @@ class Array:
         bits = self.dtype == "bfloat16"
         kind = np.dtype(np.uint16 if bits else self.dtype)
         if low == high:
-            found = np.empty(self.shape, kind)
+            array = np.empty(self.shape, kind)
         else:
             raw: Any = (ctypes.c_char * (high - low)).from_address(low)
-            found = np.ndarray(self.shape, kind, raw, self.address - low, self.strides)
-        return found.view(Bfloats) if bits else found
+            array = np.ndarray(self.shape, kind, raw, self.address - low, self.strides)
+        return array.view(Bfloats) if bits else array
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ class Launch:
     def run(self, memory: Memory) -> None:
         """Check again, for memory may have been freed since the call, and run the kernel."""
         self.check(memory)
-        given = [a.within(memory).view() if isinstance(a, Array) else a for a in self.arguments]
+        arguments = [a.within(memory).view() if isinstance(a, Array) else a for a in self.arguments]
         try:
-            run_grid(self.function.kernel, given, self.grid, self.block, self.shared)  # type: ignore[arg-type]
+            run_grid(self.function.kernel, arguments, self.grid, self.block, self.shared)  # type: ignore[arg-type]
         except IndexError as error:
             raise Fault(ILLEGAL_ADDRESS, f"{self.function.name}: {error}") from error
         except Exception as error:
@@ -197,14 +197,14 @@ def _addresses(function: Function, params: int, extra: int) -> list[int]:
         elif key == EXTRA_SIZE:
             size = _word(_word(extra + 8))
         extra += 16
-    found, at = [], 0
+    parts, at = [], 0
     for one in sizes:
         at = -(-at // one) * one
-        found.append(buffer + at)
+        parts.append(buffer + at)
         at += one
     if at != size:
         raise Fault(INVALID_VALUE, f"{function.name} takes {at} bytes of parameters, got {size}")
-    return found
+    return parts
 
 
 def _word(address: int) -> int:
@@ -212,31 +212,31 @@ def _word(address: int) -> int:
 
 
 def _arguments(function: Function, addresses: list[int]) -> list[Any]:
-    found: list[Any] = []
+    values: list[Any] = []
     place = 0
     for kind in function.signature:
         if isinstance(kind, str):
-            found.append(_NUMBERS[kind].from_address(addresses[place]).value)
+            values.append(_NUMBERS[kind].from_address(addresses[place]).value)
             place += 1
         elif isinstance(kind[0], type):
             numbers = zip(kind[1], addresses[place:], strict=False)
-            found.append(kind[0](*(_NUMBERS[k].from_address(at).value for k, at in numbers)))
+            values.append(kind[0](*(_NUMBERS[k].from_address(at).value for k, at in numbers)))
             place += len(kind[1])
         else:
             count = 5 + 2 * kind[1]
             words = [_word(at) for at in addresses[place : place + count]]
-            found.append(_array(function, len(found), kind, words))
+            values.append(_array(function, len(values), kind, words))
             place += count
-    return found
+    return values
 
 
 def _array(function: Function, place: int, kind: tuple[str, int, str], words: list[int]) -> Array:
     dtype, dimensions, layout = kind
-    made = Array(dtype, tuple(words[5 : 5 + dimensions]), tuple(words[5 + dimensions :]), words[4])
-    if wrong := "; ".join(_wrong(made, layout, words)):
-        what = f"argument {place} of {function.name}, {dtype}{made.shape}"
+    array = Array(dtype, tuple(words[5 : 5 + dimensions]), tuple(words[5 + dimensions :]), words[4])
+    if wrong := "; ".join(_wrong(array, layout, words)):
+        what = f"argument {place} of {function.name}, {dtype}{array.shape}"
         raise Fault(INVALID_VALUE, f"{what}: {wrong}")
-    return made
+    return array
 
 
 def _wrong(array: Array, layout: str, words: list[int]) -> Iterator[str]:

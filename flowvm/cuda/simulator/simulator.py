@@ -88,11 +88,11 @@ class Simulator:
     @classmethod
     def of(cls, options: str) -> Self:
         """The driver of FLOWVM_CUDA_DRIVER=name:options."""
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for option in filter(None, options.split(",")):
             key, _, value = option.partition("=")
-            given[key] = cls._option(key, value, option)
-        return cls(**given)
+            values[key] = cls._option(key, value, option)
+        return cls(**values)
 
     @classmethod
     def _option(cls, key: str, value: str, option: str) -> int | bool:
@@ -188,8 +188,8 @@ class Simulator:
 
     def _event(self, handle: int) -> Event:
         self._device()
-        found: Event = _known(self.events, handle, "event")
-        return found
+        entry: Event = _known(self.events, handle, "event")
+        return entry
 
     def _number(self, index: int) -> int:
         if not 0 <= index < self.devices:
@@ -255,16 +255,16 @@ class Simulator:
 
     def cuStreamCreate(self, out: int, flags: int) -> None:
         handle = self._handle()
-        made = Stream(handle, self._device(), blocking=not flags & NON_BLOCKING)
-        self.streams.streams[handle] = made
+        stream = Stream(handle, self._device(), blocking=not flags & NON_BLOCKING)
+        self.streams.streams[handle] = stream
         _put(out, ctypes.c_size_t, handle)
 
     def cuStreamCreateWithPriority(self, out: int, flags: int, priority: int) -> None:
         self.cuStreamCreate(out, flags)
 
     def cuStreamDestroy_v2(self, stream: int) -> None:
-        found = self._stream(stream)
-        self.streams.drain(found)  # a GPU goes on and destroys it then
+        of = self._stream(stream)
+        self.streams.drain(of)  # a GPU goes on and destroys it then
         del self.streams.streams[stream]
 
     def cuStreamSynchronize(self, stream: int) -> None:
@@ -281,10 +281,10 @@ class Simulator:
 
     def cuStreamQuery(self, stream: int) -> int:
         self._uncaptured()
-        found = self._stream(stream)
+        of = self._stream(stream)
         self.streams.some()
         self._device()
-        return NOT_READY if found.queue else 0
+        return NOT_READY if of.queue else 0
 
     def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         self.streams.wait(self._stream(stream), self._event(event))
@@ -301,18 +301,18 @@ class Simulator:
         self.streams.record(on, recorded)
 
     def cuEventQuery(self, event: int) -> int:
-        found = self._event(event)
-        if found.captured is not None:
+        mark = self._event(event)
+        if mark.captured is not None:
             raise Fault(907, "the event was recorded in a capture")
         self.streams.some()
         self._device()
-        return NOT_READY if found.happened < found.wanted else 0
+        return NOT_READY if mark.happened < mark.wanted else 0
 
     def cuEventSynchronize(self, event: int) -> None:
-        found = self._event(event)
-        if found.captured is not None:
+        mark = self._event(event)
+        if mark.captured is not None:
             raise Fault(907, "the event was recorded in a capture")
-        self.streams.happen(found)
+        self.streams.happen(mark)
         self._device()
 
     def cuEventElapsedTime(self, out: int, start: int, end: int) -> int:
@@ -454,21 +454,21 @@ class Simulator:
         _put(out, ctypes.c_size_t, handle)
 
     def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
-        found = _known(self.functions, function, "function")
+        kernel = _known(self.functions, function, "function")
         if attribute == MAX_DYNAMIC_SHARED:
             if not 0 <= value <= ATTRIBUTES[97]:
                 raise Fault(INVALID_VALUE, f"{value} bytes of shared memory")
-            found.shared = value
+            kernel.shared = value
 
     def cuLaunchKernel(
         self, function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
         stream: int, params: int, extra: int,
     ) -> None:  # fmt: skip
-        found = _known(self.functions, function, "function")
+        kernel = _known(self.functions, function, "function")
         on = self._stream(stream)
-        if found.device != on.device:
-            raise Fault(INVALID_HANDLE, f"a kernel of cuda:{found.device} on cuda:{on.device}")
-        launch = read_launch(found, (gx, gy, gz), (bx, by, bz), shared, params, extra)
+        if kernel.device != on.device:
+            raise Fault(INVALID_HANDLE, f"a kernel of cuda:{kernel.device} on cuda:{on.device}")
+        launch = read_launch(kernel, (gx, gy, gz), (bx, by, bz), shared, params, extra)
         self.launch(launch, stream)
 
     def launch(self, launch: Launch, stream: int) -> None:
@@ -511,10 +511,10 @@ class Simulator:
         _put(out, ctypes.c_size_t, handle)
 
     def cuGraphExecUpdate_v2(self, executable: int, graph: int, result: int) -> None:
-        found, news = _known(self.executables, executable, "graph"), self.graphs[graph].work
-        if [(w.what, w.needs) for w in found] != [(w.what, w.needs) for w in news]:
+        nodes, news = _known(self.executables, executable, "graph"), self.graphs[graph].work
+        if [(w.what, w.needs) for w in nodes] != [(w.what, w.needs) for w in news]:
             raise Fault(UPDATE_FAILURE, "the graphs differ in more than arguments")
-        found[:] = news
+        nodes[:] = news
 
     def cuGraphLaunch(self, executable: int, stream: int) -> None:
         work = list(_known(self.executables, executable, "graph"))

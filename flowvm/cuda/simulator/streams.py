@@ -188,13 +188,13 @@ class Scheduler:
         """What was captured in an order that its waits allow: late, in any."""
         if not self.late:
             return graph
-        left, done, found = set(range(len(graph))), set[int](), []
+        left, done, order = set(range(len(graph))), set[int](), []
         while left:
             chosen = self.random.choice(sorted(k for k in left if graph[k].needs <= done))
             left.remove(chosen)
             done.add(chosen)
-            found.append(graph[chosen])
-        return found
+            order.append(graph[chosen])
+        return order
 
     def step(self) -> bool:
         """Run one thing of some stream; False if nothing may run."""

@@ -27,6 +27,7 @@ from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import cat, stack
+from flowvm.regions import Switched
 
 
 def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMeta:
@@ -46,10 +47,10 @@ def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMet
     return TensorMeta.of(shape, meta.dtype, meta.device, meta.stride)
 
 
-class MicroBatches:
+class MicroBatches(Switched):
     """Captures `build` as a section of `times` repetitions; with 1 it changes nothing.
 
-    with MicroBatches(capture, times) as batch:
+    with seeded(1.0 / times), MicroBatches(capture, times) as batch:
         outputs = build(*batch.unpack(inputs))
         made = batch.pack(made)
         batch.acc(parameters)
@@ -59,16 +60,15 @@ class MicroBatches:
         self.capture, self.times = capture, times
         self.name = capture.graph.name
         self._front: list[Any] = []
-        self._seed = seeded(1.0 / times)
 
-    def __enter__(self) -> MicroBatches:
+    def _switch(self) -> MicroBatches:
         self.capture.repeat = self.times
-        self._seed.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._seed.__exit__(*error)
+    def _undo(self) -> None:
         self.capture.repeat = 1
+
+    def _left(self, *error: Any) -> None:
         nodes = self.capture.graph.nodes
         nodes[:0] = self._front
         for number, node in enumerate(nodes):
@@ -113,13 +113,13 @@ class MicroBatches:
                 total.add_(p.grad)
                 p.grad = total
 
-    def pack(self, made: Sequence[Tensor]) -> list[Tensor]:
+    def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Outputs of all repetitions behind each other along their first dimension; those without
         one become a tensor of one dimension.  What no operation in `build` made is left as it is.
         """
         if self.times == 1:
-            return list(made)
-        return [self._packed(t) if self.capture.is_repeated(t) else t for t in made]
+            return list(tensors)
+        return [self._packed(t) if self.capture.is_repeated(t) else t for t in tensors]
 
     def _packed(self, t: Tensor) -> Tensor:
         meta = t._meta
@@ -138,11 +138,11 @@ class MicroBatches:
         capture = self.capture
         start = len(capture.graph.nodes)
         capture.repeat = 1
-        made = filled_of(meta.with_shape(tuple(meta.shape)), 0)
+        zeros = filled_of(meta.with_shape(tuple(meta.shape)), 0)
         capture.repeat = self.times
         self._front += capture.graph.nodes[start:]
         del capture.graph.nodes[start:]
-        return made
+        return zeros
 
 
 def in_turn(
@@ -153,22 +153,22 @@ def in_turn(
     """
     leaves: list[Tensor] = []
     structure = flatten((args, kwargs), leaves)
-    found: list[list[Tensor]] = []
+    groups: list[list[Tensor]] = []
     result: Any = None
     for k in range(times):
         slices = []
         for which, t in enumerate(leaves):
             rows = micro_meta(t._meta, times, name, which).shape[:1]
             slices.append(t[k * rows[0] : (k + 1) * rows[0]] if rows else t)
-        made: list[Tensor] = []
+        results: list[Tensor] = []
         own_args, own_kwargs = unflatten(structure, iter(slices))
         with seeded(1.0 / times):
-            result = flatten(build(*own_args, **own_kwargs), made)
-        found.append([t.detach() for t in made])
+            result = flatten(build(*own_args, **own_kwargs), results)
+        groups.append([t.detach() for t in results])
     if times == 1:
-        return result, found[0]
+        return result, groups[0]
     packed = []
-    for ts in zip(*found, strict=True):
+    for ts in zip(*groups, strict=True):
         if all(t._ref == ts[0]._ref for t in ts):  # not made in build
             packed.append(ts[0])
         else:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flowvm.autograd.backward import seeded
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -22,10 +24,11 @@ from flowvm.graph.plan.plan import compile_plan
 from flowvm.nn.graph.accumulation import MicroBatches, in_turn
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
+from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
-from flowvm.nn.graph.precision import precision, step_all
+from flowvm.nn.graph.precision import precision
 from flowvm.nn.graph.status import Status
-from flowvm.nn.graph.steps import Steps, eager_step, fixed_options
+from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.graph.watching import note_graph, watching
 from flowvm.nn.module import Module
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 class GraphBuild:
     """A graph's modules, optimizers and settings, and its build.
 
+    _adopted   those of its optimizers (ids) that `build` was found to step, and nobody else steps
     _landing   leaves outside its optimizers whose `.grad` calls change
     _stepped   whether an eager step was made that made optimizers' state
     _own       names of attributes that are no user's
@@ -48,6 +52,7 @@ class GraphBuild:
         self.name = type(self).__name__
         self.config = GraphConfig()
         self._optimizers: list[tuple[Optimizer, Any]] = []
+        self._adopted: set[int] = set()
         self._scaler: GradScaler | None = None
         self._landing = Landing()
         self._stepped = False
@@ -128,12 +133,12 @@ class GraphBuild:
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
-        with SetAside(self._stepped_parameters()), eager_step():
+        with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
             with precision(self.config.amp_dtype, self._scaler):
                 structure, leaves = in_turn(self.build, args, kwargs, times, self.name)
             self._stepped = True
-            step_all(self._optimizers, self._scaler)
+            turns.take(self._adopted)
         for _, schedule in self._optimizers:
             if schedule is not None:
                 schedule.step()
@@ -172,23 +177,27 @@ class GraphBuild:
             for name, tensor in self._named_tensors():
                 capture.name_variable(tensor, name)
             inputs = [capture.placeholder(t._meta, f"input {i}") for i, t in enumerate(leaves)]
-            for t, given in zip(inputs, leaves, strict=True):
-                t.requires_grad_(given.requires_grad)
+            for t, leaf in zip(inputs, leaves, strict=True):
+                t.requires_grad_(leaf.requires_grad)
             batch = MicroBatches(capture, self.config.gradient_accumulation_steps)
             args, kwargs = unflatten(structure, iter(batch.unpack(inputs)))
             owned, landing = self._stepped_parameters(), self._landing
             with (
                 Gradients(capture, owned, landing, inputs, leaves) as gradients,
-                Steps(self._optimizers, capture, self._scaler) as steps,
+                Steps(self._optimizers, capture) as steps,
+                self._turns() as turns,
             ):
+                capture.on_step = self._step_in_build
                 made: list[Tensor] = []
-                with batch:
+                with seeded(1.0 / batch.times), batch:
                     with precision(self.config.amp_dtype, self._scaler):
                         result = flatten(self.build(*args, **kwargs), made)
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
-                steps.take()
+                self._warn(gradients, turns)
+                capture.phase = "optimizer"
+                turns.take(self._adopted)
                 acts, grads = gradients.take()
                 if landing.leaves:
                     result = ("tuple", result, flatten(acts, made), flatten(grads, made))
@@ -215,12 +224,49 @@ class GraphBuild:
 
     def _surroundings(self) -> Surroundings:
         """What `build` can see now."""
-        found = Surroundings()
-        found.add_graph(self, self._own)
+        surroundings = Surroundings()
+        surroundings.add_graph(self, self._own)
         for optimizer, _ in self._optimizers:
-            found.add_optimizer(optimizer)
-        return found
+            surroundings.add_optimizer(optimizer)
+        return surroundings
 
     def _stepped_parameters(self) -> list[Tensor]:
         """Parameters whose gradients are the graph's own: those of its optimizers."""
-        return [p for o, _ in self._optimizers for group in o.param_groups for p in group["params"]]
+        own = [o for o, _ in self._optimizers if id(o) not in self._adopted]
+        return [p for optimizer in own for p in optimizer._all_params()]
+
+    # --- steps in build -----------------------------------------------------------------------
+
+    def _turns(self) -> Turns:
+        """Who steps which optimizer in this call."""
+        whole = self.config.gradient_accumulation_steps == 1
+        return Turns([o for o, _ in self._optimizers], self._scaler, whole, self.name)
+
+    def _step_in_build(self, optimizer: Optimizer) -> None:
+        """An optimizer is to step in `build`: it is the graph's, or `_adopt` says what then."""
+        if not any(optimizer is own for own, _ in self._optimizers):
+            self._adopt(optimizer)
+
+    def _adopt(self, optimizer: Optimizer) -> None:
+        """An optimizer that is not the graph's is to step in `build`: a CaptureError."""
+        raise CaptureError(
+            f"{self.name}: {type(optimizer).__name__}.step() in build: give the optimizer to "
+            f"the graph first, with add_optimizer()"
+        )
+
+    def _warn(self, gradients: Gradients, turns: Turns) -> None:
+        """Say where a graph does what its author may not expect."""
+        behind = [o for o in turns.optimizers if turns.behind(o, self._adopted)]
+        trains = grad_enabled() and any(module.training for _, module in self._modules())
+        if behind and trains and not gradients.capture.backwards:
+            say_difference(
+                f"graph {self.name} has an optimizer, and build did not call backward(): the step "
+                f"of {type(behind[0]).__name__} will change nothing"
+            )
+        for optimizer in behind if len(turns.optimizers) > 1 else ():
+            if any(gradients.times.get(id(p), 0) > 1 for p in optimizer._all_params()):
+                say_difference(
+                    f"graph {self.name} steps its {type(optimizer).__name__} after build, with the "
+                    f"sum of the gradients of several backward().  Where eager code steps between "
+                    f"them, call the optimizer's step() and zero_grad() in build, too"
+                )

@@ -67,8 +67,8 @@ class Compiled(Conditions):
             test = CallTest(self, call, self.optimizers, self.plan.changed, body.own, body.known)
             reads = bool(self.optimizers)  # their numbers, which are written after it
             self._replay = test.before(body.lines, self.plan.name, alone=reads)
-        made: Callable[..., Any] = self._replay
-        return made
+        replay: Callable[..., Any] = self._replay
+        return replay
 
 
 def storages_of(tensors: Iterable[Tensor]) -> frozenset[int]:
@@ -103,30 +103,30 @@ class _Body:
 
         The user's frame is looked for from `depth` frames up.
         """
-        made, own, lines = self.compiled, self.own, []
-        live, updates = made.plan.live, made.updates
-        lines += self._draws(max(made.plan.turns, default=0) + 1)
+        compiled, own, lines = self.compiled, self.own, []
+        live, updates = compiled.plan.live, compiled.updates
+        lines += self._draws(max(compiled.plan.turns, default=0) + 1)
         numbers: list[str] = []
-        for number, time in zip(live, made.plan.turns, strict=True):
-            found, (name,) = live_lines([number], own, self._known_at(time))
-            lines += found
+        for number, time in zip(live, compiled.plan.turns, strict=True):
+            rows, (name,) = live_lines([number], own, self._known_at(time))
+            lines += rows
             numbers.append(name)
-        found, values = live_lines([cell for _, _, cell in updates], own, self.known)
-        lines += found
-        lines += [line[4:] for line in made.plan.launching.lines(numbers, depth)]
-        for k in made.ends:
-            meta = made.plan.graph.outputs[k].meta
+        rows, values = live_lines([cell for _, _, cell in updates], own, self.known)
+        lines += rows
+        lines += [line[4:] for line in compiled.plan.launching.lines(numbers, depth)]
+        for k in compiled.ends:
+            meta = compiled.plan.graph.outputs[k].meta
             own[f"end{k}"] = Node(_NO_GRADIENT, (), (), (), (), (), (meta,))
             lines.append(f"o{k}._node = end{k}")
         for k, ((owner, name, _), value) in enumerate(zip(updates, values, strict=True)):
             own[f"owner{k}"], own[f"name{k}"] = owner, name
             lines.append(f"owner{k}[name{k}] = {value}")
-        for k, (_, schedule) in enumerate(made.optimizers):
+        for k, (_, schedule) in enumerate(compiled.optimizers):
             if schedule is not None:
                 own[f"schedule{k}"] = schedule
                 lines.append(f"schedule{k}.step()")
-        outputs = [f"o{k}" for k in range(len(made.plan.graph.outputs))]
-        tree = tree_text(made.structure, iter(outputs), own)
+        outputs = [f"o{k}" for k in range(len(compiled.plan.graph.outputs))]
+        tree = tree_text(compiled.structure, iter(outputs), own)
         return [f"    {line}" for line in (*lines, f"return {tree}")]
 
     def _draws(self, times: int) -> list[str]:
@@ -151,13 +151,13 @@ class _Body:
 
 
 def _leaves(values: Sequence[Any]) -> list[Leaf]:
-    found: dict[int, Leaf] = {}
+    leaves: dict[int, Leaf] = {}
     left, seen = list(values), set()
     while left:
         value = left.pop()
         if isinstance(value, Leaf):
-            found[id(value)] = value
+            leaves[id(value)] = value
         elif isinstance(value, Live) and id(value) not in seen:
             seen.add(id(value))
             left += value.operands
-    return list(found.values())
+    return list(leaves.values())

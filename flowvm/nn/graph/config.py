@@ -190,19 +190,19 @@ class GraphConfig:
 
     def settings(self) -> list[str]:
         """What differs from the defaults, in words."""
-        found = [f"without {', '.join(self.without)}"] if self._off else []
+        parts = [f"without {', '.join(self.without)}"] if self._off else []
         if self._amp is not None:
-            found.append(f"amp {self._amp!r}")
+            parts.append(f"amp {self._amp!r}")
         if self._accumulation > 1:
-            found.append(f"gradient accumulation over {self._accumulation} steps")
+            parts.append(f"gradient accumulation over {self._accumulation} steps")
         if self._checkpoints:
             names = [m if isinstance(m, str) else type(m).__name__ for m in self._checkpoints]
-            found.append(f"checkpoints {', '.join(names)}")
+            parts.append(f"checkpoints {', '.join(names)}")
         if self._order != ORDERS[0]:
-            found.append(f"order {self._order}")
+            parts.append(f"order {self._order}")
         if self._regst_num != 2:
-            found.append(f"regst_num {self._regst_num}")
-        return found
+            parts.append(f"regst_num {self._regst_num}")
+        return parts
 
     def __repr__(self) -> str:
         return f"(CONFIG: {'; '.join(self.settings()) or 'as it comes'})"

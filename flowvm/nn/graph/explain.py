@@ -20,7 +20,7 @@ from flowvm.eager.autocasting import autocast_dtype
 from flowvm.eager.live import Live
 from flowvm.eager.modes import find_user
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import RecaptureWarning
+from flowvm.errors import CaptureWarning, RecaptureWarning
 from flowvm.graph.capture.trees import unflatten
 from flowvm.nn.graph.steps import fixed_options
 
@@ -59,8 +59,8 @@ class History:
             return None
         if same:
             return _summed(_unmet(same[0], paths)) or "something that build reads"
-        found = [_fact_differences(old.facts, facts) for old in reversed(self.happened)]
-        return _summed(min(found, key=len)) or "a call like one whose plan was dropped"
+        differences = [_fact_differences(old.facts, facts) for old in reversed(self.happened)]
+        return _summed(min(differences, key=len)) or "a call like one whose plan was dropped"
 
     def add(self, name: str, facts: dict[str, str], why: str | None, plans: int) -> None:
         """Note a capture, and say that it is not the first."""
@@ -82,14 +82,14 @@ class History:
 
     def lines(self) -> list[str]:
         """What `explain` says."""
-        found = [
+        lines = [
             f"captured again: {one.why}" + f"  {one.where}" * bool(one.where)
             for one in self.happened
             if one.why
         ]
         if self.dropped:
-            found.append(f"dropped for want of use: {self.dropped}")
-        return found
+            lines.append(f"dropped for want of use: {self.dropped}")
+        return lines
 
 
 def call_facts(
@@ -151,36 +151,38 @@ def _option_facts(optimizers: Sequence[tuple[Optimizer, Any]]) -> Iterator[tuple
 
 def _fact_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """What distinguishes two calls; empty if nothing that facts know of does."""
-    found = []
+    lines = []
     for name in dict.fromkeys((*new, *old)):
         before, now = old.get(name), new.get(name)
         if before == now:
             continue
         if before is None:
-            found.append(f"{name} is new: {now}")
+            lines.append(f"{name} is new: {now}")
         elif now is None:
-            found.append(f"{name} is gone (was {before})")
+            lines.append(f"{name} is gone (was {before})")
         elif name.startswith("option"):
-            found.append(f"{name} {before} -> {now}")
+            lines.append(f"{name} {before} -> {now}")
         else:
-            found.append(f"{name} was {before}, is {now}")
-    return found
+            lines.append(f"{name} was {before}, is {now}")
+    return lines
 
 
 def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
     """Which of a Plan's conditions do not hold: modules by path, decisions, what the code reads."""
-    found: list[str] = []
+    reasons: list[str] = []
     for asked, outcome in getattr(compiled, "guards", ()):
         if asked() == outcome:
             continue
         if isinstance(asked, Live):
             line = _short(_line_of(*asked.guards.places.get(id(asked), (None, 0))))
-            found.append(f"decision `{asked!r}` {outcome} -> {asked()}" + f" ({line})" * bool(line))
+            reasons.append(
+                f"decision `{asked!r}` {outcome} -> {asked()}" + f" ({line})" * bool(line)
+            )
         else:
-            found += asked.__self__.difference()
+            reasons += asked.__self__.difference()
     for watched in getattr(compiled, "watched", ()):
-        found += watched.difference()
-    return found
+        reasons += watched.difference()
+    return reasons
 
 
 def _summed(differences: Sequence[str]) -> str:
@@ -209,14 +211,21 @@ def say(text: str) -> None:
     _warn(text, _line_of(*find_user(sys._getframe(1))))
 
 
-def _warn(text: str, place: tuple[str, int]) -> None:
-    """A RecaptureWarning on the user's line; Python's filters say how often one is seen."""
+def say_difference(text: str) -> None:
+    """A CaptureWarning on the line that called the graph."""
+    _warn(text, _line_of(*find_user(sys._getframe(1))), CaptureWarning)
+
+
+def _warn(
+    text: str, place: tuple[str, int], category: type[UserWarning] = RecaptureWarning
+) -> None:
+    """A warning on the user's line; Python's filters say how often one is seen."""
     file, number = place
     if not file:
-        warnings.warn(text, RecaptureWarning, stacklevel=2)
+        warnings.warn(text, category, stacklevel=2)
         return
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     seen = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(text, RecaptureWarning, file, number, registry=seen)
+    warnings.warn_explicit(text, category, file, number, registry=seen)

@@ -11,11 +11,14 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentTypeError, CaptureError
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
+
+if TYPE_CHECKING:
+    from flowvm.optim import Optimizer
 
 
 class _FunctionGraph(Graph):
@@ -30,14 +33,22 @@ class _FunctionGraph(Graph):
     def build(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def _adopt(self, optimizer: Optimizer) -> None:
+        """Nobody told the graph of optimizers: one that the function steps is met in a capture,
+        which is then made again.
+        """
+        self._optimizers.append((optimizer, None))
+        self._adopted.add(id(optimizer))
+        raise CaptureError(f"{self.name} steps an optimizer that the capture did not know")
+
     def __get__(self, instance: Any, owner: Any = None) -> Graph:
         if instance is None:
             return self
         graphs = instance.__dict__.setdefault("__graphs__", _Graphs())
-        found: _MethodGraph | None = graphs.get(self.function)
-        if found is None or found.instance() is not instance:  # of what it was copied from
-            found = graphs[self.function] = _MethodGraph(self.function, instance)
-        return found
+        graph: _MethodGraph | None = graphs.get(self.function)
+        if graph is None or graph.instance() is not instance:  # of what it was copied from
+            graph = graphs[self.function] = _MethodGraph(self.function, instance)
+        return graph
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:
         function = self.function
@@ -108,7 +119,8 @@ def compile(function: Callable[..., Any]) -> Graph:
     """A graph of a plain function, a method or a module, or a decorator: `@flow.compile`.
 
     Called with tensors it captures what the function does, once for each kind of call, and replays
-    it.  Modules that it calls are watched; tensors that it reaches are variables.  A compiled
+    it.  Modules that it calls are watched; tensors that it reaches are variables; optimizers may
+    step in it, and gradients end in `.grad` as eager code leaves them.  A compiled
     module has its attributes too (`parameters()`, `eval()`, `state_dict()`); a method compiled in
     its class is a graph for each instance.  ArgumentTypeError for what cannot be called.
     """

@@ -20,21 +20,22 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
+from flowvm.regions import Switched
 
 Leaf = Tensor | int  # a tensor of the user's, or the place of one among the call's
 
 
-class SetAside:
+class SetAside(Switched):
     """`.grad` of these tensors is None inside, and afterwards as it was before."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._before = [(t, t.grad) for t in tensors]
 
-    def __enter__(self) -> None:
+    def _switch(self) -> None:
         for t, _ in self._before:
             t.grad = None
 
-    def __exit__(self, *error: object) -> None:
+    def _undo(self) -> None:
         for t, grad in self._before:
             t.grad = grad
 
@@ -55,7 +56,7 @@ class Landing:
         return [g for g in grads if g is not None], tuple(g is not None for g in grads)
 
 
-class Gradients:
+class Gradients(Switched):
     """What a capture does with `.grad`: put aside, and found again.
 
     owned      parameters whose gradients are the graph's own
@@ -82,8 +83,9 @@ class Gradients:
         self._known = {id(t) for t in (*self._owned, *self._owners)}
         self._before: list[tuple[Tensor, Tensor | None]] = []
         self._starts: list[tuple[Tensor | None, int]] = []  # with its version
+        self.times: dict[int, int] = {}  # by id: how many backward() a leaf's `.grad` is the sum of
 
-    def __enter__(self) -> Gradients:
+    def _switch(self) -> Gradients:
         for t in self._owned:
             self._set(t, None)
         for t, prior in zip(self._owners, self._priors, strict=True):
@@ -95,7 +97,7 @@ class Gradients:
         self.capture.on_leaf = self._reach
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def _undo(self) -> None:
         self.capture.on_leaf = None
         for t, grad in reversed(self._before):
             t.grad = grad
@@ -106,6 +108,7 @@ class Gradients:
 
     def _reach(self, leaf: Tensor) -> None:
         """Backward is about to add to the `.grad` of `leaf`."""
+        self.times[id(leaf)] = 1 + (self.times.get(id(leaf), 0) if leaf.grad is not None else 0)
         if id(leaf) in self._known or self.capture.holds(leaf):
             return
         place = self._places.get(id(leaf))

@@ -23,7 +23,8 @@ called, and other Python values of those that `build` reads (see `surroundings`)
 is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it necessary.
 
 Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
-at the end of a call; those of other leaves are in `.grad` afterwards, as eager code leaves them.
+at the end of a call, or where build calls `step()`; those of other leaves are in `.grad`
+afterwards, as eager code leaves them.
 
 Long because it is a Graph's public surface, method by method.
 """
@@ -41,6 +42,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
+from flowvm.forks import Rank, held_at_fork
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.segments import Run, Segment
 from flowvm.graph.capture.trees import flatten
@@ -80,8 +82,8 @@ SHARED = "shares memory"  # in the key of calls whose arguments do, with what bu
 
 def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
     """Whether a call's tensors share memory with variables that its Plans change."""
-    given = storages_of(leaves)
-    return any(not plan.changed.isdisjoint(given) for plan in compiled.plans)
+    storages = storages_of(leaves)
+    return any(not plan.changed.isdisjoint(storages) for plan in compiled.plans)
 
 
 class Graph(GraphBuild):
@@ -93,7 +95,7 @@ class Graph(GraphBuild):
         super().__init__()
         self._plans: OrderedDict[Any, list[Compiled | Segmented | Landed]] = OrderedDict()
         self._history = History()
-        self._lock = threading.RLock()
+        self._lock = held_at_fork(threading.RLock(), Rank.GRAPH)
         self._replay = None
         self._own = frozenset(vars(self))
 
@@ -102,12 +104,12 @@ class Graph(GraphBuild):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
         """A graph of copies of its modules and optimizers, captured when it is first called."""
-        made = memo[id(self)] = object.__new__(type(self))
-        Graph.__init__(made)
+        twin = memo[id(self)] = object.__new__(type(self))
+        Graph.__init__(twin)
         for name, value in vars(self).items():
             if name not in self._own or name in ("name", "config", "_optimizers", "_scaler"):
-                vars(made)[name] = copy.deepcopy(value, memo)
-        return made
+                vars(twin)[name] = copy.deepcopy(value, memo)
+        return twin
 
     def __reduce__(self) -> Any:
         raise ArgumentTypeError(
@@ -119,10 +121,16 @@ class Graph(GraphBuild):
         """Step `optim` at the end of every call, then `lr_sch`.
 
         `build` calls `loss.backward()`; gradients are cleared and the step is taken by the graph.
+        Where the step is to come earlier, or several times, `build` calls `optim.step()` (and
+        `zero_grad()`) as eager code does: then the graph takes none at the end.
         """
         if not isinstance(optim, optimizers.Optimizer):
             raise ArgumentTypeError(
                 f"add_optimizer takes a flow.optim.Optimizer, got {type(optim).__name__}"
+            )
+        if optim.not_in_graphs:
+            raise ArgumentError(
+                f"{type(optim).__name__} cannot be a graph's: {optim.not_in_graphs}"
             )
         if self._plans:
             raise ArgumentError(f"{self.name}: add optimizers before the first call")
@@ -191,11 +199,11 @@ class Graph(GraphBuild):
         for compiled in self._plans.get((*key, SHARED), ()) if shares else ():
             if compiled.holds():
                 return compiled.run(leaves)
-        known = len(self._landing.leaves)
+        known = len(self._landing.leaves), len(self._optimizers)
         try:
             made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
         except CaptureError:
-            if len(self._landing.leaves) == known:
+            if (len(self._landing.leaves), len(self._optimizers)) == known:
                 raise
             return self._call(structure, leaves[: len(flows)], args, kwargs)
         if made is None:  # the step makes state that is not there yet
@@ -249,8 +257,8 @@ class Graph(GraphBuild):
     @property
     def plans(self) -> list[Plan]:
         """The Plans compiled so far, the last one called last."""
-        found = [compiled for same in self._plans.values() for compiled in same]
-        return [plan for compiled in found for plan in compiled.plans]
+        plans = [compiled for same in self._plans.values() for compiled in same]
+        return [plan for compiled in plans for plan in compiled.plans]
 
     @property
     def graphs(self) -> list[LogicalGraph]:

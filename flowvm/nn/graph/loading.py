@@ -106,10 +106,10 @@ class _Reader:
         except ArgumentError:
             raise
         except REFUSALS as error:
-            said = str(error).split("\n")[0][:300]
+            reason = str(error).split("\n")[0][:300]
             raise ArgumentError(
                 f"{self.graph.name}: the saved graph cannot be taken over "
-                f"({type(error).__name__}: {said}): capture it anew (call it) and save it again"
+                f"({type(error).__name__}: {reason}): capture it anew (call it) and save it again"
             ) from error
 
     def plan(self, saved: Mapping[str, Any]) -> tuple[Any, Compiled]:
@@ -299,12 +299,12 @@ class _Reader:
         return entry
 
     def _generator(self, name: str) -> Any:
-        found = dict(self.graph.named_attributes()).get(name) if name else default_generator
-        if not isinstance(found, Generator):
+        value = dict(self.graph.named_attributes()).get(name) if name else default_generator
+        if not isinstance(value, Generator):
             raise ArgumentError(
                 f"{self.graph.name}: the saved graph draws from {name!r}, which is no generator"
             )
-        return found
+        return value
 
     def _setting(self, saved: Any) -> Any:
         if isinstance(saved, dict) and "module" in saved:

@@ -8,8 +8,8 @@ do what a training loop with `autocast` and `GradScaler` does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from flowvm.autograd.backward import scaled
 from flowvm.dtype import DType
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @contextmanager
 def precision(amp: DType | None, scaler: GradScaler | None) -> Iterator[None]:
     """What `build` runs in: autocast to `amp`, if given; backward of the scaled loss."""
-    with ExitStack() as regions:
-        if amp is not None:
-            regions.enter_context(autocasting(amp))
-        if scaler is not None and scaler.is_enabled():
-            regions.enter_context(scaled(scaler._scale))
+    on = scaler is not None and scaler.is_enabled()
+    with (
+        nullcontext() if amp is None else autocasting(amp),
+        scaled(scaler._scale) if scaler is not None and on else nullcontext(),
+    ):
         try:
             yield
         except BaseException:
@@ -36,14 +36,14 @@ def precision(amp: DType | None, scaler: GradScaler | None) -> Iterator[None]:
             raise
 
 
-def step_all(optimizers: Sequence[tuple[Optimizer, Any]], scaler: GradScaler | None) -> None:
+def step_all(optimizers: Sequence[Optimizer], scaler: GradScaler | None) -> None:
     """One step of each optimizer; with a scaler, one that it may skip, and its update."""
     if scaler is None:
-        for optimizer, _ in optimizers:
+        for optimizer in optimizers:
             optimizer.step()
         return
     try:
-        for optimizer, _ in optimizers:
+        for optimizer in optimizers:
             scaler.step(optimizer)
         if optimizers:
             scaler.update()

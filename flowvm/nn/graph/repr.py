@@ -98,11 +98,11 @@ class _Tree:
 
     def _module(self, path: str, depth: int) -> Iterator[str]:
         module = self.module[path]
-        said = path
+        text = path
         if module is not None:
-            said = f"{path}:{type(module).__name__}({module.extra_repr()})"
+            text = f"{path}:{type(module).__name__}({module.extra_repr()})"
         inside = [*_tensors(module, path, depth + 1), *self.modules_in(path, depth + 1)]
-        opened = _wrapped("(MODULE:", said, depth, ")" if not inside else "): (")
+        opened = _wrapped("(MODULE:", text, depth, ")" if not inside else "): (")
         yield from opened
         if inside:
             yield from inside

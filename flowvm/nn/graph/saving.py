@@ -53,7 +53,7 @@ def runtime_state(graph: GraphBuild, compiled_for: Mapping[Any, Sequence[Any]]) 
     return {
         "magic": MAGIC,
         "format": FORMAT,
-        "flowvm": VERSION,
+        "flowvm": str(VERSION),
         "python": python_version(),
         "graph": graph.name,
         "plans": text,
@@ -64,10 +64,10 @@ def runtime_state(graph: GraphBuild, compiled_for: Mapping[Any, Sequence[Any]]) 
 
 def checksum(text: str, constants: Mapping[str, Tensor]) -> str:
     """A hash of all that is saved."""
-    found = hashlib.sha256(text.encode())
+    digest = hashlib.sha256(text.encode())
     for name in sorted(constants):
-        found.update(name.encode() + constants[name].numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode() + constants[name].numpy().tobytes())
+    return digest.hexdigest()
 
 
 class _Writer:
@@ -183,10 +183,10 @@ def python_version() -> str:
 
 def named_tensors(graph: GraphBuild, around: Surroundings) -> dict[str, Tensor]:
     """Every tensor that has a name: of modules and optimizers, attributes, closures, globals."""
-    found = dict(graph._named_tensors())
+    tensors = dict(graph._named_tensors())
     for label, t, *_ in around.modules.tensors.values():
-        found.setdefault(label, t)
-    return found
+        tensors.setdefault(label, t)
+    return tensors
 
 
 def state_entries(graph: GraphBuild) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
@@ -233,12 +233,12 @@ def seen_form(value: Any) -> Any:
 
 def code_marks(graph: GraphBuild, modules: Any, others: Any) -> dict[str, str]:
     """Hashes of the code of build, and of the forward of modules that it reaches."""
-    found = {"build": code_mark(type(graph).build)}
+    marks = {"build": code_mark(type(graph).build)}
     for view in (*modules.views.values(), *others.views.values()):
         for name, value in view.then.items():
             if isinstance(value, Module):
-                found[view.text(name)] = code_mark(value.forward)
+                marks[view.text(name)] = code_mark(value.forward)
     for name, _, value in others.cells.values():
         if isinstance(value, Module):
-            found[name] = code_mark(value.forward)
-    return found
+            marks[name] = code_mark(value.forward)
+    return marks

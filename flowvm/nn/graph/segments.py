@@ -67,11 +67,11 @@ class Segmented:
         if self._replay is None:
             own = {"run": self.run}
             test = CallTest(self.root, call, self.optimizers, self.changed, own, {})
-            given = ", ".join(f"x{k}" for k in range(len(call.metas)))
-            lines = [f"    return run([{given}])"]
+            arguments = ", ".join(f"x{k}" for k in range(len(call.metas)))
+            lines = [f"    return run([{arguments}])"]
             self._replay = test.before(lambda depth: lines, self.root.name, alone=True)
-        made: Callable[..., Any] = self._replay
-        return made
+        replay: Callable[..., Any] = self._replay
+        return replay
 
     def run(self, inputs: list[Tensor]) -> Any:
         """Run segments from the first to a last one: the outputs."""
@@ -132,5 +132,5 @@ def _depth(segment: Segment) -> int:
 
 def _outcome_text(segment: Segment, outcome: Outcome) -> str:
     known = zip(segment.asks, outcome, strict=True)
-    said = [f"{n} row{'s' * (n != 1)}" if kind == "rows" else repr(n) for (kind, _), n in known]
-    return f"{', '.join(said) or 'nothing asked'} at {segment.why}"
+    parts = [f"{n} row{'s' * (n != 1)}" if kind == "rows" else repr(n) for (kind, _), n in known]
+    return f"{', '.join(parts) or 'nothing asked'} at {segment.why}"

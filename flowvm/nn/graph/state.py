@@ -68,13 +68,13 @@ def load_graph_state(graph: GraphBuild, state: Mapping[str, Any], strict: bool =
 
 def _keepers(graph: GraphBuild) -> dict[str, Any]:
     """Modules and graphs among the attributes, by name."""
-    found = {n: v for n, v in graph.named_attributes() if isinstance(v, (Module, GraphBuild))}
-    taken = [name for name in OWN if name in found]
+    parts = {n: v for n, v in graph.named_attributes() if isinstance(v, (Module, GraphBuild))}
+    taken = [name for name in OWN if name in parts]
     if taken:
         raise ArgumentError(
             f"{graph.name}: the state dict of a graph needs the names {taken} itself"
         )
-    return found
+    return parts
 
 
 def _loader(keeper: Any, strict: bool) -> Callable[[Any], Any]:
@@ -84,10 +84,10 @@ def _loader(keeper: Any, strict: bool) -> Callable[[Any], Any]:
 def _each(
     graph: str, name: str, keepers: list[Any], state: Mapping[str, Any]
 ) -> Callable[[Any], None]:
-    given = state.get(name)
-    if given is not None and len(given) != len(keepers):
+    entry = state.get(name)
+    if entry is not None and len(entry) != len(keepers):
         raise ArgumentError(
-            f"{graph}: the state dict has {len(given)} {name}, and the graph has {len(keepers)}"
+            f"{graph}: the state dict has {len(entry)} {name}, and the graph has {len(keepers)}"
         )
 
     def load(values: Any) -> None:

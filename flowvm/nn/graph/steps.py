@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.live import Leaf, Live
 from flowvm.eager.modes import current_recorder, departing
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
+from flowvm.lazy import lazy
 from flowvm.nn.graph.precision import step_all
+from flowvm.regions import Mode, Region, Switched
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
+    from flowvm.optim import optimizer as optimizers
+else:
+    optimizers = lazy("flowvm.optim.optimizer")
 
 
-class _Local(threading.local):
-    eager = 0  # steps that this thread is in
+_eager = Mode(False, departing())  # whether this thread is in an eager step of a graph
 
 
-_local = _Local()
-
-
-@contextmanager
-def eager_step() -> Iterator[None]:
+def eager_step() -> Region:
     """Code runs eagerly inside, that of graphs which it calls too."""
-    _local.eager += 1
-    try:
-        with departing():
-            yield
-    finally:
-        _local.eager -= 1
+    return _eager.to(True)
 
 
 def inlining() -> bool:
     """Whether a graph that is called now is to run as a part of what is around it."""
-    return _local.eager > 0 or current_recorder() is not None
+    return _eager.now() or current_recorder() is not None
 
 
 def fixed_options(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
@@ -62,27 +56,91 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, Live)) and not isinstance(value, bool)
 
 
-class Steps:
+_TURNS = -1  # the number of its hook: no handle has it
+
+
+class Turns(Switched):
+    """Which optimizers `build` steps itself: the rest are stepped behind it.
+
+    `whole`: whether build sees its batch in one piece.  Inside, CaptureError for a step in build
+    that would not be what it is in eager code: of a gradient that is scaled, or of one micro-batch.
+    """
+
+    def __init__(
+        self, optimizers: Sequence[Optimizer], scaler: GradScaler | None, whole: bool, name: str
+    ) -> None:
+        self.optimizers, self.scaler, self.whole, self.name = optimizers, scaler, whole, name
+        self._stepped: set[int] = set()
+        self._build = True
+        # (optimizer, its own step or None): of those whose `step` need not come by the hooks
+        self._own = [(o, vars(o).get("step")) for o in optimizers if not _is_the_base(o)]
+
+    def _switch(self) -> Turns:
+        for optimizer in self.optimizers:
+            optimizer._step_pre_hooks[_TURNS] = self._note
+        for optimizer, _ in self._own:
+            vars(optimizer)["step"] = partial(self._noted, optimizer, optimizer.step)
+        return self
+
+    def _undo(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer._step_pre_hooks.pop(_TURNS, None)
+        for optimizer, own in self._own:
+            if own is None:
+                vars(optimizer).pop("step", None)
+            else:
+                vars(optimizer)["step"] = own
+
+    def _noted(
+        self, optimizer: Optimizer, step: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        self._note(optimizer, args, kwargs)
+        return step(*args, **kwargs)
+
+    def _note(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._build:
+            return
+        why = ("" if self.whole else "accumulates gradients over the parts of a batch") or (
+            "" if self.scaler is None else "has a grad scaler"
+        )
+        if why:
+            raise CaptureError(
+                f"{self.name}: {type(optimizer).__name__}.step() in the build of a graph that "
+                f"{why}: leave the step out, the graph takes it after build"
+            )
+        self._stepped.add(id(optimizer))
+
+    def take(self, adopted: Collection[int]) -> None:
+        """One step of each that build did not step; none of `adopted`, which only build steps."""
+        self._build = False
+        step_all([o for o in self.optimizers if self.behind(o, adopted)], self.scaler)
+
+    def behind(self, optimizer: Optimizer, adopted: Collection[int]) -> bool:
+        """Whether an optimizer is stepped behind build."""
+        return id(optimizer) not in self._stepped and id(optimizer) not in adopted
+
+
+def _is_the_base(optimizer: Optimizer) -> bool:
+    """Whether `optimizer.step()` is `Optimizer.step`, which runs the hooks."""
+    return getattr(optimizer.step, "__func__", None) is optimizers.Optimizer.step
+
+
+class Steps(Switched):
     """Optimizers inside a capture: their numbers are live, and their steps are captured.
 
     Numbers in an optimizer's state (step counts) become live cells; what the step makes of them is
     computed again for each replay, from the numbers of the moment: `updates`.
     """
 
-    def __init__(
-        self,
-        optimizers: list[tuple[Optimizer, Any]],
-        capture: Capture,
-        scaler: GradScaler | None = None,
-    ) -> None:
-        self.optimizers, self.capture, self.scaler = optimizers, capture, scaler
+    def __init__(self, optimizers: list[tuple[Optimizer, Any]], capture: Capture) -> None:
+        self.optimizers, self.capture = list(optimizers), capture  # more may be met meanwhile
         self.updates: list[tuple[dict[Any, Any], Any, Live]] = []
         self._saved: list[tuple[dict[Any, Any], Any, Any]] = []
         self._several: dict[Any, tuple[Leaf, ...]] = {}  # of (group, option): live numbers there
         self._known: list[set[Any]] = []
         self.made_state = False
 
-    def __enter__(self) -> Steps:
+    def _switch(self) -> Steps:
         for number, (optimizer, _) in enumerate(self.optimizers):
             self._known.append({(p, name) for p, e in optimizer.state.items() for name in e})
             for place, group in enumerate(optimizer.param_groups):
@@ -133,22 +191,19 @@ class Steps:
         leaf = owner[name] = Leaf(owner, (name,), self.capture.guards, key, text)
         return leaf
 
-    def take(self) -> None:
-        """Capture one step of each optimizer."""
-        self.capture.phase = "optimizer"
-        step_all(self.optimizers, self.scaler)
-
-    def __exit__(self, *error: object) -> None:
-        cells = [(owner, name, owner[name]) for owner, name, _ in self._saved]
+    def _undo(self) -> None:
         for owner, name, value in self._saved:
             owner[name] = value
-        for (optimizer, _), known in zip(self.optimizers, self._known, strict=True):
+        for (optimizer, _), known in zip(self.optimizers, self._known, strict=False):
             for param, entry in list(optimizer.state.items()):
                 for name in [n for n in entry if (param, n) not in known]:
                     self.made_state = True
                     del entry[name]
                 if not entry:
                     del optimizer.state[param]
+
+    def _left(self, *error: object) -> None:
+        cells = [(owner, name, owner[name]) for owner, name, _ in self._saved]
         for owner, name, cell in cells:
             if isinstance(cell, Live) and not isinstance(cell, Leaf):
                 self.updates.append((owner, name, cell))

@@ -77,34 +77,34 @@ class Surroundings:
         if id(module) in self._looked:
             return
         self._looked.add(id(module))
-        own, found = module.__dict__, self.modules
+        own, modules = module.__dict__, self.modules
         for name in own:
             if name not in TABLES and name not in ("_transient", "_hooks"):
                 self._add(label, own, name)
         for name in TABLES:
-            found.tables[id(own[name])] = (label, own[name], items_of(own[name]))
-        found.optional.append((own, "forward", own.get("forward", MISSING), f"{label}.forward"))
+            modules.tables[id(own[name])] = (label, own[name], items_of(own[name]))
+        modules.optional.append((own, "forward", own.get("forward", MISSING), f"{label}.forward"))
         hooks = own.get("_hooks", MISSING)
-        found.optional.append((own, "_hooks", hooks, f"the hooks of {label}"))
+        modules.optional.append((own, "_hooks", hooks, f"the hooks of {label}"))
         for name in () if hooks is MISSING else hooks.__slots__:
             table = getattr(hooks, name)
             if isinstance(table, dict):
-                found.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
+                modules.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
         self.add_function(type(module).forward, module, label)
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Its parameters, and the tensors of its state."""
-        found, label = self.others, type(optimizer).__name__
+        others, label = self.others, type(optimizer).__name__
         state = optimizer.state
-        found.entries.append((vars(optimizer), "state", state, label))
-        found.contents[id(state)] = (f"{label}.state", state, items_of(state))
+        others.entries.append((vars(optimizer), "state", state, label))
+        others.contents[id(state)] = (f"{label}.state", state, items_of(state))
         for entry in state.values():
             for name, value in entry.items():
                 if isinstance(value, Tensor):
-                    found.entries.append((entry, name, value, f"{label}.state"))
+                    others.entries.append((entry, name, value, f"{label}.state"))
         for group in optimizer.param_groups:
             params = group["params"]
-            found.contents[id(params)] = (f"{label}'s parameters", params, items_of(params))
+            others.contents[id(params)] = (f"{label}'s parameters", params, items_of(params))
 
     def add_function(self, function: Any, bound: Any = None, label: str = "") -> None:
         """Globals, closure variables and attributes of them that a user's function loads.

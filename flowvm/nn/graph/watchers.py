@@ -76,19 +76,19 @@ class Modules:
 
     def difference(self) -> list[str]:
         """What is otherwise, in words; empty if it holds."""
-        found = _view_differences(self.views.values())
+        differences = _view_differences(self.views.values())
         for mapping, name, then, label in self.optional:
             if mapping.get(name, MISSING) is not then:
-                found.append(f"{label} changed")
+                differences.append(f"{label} changed")
         for label, t, ref, leaf in self.tensors.values():
             if t._ref != ref:
-                found.append(f"{label} has other memory")
+                differences.append(f"{label} has other memory")
             elif (t._node is None) is not leaf:
-                found.append(f"{label}.requires_grad {not leaf} -> {leaf}")
+                differences.append(f"{label}.requires_grad {not leaf} -> {leaf}")
         for label, table, then in self.tables.values():
-            if not found and not unchanged(table, then):
-                found.append(f"{label} has other parts")
-        return found
+            if not differences and not unchanged(table, then):
+                differences.append(f"{label} has other parts")
+        return differences
 
 
 class Others:
@@ -127,10 +127,10 @@ class Others:
             if not unchanged(container, items):
                 return False
         try:
-            found = [entry[name] for entry, name in self._places]
+            values = [entry[name] for entry, name in self._places]
         except KeyError:
             return False
-        if not all(map(operator.is_, found, self._values)):
+        if not all(map(operator.is_, values, self._values)):
             return False
         if get_default_dtype() is not self.dtype:
             return False
@@ -138,22 +138,22 @@ class Others:
 
     def difference(self) -> list[str]:
         """What is otherwise, in words; empty if it holds."""
-        found = _view_differences(self.views.values())
+        differences = _view_differences(self.views.values())
         if get_default_dtype() is not self.dtype:
-            found.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
+            differences.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
         for name, cell, then in self.cells.values():
             if not _same(now := content_of(cell), then):
-                found.append(f"{name} {_text(then)} -> {_text(now)}")
+                differences.append(f"{name} {_text(then)} -> {_text(now)}")
         for label, container, items in self.contents.values():
             if not unchanged(container, items):
-                found.append(f"the contents of {label} changed")
+                differences.append(f"the contents of {label} changed")
         for entry, name, then, label in self.entries:
             if entry.get(name) is not then:
-                found.append(f"{label} has another {name}")
+                differences.append(f"{label} has another {name}")
                 break
         if self.random is not None and random_states() != self.random:
-            found.append("Python's or NumPy's random state, which build draws from")
-        return found
+            differences.append("Python's or NumPy's random state, which build draws from")
+        return differences
 
 
 # --- values -------------------------------------------------------------------------------------

@@ -8,14 +8,15 @@ as each of them is as it was.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 from flowvm.eager.modes import Recorder
-from flowvm.nn.calls import forget, tell
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
+from flowvm.nn.module_calls import forget, tell
+from flowvm.regions import Switched, reverting
 
 
 class _Local(threading.local):
@@ -51,33 +52,35 @@ def _noted(
     if id(self) not in seen:
         seen[id(self)] = self
         _local.surroundings.add_module(self, paths[id(self)])
-    outer, recorder.scope = recorder.scope, paths[id(self)]
-    try:
+    with reverting(partial(setattr, recorder, "scope", recorder.scope)):
+        recorder.scope = paths[id(self)]
         if recorder.checkpoints:
             with recorder.forgetting(self, paths[id(self)]):
                 return inner(self, *args, **kwargs)
         return inner(self, *args, **kwargs)
-    finally:
-        recorder.scope = outer
 
 
-@contextmanager
-def watching(
-    recorder: Recorder, paths: dict[int, str], surroundings: Surroundings
-) -> Iterator[dict[int, Module]]:
+class watching(Switched):  # noqa: N801 - used like a function
     """Note every module that this thread calls inside, by identity; `recorder.scope` is the path of
     the one that runs, by `paths` (identity to path), which grows by what is found.
     """
-    tell(_noting)
-    seen: dict[int, Module] = {}
-    _local.seen, _local.paths, _local.recorder = seen, paths, recorder
-    _local.surroundings = surroundings
-    try:
-        yield seen
-    finally:
-        _local.seen = None
-        del _local.paths, _local.recorder, _local.surroundings  # they hold the model
-        forget(_noting)
+
+    def __init__(
+        self, recorder: Recorder, paths: dict[int, str], surroundings: Surroundings
+    ) -> None:
+        self.recorder, self.paths, self.surroundings = recorder, paths, surroundings
+
+    def _switch(self) -> dict[int, Module]:
+        seen: dict[int, Module] = {}
+        _local.paths, _local.recorder = self.paths, self.recorder
+        _local.surroundings = self.surroundings
+        _local.seen = seen
+        tell(_noting, self)
+        return seen
+
+    def _undo(self) -> None:
+        _local.__dict__.clear()  # they hold the model
+        forget(self)
 
 
 def note_graph(graph: Any, modules: Iterable[tuple[str, Module]], without: Collection[str]) -> None:

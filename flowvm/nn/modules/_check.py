@@ -7,12 +7,13 @@ kernel many lines later.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 
-IntOrPair = int | tuple[int, int]
+Ints = int | Sequence[int]  # one for all dimensions, or one each
 
 
 def integer(owner: object, name: str, value: SupportsIndex, minimum: int = 0) -> int:

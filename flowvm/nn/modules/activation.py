@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, integer
@@ -61,6 +62,19 @@ class _Shaped(Module):
     def extra_repr(self) -> str:
         shown = [f"{name}={getattr(self, name)}" for name in self._numbers]
         return ", ".join(shown + (["inplace=True"] if self.inplace else []))
+
+
+class _Shrink(_Shaped):
+    """An activation whose only number is lambd."""
+
+    _numbers = ("lambd",)
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__(lambd)
+        self.lambd = lambd
+
+    def extra_repr(self) -> str:
+        return str(self.lambd)
 
 
 class Sigmoid(_Plain):
@@ -171,8 +185,17 @@ class Hardtanh(_Shaped):
     _function = staticmethod(F.hardtanh)
     _numbers = ("min_val", "max_val")
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
-        super().__init__(min_val, max_val, inplace=inplace)
+    def __init__(
+        self,
+        min_val: float = -1.0,
+        max_val: float = 1.0,
+        inplace: bool = False,
+        min_value: float | None = None,
+        max_value: float | None = None,
+    ) -> None:
+        # min_value and max_value are older names
+        low = min_val if min_value is None else min_value
+        super().__init__(low, max_val if max_value is None else max_value, inplace=inplace)
 
 
 class Threshold(_Shaped):
@@ -195,24 +218,16 @@ class Softplus(_Shaped):
         super().__init__(beta, threshold)
 
 
-class Hardshrink(_Shaped):
+class Hardshrink(_Shrink):
     """x where |x| exceeds lambd, 0 elsewhere."""
 
     _function = staticmethod(F.hardshrink)
-    _numbers = ("lambd",)
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__(lambd)
 
 
-class Softshrink(_Shaped):
+class Softshrink(_Shrink):
     """x moved towards 0 by lambd."""
 
     _function = staticmethod(F.softshrink)
-    _numbers = ("lambd",)
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__(lambd)
 
 
 class GELU(Module):
@@ -252,12 +267,30 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
+class RReLU(Module):
+    """x where positive, a * x elsewhere; in training `a` is drawn for each element, from `lower` to
+    `upper`.
+    """
+
+    def __init__(
+        self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False
+    ) -> None:
+        super().__init__()
+        self.lower, self.upper, self.inplace = lower, upper, inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"lower={self.lower}, upper={self.upper}" + (", inplace=True" * self.inplace)
+
+
 class _AlongDim(Module):
-    """An activation along one dimension."""
+    """An activation along one dimension; None is what the function makes of the input's shape."""
 
-    _function: Callable[[Tensor, int], Tensor]
+    _function: Callable[..., Tensor]
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
@@ -269,24 +302,43 @@ class _AlongDim(Module):
 
 
 class Softmax(_AlongDim):
-    """exp(x) / sum(exp(x)) along dim, the last one by default."""
+    """exp(x) / sum(exp(x)) along dim."""
 
     _function = staticmethod(F.softmax)
 
 
 class LogSoftmax(_AlongDim):
-    """log(softmax(x)) along dim, the last one by default."""
+    """log(softmax(x)) along dim."""
 
     _function = staticmethod(F.log_softmax)
 
 
 class Softmin(_AlongDim):
-    """softmax(-x) along dim, the last one by default."""
+    """softmax(-x) along dim."""
 
     _function = staticmethod(F.softmin)
 
 
-class GLU(_AlongDim):
+class Softmax2d(Module):
+    """Softmax over the channels of (N, C, H, W) or (C, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in (3, 4):
+            raise ShapeError(
+                f"Softmax2d: input has 3 or 4 dimensions, got shape {tuple(input.shape)}"
+            )
+        return F.softmax(input, -3)
+
+
+class GLU(Module):
     """a * sigmoid(b), where a and b are the halves of x along dim."""
 
-    _function = staticmethod(F.glu)
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.glu(input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"

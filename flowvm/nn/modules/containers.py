@@ -2,6 +2,8 @@
 
 Sequential, ModuleList and ParameterList name what they hold "0", "1", ...; whatever changes their
 length renumbers the rest, so a name is always the index.
+
+Long because they have the methods of Python's lists and dicts.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, OutOfRangeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
@@ -106,19 +108,42 @@ class _Numbered(Module, Generic[M]):
     def __contains__(self, item: object) -> bool:
         return any(item is held for held in self)
 
+    def __reversed__(self) -> Iterator[M]:
+        return reversed(list(self))
+
     def __add__(self, other: Iterable[M]) -> Self:
         return type(self)._of([*self, *other])
+
+    def __mul__(self, times: int) -> Self:
+        return type(self)._of(list(self) * self._times(times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        items = list(self)
+        for _ in range(self._times(times) - 1):
+            self.extend(items)
+        return self
+
+    def _times(self, times: int) -> int:
+        if not isinstance(times, int):
+            raise ArgumentTypeError(
+                f"{type(self).__name__} is multiplied by an int, got {type(times).__name__}"
+            )
+        if times <= 0:
+            raise ArgumentError(f"{type(self).__name__}: {times} times leaves nothing")
+        return times
 
     def __iadd__(self, other: Iterable[M]) -> Self:
         return self.extend(other)
 
     @classmethod
     def _of(cls, items: list[M]) -> Self:
-        return cls(items)  # type: ignore[call-arg]
+        return cls(items)
 
     def _accepted(self, item: M) -> M:
         kind = Module if self._kind == "_modules" else Parameter
-        if not isinstance(item, kind):
+        if item is not None and not isinstance(item, kind):
             raise ArgumentTypeError(
                 f"{type(self).__name__} holds {kind.__name__}s, got {type(item).__name__}"
             )
@@ -163,14 +188,14 @@ class Sequential(_Numbered[Module]):
 
 
 class ModuleList(_Numbered[Module]):
-    """A list of modules, each of them a child."""
+    """A list of modules, each of them a child; None keeps a place free."""
 
     _kind = "_modules"
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
+    def __init__(self, modules: Iterable[Module | None] | None = None) -> None:
         super().__init__()
-        for module in modules:
-            self.append(self._accepted(module))
+        for module in modules or ():
+            self.append(self._accepted(module))  # type: ignore[arg-type]
 
 
 class ParameterList(_Numbered[Parameter]):
@@ -178,9 +203,9 @@ class ParameterList(_Numbered[Parameter]):
 
     _kind = "_parameters"
 
-    def __init__(self, values: Iterable[Tensor] = ()) -> None:
+    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
         super().__init__()
-        for value in values:
+        for value in () if values is None else values:
             self.append(value)
 
     def append(self, item: Tensor) -> Self:
@@ -242,6 +267,9 @@ class _Keyed(Module, Generic[M]):
         del self[key]
         return item
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self._items()))
+
     def clear(self) -> None:
         """Remove everything."""
         for key in list(self._items()):
@@ -258,9 +286,11 @@ class ModuleDict(_Keyed[Module]):
 
     _kind = "_modules"
 
-    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
+    def __init__(
+        self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None
+    ) -> None:
         super().__init__()
-        self.update(modules)
+        self.update(modules or ())
 
     def __setitem__(self, key: str, item: Module) -> None:
         self.add_module(key, item)
@@ -271,12 +301,45 @@ class ParameterDict(_Keyed[Parameter]):
 
     _kind = "_parameters"
 
-    def __init__(self, values: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = ()) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None
+    ) -> None:
         super().__init__()
-        self.update(values)
+        self.update(parameters or ())
 
-    def __setitem__(self, key: str, item: Tensor) -> None:
-        self.register_parameter(key, item if isinstance(item, Parameter) else Parameter(item))
+    def __setitem__(self, key: str, item: Tensor | None) -> None:
+        kept = item is None or isinstance(item, Parameter)
+        self.register_parameter(key, item if kept else Parameter(item))  # type: ignore[arg-type]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """What is named `key`, or `default`."""
+        return self._items().get(key, default)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """What is named `key`, which is `default` if there was none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove and return the last (name, parameter)."""
+        key = list(self)[-1]
+        return key, self.pop(key)
+
+    def copy(self) -> ParameterDict:
+        """Another one of the same parameters."""
+        return ParameterDict(list(self.items()))
+
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
+        """One with `default` for each of `keys`."""
+        return ParameterDict([(key, default) for key in keys])
+
+    def __or__(self, other: ParameterDict) -> ParameterDict:
+        return ParameterDict([*self.items(), *other.items()])
+
+    def __ior__(self, other: ParameterDict) -> Self:
+        self.update(other.items())
+        return self
 
     def extra_repr(self) -> str:
         return _listed(self._parameters)

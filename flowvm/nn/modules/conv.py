@@ -1,13 +1,15 @@
-"""Convolution layers.
+"""Convolution layers, and the transposed ones.
 
-padding="same" pads by dilation * (kernel - 1) in total; when that is odd the extra element goes to
-the end, which the convolution op cannot do by itself, so such a layer pads first.
+Zeros are padded by the op itself; any other padding is a copy with a border, which the op is then
+given.  A subclass that changes the weight of a call (weight standardization and the like) does so
+in `forward` and hands it to `_conv_forward`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -15,18 +17,19 @@ from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn import init
 from flowvm.nn.module import Module
-from flowvm.nn.modules._check import IntOrPair, channels, choice, integer, sizes
+from flowvm.nn.modules._check import Ints, channels, choice, integer, sizes
 from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:
     from flowvm.device import Device
     from flowvm.dtype import DType
 
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
 
 class _ConvNd(Module):
-    """What Conv1d and Conv2d share; `_ndim` is the number of spatial dimensions."""
+    """What all convolutions share: their numbers, a weight and an optional bias."""
 
-    _ndim: int
     weight: Parameter
     bias: Parameter | None
 
@@ -34,18 +37,19 @@ class _ConvNd(Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: IntOrPair,
-        stride: IntOrPair = 1,
-        padding: IntOrPair | str = 0,
-        dilation: IntOrPair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
+        kernel_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        padding: tuple[int, ...] | str,
+        dilation: tuple[int, ...],
+        transposed: bool,
+        output_padding: tuple[int, ...],
+        groups: int,
+        bias: bool,
+        padding_mode: str,
         device: Device | str | None = None,
         dtype: DType | None = None,
     ) -> None:
         super().__init__()
-        n = self._ndim
         self.groups = integer(self, "groups", groups, 1)
         self.in_channels = integer(self, "in_channels", in_channels)
         self.out_channels = integer(self, "out_channels", out_channels)
@@ -54,31 +58,38 @@ class _ConvNd(Module):
                 raise ArgumentError(
                     f"{type(self).__name__}: {name}={value} must be divisible by groups={groups}"
                 )
+        n = len(kernel_size)
         self.kernel_size = sizes(self, "kernel_size", kernel_size, n, 1)
         self.stride = sizes(self, "stride", stride, n, 1)
         self.dilation = sizes(self, "dilation", dilation, n, 1)
-        self.padding = self._checked_padding(padding)
-        self.padding_mode = choice(self, "padding_mode", padding_mode, ("zeros",))
-        self._conv_padding, self._pad_first = self._plan_padding()
-        shape = (self.out_channels, self.in_channels // groups, *self.kernel_size)
-        self.weight = Parameter(ops.empty(shape, device=device, dtype=dtype))
+        self.padding: Any = self._checked_padding(padding)
+        self.padding_mode = choice(self, "padding_mode", padding_mode, _PADDING_MODES)
+        self.transposed = transposed
+        self.output_padding = output_padding
+        self._reversed_padding_repeated_twice = self._border()
+        self.weight = Parameter(ops.empty(self._weight_shape(), device=device, dtype=dtype))
         self.register_parameter(
             "bias",
             Parameter(ops.empty(self.out_channels, device=device, dtype=dtype)) if bias else None,
         )
         self.reset_parameters()
 
+    def _weight_shape(self) -> tuple[int, ...]:
+        if self.transposed:
+            return (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+
     def reset_parameters(self) -> None:
         """Draw new weights: uniform within 1 / sqrt(fan_in)."""
-        fan_in = self.in_channels // self.groups * math.prod(self.kernel_size)
+        fan_in = self.weight.shape[1] * math.prod(self.kernel_size)
         bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)
 
-    def _checked_padding(self, padding: IntOrPair | str) -> tuple[int, ...] | str:
+    def _checked_padding(self, padding: tuple[int, ...] | str) -> tuple[int, ...] | str:
         if not isinstance(padding, str):
-            return sizes(self, "padding", padding, self._ndim)
+            return sizes(self, "padding", padding, len(self.kernel_size))
         choice(self, "padding", padding, ("valid", "same"))
         if padding == "same" and any(s != 1 for s in self.stride):
             raise ArgumentError(
@@ -87,21 +98,27 @@ class _ConvNd(Module):
             )
         return padding
 
-    def _plan_padding(self) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """(padding for the op, padding to do before it or None)."""
-        if isinstance(self.padding, tuple):
-            return self.padding, None
+    def _border(self) -> list[int]:
+        """The padding as `F.pad` takes it: before and after, the last dimension first."""
+        if not isinstance(self.padding, str):
+            return [side for p in reversed(self.padding) for side in (p, p)]
         if self.padding == "valid":
-            return (0,) * self._ndim, None
+            return [0, 0] * len(self.kernel_size)
         totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-        if all(total % 2 == 0 for total in totals):
-            return tuple(total // 2 for total in totals), None
-        pairs = [(total // 2, total - total // 2) for total in reversed(totals)]
-        return (0,) * self._ndim, tuple(side for pair in pairs for side in pair)
+        return [side for t in reversed(totals) for side in (t // 2, t - t // 2)]
 
-    def _prepared(self, x: Tensor) -> Tensor:
-        channels(self, x, -1 - self._ndim, self.in_channels, "in_channels")
-        return x if self._pad_first is None else F.pad(x, self._pad_first)
+    def _convolved(
+        self, function: Any, input: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        channels(self, input, -1 - len(self.kernel_size), self.in_channels, "in_channels")
+        padding: tuple[int, ...] | str = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, self.padding_mode)
+            padding = (0,) * len(self.kernel_size)
+        out: Tensor = function(
+            input, weight, bias, self.stride, padding, self.dilation, self.groups
+        )
+        return out
 
     def extra_repr(self) -> str:
         parts = [
@@ -109,45 +126,198 @@ class _ConvNd(Module):
             f"kernel_size={self.kernel_size}, stride={self.stride}",
         ]
         if isinstance(self.padding, str) or any(self.padding):
-            parts.append(f"padding={self.padding!r}")
+            parts.append(f"padding={self.padding}")
         if any(d != 1 for d in self.dilation):
             parts.append(f"dilation={self.dilation}")
+        if any(self.output_padding):
+            parts.append(f"output_padding={self.output_padding}")
         if self.groups != 1:
             parts.append(f"groups={self.groups}")
         if self.bias is None:
             parts.append("bias=False")
+        if self.padding_mode != "zeros":
+            parts.append(f"padding_mode={self.padding_mode}")
         return ", ".join(parts)
 
 
-class Conv1d(_ConvNd):
-    """Cross-correlation over (N, C, L) or (C, L); weight is (out, in / groups, k)."""
+class _Forward(_ConvNd):
+    """A convolution over `_ndim` dimensions by `_function`."""
+
+    _ndim: int
+    _function: Any
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        n = self._ndim
+        super().__init__(
+            in_channels,
+            out_channels,
+            sizes(self, "kernel_size", kernel_size, n, 1),
+            sizes(self, "stride", stride, n, 1),
+            padding if isinstance(padding, str) else sizes(self, "padding", padding, n),
+            sizes(self, "dilation", dilation, n, 1),
+            False,
+            (0,) * n,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self._convolved(type(self)._function, input, weight, bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
+
+
+class Conv1d(_Forward):
+    """Cross-correlation over (N, C, L) or (C, L); weight is (out, in / groups, k).
+
+    padding  zeros at both ends, or "same" or "valid"; padding_mode "reflect", "replicate" or
+             "circular" has elements of the input there instead
+    """
 
     _ndim = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv1d(
-            self._prepared(input),
-            self.weight,
-            self.bias,
-            self.stride,
-            self._conv_padding,
-            self.dilation,
-            self.groups,
-        )
+    _function = staticmethod(F.conv1d)
 
 
-class Conv2d(_ConvNd):
-    """Cross-correlation over (N, C, H, W) or (C, H, W); weight is (out, in / groups, kh, kw)."""
+class Conv2d(_Forward):
+    """Cross-correlation over (N, C, H, W) or (C, H, W); weight is (out, in / groups, kh, kw).
+
+    padding and padding_mode as for Conv1d.
+    """
 
     _ndim = 2
+    _function = staticmethod(F.conv2d)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv2d(
-            self._prepared(input),
+
+class Conv3d(_Forward):
+    """Cross-correlation over (N, C, D, H, W) or (C, D, H, W); weight is (out, in / groups, kd, kh,
+    kw).
+
+    padding and padding_mode as for Conv1d.
+    """
+
+    _ndim = 3
+    _function = staticmethod(F.conv3d)
+
+
+class _ConvTransposeNd(_ConvNd):
+    """The gradient of a convolution by its input, as a layer."""
+
+
+class _Transposed(_ConvTransposeNd):
+    """A transposed convolution over `_ndim` dimensions by `_function`."""
+
+    _ndim: int
+    _function: Any
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Ints = 1,
+        padding_mode: str = "zeros",
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        n = self._ndim
+        super().__init__(
+            in_channels,
+            out_channels,
+            sizes(self, "kernel_size", kernel_size, n, 1),
+            sizes(self, "stride", stride, n, 1),
+            sizes(self, "padding", padding, n),
+            sizes(self, "dilation", dilation, n, 1),
+            True,
+            sizes(self, "output_padding", output_padding, n),
+            groups,
+            bias,
+            choice(self, "padding_mode", padding_mode, ("zeros",)),
+            device,
+            dtype,
+        )
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        channels(self, input, -1 - self._ndim, self.in_channels, "in_channels")
+        extra = self.output_padding
+        if output_size is not None:
+            extra = self._wanted(input, tuple(output_size))
+        out: Tensor = type(self)._function(
+            input,
             self.weight,
             self.bias,
             self.stride,
-            self._conv_padding,
-            self.dilation,
+            self.padding,
+            extra,
             self.groups,
+            self.dilation,
         )
+        return out
+
+    def _wanted(self, input: Tensor, size: tuple[int, ...]) -> tuple[int, ...]:
+        """The output_padding that makes outputs of this size."""
+        n = self._ndim
+        space = size[-n:] if len(size) == input.ndim else size
+        reach = (d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True))
+        last = ((i - 1) * s for i, s in zip(input.shape[-n:], self.stride, strict=True))
+        least = [r + e + 1 - 2 * p for r, e, p in zip(reach, last, self.padding, strict=True)]
+        extra = tuple(o - low for o, low in zip(space, least, strict=False))
+        if len(space) != n or any(not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
+            most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
+            raise ArgumentError(
+                f"{type(self).__name__}: output_size {size} cannot be had of input of shape "
+                f"{tuple(input.shape)}; its last {n} sizes can be from {least} to {most}"
+            )
+        return extra
+
+
+class ConvTranspose1d(_Transposed):
+    """The gradient of Conv1d by its input: (N, C, L) to (N, O, L'); weight is (in, out / groups,
+    k).
+
+    forward(input, output_size=None): of the sizes that convolve to the input's, the one wanted.
+    """
+
+    _ndim = 1
+    _function = staticmethod(F.conv_transpose1d)
+
+
+class ConvTranspose2d(_Transposed):
+    """The gradient of Conv2d by its input; weight is (in, out / groups, kh, kw).
+
+    forward takes output_size as ConvTranspose1d's does.
+    """
+
+    _ndim = 2
+    _function = staticmethod(F.conv_transpose2d)
+
+
+class ConvTranspose3d(_Transposed):
+    """The gradient of Conv3d by its input; weight is (in, out / groups, kd, kh, kw).
+
+    forward takes output_size as ConvTranspose1d's does.
+    """
+
+    _ndim = 3
+    _function = staticmethod(F.conv_transpose3d)

@@ -1,13 +1,18 @@
-"""Pooling layers: thin shells that keep the arguments of the functions of the same name."""
+"""Pooling layers: thin shells that keep the arguments of the functions of the same name.
+
+Long because most stand in one, two and three dimensions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
-from flowvm.nn.modules._check import IntOrPair, integer, sizes
+from flowvm.nn.modules._check import Ints, integer, sizes
 
 
 class _Pool(Module):
@@ -15,14 +20,16 @@ class _Pool(Module):
 
     _ndim: int
 
-    def __init__(
-        self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
-    ) -> None:
+    def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0) -> None:
         super().__init__()
-        n = self._ndim
-        self.kernel_size = sizes(self, "kernel_size", kernel_size, n, 1)
-        self.stride = self.kernel_size if stride is None else sizes(self, "stride", stride, n, 1)
-        self.padding = sizes(self, "padding", padding, n)
+        self.kernel_size = self._checked("kernel_size", kernel_size, 1)
+        self.stride = kernel_size if stride is None else self._checked("stride", stride, 1)
+        self.padding = self._checked("padding", padding, 0)
+
+    def _checked(self, name: str, value: Ints, least: int) -> Ints:
+        """`value` as it was given: what PyTorch shows, and programs read."""
+        sizes(self, name, value, self._ndim, least)
+        return value
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
@@ -31,15 +38,15 @@ class _Pool(Module):
 class _MaxPool(_Pool):
     def __init__(
         self,
-        kernel_size: IntOrPair,
-        stride: IntOrPair | None = None,
-        padding: IntOrPair = 0,
-        dilation: IntOrPair = 1,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        dilation: Ints = 1,
         return_indices: bool = False,
         ceil_mode: bool = False,
     ) -> None:
         super().__init__(kernel_size, stride, padding)
-        self.dilation = sizes(self, "dilation", dilation, self._ndim, 1)
+        self.dilation = self._checked("dilation", dilation, 1)
         self.return_indices = return_indices
         self.ceil_mode = ceil_mode
 
@@ -76,6 +83,15 @@ class MaxPool2d(_MaxPool):
         return self._pool(F.max_pool2d, input)
 
 
+class MaxPool3d(_MaxPool):
+    """The largest element of each window over (N, C, D, H, W) or (C, D, H, W)."""
+
+    _ndim = 3
+
+    def forward(self, input: Tensor) -> Any:
+        return self._pool(F.max_pool3d, input)
+
+
 class AvgPool1d(_Pool):
     """The mean of each window over (N, C, L) or (C, L)."""
 
@@ -83,13 +99,16 @@ class AvgPool1d(_Pool):
 
     def __init__(
         self,
-        kernel_size: IntOrPair,
-        stride: IntOrPair | None = None,
-        padding: IntOrPair = 0,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> None:
         super().__init__(kernel_size, stride, padding)
+        self.kernel_size = sizes(self, "kernel_size", self.kernel_size, 1)
+        self.stride = sizes(self, "stride", self.stride, 1)
+        self.padding = sizes(self, "padding", self.padding, 1)
         self.ceil_mode = ceil_mode
         self.count_include_pad = count_include_pad
 
@@ -104,16 +123,14 @@ class AvgPool1d(_Pool):
         )
 
 
-class AvgPool2d(_Pool):
-    """The mean of each window over (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
+class _AvgPool(_Pool):
+    _function: Any
 
     def __init__(
         self,
-        kernel_size: IntOrPair,
-        stride: IntOrPair | None = None,
-        padding: IntOrPair = 0,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,
@@ -124,7 +141,7 @@ class AvgPool2d(_Pool):
         self.divisor_override = divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool2d(
+        out: Tensor = type(self)._function(
             input,
             self.kernel_size,
             self.stride,
@@ -133,14 +150,29 @@ class AvgPool2d(_Pool):
             self.count_include_pad,
             self.divisor_override,
         )
+        return out
+
+
+class AvgPool2d(_AvgPool):
+    """The mean of each window over (N, C, H, W) or (C, H, W)."""
+
+    _ndim = 2
+    _function = staticmethod(F.avg_pool2d)
+
+
+class AvgPool3d(_AvgPool):
+    """The mean of each window over (N, C, D, H, W) or (C, D, H, W)."""
+
+    _ndim = 3
+    _function = staticmethod(F.avg_pool3d)
 
 
 class _Adaptive(Module):
     """As many windows as it takes for the output to have `output_size`."""
 
-    def __init__(self, output_size: int | tuple[int | None, ...] | None) -> None:
+    def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
         super().__init__()
-        wanted = output_size if isinstance(output_size, tuple) else (output_size,)
+        wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,)
         for size in wanted:
             if size is not None:
                 integer(self, "output_size", size)
@@ -148,6 +180,14 @@ class _Adaptive(Module):
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"
+
+
+class _AdaptiveMax(_Adaptive):
+    def __init__(
+        self, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+    ) -> None:
+        super().__init__(output_size)
+        self.return_indices = return_indices
 
 
 class AdaptiveAvgPool1d(_Adaptive):
@@ -158,23 +198,204 @@ class AdaptiveAvgPool1d(_Adaptive):
 
 
 class AdaptiveAvgPool2d(_Adaptive):
-    """The means of `output_size` windows over (N, C, H, W) or (C, H, W); None keeps a size."""
+    """The means of `output_size` windows over (N, C, H, W) or (C, H, W);
+    None keeps a size.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(input, self.output_size)
 
 
-class AdaptiveMaxPool1d(_Adaptive):
+class AdaptiveAvgPool3d(_Adaptive):
+    """The means of `output_size` windows over (N, C, D, H, W) or (C, D, H, W);
+    None keeps a size.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool3d(input, self.output_size)
+
+
+class AdaptiveMaxPool1d(_AdaptiveMax):
     """The largest elements of `output_size` windows over (N, C, L) or (C, L)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        out: Tensor = F.adaptive_max_pool1d(input, self.output_size)
+    def forward(self, input: Tensor) -> Any:
+        return F.adaptive_max_pool1d(input, self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool2d(_AdaptiveMax):
+    """The largest elements of `output_size` windows over (N, C, H, W) or (C, H, W);
+    None keeps a size.
+    """
+
+    def forward(self, input: Tensor) -> Any:
+        return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMax):
+    """The largest elements of `output_size` windows over (N, C, D, H, W) or (C, D, H, W);
+    None keeps a size.
+    """
+
+    def forward(self, input: Tensor) -> Any:
+        return F.adaptive_max_pool3d(input, self.output_size, self.return_indices)
+
+
+class _MaxUnpool(Module):
+    """Maxima back to where they were found; the rest is 0."""
+
+    _ndim: int
+    _function: Any
+
+    def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0) -> None:
+        super().__init__()
+        n = self._ndim
+        self.kernel_size = sizes(self, "kernel_size", kernel_size, n, 1)
+        self.stride = self.kernel_size if stride is None else sizes(self, "stride", stride, n, 1)
+        self.padding = sizes(self, "padding", padding, n)
+
+    def forward(
+        self, input: Tensor, indices: Tensor, output_size: Sequence[int] | None = None
+    ) -> Tensor:
+        out: Tensor = type(self)._function(
+            input, indices, self.kernel_size, self.stride, self.padding, output_size
+        )
         return out
 
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
-class AdaptiveMaxPool2d(_Adaptive):
-    """The largest elements of `output_size` windows over (N, C, H, W) or (C, H, W)."""
+
+class MaxUnpool1d(_MaxUnpool):
+    """The inverse of MaxPool1d, as far as there is one: it needs its indices."""
+
+    _ndim = 1
+    _function = staticmethod(F.max_unpool1d)
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The inverse of MaxPool2d, as far as there is one: it needs its indices."""
+
+    _ndim = 2
+    _function = staticmethod(F.max_unpool2d)
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The inverse of MaxPool3d, as far as there is one: it needs its indices."""
+
+    _ndim = 3
+    _function = staticmethod(F.max_unpool3d)
+
+
+class _LPPool(Module):
+    """(sum of x ** norm_type) ** (1 / norm_type) of each window."""
+
+    _ndim: int
+    _function: Any
+
+    def __init__(
+        self,
+        norm_type: float,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__()
+        sizes(self, "kernel_size", kernel_size, self._ndim, 1)
+        self.norm_type, self.kernel_size = norm_type, kernel_size
+        self.stride, self.ceil_mode = stride, ceil_mode
 
     def forward(self, input: Tensor) -> Tensor:
-        out: Tensor = F.adaptive_max_pool2d(input, self.output_size)
+        out: Tensor = type(self)._function(
+            input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode
+        )
         return out
+
+    def extra_repr(self) -> str:
+        return (
+            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"ceil_mode={self.ceil_mode}"
+        )
+
+
+class LPPool1d(_LPPool):
+    """The p-norm of each window over (N, C, L) or (C, L)."""
+
+    _ndim = 1
+    _function = staticmethod(F.lp_pool1d)
+
+
+class LPPool2d(_LPPool):
+    """The p-norm of each window over (N, C, H, W) or (C, H, W)."""
+
+    _ndim = 2
+    _function = staticmethod(F.lp_pool2d)
+
+
+class LPPool3d(_LPPool):
+    """The p-norm of each window over (N, C, D, H, W) or (C, D, H, W)."""
+
+    _ndim = 3
+    _function = staticmethod(F.lp_pool3d)
+
+
+class _FractionalMaxPool(Module):
+    """The largest element of each of windows that are drawn."""
+
+    _ndim: int
+    _function: Any
+    _random_samples: Tensor | None
+
+    def __init__(
+        self,
+        kernel_size: Ints,
+        output_size: Ints | None = None,
+        output_ratio: float | Sequence[float] | None = None,
+        return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        n = self._ndim
+        self.kernel_size = sizes(self, "kernel_size", kernel_size, n, 1)
+        self.return_indices = return_indices
+        self.register_buffer("_random_samples", _random_samples)
+        self.output_size = (
+            None if output_size is None else sizes(self, "output_size", output_size, n, 1)
+        )
+        ratios = (output_ratio,) * n if isinstance(output_ratio, (int, float)) else output_ratio
+        self.output_ratio = ratios
+        if (output_size is None) == (output_ratio is None):
+            raise ArgumentError(
+                f"{type(self).__name__}: either output_size or output_ratio is given, and not both"
+            )
+        if ratios is not None and not all(0 < ratio < 1 for ratio in ratios):
+            raise ArgumentError(
+                f"{type(self).__name__}: output_ratio is between 0 and 1, got {output_ratio}"
+            )
+
+    def forward(self, input: Tensor) -> Any:
+        return type(self)._function(
+            input,
+            self.kernel_size,
+            self.output_size,
+            self.output_ratio,
+            self.return_indices,
+            self._random_samples,
+        )
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """The largest elements of windows at places that are drawn, over (N, C, H, W) or (C, H, W)
+    (Graham, 2014).
+    """
+
+    _ndim = 2
+    _function = staticmethod(F.fractional_max_pool2d)
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """The largest elements of windows at places that are drawn, over (N, C, D, H, W) or (C, D, H,
+    W) (Graham, 2014).
+    """
+
+    _ndim = 3
+    _function = staticmethod(F.fractional_max_pool3d)

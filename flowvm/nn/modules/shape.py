@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from flowvm.eager.tensor import Tensor
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
-from flowvm.nn.modules._check import IntOrPair, integer, sizes
+from flowvm.nn.modules._check import Ints, integer, sizes
 
 
 class Unfold(Module):
     """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix."""
 
     def __init__(
-        self,
-        kernel_size: IntOrPair,
-        dilation: IntOrPair = 1,
-        padding: IntOrPair = 0,
-        stride: IntOrPair = 1,
+        self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
     ) -> None:
         super().__init__()
         self.kernel_size = sizes(self, "kernel_size", kernel_size, 2, 1)
@@ -41,11 +37,11 @@ class Fold(Unfold):
 
     def __init__(
         self,
-        output_size: IntOrPair,
-        kernel_size: IntOrPair,
-        dilation: IntOrPair = 1,
-        padding: IntOrPair = 0,
-        stride: IntOrPair = 1,
+        output_size: Ints,
+        kernel_size: Ints,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        stride: Ints = 1,
     ) -> None:
         super().__init__(kernel_size, dilation, padding, stride)
         self.output_size = sizes(self, "output_size", output_size, 2, 1)

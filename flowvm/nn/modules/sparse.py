@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from flowvm import ops
 from flowvm.autograd import no_grad
@@ -32,6 +32,12 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        _freeze: bool = False,
         device: Device | str | None = None,
         dtype: DType | None = None,
     ) -> None:
@@ -39,24 +45,36 @@ class Embedding(Module):
         self.num_embeddings = integer(self, "num_embeddings", num_embeddings)
         self.embedding_dim = integer(self, "embedding_dim", embedding_dim)
         self.padding_idx = self._row(padding_idx)
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self.sparse = sparse
         shape = (self.num_embeddings, self.embedding_dim)
-        self.weight = Parameter(ops.empty(shape, device=device, dtype=dtype))
-        self.reset_parameters()
+        if _weight is None:
+            made = ops.empty(shape, device=device, dtype=dtype)
+            self.weight = Parameter(made, requires_grad=not _freeze)
+            self.reset_parameters()
+            return
+        if tuple(_weight.shape) != shape:
+            raise ShapeError(
+                f"{type(self).__name__}: the table has shape {shape}, got {tuple(_weight.shape)}"
+            )
+        self.weight = Parameter(_weight.detach(), requires_grad=not _freeze)
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
-    ) -> Embedding:
-        """An Embedding whose table is the given tensor."""
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, **options: Any
+    ) -> Self:
+        """One whose table is the given tensor, frozen if `freeze`; `options` as for the layer."""
         if embeddings.ndim != 2:
             raise ShapeError(
-                f"Embedding.from_pretrained needs a 2-D table, got shape {tuple(embeddings.shape)}"
+                f"{cls.__name__}.from_pretrained needs a 2-D table, got shape "
+                f"{tuple(embeddings.shape)}"
             )
-        made = cls(0, embeddings.shape[1])
-        made.num_embeddings = embeddings.shape[0]
-        made.padding_idx = made._row(padding_idx)
-        made.weight = Parameter(embeddings.detach(), requires_grad=not freeze)
-        return made
+        rows, columns = embeddings.shape
+        return cls(
+            rows, columns, padding_idx=padding_idx, _weight=embeddings, _freeze=freeze, **options
+        )
 
     def _row(self, index: int | None) -> int | None:
         if index is None:
@@ -75,11 +93,32 @@ class Embedding(Module):
                 self.weight[self.padding_idx].zero_()
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx)
+        return F.embedding(
+            input,
+            self.weight,
+            self.padding_idx,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.sparse,
+        )
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        parts = [f"{self.num_embeddings}, {self.embedding_dim}"]
+        for name, usual in _USUAL.items():
+            if getattr(self, name) != usual:
+                parts.append(f"{name}={getattr(self, name)}")
+        return ", ".join(parts)
+
+
+# what the repr leaves out: PyTorch's shows scale_grad_by_freq and sparse only where they are set
+_USUAL = {
+    "padding_idx": None,
+    "max_norm": None,
+    "norm_type": 2.0,
+    "scale_grad_by_freq": False,
+    "sparse": False,
+}
 
 
 class EmbeddingBag(Embedding):
@@ -94,16 +133,27 @@ class EmbeddingBag(Embedding):
         scale_grad_by_freq: bool = False,
         mode: str = "mean",
         sparse: bool = False,
+        _weight: Tensor | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         device: Device | str | None = None,
         dtype: DType | None = None,
+        *,
+        _freeze: bool = False,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype)
-        self.max_norm = max_norm
-        self.norm_type = norm_type
-        self.scale_grad_by_freq = scale_grad_by_freq
-        self.sparse = sparse
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            sparse,
+            _weight,
+            _freeze,
+            device,
+            dtype,
+        )
         self.mode = choice(self, "mode", mode, ("sum", "mean", "max"))
         self.include_last_offset = include_last_offset
 

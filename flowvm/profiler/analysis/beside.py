@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.run.run import Run
+from flowvm.vm.watch.uses import UNUSED, Times, joined
 
 Array = np.ndarray[Any, Any]
 Uses = dict[int, dict[int, tuple[bool, int, int]]]
@@ -22,17 +23,29 @@ Uses = dict[int, dict[int, tuple[bool, int, int]]]
 
 def uses(run: Run) -> Uses:
     """For each such launch and tensor: whether it was written, first started, last ended; the times
-    are 0 where tasks were not recorded.
+    are 0 where no task ran or was recorded.
     """
-    found: Uses = {}
+    uses: Uses = {}
     for i, tensor, writes, (begun, over) in zip(
         run.use_of.tolist(), run.use_tensor.tolist(), run.use_writes.tolist(),
         run.use_times.tolist(), strict=True,
     ):  # fmt: skip
-        of = found.setdefault(i, {})
-        known = of.get(tensor, (False, begun, over))
-        of[tensor] = known[0] or writes, min(known[1], begun), max(known[2], over)
-    return found
+        of = uses.setdefault(i, {})
+        known = of.get(tensor, (False, *UNUSED))
+        of[tensor] = known[0] or writes, *joined(known[1:], (begun, over))
+    return uses
+
+
+def uses_by_access(run: Run) -> dict[tuple[int, int], list[Times]]:
+    """For each such launch and tensor: when it was read, and when it was written."""
+    times_of: dict[tuple[int, int], list[Times]] = {}
+    for i, tensor, writes, times in zip(
+        run.use_of.tolist(), run.use_tensor.tolist(), run.use_writes.tolist(),
+        map(tuple, run.use_times.tolist()), strict=True,
+    ):  # fmt: skip
+        of = times_of.setdefault((i, tensor), [UNUSED, UNUSED])
+        of[writes] = joined(of[writes], times)
+    return times_of
 
 
 class Launch:
@@ -101,9 +114,9 @@ def launches(run: Run, duration: Array) -> dict[int, Launch]:
     for i, (begun, over) in zip(run.task_launch.tolist(), run.task_times.tolist(), strict=True):
         if i in tasks:
             tasks[i].append((begun, over))
-    found = {}
+    uses = {}
     for i, stretches in tasks.items():
         span = ended[i] - started[i]
         scale = float(duration[i]) / span if span > 0 else 0.0
-        found[i] = Launch(started[i], stretches or [(started[i], max(started[i], ended[i]))], scale)
-    return found
+        uses[i] = Launch(started[i], stretches or [(started[i], max(started[i], ended[i]))], scale)
+    return uses

@@ -69,7 +69,7 @@ class _Census:
         """Parameters and buffers by the paths of their modules; the paths, by identity."""
         below = {id(child) for m in modules for child in m._modules.values()}
         names: dict[int, str] = {}
-        calls = sys.modules.get("flowvm.nn.calls")
+        calls = sys.modules.get("flowvm.nn.module_calls")
         known = {} if calls is None else calls.paths.known
         for root in modules:
             if id(root) in below:
@@ -139,22 +139,22 @@ def census() -> list[Held]:
 
     Looks at every object of the process: some tens of milliseconds.
     """
-    found, bases, kinds = _Census(), dict(_classes()), _living()
+    census, bases, kinds = _Census(), dict(_classes()), _living()
     engine.flight.look(int(engine.words[CTL.RECEIVED]))  # so that it has everybody's lines
     whole = [m for m in kinds["module"] if "_modules" in m.__dict__]
-    names = found.add_modules(whole, bases.get("module"))
+    names = census.add_modules(whole, bases.get("module"))
     for tensor in kinds["tensor"]:
         grad = getattr(tensor, "_extra", {}).get("grad")
         if grad is not None:
             of = names.get(id(tensor), "")
-            found.add(grad, "grad", f"grad of {of}" if of else "a grad")
-    found.add_optimizers([o for o in kinds["optimizer"] if "state" in o.__dict__], names)
+            census.add(grad, "grad", f"grad of {of}" if of else "a grad")
+    census.add_optimizers([o for o in kinds["optimizer"] if "state" in o.__dict__], names)
     called = Names()
-    found.add_nodes(kinds["node"], called)
+    census.add_nodes(kinds["node"], called)
     parameter = getattr(sys.modules.get("flowvm.nn.parameter"), "Parameter", ())
     for tensor in kinds["tensor"]:
-        found.add(tensor, *(("param", "") if isinstance(tensor, parameter) else ("other", "")))
-    held = [(s, _bytes_of(s), *known) for s, known in found.held.items()]
+        census.add(tensor, *(("param", "") if isinstance(tensor, parameter) else ("other", "")))
+    held = [(s, _bytes_of(s), *known) for s, known in census.held.items()]
     held = sorted((h for h in held if h[1]), key=lambda h: -h[1])
     return [
         Held(s, n, kind, keeper or called.storages.get(s, ""),
@@ -173,27 +173,27 @@ def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     tensors = np.where(gone, -2, run.tensor[last])
     known = dict(zip(storages.tolist(), tensors.tolist(), strict=True))
     named = {space_of(s): name for s, name in enumerate(run.info["spaces"])}
-    found = [
+    holders = [
         [known.get(h.storage, -1), h.nbytes, h.kind, h.keeper, named[h.space]]
         for h in census()[:MOST_KEPT]
     ]
-    return [row for row in found if row[0] != -2]
+    return [row for row in holders if row[0] != -2]
 
 
 def _living() -> dict[str, list[Any]]:
     """All objects of `_classes`, by their names there."""
     things = gc.get_objects()
     types = list(map(type, things))  # there may be millions: what can be done at once, is
-    found: dict[str, list[Any]] = {"tensor": [], "node": [], "module": [], "optimizer": []}
+    kinds: dict[str, list[Any]] = {"tensor": [], "node": [], "module": [], "optimizer": []}
     lists: dict[type, list[Any]] = {}
     for cls in set(types):
         for name, base in _classes():
             if issubclass(cls, base):
-                lists[cls] = found[name]
+                lists[cls] = kinds[name]
     for thing, cls in zip(things, types, strict=True):
         if cls in lists:
             lists[cls].append(thing)
-    return found
+    return kinds
 
 
 def _classes() -> Iterator[tuple[str, type]]:
@@ -219,8 +219,8 @@ class Names:
         self.storages: dict[int, str] = {}
         self.graphs: dict[int, str] = {}  # by the identity of nodes
         seen: set[int] = set()
-        for found in _variables():  # one function's after another's: the user's are the first
-            self._visit([(value, name) for name, value in found], seen)
+        for variable in _variables():  # one function's after another's: the user's are the first
+            self._visit([(value, name) for name, value in variable], seen)
 
     def _visit(self, near: list[tuple[Any, str]], seen: set[int]) -> None:
         """Look for tensors in variables and in what they hold."""
@@ -280,11 +280,11 @@ def _locals(frame: FrameType) -> list[tuple[str, Any]]:
         return []  # of a class body: no copy
     copied = frame.f_locals
     # what is no identifier is Python's own, or made by a tool
-    found = [(name, value) for name, value in copied.items() if name.isidentifier()]
+    variables = [(name, value) for name, value in copied.items() if name.isidentifier()]
     ours = sys.version_info < (3, 13) and sys.gettrace() is None
     if ours and getrefcount(copied) <= LOCALS:
         copied.clear()
-    return found
+    return variables
 
 
 def _named(name: str, value: Any) -> str:

@@ -64,10 +64,10 @@ class _Expression:
             why = getattr(error, "msg", error)
             hint = "; to compare, use ==" if self.text[at : at + 1] == "=" else ""
             self.wrong(f"query is no expression: {why}{hint}", at=max(0, at), to=at + 1)
-        found = self.value(tree.body)
-        if not _is_truth(found):
+        value = self.value(tree.body)
+        if not _is_truth(value):
             self.wrong("query: this is no question; compare it with something", tree.body)
-        return np.broadcast_to(np.asarray(found, bool), self.count)
+        return np.broadcast_to(np.asarray(value, bool), self.count)
 
     def value(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float, str):
@@ -100,16 +100,16 @@ class _Expression:
         return self.known[name]
 
     def _truth(self, node: ast.expr) -> Any:
-        found = self.value(node)
-        if not _is_truth(found):
+        value = self.value(node)
+        if not _is_truth(value):
             self.wrong("query: this is neither true nor false; compare it with something", node)
-        return found
+        return value
 
     def _number(self, node: ast.expr) -> Any:
-        found = self.value(node)
-        if _is_text(found):
+        value = self.value(node)
+        if _is_text(value):
             self.wrong("query: this is a text, and a number is needed", node)
-        return np.asarray(found, np.int64) if _is_truth(found) else found
+        return np.asarray(value, np.int64) if _is_truth(value) else value
 
     def _computed(self, node: ast.BinOp) -> Any:
         left, right = self._number(node.left), self._number(node.right)
@@ -122,12 +122,12 @@ class _Expression:
                 return self.wrong(f"query: {error}", node)
 
     def _compared(self, node: ast.Compare) -> Any:
-        found: Any = True
+        value: Any = True
         before = node.left
         for how, after in zip(node.ops, node.comparators, strict=True):
-            found = np.logical_and(found, self._pair(node, before, how, after))
+            value = np.logical_and(value, self._pair(node, before, how, after))
             before = after
-        return found
+        return value
 
     def _pair(self, node: ast.Compare, before: ast.expr, how: ast.cmpop, after: ast.expr) -> Any:
         if isinstance(how, (ast.In, ast.NotIn)):

@@ -172,14 +172,14 @@ class _Walk:
             self.next_wait -= 1
             self.emit(ended, "host", -1)
             if cause == "sync":
-                found = self._last(self.waiters, self.waiters_ended, begun)
+                last = self._last(self.waiters, self.waiters_ended, begun)
             elif cause == "credit":
-                found = self._last(self.by_release, self.release_times, begun)
+                last = self._last(self.by_release, self.release_times, begun)
             else:
-                found = -1
-            if found >= 0:
-                self.emit(self.ended[found], cause, found)
-                return found
+                last = -1
+            if last >= 0:
+                self.emit(self.ended[last], cause, last)
+                return last
             self.emit(begun, cause, -1)
         self.emit(self.run.begun, "host", -1)
         return -1

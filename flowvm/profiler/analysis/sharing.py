@@ -32,12 +32,12 @@ def helpers_of(run: Run, i: int) -> tuple[Helped, ...]:
     """The helpers that took part in instruction `i`, by their numbers."""
     mine = np.flatnonzero(run.share_of == i)
     lasted = np.diff(run.share_times[mine], axis=1)[:, 0]
-    found = []
+    rows = []
     for helper in np.unique(run.share_helper[mine]).tolist():
         own = run.share_helper[mine] == helper
         name = helper_name(run, int(run.stream[i]), helper)
-        found.append(Helped(name, int(lasted[own].sum()), int(run.share_chunks[mine][own].sum())))
-    return tuple(found)
+        rows.append(Helped(name, int(lasted[own].sum()), int(run.share_chunks[mine][own].sum())))
+    return tuple(rows)
 
 
 def threads_of(run: Run, i: int) -> int:
@@ -47,12 +47,12 @@ def threads_of(run: Run, i: int) -> int:
 
 def helper_lanes(run: Run, stream: int) -> list[tuple[str, Array]]:
     """For each helper of a stream its name, and its shares: begin, end, instruction; in order."""
-    found = []
+    rows = []
     of = run.share_stream == stream
     for helper in np.unique(run.share_helper[of]).tolist():
         own = np.flatnonzero(of & (run.share_helper == helper))
         own = own[np.argsort(run.share_times[own, 0], kind="stable")]
         lane = np.column_stack((run.share_times[own], run.share_of[own])).astype(np.int64)
         lane[:, :2] = np.clip(lane[:, :2], run.begun, run.ended)
-        found.append((helper_name(run, stream, helper), lane))
-    return found
+        rows.append((helper_name(run, stream, helper), lane))
+    return rows

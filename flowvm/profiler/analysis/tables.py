@@ -176,12 +176,14 @@ def memory(run: Run, space: str = HOST) -> Memory:
     owner = run.owner
     done = (run.time("released") > 0) & inside(run, space)
     started, ended = taken(run), returned(run)
-    made = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
+    allocates = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
     freed = (run.kind[owner] == KIND.RELEASE) & done[owner]
     busy = np.flatnonzero(done & (run.scratch > 0))
-    time = np.concatenate((started[owner[made]], ended[owner[freed]], started[busy], ended[busy]))
+    time = np.concatenate(
+        (started[owner[allocates]], ended[owner[freed]], started[busy], ended[busy])
+    )
     change = np.concatenate(
-        (run.size[made], -run.size[freed], run.scratch[busy], -run.scratch[busy])
+        (run.size[allocates], -run.size[freed], run.scratch[busy], -run.scratch[busy])
     )
     order = np.lexsort((-change, time))
     time, level = time[order], np.cumsum(change[order])
@@ -193,8 +195,10 @@ def memory(run: Run, space: str = HOST) -> Memory:
     moment = int(time[at])
     death = np.full(int(run.tensor.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     death[run.tensor[freed]] = ended[owner[freed]]
-    live = made.copy()
-    live[made] = (started[owner[made]] <= moment) & (death[run.tensor[made]] > moment)
+    live = allocates.copy()
+    live[allocates] = (started[owner[allocates]] <= moment) & (
+        death[run.tensor[allocates]] > moment
+    )
     kind, kinds = kinds_of(run), tuple(KINDS)
     groups: dict[tuple[int, int, int], list[int]] = {}
     for k in np.flatnonzero(live).tolist():
@@ -242,12 +246,12 @@ def births(run: Run, space: str = HOST) -> Births:
     """What became of each tensor of a memory; those whose maker has not run are left out."""
     owner, never = run.owner, np.iinfo(np.int64).max
     done = (run.time("released") > 0) & inside(run, space)
-    made = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
+    allocates = ((run.access & OPERAND.ALLOCATE) != 0) & done[owner]
     count = int(run.tensor.max(initial=-1)) + 1
     release = np.full(count, -1, np.int64)
     releases = run.kind[owner] == KIND.RELEASE
     release[run.tensor[releases]] = owner[releases]
-    tensor, maker = run.tensor[made], owner[made]
+    tensor, maker = run.tensor[allocates], owner[allocates]
     by = release[tensor]
     known, over = by >= 0, (by >= 0) & done[by] if len(done) else by >= 0
     freed, died = np.full(len(by), never), np.full(len(by), never)
@@ -260,7 +264,7 @@ def births(run: Run, space: str = HOST) -> Births:
         maker,
         run.op[maker],
         run.line[maker],
-        run.size[made],
+        run.size[allocates],
         kinds_of(run)[tensor],
         tensor,
         taken(run)[maker],

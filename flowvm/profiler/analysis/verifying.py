@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ScheduleError
-from flowvm.profiler.analysis.beside import uses
+from flowvm.profiler.analysis.beside import uses_by_access
 from flowvm.profiler.analysis.waits import Order, device_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
+from flowvm.vm.watch.uses import CONFLICTS, in_wrong_order
 from flowvm.vm.watch.verify import Verified
 
 Array = np.ndarray[Any, Any]
@@ -66,10 +67,15 @@ def _slack(run: Run, source: Array, target: Array) -> Array:
 
 def _in_wrong_order(run: Run, source: Array, target: Array) -> Iterator[int]:
     """Pairs of launches, of those given, whose tasks used a tensor in the wrong order."""
-    used = uses(run)
+    used = uses_by_access(run)
+    tensors: dict[int, list[int]] = {}
+    for i, tensor in used:
+        tensors.setdefault(i, []).append(tensor)
     for k, (a, b) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
-        for tensor, (writes, _, over) in used.get(a, {}).items():
-            later = used.get(b, {}).get(tensor)
-            if later is not None and (writes or later[0]) and later[1] < over:
-                yield k
-                break
+        if any(
+            in_wrong_order(used[a, tensor][one], used[b, tensor][other])
+            for tensor in tensors.get(a, ())
+            if (b, tensor) in used
+            for one, other in CONFLICTS
+        ):
+            yield k

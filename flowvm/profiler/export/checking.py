@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 def problems(trace: Any) -> list[str]:
     """What a viewer would drop or refuse of a trace, in words; nothing if it is as it should be."""
-    found: list[str] = []
+    problems: list[str] = []
     listed = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(listed, list):
         return ["no list traceEvents"]
@@ -29,22 +29,24 @@ def problems(trace: Any) -> list[str]:
         if e.get("ph") != "M" and "ts" not in e:
             missing.append("ts")
         if missing:
-            found.append(f"event {k} has no {', '.join(missing)}")
+            problems.append(f"event {k} has no {', '.join(missing)}")
             continue
         kind = e["ph"]
         if kind == "M":
             if timed:
-                found.append(f"event {k}: {e['name']} stands behind events with a time")
+                problems.append(f"event {k}: {e['name']} stands behind events with a time")
             if e["name"] == "thread_name":
                 named.add(e["tid"])
             continue
         timed = True
         if e["ts"] < 0 or round(e["ts"], 3) != e["ts"]:
-            found.append(f"event {k} {e['name']}: ts {e['ts']} is no whole number of nanoseconds")
+            problems.append(
+                f"event {k} {e['name']}: ts {e['ts']} is no whole number of nanoseconds"
+            )
         begin = round(e["ts"] * 1000)
         if kind == "X":
             if e.get("dur", -1) < 0:
-                found.append(f"event {k} {e['name']}: dur {e.get('dur')}")
+                problems.append(f"event {k} {e['name']}: dur {e.get('dur')}")
                 continue
             span = (begin, begin + round(e["dur"] * 1000), e["name"])
             tracks.setdefault((e["pid"], e["tid"]), []).append(span)
@@ -52,18 +54,18 @@ def problems(trace: Any) -> list[str]:
             flows.setdefault((e.get("cat"), e["name"], e.get("id")), []).append(e)
         elif kind == "C":
             if e["ts"] < counters.get(e["name"], 0):
-                found.append(f"counter {e['name']} goes back in time at {e['ts']}")
+                problems.append(f"counter {e['name']} goes back in time at {e['ts']}")
             counters[e["name"]] = e["ts"]
         elif kind != "i":
-            found.append(f"event {k}: phase {kind!r} is not one of M X s f C i")
+            problems.append(f"event {k}: phase {kind!r} is not one of M X s f C i")
     for (_, tid), spans in tracks.items():
         if tid not in named:
-            found.append(f"track {tid} has no name")
-        found += _overlaps(tid, spans)
+            problems.append(f"track {tid} has no name")
+        problems += _overlaps(tid, spans)
     covers = {track: _cover(spans) for track, spans in tracks.items()}
     for key, pair in flows.items():
-        found += _flow_problems(key, pair, covers)
-    return found
+        problems += _flow_problems(key, pair, covers)
+    return problems
 
 
 def _overlaps(tid: Any, spans: list[tuple[int, int, str]]) -> Iterator[str]:

@@ -59,8 +59,8 @@ def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:
 
     ArgumentError if `edges` is none of EDGES.
     """
-    found: list[dict[str, Any]] = json.loads(f"[{','.join(_Trace(profile, edges).lines())}]")
-    return found
+    events: list[dict[str, Any]] = json.loads(f"[{','.join(_Trace(profile, edges).lines())}]")
+    return events
 
 
 def _quoted(texts: Iterable[str]) -> list[str]:
@@ -102,11 +102,11 @@ class _Trace:
         return [*self._names(), *_picked(self.text, np.lexsort((-length, at)))]
 
     def _names(self) -> list[str]:
-        found = []
+        events = []
 
         def said(pid: int, tid: int, what: str, **args: Any) -> None:
             event = {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
-            found.append(json.dumps(event, separators=(",", ":")))
+            events.append(json.dumps(event, separators=(",", ":")))
 
         for pid in sorted({PID, *(pid for pid, _ in self.tracks)}):
             said(pid, 0, "process_name", name="flowvm" if pid == PID else f"cuda:{pid - PID - 1}")
@@ -114,7 +114,7 @@ class _Trace:
         for (pid, tid), name in sorted(self.tracks.items()):
             said(pid, tid, "thread_name", name=name)
             said(pid, tid, "thread_sort_index", sort_index=tid)
-        return found
+        return events
 
     # --- adding -----------------------------------------------------------------------------------
 

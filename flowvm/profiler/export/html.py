@@ -194,14 +194,14 @@ class _Page:
     def _plans(self) -> list[dict[str, Any]]:
         """What each graph's launches ran, by task; of a device's nobody knows each task's time."""
         run = self.run
-        found: dict[str, dict[int, list[int]]] = {}
+        rows: dict[str, dict[int, list[int]]] = {}
         for k in range(len(run.task_launch)):
             name = run.names[run.op[run.task_launch[k]]]
-            found.setdefault(name, {}).setdefault(int(run.task_number[k]), []).append(k)
+            rows.setdefault(name, {}).setdefault(int(run.task_number[k]), []).append(k)
         for name in run.info.get("plans", {}):
             if name in run.names and run.clock[run.op == run.names.index(name)].any():
-                found.setdefault(name, {})
-        return [self._plan(name, tasks) for name, tasks in found.items()]
+                rows.setdefault(name, {})
+        return [self._plan(name, tasks) for name, tasks in rows.items()]
 
     def _plan(self, name: str, tasks: dict[int, list[int]]) -> dict[str, Any]:
         run = self.run

@@ -215,22 +215,22 @@ def _marker(name: str, colour: str) -> str:
 
 def _legend(left_out: int) -> list[str]:
     """What the lines mean."""
-    found, x = [], float(MARGIN)
+    parts, x = [], float(MARGIN)
     for name, colour in COLOURS.items():
-        found.append(
+        parts.append(
             f'<path class="{name}" stroke="{colour}" d="M{x:.0f} 38h26"/>'
             f'<text x="{x + 32:.0f}" y="42">{name}</text>'
         )
         x += 46 + len(name) * CHARACTER
-    found.append(
+    parts.append(
         f'<rect class="box hot" x="{x:.0f}" y="32" width="22" height="12" rx="3"/>'
         f'<text x="{x + 28:.0f}" y="42">on the critical path</text>'
     )
     x += 42 + 20 * CHARACTER
     if left_out:
         text = f"{left_out} edges follow from others"
-        found.append(f'<text class="quiet" x="{x:.0f}" y="42">{text}</text>')
-    return found
+        parts.append(f'<text class="quiet" x="{x:.0f}" y="42">{text}</text>')
+    return parts
 
 
 def _box(box: Box) -> str:

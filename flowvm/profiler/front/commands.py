@@ -83,7 +83,7 @@ def add_parsers(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     sys.argv = [args.program, *args.arguments]
     code = 0
-    with profile(level=args.level) as found:
+    with profile(level=args.level) as recording:
         try:
             if args.module:
                 sys.path.insert(0, "")
@@ -102,11 +102,11 @@ def _run(args: argparse.Namespace) -> int:
             code = 1
             _print_error(error)
     if args.json:
-        print(json.dumps(found.to_dict()))
+        print(json.dumps(recording.to_dict()))
     else:
-        _print(found.summary(), sys.stderr)
+        _print(recording.summary(), sys.stderr)
     if args.out:
-        print(f"written: {_write(found, args.out)}", file=sys.stderr)
+        print(f"written: {_write(recording, args.out)}", file=sys.stderr)
     return code
 
 
@@ -120,30 +120,30 @@ def _print_error(error: BaseException) -> None:
     traceback.print_exception(type(error), error, tracebacks.shown(error, tb))
 
 
-def _write(found: Any, out: str) -> Path:
+def _write(recording: Any, out: str) -> Path:
     path = Path(out)
     if path.suffix:
-        written: Path = found.export(path)
+        written: Path = recording.export(path)
         return written
-    found.save(path)
+    recording.save(path)
     return path
 
 
 def _view(args: argparse.Namespace) -> int:
-    found = load(args.run)
+    recording = load(args.run)
     shown: Any
     if args.timeline:
-        shown = found.timeline()
+        shown = recording.timeline()
     elif args.dag or args.around is not None:
-        shown = found.graph(around=args.around)
+        shown = recording.graph(around=args.around)
     elif args.critical:
-        shown = found.critical_path()
+        shown = recording.critical_path()
     elif args.memory:
-        shown = found.memory()
+        shown = recording.memory()
     elif args.plan:
-        shown = found.plan()
+        shown = recording.plan()
     else:
-        shown = found.summary(args.by, args.sort)
+        shown = recording.summary(args.by, args.sort)
     return _show(shown, args.json)
 
 
@@ -167,9 +167,9 @@ def _export(args: argparse.Namespace) -> int:
     print(f"written: {path} ({path.stat().st_size:,} bytes)")
     if args.check:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
-            found = checking.problems(json.load(file))
-        print("\n".join(found) or "no problems")
-        return int(bool(found))
+            problems = checking.problems(json.load(file))
+        print("\n".join(problems) or "no problems")
+        return int(bool(problems))
     return 0
 
 

@@ -49,12 +49,12 @@ def load_ipython_extension(shell: Any) -> None:
     def flow(line: str, cell: str | None = None) -> None:
         """%flow statement, or %%flow [--graph] [--memory] [--timeline] [--json FILE] [--level N]"""
         try:
-            given = _parser().parse_args([] if cell is None else shlex.split(line))
+            arguments = _parser().parse_args([] if cell is None else shlex.split(line))
             source = shell.transform_cell((line if cell is None else cell).strip())
         except (ArgumentError, ValueError) as error:
             raise _usage(error) from None
 
-        _measure(shell, source, given)
+        _measure(shell, source, arguments)
 
     def flowtop(line: str) -> None:
         """%flowtop [SECONDS]: look at the VM for so long (10), or until it is interrupted."""
@@ -79,22 +79,22 @@ def load_ipython_extension(shell: Any) -> None:
 def _usage(error: Exception) -> Exception:
     from IPython.core.error import UsageError
 
-    made: Exception = UsageError(str(error))
-    return made
+    reason: Exception = UsageError(str(error))
+    return reason
 
 
-def _measure(shell: Any, source: str, given: argparse.Namespace) -> None:
-    with profile(level=given.level) as found:
+def _measure(shell: Any, source: str, arguments: argparse.Namespace) -> None:
+    with profile(level=arguments.level) as recording:
         result = _run(shell, source)
     if VARIABLE not in shell.user_ns or isinstance(shell.user_ns[VARIABLE], Profile):
-        shell.user_ns[VARIABLE] = found
-    _show(shell, found.summary())
+        shell.user_ns[VARIABLE] = recording
+    _show(shell, recording.summary())
     for name, method in (("timeline", "timeline"), ("graph", "graph"), ("memory", "memory")):
-        if getattr(given, name):
-            _show(shell, getattr(found, method)())
-    if given.json:
-        Path(given.json).write_text(json.dumps(found.to_dict()))
-        print(f"written: {given.json}")
+        if getattr(arguments, name):
+            _show(shell, getattr(recording, method)())
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(recording.to_dict()))
+        print(f"written: {arguments.json}")
     if result is not None:
         shell.displayhook(result)
 

@@ -26,6 +26,7 @@ from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
+from flowvm.regions import Switched
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
 from flowvm.vm.watch.spaces import HOST
@@ -322,7 +323,7 @@ class Profile:
         return self.summary()
 
 
-class profile(Profile):  # noqa: N801 - used like a function, as PyTorch's is
+class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTorch's is
     """`with flow.profiler.profile() as p:` records what is issued inside.
 
     `level` (1 to 3) is what to record, at least; see `flowvm.vm.watch.flight`.  Leaving the block
@@ -336,25 +337,30 @@ class profile(Profile):  # noqa: N801 - used like a function, as PyTorch's is
             raise ArgumentError(f"level={level!r}: what to record is 1, 2 or 3")
         self._level = engine.flight.at_least(level)
 
-    def __enter__(self) -> profile:
+    def _switch(self) -> profile:
         engine.wait_idle()
-        self._level.__enter__()
+        self._uncompiled = engine.uncompiled
+        self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
         self._begun = time.monotonic_ns()
         return self
 
-    def __exit__(
+    def _undo(self) -> None:
+        self._level._undo()
+
+    def _left(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
     ) -> None:
         left = time.monotonic_ns()
         engine.wait_idle()
         self.run = _collected(self._since, self._begun, left)
+        if self._uncompiled:
+            self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__
-        self._level.__exit__(None, None, None)
 
 
 def _collected(since: int, begun: int, left: int) -> Run:

@@ -79,12 +79,12 @@ def main(args: argparse.Namespace) -> int:
 def _pid(pid: int | None) -> int:
     if pid is not None:
         return pid
-    found = window.shown()
-    if not found:
+    windows = window.shown()
+    if not windows:
         raise VMError("no process of yours shows a VM")
-    if len(found) > 1:
-        raise VMError("which process? " + ", ".join(f"{p} ({_program(p)})" for p in found[:8]))
-    return found[0]
+    if len(windows) > 1:
+        raise VMError("which process? " + ", ".join(f"{p} ({_program(p)})" for p in windows[:8]))
+    return windows[0]
 
 
 def _program(pid: int) -> str:
@@ -170,8 +170,8 @@ class _Looking:
         view = dataclasses.replace(self.view, streams=streams, note=self.note)
         screen = view.screen(width)
         state = [f"by {by}"] * bool(self.sort) + ["PAUSED"] * self.paused
-        said = [*((key, "head") for key in KEYS), *((text, "advice") for text in state)]
-        screen.lines += flowed(said, width, "  ")
+        parts = [*((key, "head") for key in KEYS), *((text, "advice") for text in state)]
+        screen.lines += flowed(parts, width, "  ")
         dump: list[Line] = [[(line, "")] for line in self.watcher.dump.split("\n")] if who else []
         below = dump or self.below.lines
         room = max(3, height - len(screen.lines))
@@ -186,15 +186,15 @@ def _graph(run: Run, width: int) -> Screen:
     """The DAG of the last span that is whole in the run, else of its last instructions."""
     whole = [m[0] for m in run.marks if m[5] > m[4] and m[1] >= run.begun]
     if whole:
-        name, found = f"the last {whole[-1]}", Profile(run).part(whole[-1])
+        name, part = f"the last {whole[-1]}", Profile(run).part(whole[-1])
     else:
         name, first = "the last instructions", max(0, len(run) - UNNAMED)
         begun = int(run.time("issued")[first:].min(initial=run.ended))
-        found = Profile(run.part(first, len(run), begun, run.ended))
+        part = Profile(run.part(first, len(run), begun, run.ended))
     screen = Screen()
-    count = counted(len(found), "instruction")
-    screen.add((f" {name}", "verdict"), f"  {count} · {ms(found.run.wall)} ms")
-    screen.lines += found.graph(limit=None).screen(width).lines
+    count = counted(len(part), "instruction")
+    screen.add((f" {name}", "verdict"), f"  {count} · {ms(part.run.wall)} ms")
+    screen.lines += part.graph(limit=None).screen(width).lines
     return screen
 
 

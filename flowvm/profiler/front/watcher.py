@@ -71,6 +71,7 @@ class Watcher:
         # the other VM's words, as far as they were shown; what was not touched takes no memory
         self._m = np.zeros(ARRAY.WORDS, np.int64)
         self._names: list[str] = []
+        self._reused = 0
         self._bytes: list[int] = []
         self._since = self._waited = 0
         self._looks: collections.deque[_Look] = collections.deque()
@@ -86,13 +87,16 @@ class Watcher:
             "dump": dump,
         }  # fmt: skip
         header = self._take(question)
+        if header["reused"] != self._reused:  # numbers have other names now
+            self._reused = header["reused"]
+            self._take({"since": header["received"], "most": 0, "entries": 0})
         while len(self._names) < header["of"]:  # names come some thousand at a time
             more = {"since": header["received"], "most": 0, "entries": len(self._names)}
             if not self._take(more)["names"]:
                 break
         self.dump = header.get("dump", "")
-        found: dict[str, Any] = header
-        return found
+        fields: dict[str, Any] = header
+        return fields
 
     def _take(self, question: dict[str, Any]) -> dict[str, Any]:
         """Ask, and keep the words and names that are shown."""

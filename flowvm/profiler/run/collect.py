@@ -62,13 +62,13 @@ def _call(entry: int) -> _Call:
 def _apart(calls: list[_Call]) -> list[_Call]:
     """Plans of one graph are told apart: those behind the first get a number."""
     seen: dict[str, int] = {}
-    found = []
+    parts = []
     for call in calls:
         if call.kind == KIND.LAUNCH:
             seen[call.name] = number = seen.get(call.name, 0) + 1
             call = call if number == 1 else call._replace(name=f"{call.name} ({number})")
-        found.append(call)
-    return found
+        parts.append(call)
+    return parts
 
 
 class _Table:
@@ -236,7 +236,7 @@ def _sizes(seen: Snapshot, calls: list[_Call], which: Array, owner: Array, tenso
 
 def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
     """What is known of the Plans that were launched, by their names."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
         if info is None or not hasattr(info, "described"):
@@ -246,8 +246,8 @@ def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
             [name, scope, repeat, stream, lines.at(code, last)]
             for (name, scope, _, _), (_, code, last, _), (repeat, stream) in both
         ]
-        found[call.name] = {**info.described, "tasks": tasks}
-    return found
+        columns[call.name] = {**info.described, "tasks": tasks}
+    return columns
 
 
 def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:
@@ -256,10 +256,12 @@ def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: 
     """
     launch, number, _, stream, started, ended = seen.tasks.T
     place = np.searchsorted(seen.seq, launch)
-    found = place < len(seen.seq)
-    found[found] = (seen.seq[place[found]] == launch[found]) & (run.clock[place[found]] == HOST)
+    inside = place < len(seen.seq)
+    inside[inside] = (seen.seq[place[inside]] == launch[inside]) & (
+        run.clock[place[inside]] == HOST
+    )
     rows = []
-    for i, task in zip(place[found].tolist(), number[found].tolist(), strict=True):
+    for i, task in zip(place[inside].tolist(), number[inside].tolist(), strict=True):
         info = engine.entry_info[int(seen.entry[i])][0]
         name, scope, _, metas = info.recorded[task]
         _, code, last, _ = info.nodes[task]
@@ -268,24 +270,27 @@ def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: 
         rows.append((names.number(name), lines.at(code, last), modules.number(scope), nbytes,
                      flops_of(name, metas), forward))  # fmt: skip
     table = np.array(rows, np.int64).reshape(-1, 6)
-    run.task_launch, run.task_number = place[found].astype(np.int32), number[found].astype(np.int32)
+    run.task_launch, run.task_number = (
+        place[inside].astype(np.int32),
+        number[inside].astype(np.int32),
+    )
     run.task_op, run.task_line = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
     run.task_module, run.task_forward = table[:, [2, 5]].T.astype(np.int32)
     run.task_nbytes, run.task_flops = table[:, 3], table[:, 4]
-    run.task_stream = stream[found].astype(np.int16)
-    run.task_times = np.column_stack((started, ended))[found]
+    run.task_stream = stream[inside].astype(np.int16)
+    run.task_times = np.column_stack((started, ended))[inside]
 
 
 def _add_shares(run: Run, seen: Snapshot) -> None:
     """What helpers did, where the instruction is in the run."""
     launch, task, stream, helper, started, ended, chunks = seen.shares.T
     place = np.searchsorted(seen.seq, launch)
-    found = place < len(seen.seq)
-    found[found] = seen.seq[place[found]] == launch[found]
-    run.share_of, run.share_task = place[found].astype(np.int32), task[found].astype(np.int32)
-    run.share_stream = stream[found].astype(np.int16)
-    run.share_helper, run.share_chunks = helper[found].astype(np.int16), chunks[found]
-    run.share_times = np.column_stack((started, ended))[found]
+    inside = place < len(seen.seq)
+    inside[inside] = seen.seq[place[inside]] == launch[inside]
+    run.share_of, run.share_task = place[inside].astype(np.int32), task[inside].astype(np.int32)
+    run.share_stream = stream[inside].astype(np.int16)
+    run.share_helper, run.share_chunks = helper[inside].astype(np.int16), chunks[inside]
+    run.share_times = np.column_stack((started, ended))[inside]
 
 
 assert len(TIMES) == REC.RELEASED - REC.ISSUED + 1, "a column for each stamp"

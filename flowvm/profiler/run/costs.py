@@ -134,10 +134,10 @@ def recorded_ns() -> tuple[float, float] | None:
     memory to measure it in.
     """
     try:
-        found = recording()
+        profile = recording()
     except MemoryError:
         return None
-    return found.each[engine.flight.level], found.task[engine.flight.level]
+    return profile.each[engine.flight.level], profile.task[engine.flight.level]
 
 
 def _least(run: Callable[[], int]) -> int:
@@ -153,7 +153,7 @@ def _drained(m: Array, level: int) -> int:
     ring[seqs & RING.SLOT_MASK, RING.MARK] = seqs + 1
     m[CTL.LEVEL] = level
     begun = time.perf_counter_ns()
-    engine.call("drain")(m.ctypes.data)
+    engine.loops.compiled("drain")(m.ctypes.data)
     return time.perf_counter_ns() - begun
 
 
@@ -161,7 +161,7 @@ def _stamped(m: Array, level: int) -> int:
     """Nanoseconds in which BATCH tasks are stamped."""
     m[CTL.LEVEL] = level
     begun = time.perf_counter_ns()
-    engine.call("stamp_some")(m.ctypes.data, BATCH)
+    engine.loops.compiled("stamp_some")(m.ctypes.data, BATCH)
     return time.perf_counter_ns() - begun
 
 

@@ -37,7 +37,7 @@ def steps_of(run: Run, i: int) -> tuple[tuple[str, int], ...]:
     """An instruction's times from the start of the run, -1 for what has not happened; of a device's
     also when it was handed over.
     """
-    found = [(n, int(t) - run.begun if t else -1) for n, t in zip(TIMES, run.times[i], strict=True)]
+    times = [(n, int(t) - run.begun if t else -1) for n, t in zip(TIMES, run.times[i], strict=True)]
     if run.clock[i] != HOST:
-        found.insert(_STARTED, ("handed over", int(run.opened[i]) - run.begun))
-    return tuple(found)
+        times.insert(_STARTED, ("handed over", int(run.opened[i]) - run.begun))
+    return tuple(times)

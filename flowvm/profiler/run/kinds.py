@@ -34,32 +34,32 @@ def kinds_of(run: Run) -> Array:
     """For each tensor of the run its kind, an index into KINDS."""
     owner = run.owner
     count = int(run.tensor.max(initial=-1)) + 1
-    found = np.full(count, OTHER)
+    kinds = np.full(count, OTHER)
     if not count:
-        return found
-    made = (run.access & OPERAND.ALLOCATE) != 0
+        return kinds
+    allocates = (run.access & OPERAND.ALLOCATE) != 0
     backward = run.forward[owner] != -1
-    read = ~made & (run.access & 3 == OPERAND.CONST) & (run.kind[owner] != KIND.RELEASE)
+    read = ~allocates & (run.access & 3 == OPERAND.CONST) & (run.kind[owner] != KIND.RELEASE)
     of_backward = np.zeros(count, bool)
-    of_backward[run.tensor[made & backward]] = True
+    of_backward[run.tensor[allocates & backward]] = True
     here = np.zeros(count, bool)
-    here[run.tensor[made & ~backward]] = True
+    here[run.tensor[allocates & ~backward]] = True
     saved = np.zeros(count, bool)
     saved[run.tensor[read & backward]] = True
-    found[here & saved] = ACTIVATION
-    found[of_backward] = GRAD
+    kinds[here & saved] = ACTIVATION
+    kinds[of_backward] = GRAD
     for tensor, _, kind, *_ in run.info.get("held", ()):
         if 0 <= tensor < count and kind != "other" and kind in _NUMBERS:
-            found[tensor] = _NUMBERS[kind]
-    return found
+            kinds[tensor] = _NUMBERS[kind]
+    return kinds
 
 
 def held_before(run: Run, space: str = HOST) -> list[tuple[int, int, str]]:
     """What was alive in a memory before the run and is at its end: kind, bytes, what keeps it."""
-    made = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
-    made[run.tensor[(run.access & OPERAND.ALLOCATE) != 0]] = True
+    tensors = np.zeros(int(run.tensor.max(initial=-1)) + 1, bool)
+    tensors[run.tensor[(run.access & OPERAND.ALLOCATE) != 0]] = True
     return [
         (_NUMBERS.get(kind, OTHER), nbytes, keeper)
         for tensor, nbytes, kind, keeper, *of in run.info.get("held", ())
-        if (tensor < 0 or (tensor < len(made) and not made[tensor])) and of in ([], [space])
+        if (tensor < 0 or (tensor < len(tensors) and not tensors[tensor])) and of in ([], [space])
     ]

@@ -16,10 +16,10 @@ from flowvm.vm.watch.flight import HostWait
 def placed(waits: list[HostWait], issued: Array) -> list[HostWait]:
     """The waits, with losses where nothing was issued; `issued` are times, in any order."""
     moments = np.sort(issued[issued > 0])
-    found = []
+    places = []
     for wait in waits:
-        found += _placed(wait, moments) if wait.since else [wait]
-    return found
+        places += _placed(wait, moments) if wait.since else [wait]
+    return places
 
 
 def _placed(wait: HostWait, moments: Array) -> list[HostWait]:
@@ -27,11 +27,11 @@ def _placed(wait: HostWait, moments: Array) -> list[HostWait]:
     first, last = np.searchsorted(moments, [wait.since, wait.ended], side="right")
     borders = np.concatenate(([wait.since], moments[first:last], [wait.ended]))
     pauses = np.diff(borders)
-    left, found = wait.ended - wait.begun, []
+    left, parts = wait.ended - wait.begun, []
     for k in np.argsort(-pauses, kind="stable").tolist():
         part = min(left, int(pauses[k]))
         if part > 0:
             ended = int(borders[k + 1])
-            found.append(wait._replace(begun=ended - part, ended=ended, since=0))
+            parts.append(wait._replace(begun=ended - part, ended=ended, since=0))
             left -= part
-    return found
+    return parts

@@ -101,10 +101,10 @@ def known() -> Roofline | None:
     if data is None:
         return None
     try:
-        found = read_roofline(read_json(data, "a measured roofline"))
+        roofline = read_roofline(read_json(data, "a measured roofline"))
     except ArgumentError:
         return None
-    return found if found.gigabytes > 0 and found.gigaflops > 0 else None
+    return roofline if roofline.gigabytes > 0 and roofline.gigaflops > 0 else None
 
 
 def read_roofline(saved: Any) -> Roofline:
@@ -125,14 +125,14 @@ def roofline(again: bool = False) -> Roofline:
 
     Run it while nothing else does: other programs make the roof lower than it is.
     """
-    found = None if again else known()
-    if found is not None:
-        return found
+    roofline = None if again else known()
+    if roofline is not None:
+        return roofline
     threads = config.workers
-    found = Roofline(cpu_name(), threads, _copied(threads) / 1e9, _multiplied(threads) / 1e9)
+    roofline = Roofline(cpu_name(), threads, _copied(threads) / 1e9, _multiplied(threads) / 1e9)
     with contextlib.suppress(OSError):
-        cache.write(jit.cache_dir(), _entry(threads), json.dumps(found.to_dict()).encode())
-    return found
+        cache.write(jit.cache_dir(), _entry(threads), json.dumps(roofline.to_dict()).encode())
+    return roofline
 
 
 def _copied(threads: int) -> float:

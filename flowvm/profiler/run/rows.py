@@ -40,9 +40,9 @@ def sizes_of(entries: Array, offsets: Array, owner: Array, tensor: Array, access
     """
     k = np.arange(len(owner)) - offsets[owner]
     makes = ((access & OPERAND.ALLOCATE) != 0) & (k < ENT.WORDS - ENT.SIZES)
-    made = np.zeros(len(owner), np.int64)
-    made[makes] = entries[owner[makes], ENT.SIZES + k[makes]]
+    sizes = np.zeros(len(owner), np.int64)
+    sizes[makes] = entries[owner[makes], ENT.SIZES + k[makes]]
     most = np.zeros(int(tensor.max(initial=-1)) + 1, np.int64)
-    np.maximum.at(most, tensor, made)
-    found: Array = most[tensor]
-    return found
+    np.maximum.at(most, tensor, sizes)
+    rows: Array = most[tensor]
+    return rows

@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 def inside(run: Run, space: str) -> Array:
     """Which instructions' memory is there."""
     names = run.info.get("spaces") or [HOST] * len(run.streams)
-    found: Array = np.array([name == space for name in names], bool)[run.stream]
-    return found
+    inside: Array = np.array([name == space for name in names], bool)[run.stream]
+    return inside
 
 
 def taken(run: Run) -> Array:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flowvm.regions import reverting
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.flight import Mark
-from flowvm.vm.watch.peek import issued
+from flowvm.vm.watch.pending import issued
 
 
 @contextmanager
@@ -20,12 +21,18 @@ def span(name: str) -> Iterator[None]:
     """
     begun, first = time.monotonic_ns(), issued()
     here = (name, first)
-    engine.flight.open.append(here)
-    try:
-        yield
-    finally:
-        engine.flight.open.remove(here)
-        _note(Mark(name, begun, time.monotonic_ns(), threading.get_ident(), first, issued()))
+    spans = engine.flight.open
+
+    def undo() -> None:
+        if any(span is here for span in spans):
+            spans.remove(here)
+
+    with reverting(undo):
+        spans.append(here)
+        try:
+            yield
+        finally:
+            _note(Mark(name, begun, time.monotonic_ns(), threading.get_ident(), first, issued()))
 
 
 def mark(name: str) -> None:
@@ -34,6 +41,6 @@ def mark(name: str) -> None:
     _note(Mark(name, now, now, threading.get_ident(), here, here))
 
 
-def _note(made: Mark) -> None:
+def _note(mark: Mark) -> None:
     if engine.flight.level:
-        engine.flight.marks.append(made)
+        engine.flight.marks.append(mark)

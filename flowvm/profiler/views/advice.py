@@ -73,6 +73,10 @@ class Facts:
         return self.p.run.names.index(row.name) in self.p.run.op
 
 
+def _uncompiled(f: Facts) -> str:
+    return UNCOMPILED if f.p.run.info.get("uncompiled") else ""
+
+
 def _often_read(f: Facts) -> str:
     times: dict[str, int] = {}
     for s in f.p.observed:
@@ -114,8 +118,14 @@ def _next_view(f: Facts) -> str:
     return 'p.summary("line")' if f.by == "op" else "p.timeline()"
 
 
+UNCOMPILED = (
+    "the VM was being compiled, once for this machine: run, dep, queue and sched are of Python, "
+    "so record again"
+)
+
 # the largest cause, "" for any, and what is said of it: a text, or what finds one or "".  In order.
 ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
+    ("", _uncompiled),
     ("host", "Python is {share} of the path: flow.compile or nn.Graph replays without it"),
     ("sched", "the VM waited for a core {share} of the path: larger ops, or nn.Graph"),
     ("gil", "Python was kept from running {share} of the path: other Python threads ran, or no "

@@ -180,31 +180,31 @@ def _names(run: Run, by: str) -> list[str]:
 def _common(paths: list[str]) -> str:
     """The path that several begin with: of model.fc1 and model.fc2 it is model."""
     split = [path.split(".") for path in paths]
-    found = []
+    lines = []
     for parts in zip(*split, strict=False):
         if len(set(parts)) > 1:
             break
-        found.append(parts[0])
-    return ".".join(found)
+        lines.append(parts[0])
+    return ".".join(lines)
 
 
 def _needs(run: Run, place: Array, count: int) -> list[tuple[Need, ...]]:
     """For each row what it needs of others."""
-    found: list[dict[int, list[Any]]] = [{} for _ in range(count)]
+    frames: list[dict[int, list[Any]]] = [{} for _ in range(count)]
     real = (place[run.source] >= 0) & (place[run.target] >= 0)
     access = run.access[run.operand[real]] & 3
     for a, b, kind, hazard in zip(
         place[run.source[real]].tolist(), place[run.target[real]].tolist(),
         access.tolist(), run.hazard[real].tolist(), strict=True,
     ):  # fmt: skip
-        need = found[b].setdefault(a, [0, 0, set()])
+        need = frames[b].setdefault(a, [0, 0, set()])
         need[0] += 1
         need[1] = max(need[1], kind)
         need[2].add(HAZARDS[hazard])
     return [
         tuple(Need(a, n, kind, tuple(sorted(hazards)))
               for a, (n, kind, hazards) in sorted(of.items()))
-        for of in found
+        for of in frames
     ]  # fmt: skip
 
 

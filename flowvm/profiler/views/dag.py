@@ -175,15 +175,15 @@ def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:
     """Instructions at most `depth` edges from one."""
     if depth < 0:
         raise ArgumentError(f"depth={depth}: how many edges from the instruction, 0 or more")
-    found = np.zeros(len(run), bool)
-    found[centre] = True
+    mask = np.zeros(len(run), bool)
+    mask[centre] = True
     real = (run.kind[run.source] != KIND.RELEASE) & (run.kind[run.target] != KIND.RELEASE)
     source, target = run.source[real], run.target[real]
     for _ in range(depth):
-        touched = found[source] | found[target]
-        found[source[touched]] = True
-        found[target[touched]] = True
-    return found
+        touched = mask[source] | mask[target]
+        mask[source[touched]] = True
+        mask[target[touched]] = True
+    return mask
 
 
 def _row(

@@ -21,7 +21,7 @@ from flowvm.profiler.views.spots import Spot, spot_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, INS, KIND, OPERAND, STO
 from flowvm.vm.watch.lively import Lively, pending
-from flowvm.vm.watch.peek import poison_of, writer_within
+from flowvm.vm.watch.pending import poison_of, writer_within
 
 DEPTH = 4
 MOST = 6  # operands, or users, that are named
@@ -203,14 +203,14 @@ class _Past:
         sources = []
         for k in read[:MOST] if depth > 0 else ():
             n = k - first
-            found = self.writer(int(run.tensor[k]), i)
+            maker = self.writer(int(run.tensor[k]), i)
             sources.append(
                 Source(
                     names[n] if n < len(names) else f"operand {n}",
                     int(run.access[k]) & 3,
                     repr(metas[n]) if n < len(metas) else "",
-                    self.made(found, depth - 1) if found >= 0 else None,
-                    "" if found >= 0 else self.lost(),
+                    self.made(maker, depth - 1) if maker >= 0 else None,
+                    "" if maker >= 0 else self.lost(),
                 )
             )
         return Made(
@@ -230,16 +230,16 @@ class _Past:
         """Those that use a tensor after an instruction, those that are not done first."""
         run = self.run
         flat = np.flatnonzero((run.tensor == tensor) & (self.owner > after))
-        found: dict[int, User] = {}
+        users: dict[int, User] = {}
         for k in flat.tolist():
             i = int(self.owner[k])
             if run.kind[i] in (KIND.RELEASE, KIND.BARRIER):
                 continue
             how = "written by" if int(run.access[k]) & 3 else "read by"
-            found[i] = User(
+            users[i] = User(
                 int(run.seq[i]), run.names[run.op[i]], how, self.state(i), run.lines[run.line[i]]
             )
-        return sorted(found.values(), key=lambda user: (user.state == "done", user.seq))
+        return sorted(users.values(), key=lambda user: (user.state == "done", user.seq))
 
 
 def _task(info: Any, operand: int) -> str:
@@ -266,9 +266,9 @@ def explain(tensor: Tensor) -> Explanation:
     made, users, note = None, list[User](), past.lost()
     if len(flat) and past.run.kind[past.owner[flat[-1]]] != KIND.RELEASE:
         number = int(past.run.tensor[flat[-1]])
-        found = past.writer(number, len(past.run))
-        made = past.made(found, DEPTH) if found >= 0 else None
-        users = past.users(number, int(past.owner[found]) if found >= 0 else -1)
+        maker = past.writer(number, len(past.run))
+        made = past.made(maker, DEPTH) if maker >= 0 else None
+        users = past.users(number, int(past.owner[maker]) if maker >= 0 else -1)
     cause, failure = poison_of(engine, ref), ""
     engine.failures.collect()
     if cause is not None:

@@ -177,8 +177,8 @@ def _coarser(course: Array, columns: int) -> Array:
     total = course.sum(axis=1)
     order = np.lexsort((total, places))
     last = np.flatnonzero(np.append(np.diff(places[order]) > 0, True))
-    found: Array = course[order[last]]
-    return found
+    sizes: Array = course[order[last]]
+    return sizes
 
 
 def memory_view(profile: Any, device: Any = None) -> MemoryView:
@@ -279,17 +279,17 @@ def _place(
 def _earlier(run: Run, before: int, space: str) -> tuple[Place, ...]:
     """What was there before the run and lives at its end, by kind; at most `before` bytes."""
     held = held_before(run, space)
-    found = []
+    rows = []
     for number, kind in enumerate(KINDS):
         mine = [(nbytes, keeper) for k, nbytes, keeper in held if k == number]
         nbytes = min(before, sum(n for n, _ in mine))
         before -= nbytes
         if nbytes and number != OTHER:
             who = together((n, keeper) for n, keeper in mine if keeper)
-            found.append(
+            rows.append(
                 Place(BEFORE, "", nbytes, len(mine), 0, len(mine), nbytes, False, kind, who)
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _during(run: Run, moment: int, space: str) -> str:
@@ -315,29 +315,29 @@ def _waits_for(profile: Any, releases: Array, nbytes: Array) -> str:
 
 
 def _advice(run: Run, view: MemoryView) -> list[str]:
-    found = []
+    rows = []
     for p in [p for p in view.places if p.suspect][:2]:
         where = f" at {p.line}" if p.line else ""
-        found.append(
+        rows.append(
             f"{p.kept:,} of {p.made:,} tensors of {p.name}{where} are never freed "
             f"({size(p.kept_bytes)})"
             + (f", kept by {p.keeper}" if p.keeper else "")
             + ": keep x.item() or x.detach(), not what autograd hangs on to"
         )
     if view.peak and view.waiting[0] > view.peak // 4:
-        found.append(
+        rows.append(
             f"{percent(view.waiting[0] / view.peak)} of the peak waits for instructions in flight: "
             f"no leak: Python is ahead, and what it lets go of stays until it was read last"
         )
     if view.peak and view.scratch > view.peak // 3:
-        found.append(
+        rows.append(
             f"{size(view.scratch)} is scratch of running instructions (a graph's chunk, too): "
             f"graph.plans[0].memory_report() says of what"
         )
     heavy = view.places[0] if view.places else None
-    if not found and heavy is not None and heavy.nbytes > view.peak // 3 and heavy.count > 1:
-        found.append(
+    if not rows and heavy is not None and heavy.nbytes > view.peak // 3 and heavy.count > 1:
+        rows.append(
             f"{heavy.name} has {percent(heavy.nbytes / view.peak)} of the peak: a smaller batch, "
             f"or flow.utils.checkpoint, which computes it again in backward"
         )
-    return found
+    return rows

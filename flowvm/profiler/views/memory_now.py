@@ -56,9 +56,9 @@ class MemoryNow(View):
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
-        said = f" · {size(self.reserved)} reserved, {size(self.reserved - self.live)} of it free"
+        reserve = f" · {size(self.reserved)} reserved, {size(self.reserved - self.live)} of it free"
         screen.add(
-            (f" memory  {size(self.live)} live", "verdict"), f" · peak {size(self.peak)}", said
+            (f" memory  {size(self.live)} live", "verdict"), f" · peak {size(self.peak)}", reserve
         )
         glyphs = dict(zip(KINDS, PARTS, strict=False))
         shown = [
@@ -107,10 +107,10 @@ def memory_now(space: int = HOST) -> MemoryNow:
 
 def _rows(held: list[Held]) -> list[Owned]:
     """Storages by kind, maker and line, those with most bytes first."""
-    made = _makers()
+    makers = _makers()
     groups: dict[tuple[str, str, str], list[Held]] = {}
     for h in held:
-        groups.setdefault((h.kind, *made.get(h.storage, ("", ""))), []).append(h)
+        groups.setdefault((h.kind, *makers.get(h.storage, ("", ""))), []).append(h)
     rows = [
         Owned(kind, name, line, sum(h.nbytes for h in own), len(own),
               together((h.nbytes, h.keeper) for h in own if h.keeper))
@@ -124,7 +124,7 @@ def _makers() -> dict[int, tuple[str, str]]:
     seen = engine.flight.look()
     flat = np.flatnonzero(seen.access & OPERAND.ALLOCATE)
     owner = np.searchsorted(seen.offsets, flat, side="right") - 1
-    found: dict[int, tuple[str, str]] = {}
+    owners: dict[int, tuple[str, str]] = {}
     last = dict(zip(seen.storage[flat].tolist(), owner.tolist(), strict=True))
     lines: dict[Any, str] = {}
     for storage, i in last.items():
@@ -133,8 +133,8 @@ def _makers() -> dict[int, tuple[str, str]]:
             lines[key] = short_position(*key)
         entry = int(seen.entry[i])
         info: Any = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
-        found[storage] = (str(getattr(info, "name", "")), lines[key])
-    return found
+        owners[storage] = (str(getattr(info, "name", "")), lines[key])
+    return owners
 
 
 def _advice(sums: dict[str, int], rows: list[Owned], live: int) -> list[str]:

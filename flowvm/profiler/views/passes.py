@@ -104,9 +104,9 @@ def _did(p: PassText) -> str:
 
 
 def _counted(names: tuple[str, ...]) -> str:
-    found = [f"{n}× {name}" if n > 1 else name for name, n in Counter(names).items()]
-    more = [f"{len(found) - MOST} more"] if len(found) > MOST else []
-    return " + ".join(found[:MOST] + more)
+    counts = [f"{n}× {name}" if n > 1 else name for name, n in Counter(names).items()]
+    more = [f"{len(counts) - MOST} more"] if len(counts) > MOST else []
+    return " + ".join(counts[:MOST] + more)
 
 
 def _beside(pair: Pair, left: int, right: int) -> list[Line]:

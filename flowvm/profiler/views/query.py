@@ -209,8 +209,8 @@ class _Table:
             "stream": (run.stream, run.task_stream, run.streams),
         }
         own, tasks, names = of[name]
-        found: Array = np.array(names or [""], object)[np.concatenate((own, tasks))]
-        return found
+        texts: Array = np.array(names or [""], object)[np.concatenate((own, tasks))]
+        return texts
 
     def _both(self, own: Any, tasks: Any) -> Array:
         rest = np.broadcast_to(np.asarray(tasks), len(self.run.task_launch))

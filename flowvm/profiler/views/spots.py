@@ -50,8 +50,8 @@ class Origin:
 
     def known(self) -> dict[str, str]:
         """`module` and `forward`, where they are known."""
-        found = {"module": self.module, "forward": self.forward}
-        return {name: text for name, text in found.items() if text}
+        parts = {"module": self.module, "forward": self.forward}
+        return {name: text for name, text in parts.items() if text}
 
     def lines(self, indent: int, width: int) -> list[Line]:
         """`forward  model.py:21`, the text below, and `module   Net.fc1`."""

@@ -114,16 +114,16 @@ class Summary(View):
             name = cause if k else LABELS.get(cause, cause.upper())
             style = CAUSES[cause][1] if k else "critical"
             causes.append((f"{name} {percent(share)}   ", style))
-        said = [f"{ms(self.floor)} ms if streams were unlimited"]
+        parts = [f"{ms(self.floor)} ms if streams were unlimited"]
         if self.floor:
-            said[0] += f" ({self.wall / self.floor:.1f}x headroom)"
-        said.append(f"host on the path {ms(self.host)} ms")
+            parts[0] += f" ({self.wall / self.floor:.1f}x headroom)"
+        parts.append(f"host on the path {ms(self.host)} ms")
         bound = [("bound by   ", "head"), *causes, ("[observed path, sums to wall]", "head")]
         return [
             [("flow.profiler", "verdict"), (f"  {head}", "")],
             *self.wrong(width),
             _whole(bound, width),
-            [("floor      ", "head"), (_joined(said, width - 11), "")],
+            [("floor      ", "head"), (_joined(parts, width - 11), "")],
             *([[("devices    ", "head"), (f"times {self.devices}", "")]] if self.devices else []),
         ]
 
@@ -185,12 +185,12 @@ class Summary(View):
 
     def to_dict(self) -> dict[str, Any]:
         """See View; rows have their rates, and the share of the roofline where it is known."""
-        found = super().to_dict()
-        for k, (row, r) in enumerate(zip(found["rows"], self.rows, strict=True)):
+        fields = super().to_dict()
+        for k, (row, r) in enumerate(zip(fields["rows"], self.rows, strict=True)):
             row |= {"gigabytes": r.gigabytes, "gigaflops": r.gigaflops}
             if self.roof:
                 row["roof"] = self.roof[k]
-        return found
+        return fields
 
 
 def _fitting(lines: list[list[str]], width: int) -> str:

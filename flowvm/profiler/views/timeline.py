@@ -123,19 +123,19 @@ def timeline(
     begin, end = _window(run, t)
     columns = max(20, width - NAME - 8)
     borders = np.linspace(begin, end, columns + 1)
-    found = [_path(profile.observed, borders), _python(run, borders), _scheduler(run, borders)]
+    tracks = [_path(profile.observed, borders), _python(run, borders), _scheduler(run, borders)]
     critical = [s for s in profile.observed if s.cause == "run"]
     for lane in profile.lanes:
         own = [s for s in critical if run.stream[s.instruction] == lane.stream]
-        found.append(_stream(run, lane, own, borders))
-        found += _helpers(run, lane.stream, borders)
-    found += _tasks(run, borders)
+        tracks.append(_stream(run, lane, own, borders))
+        tracks += _helpers(run, lane.stream, borders)
+    tracks += _tasks(run, borders)
     if lanes is not None:
-        names = [lane.name for lane in found]
+        names = [lane.name for lane in tracks]
         missing = [name for name in lanes if name not in names]
         if missing:
             raise ArgumentError(f"no lane {missing[0]!r} in this run; there are {', '.join(names)}")
-        found = [lane for lane in found if lane.name in lanes]
+        tracks = [lane for lane in tracks if lane.name in lanes]
     marks: tuple[tuple[int, str], ...] = ()
     if follow is not None:
         at = run.index(follow)
@@ -143,13 +143,13 @@ def timeline(
         if 0 <= column < columns:
             marks = ((column, f"▲#{follow} {run.names[run.op[at]]}"),)
     threshold = max(1, (end - begin) // 40)
-    shown = {lane.name for lane in found}
+    shown = {lane.name for lane in tracks}
     gaps = [g for g in _gaps(profile, begin, end, threshold) if g.lane in shown]
     return Timeline(
         f"{counted(len(run), 'instruction')} · {ms(end - begin)} ms",
         int(begin - run.begun),
         int(end - run.begun),
-        tuple(found),
+        tuple(tracks),
         marks,
         tuple(sorted(sorted(gaps, key=lambda g: g.begin - g.end)[:MOST_GAPS], key=_begin)),
         int(threshold),
@@ -220,7 +220,7 @@ def _path(path: list[Any], borders: Array) -> LaneCells:
 
 def _tasks(run: Run, borders: Array) -> list[LaneCells]:
     """When graphs' tasks ran on other streams than that of their launch."""
-    found = []
+    spans = []
     away = run.task_stream != run.stream[run.task_launch]
     for stream in np.unique(run.task_stream[away]).tolist():
         own = run.task_times[away & (run.task_stream == stream)]
@@ -228,8 +228,8 @@ def _tasks(run: Run, borders: Array) -> list[LaneCells]:
         ran = _inside(own[:, 0], own[:, 1], borders)
         busy = float(ran.sum() / max(1.0, np.diff(borders).sum()))
         name = f"{run.streams[stream]} tasks"
-        found.append(LaneCells(name, tuple(_cells({"run": ran})), busy))
-    return found
+        spans.append(LaneCells(name, tuple(_cells({"run": ran})), busy))
+    return spans
 
 
 def _python(run: Run, borders: Array) -> LaneCells:
@@ -275,12 +275,12 @@ def _stream(run: Run, lane: Any, critical: list[Any], borders: Array) -> LaneCel
 
 def _helpers(run: Run, stream: int, borders: Array) -> list[LaneCells]:
     """What the first helpers of a stream did, where that was recorded."""
-    found = []
+    spans = []
     for name, own in helper_lanes(run, stream)[:MOST_HELPERS]:
         times = {"run": _inside(own[:, 0], own[:, 1], borders)}
         busy = float(times["run"].sum() / max(1.0, np.diff(borders).sum()))
-        found.append(LaneCells(name, tuple(_cells(times)), busy))
-    return found
+        spans.append(LaneCells(name, tuple(_cells(times)), busy))
+    return spans
 
 
 def waited_for(run: Run, source: int, target: int) -> str:
@@ -299,7 +299,7 @@ def waited_for(run: Run, source: int, target: int) -> str:
 
 def _gaps(profile: Any, begin: int, end: int, threshold: int) -> list[Gap]:
     run, before = profile.run, profile.order
-    found = []
+    spans = []
     for lane in profile.lanes:
         name = run.streams[lane.stream]
         long = np.flatnonzero(
@@ -316,8 +316,8 @@ def _gaps(profile: Any, begin: int, end: int, threshold: int) -> list[Gap]:
                 text = f"#{run.seq[i]} {run.names[run.op[i]]} waited for {what}"
             else:
                 text = f"#{run.seq[i]} {run.names[run.op[i]]} was ready and not started"
-            found.append(Gap(name, b - run.begun, e - run.begun, cause, text))
-    return found
+            spans.append(Gap(name, b - run.begun, e - run.begun, cause, text))
+    return spans
 
 
 def _host_gap(run: Run, lane: Any, k: int, begin: int, end: int) -> tuple[str, str]:

@@ -135,10 +135,10 @@ def find(run: Run, what: Any) -> int:
     one that wrote a tensor last.
     """
     if isinstance(what, Tensor):
-        made = explain(what).made
-        if made is None:
+        maker = explain(what).made
+        if maker is None:
             raise ArgumentError("why(tensor): no instruction that is remembered has written it")
-        return run.index(made.seq)
+        return run.index(maker.seq)
     if isinstance(what, str):
         if what not in run.names:
             raise ArgumentError(
@@ -215,16 +215,16 @@ def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
 
 def _blocks(run: Run, i: int) -> tuple[tuple[str, ...], int]:
     """What waits for an instruction, in words, and how many more."""
-    found = []
+    rows = []
     for e in np.flatnonzero(run.source == i).tolist():
         j = int(run.target[e])
         if run.kind[j] == KIND.RELEASE:
             continue
         flat = int(run.operand[e])
-        found.append(
+        rows.append(
             f"#{run.seq[j]} {run.names[run.op[j]]} (t{run.tensor[flat]}, {HAZARDS[run.hazard[e]]})"
         )
-    return tuple(found[:MOST]), max(0, len(found) - MOST)
+    return tuple(rows[:MOST]), max(0, len(rows) - MOST)
 
 
 def _what_if(profile: Any, i: int, gating: list[Producer]) -> tuple[tuple[str, int, int], ...]:

@@ -6,9 +6,11 @@ Not here: data itself (`flowvm.datasets`).
 from flowvm.utils.data.collate import default_collate, default_convert
 from flowvm.utils.data.dataloader import DataLoader
 from flowvm.utils.data.dataset import (
+    ChainDataset,
     ConcatDataset,
     Dataset,
     IterableDataset,
+    StackDataset,
     Subset,
     TensorDataset,
     random_split,
@@ -16,6 +18,7 @@ from flowvm.utils.data.dataset import (
 from flowvm.utils.data.prefetch import WorkerInfo, get_worker_info
 from flowvm.utils.data.sampler import (
     BatchSampler,
+    DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -25,13 +28,16 @@ from flowvm.utils.data.sampler import (
 
 __all__ = [
     "BatchSampler",
+    "ChainDataset",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "IterableDataset",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "StackDataset",
     "Subset",
     "SubsetRandomSampler",
     "TensorDataset",

@@ -6,6 +6,7 @@ batches are tensors of this process. With num_workers=0 each batch is made when 
 
 from __future__ import annotations
 
+import multiprocessing.context
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -24,7 +25,15 @@ class DataLoader(Generic[T_co]):
 
     shuffle draws a new order for each pass, from `generator` if given; num_workers threads keep at
     most num_workers * prefetch_factor batches ready or in the making; an exception in one of them
-    is raised here, with the worker's traceback; leaving the loop early ends them.
+    is raised here, with the worker's traceback; leaving the loop early ends them.  A dataset that
+    has PyTorch's `__getitems__(indices)` is asked for a batch's samples at once.
+
+    Of PyTorch's arguments these choose nothing here: pin_memory and pin_memory_device (batches are
+    in this process's memory, and copies to devices are asynchronous as they are),
+    persistent_workers (a thread starts in microseconds), multiprocessing_context (workers are
+    threads of this process under each of them), in_order=False (batches come in order always).
+    A stream (IterableDataset) is read once, by all workers together, so no sample comes twice;
+    get_worker_info() is None while it is read, and it need not share itself out.
 
     >>> for x, y in DataLoader(TensorDataset(xs, ys), batch_size=32, shuffle=True):
     ...     train(x, y)
@@ -39,18 +48,27 @@ class DataLoader(Generic[T_co]):
         batch_sampler: Iterable[list[int]] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        generator: Any = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
     ) -> None:
         _count("num_workers", num_workers, 0)
         if prefetch_factor is not None:
             _count("prefetch_factor", prefetch_factor, 1)
             if num_workers == 0:
                 raise ArgumentError("prefetch_factor needs num_workers of at least 1")
+        if persistent_workers and num_workers == 0:
+            raise ArgumentError("persistent_workers option needs num_workers > 0")
+        if multiprocessing_context is not None:
+            check_context(multiprocessing_context, num_workers)
         if timeout < 0:
             raise ArgumentError(f"timeout must not be negative, got {timeout}")
         iterable = isinstance(dataset, IterableDataset)
@@ -78,6 +96,9 @@ class DataLoader(Generic[T_co]):
             _count("batch_size", batch_size, 1)
         self.dataset = dataset
         self.num_workers = num_workers
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.persistent_workers, self.in_order = persistent_workers, in_order
+        self.multiprocessing_context = multiprocessing_context
         self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
@@ -137,9 +158,12 @@ class DataLoader(Generic[T_co]):
         if self.batch_sampler is None:
             return lambda index: collate(dataset[index])
         whole = batch_getter(dataset) if collate is default_collate else None
+        several = getattr(dataset, "__getitems__", None)
 
         def make(indices: list[int]) -> Any:
             batch = NotImplemented if whole is None else whole(indices)
+            if batch is NotImplemented and several is not None:
+                return collate(several(indices))
             if batch is NotImplemented:
                 return collate([dataset[index] for index in indices])
             return batch
@@ -151,6 +175,24 @@ def _chunks(stream: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[
     while chunk := list(islice(stream, size)):
         if len(chunk) == size or not drop_last:
             yield chunk
+
+
+def check_context(context: Any, num_workers: int) -> None:
+    """Refuse what is no way to start processes, as PyTorch does."""
+    if num_workers == 0:
+        raise ArgumentError(
+            "multiprocessing_context can only be used with multi-process loading (num_workers > 0)"
+        )
+    methods = multiprocessing.get_all_start_methods()
+    if isinstance(context, str) and context not in methods:
+        raise ArgumentError(
+            f"multiprocessing_context option should specify a valid start method in {methods!r}, "
+            f"but got multiprocessing_context={context!r}"
+        )
+    if not isinstance(context, (str, multiprocessing.context.BaseContext)):
+        raise ArgumentTypeError(
+            f"multiprocessing_context is a start method's name or a context, got {context!r}"
+        )
 
 
 def _count(name: str, value: int, minimum: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, ShapeError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -35,6 +35,9 @@ class IterableDataset(Dataset[T_co]):
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
+
+    def __add__(self, other: Dataset[T_co]) -> ChainDataset[T_co]:  # type: ignore[override]
+        return ChainDataset([self, other])
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
@@ -104,6 +107,49 @@ class ConcatDataset(Dataset[T_co]):
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
+
+
+class ChainDataset(IterableDataset[T_co]):
+    """The samples of several streams, one stream after the other."""
+
+    def __init__(self, datasets: Iterable[Dataset[T_co]]) -> None:
+        self.datasets = datasets
+
+    def __iter__(self) -> Iterator[T_co]:
+        for dataset in self.datasets:
+            if not isinstance(dataset, IterableDataset):
+                raise ArgumentTypeError("ChainDataset only supports IterableDataset")
+            yield from dataset
+
+    def __len__(self) -> int:
+        sized: Any = self.datasets
+        return sum(map(len, sized))
+
+
+class StackDataset(Dataset[Any]):
+    """Sample i is sample i of each dataset: a tuple of those given by position, or a dict of those
+    given by name.
+    """
+
+    def __init__(self, *args: Dataset[Any], **kwargs: Dataset[Any]) -> None:
+        if bool(args) == bool(kwargs):
+            raise ArgumentError(
+                "StackDataset takes datasets by position, for tuples, or by name, for dicts; "
+                f"got {len(args)} and {len(kwargs)}"
+            )
+        self.datasets: Any = args or kwargs
+        sizes = {len(d) for d in (args or tuple(kwargs.values()))}  # type: ignore[arg-type]
+        if len(sizes) > 1:
+            raise ArgumentError(f"Size mismatch between datasets: {sorted(sizes)}")
+        (self._length,) = sizes
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: dataset[index] for name, dataset in self.datasets.items()}
+        return tuple(dataset[index] for dataset in self.datasets)
+
+    def __len__(self) -> int:
+        return self._length
 
 
 def batch_getter(dataset: Any) -> Callable[[Sequence[int]], Any] | None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
+from flowvm.vm.callers.interrupt import protected
+
 
 class WorkerInfo:
     """Which worker thread this is."""
@@ -33,6 +35,7 @@ class WorkerInfo:
         return f"WorkerInfo(id={self.id}, num_workers={self.num_workers})"
 
 
+_SLICE = 0.05  # seconds that a Ctrl-C may be late
 _PATIENCE = 10.0  # seconds that leaving a pass waits for a batch in the making
 _local = threading.local()
 
@@ -51,7 +54,7 @@ class _Work:
         self._jobs = jobs
         self._make = make
         self._depth = depth
-        self._timeout = timeout or None
+        self._timeout = timeout or float("inf")
         self._reading = threading.Lock()
         self._changed = threading.Condition()
         self._issued = 0
@@ -115,22 +118,32 @@ class _Work:
 
     def take(self) -> Any:
         """The next batch; raises what making it raised, and StopIteration after the last."""
-        with self._changed:
-            if not self._changed.wait_for(self._can_take, self._timeout):
+        until = monotonic() + self._timeout
+        while (taken := self._take_within(min(_SLICE, max(0.0, until - monotonic())))) is None:
+            if monotonic() >= until:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-            if self._taken not in self._ready:
-                raise StopIteration
-            batch, error = self._ready.pop(self._taken)
-            self._taken += 1
-            self._changed.notify_all()
+        batch, error = taken
         if error is not None:
             raise error
         return batch
+
+    @protected  # a Condition is Python: a Ctrl-C in the middle of it would leave it taken for ever
+    def _take_within(self, seconds: float) -> tuple[Any, BaseException | None] | None:
+        with self._changed:
+            if not self._changed.wait_for(self._can_take, seconds):
+                return None
+            if self._taken not in self._ready:
+                raise StopIteration
+            taken = self._ready.pop(self._taken)
+            self._taken += 1
+            self._changed.notify_all()
+        return taken
 
     def _can_take(self) -> bool:
         over = self._stopped or (self._ended and self._taken == self._issued)
         return over or self._taken in self._ready
 
+    @protected
     def stop(self) -> None:
         """Let the workers go after the batch they are making, and forget what is ready."""
         with self._changed:

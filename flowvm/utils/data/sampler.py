@@ -19,7 +19,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Sampler(Generic[T_co]):
-    """The base: a subclass defines __iter__ and, where it can, __len__."""
+    """The base: a subclass defines __iter__ and, where it can, __len__.  `data_source` is taken."""
+
+    def __init__(self, data_source: Any = None) -> None:
+        """Nothing is kept of it."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
@@ -156,3 +159,54 @@ class BatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         n = len(self.sampler)  # type: ignore[arg-type]
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+
+
+class DistributedSampler(Sampler[int]):
+    """The share of one rank: every num_replicas-th index from `rank` on, in an order that `seed`
+    and `set_epoch` give where it shuffles.
+
+    num_replicas and rank are 1 and 0 where they are not given: flowvm computes in one process.
+    The shares are of one size: the first indices come again to fill them, or with drop_last the
+    last are left out.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        self.dataset = dataset
+        self.num_replicas = 1 if num_replicas is None else num_replicas
+        self.rank = 0 if rank is None else rank
+        if not 0 <= self.rank < self.num_replicas:
+            raise ArgumentError(
+                f"Invalid rank {self.rank}, rank should be in the interval "
+                f"[0, {self.num_replicas - 1}]"
+            )
+        self.epoch, self.shuffle, self.seed, self.drop_last = 0, shuffle, seed, drop_last
+        n = len(dataset)
+        whole = n // self.num_replicas
+        self.num_samples = whole if drop_last or n % self.num_replicas == 0 else whole + 1
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        n = len(self.dataset)
+        if self.shuffle:
+            generator = ops.Generator().manual_seed(self.seed + self.epoch)
+            order: list[int] = ops.randperm(n, generator=generator).tolist()
+        else:
+            order = list(range(n))
+        while order and len(order) < self.total_size:
+            order += order[: self.total_size - len(order)]
+        return iter(order[self.rank : self.total_size : self.num_replicas])
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass have another order."""
+        self.epoch = epoch

@@ -1,8 +1,9 @@
 """Ctrl-C while the VM runs.
 
-KeyboardInterrupt may come between any two bytecodes.  Between taking a sequence number and
-publishing its record it would leave a hole in the ring that stops the VM, and in a `__del__` it
-would be swallowed: there it is put off until a millisecond later.
+KeyboardInterrupt may come between any two bytecodes.  What switches something is made so that
+nothing is left behind (`flowvm.regions`).  But in a `__del__` and in callbacks of weak references
+and the garbage collection it would be swallowed, and between a storage's id and the tensor that
+owns it memory would be lost: there it is put off until a millisecond later.
 
 Where that is, functions say themselves: `protected` and `waiting` register the code that runs, so a
 function may be renamed, moved or generated.
@@ -11,7 +12,10 @@ function may be renamed, moved or generated.
 from __future__ import annotations
 
 import _thread
+import contextlib
+import gc
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -19,7 +23,12 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+from flowvm import regions
 from flowvm.vm.callers.lines import INTERNAL
+
+# CPython ignores what comes in their frames
+_CALLBACKS = {weakref.__file__, sys.modules[weakref.WeakSet.__module__].__file__}
+_BETWEEN = {threading.__file__, contextlib.__file__}  # called by flowvm as a part of it
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -54,15 +63,16 @@ def is_waiting(code: CodeType) -> bool:
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be swallowed."""
-    at = frame
+    at, collecting = frame, {getattr(call, "__code__", None) for call in gc.callbacks}
     while at is not None:
         code = at.f_code
         if is_waiting(code):
             break
-        if is_protected(code) or code.co_filename == weakref.__file__:
+        ignored = code.co_name == "__del__" or code.co_filename in _CALLBACKS or code in collecting
+        if ignored or is_protected(code):
             _thread.start_new_thread(_interrupt_again, (signum,))
             return
-        if not INTERNAL[code.co_filename] and code.co_filename != threading.__file__:
+        if not INTERNAL[code.co_filename] and code.co_filename not in _BETWEEN:
             break  # a user's function, called by those
         at = at.f_back
     signal.default_int_handler(signum, frame)
@@ -71,7 +81,13 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
 def _interrupt_again(signum: int) -> None:
     """Send a Ctrl-C that was put off once more.
 
-    From another thread: here it would come in its own handler.
+    From another thread: here it would come in its own handler.  As a signal, for the main thread
+    may wait for something by now, which `_thread.interrupt_main` does not end.
     """
     time.sleep(0.001)
-    _thread.interrupt_main(signal.Signals(signum))
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signum)
+
+
+protected(regions._dropped)  # that room is below this one

@@ -3,7 +3,7 @@
 From level 2 on a call of a module notes, as it ends, its path, its thread, and the numbers of the
 instructions that came next when it began and when it ended.  Issuing knows nothing of it: who wants
 the module of an instruction looks for the innermost call around it, among those that are over and
-those that still run (`running`, which `flowvm.nn.calls` knows).
+those that still run (`running`, which `flowvm.nn.module_calls` knows).
 
 Instructions do not say which thread issued them.  Where modules run in several threads at once,
 what was issued meanwhile is nobody's; what a thread without modules issues while another runs one

@@ -1,7 +1,8 @@
 """Tracebacks that show the user's lines: flowvm's own frames are cut out of its own errors.
 
-Only of a `FlowError`, which says what is wrong with the call, and of what a Python callback raised:
-any other exception that leaves flowvm is a bug of flowvm's, and its frames are what a report needs.
+Only of a `FlowError`, which says what is wrong with the call, of what a Python callback raised and,
+when it is printed, of a Ctrl-C, which comes wherever flowvm happens to be: any other exception that
+leaves flowvm is a bug of flowvm's, and its frames are what a report needs.
 `FLOWVM_TB=full`, or `flow.config.tb`, keeps all.
 
 A traceback grows by an entry a frame while an exception travels up, so it is cut at the borders,
@@ -81,7 +82,8 @@ def ours(error: BaseException) -> bool:
 
 def shown(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
     """What is to be printed of a traceback."""
-    return users(tb) if ours(error) and config.tb == "user" else tb
+    theirs = ours(error) or isinstance(error, KeyboardInterrupt)
+    return users(tb) if theirs and config.tb == "user" else tb
 
 
 def hide() -> None:

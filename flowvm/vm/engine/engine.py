@@ -25,6 +25,7 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
+import gc
 import itertools
 import os
 import signal
@@ -33,38 +34,50 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from flowvm.compiler import jit
+from flowvm.apart import apart
+from flowvm.compiler import helpers, jit
+from flowvm.compiler.progress import tell
 from flowvm.config import config, say
-from flowvm.errors import VMError
+from flowvm.errors import InvalidValueError, VMError
+from flowvm.forks import Rank, held_at_fork
 from flowvm.private.cpython import never_freed
+from flowvm.regions import reverting
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_STREAM, hot
 from flowvm.vm.callers.interrupt import interrupt, protected, waiting
-from flowvm.vm.callers.lines import apart, user_frame
+from flowvm.vm.callers.lines import apart as line_apart
+from flowvm.vm.callers.lines import user_frame
+from flowvm.vm.callers.publishing import assert_none, begun, watch
 from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine.failures import Failures
+from flowvm.vm.engine.forking import Forking
+from flowvm.vm.engine.loops import Loops
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN
 from flowvm.vm.machine.machine import start as start_machine
-from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RING, STO, STR
+from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RING, STO, STR, VEW
 from flowvm.vm.watch.flight import Flight
 from flowvm.vm.watch.narrate import Narrator
+from flowvm.vm.watch.pending import issued
 from flowvm.vm.watch.watchdog import Watch
-from flowvm.vm.workers import shell
+from flowvm.vm.workers import shell, zones
+from flowvm.vm.workers.allocator import trim
 
 LAUNCH_STREAM = "plans"  # the name of a stream that nothing but launches is issued on
 CHECK_EVERY = 256  # records between two looks at the limit, the errors and the memory in flight
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
+REST_SECONDS = 0.1  # the longest that others are kept from the lock before all is tried again
+NAMES = 1 << 13  # entries dropped last whose names are remembered
 EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
 _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
-_SIGNATURES = {
+SIGNATURES = {
     "scheduler_loop": "int64(int64)",
     "close_plan": "int64(int64, int64)",
     "worker_loop": "int64(int64, int64)",
@@ -86,7 +99,11 @@ _SIGNATURES = {
     "drain": "int64(int64)",
     "settle": "int64(int64, int64)",
 }
-
+LARGE = ("worker_loop", "scheduler_loop")  # to compile: half of all time and a quarter
+LAST = ("drain",)  # beside the threads' own it is used when Python ends
+DEVICES = {"device_loop"}
+SEQUENTIAL = {"drain", "settle", "read_clocks"}
+THREADED = SIGNATURES.keys() - DEVICES - {"drain"}
 
 _TEAM_AT = STR.AT + CALL_STREAM * STR.WORDS + STR.TEAM
 
@@ -95,17 +112,47 @@ def _helper(number: int) -> str:
     return f"flowvm-h:cpu.{number}"
 
 
-STRUCT_ERRORS = (struct.error, OverflowError, TypeError)
+# what packing a record raises; in a debug build that is an assertion, too
+STRUCT_ERRORS = (struct.error, OverflowError, TypeError) + (VMError,) * config.debug_calls
 _RECORDS = [struct.Struct(f"{n}q") for n in range(RING.WORDS + 1)]
+
+
+def no_word(bad: Exception) -> Exception:
+    """The error for a number among a call's arguments that no word of a record holds."""
+    if isinstance(bad, VMError):
+        return bad
+    return InvalidValueError(f"a number of this call does not fit into 64 bits ({bad})")
 
 
 def _mark(seq: int) -> int:
     return seq + 1 if RING.ORDERED_STORES else 0
 
 
+def _deeper(frames: int) -> None:
+    """RecursionError if Python has no room for so many frames more."""
+    if frames:
+        _deeper(frames - 1)
+
+
 def no_op(args: int, layout: int, lo: int, hi: int) -> int:
     """The kernel of instructions whose work is done in Python."""
     return 0
+
+
+dead_entries: collections.deque[int] = collections.deque()  # numbers that nobody has any more
+
+
+def make_loop(name: str) -> None:
+    """Have a function of the shell in the cache: what a helper process does."""
+    address_of(getattr(shell, name), SIGNATURES[name])
+
+
+class EntryWord(int):
+    """An entry's number and stream, as records have it; when it goes, so does the entry."""
+
+    @protected
+    def __del__(self, _dead: Any = dead_entries.append, _mask: int = ENT.MASK) -> None:
+        _dead(self & _mask)
 
 
 class Engine:
@@ -135,16 +182,17 @@ class Engine:
         start_machine(self.m)
         self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         self.words[CTL.SPINS] = 200
-        self.failures = Failures(self)
+        self.failures: Failures = Failures(self)
         self.threads: list[threading.Thread] = []
         self.running = False
+        self.uncompiled = False  # runs at once what is issued, until the threads are compiled
         self.stopped = False  # for good: at exit
         self.broken = ""
-        self.lock = threading.RLock()
+        self.lock = held_at_fork(threading.RLock(), Rank.VM)
         self.configured = False  # the settings that are taken at the start have been taken
-        self.sequential = 0  # depth of `with sequential()`, and one if the settings say so
+        self.sequential_for: set[object] = set()  # who wants it: see `run_sequentially`
         self.narrator = Narrator(self)
-        self.flight = Flight(self)
+        self.flight: Flight = Flight(self)
         self.watch = Watch(self)
         self.local = threading.local()
         self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
@@ -160,8 +208,15 @@ class Engine:
         self.words[CTL.USED_STREAMS] = FIRST_USER_STREAM
         self.entry_info: list[Any] = []
         self.on_entries_full: list[Callable[[], None]] = []
-        self.immortal_entries = 0
-        self.calls: dict[str, Any] = {}
+        # (instructions issued by then, number) of entries that are in no cache any more: those that
+        # may be in flight, and those whose number may be another's
+        self._resting: collections.deque[tuple[int, int]] = collections.deque()
+        self._nameless: collections.deque[tuple[int, int]] = collections.deque()
+        self.entries_reused = 0
+        self.loops = Loops(
+            shell, SIGNATURES, LARGE, LAST, self.flight.change_clock, f"{__name__}:make_loop"
+        )
+        self.draining = 0  # the thread on which uncompiled code runs instructions
         self.keep: list[Any] = []
         self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
         self.interrupt_installed = False
@@ -178,8 +233,10 @@ class Engine:
             after=self.after_issue,
             publish_mark=self.publish_mark,
             make_room=self.make_room,
-            fill_hole=self.fill_hole,
+            no_word=no_word,
             struct_errors=STRUCT_ERRORS,
+            fill_hole=self.fill_hole,
+            any_error=BaseException,
             refill=self.refill,
             release_dead=self.release_dead,
             getframe=sys._getframe,
@@ -190,11 +247,12 @@ class Engine:
             self.new_entry(KIND.TOUCH, [OPERAND.CONST] * n, scalars=1, info=None)
             for n in range(TOUCH_MAX + 1)
         ]
+        # where a record could not be written: an instruction that does nothing
+        hot.update(hole=self._touch[0], write_hole=_RECORDS[3].pack_into)
         self._barrier = self.new_entry(KIND.BARRIER, [], scalars=1, info=None)
         self._release = [
             self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
         ]
-        self.immortal_entries = len(self.entry_info)
         self._callback: dict[tuple[int, ...], int] = {}
         for stream in (CALL_STREAM, HOST_STREAM):
             self._give_arena(stream)
@@ -202,53 +260,68 @@ class Engine:
         config.on_change("profile", self.flight.set_level)
         jit.listeners.append(lambda name, begun: self.flight.waited("jit", begun))
         config.on_change("workers", self._make_team)
+        if config.debug_calls:
+            watch(self.words)
 
     # --- native calls -------------------------------------------------------------------------
 
     def call(self, name: str) -> Any:
-        """The compiled shell function `name`, through ctypes, which lets go of the GIL."""
-        if name not in self.calls:
-            signature = _SIGNATURES[name]
-            count = signature.count("int64") - 1
-            address = address_of(getattr(shell, name), signature)
-            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * count))
-            self.calls[name] = kind(address)
-        return self.calls[name]
+        """The shell function `name`: through ctypes, which lets go of the GIL; or as Python runs
+        it, until it is compiled.
+        """
+        return self.loops.function(name)
 
     # --- threads ------------------------------------------------------------------------------
 
     @protected
     def start(self) -> None:
-        """Start the threads, if they are not running and are wanted."""
+        """Start the threads, if they are not running, are wanted, and are compiled.
+
+        Until they are compiled, what is issued runs at once on the thread that issues it; as
+        nothing is in flight then, the threads take over between two instructions.
+        """
         with self.lock:
             if not self.configured:
                 self.configured = True
                 config.lock("the VM has started")
                 install()
-                self.sequential += config.engine == "sequential" or config.sync
+                if config.engine == "sequential" or config.sync:
+                    self.sequential_for.add("settings")
             if self.running or self.sequential or self.stopped:
                 return
             if self.broken:
                 raise VMError(self.broken)
-            for name in _SIGNATURES:
-                if name != "device_loop" or self.words[CTL.DEVICES]:
-                    self.call(name)
+            self._install_interrupt()
+            if self.words[CTL.DEVICES]:
+                for name in (*THREADED, *DEVICES):  # a device waits for nobody
+                    self.loops.compiled(name)
+            elif not self.loops.ready(THREADED):
+                self.uncompiled = True
+                return
             self.flight.start()
+            if self.uncompiled:
+                self.uncompiled = False
+                tell("the VM is compiled now, once for this machine: calls take microseconds")
             self.words[CTL.STOP] = 0
             self.words[CTL.BYTES_HIGH] = config.run_ahead_bytes
             self.words[CTL.RUN_AHEAD] = min(config.run_ahead, RING.SLOTS - MARGIN)
             self.words[CTL.LIMIT] = self.words[CTL.HEAD] + self.words[CTL.RUN_AHEAD]
             hot["limit"] = min(hot["limit"], self.words[CTL.LIMIT])
-            self._install_interrupt()
-            self.running = True
-            self.words[CTL.SCHEDULER_SLEEPS] = 0
-            self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
-            self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
-            self._make_team(config.workers)
-            self._thread("flowvm-host", self._host_loop)
-            for i in range(len(self.user_streams)):
-                self._start_worker(FIRST_USER_STREAM + i)
-            self.watch.start()
+            complete: list[bool] = []
+            with reverting(lambda: None if complete else self._end_threads(time.monotonic() + 60)):
+                self._start_threads()
+                complete.append(True)
+
+    def _start_threads(self) -> None:
+        self.running = True
+        self.words[CTL.SCHEDULER_SLEEPS] = 0
+        self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
+        self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
+        self._make_team(config.workers)
+        self._thread("flowvm-host", self._host_loop)
+        for i in range(len(self.user_streams)):
+            self._start_worker(FIRST_USER_STREAM + i)
+        self.watch.start()
 
     def _make_team(self, workers: int) -> None:
         """Let so many threads share the large kernels of the default stream, from now on."""
@@ -270,14 +343,17 @@ class Engine:
     def _arena(self, owner: str) -> int:
         """The address of a thread's private memory.  It is kept, for threads outlive much."""
         if owner not in self.arenas:
-            self.arenas[owner] = np.empty(ARG.ARENA_BYTES + 4096, np.uint8)
-        return int(self.arenas[owner].ctypes.data + 4095) & -4096
+            around = 2 * zones.ARENA_ZONE
+            self.arenas[owner] = np.empty(ARG.ARENA_BYTES + around + 4096, np.uint8)
+            if zones.CHECKED:
+                self.arenas[owner].view(np.int64)[:] = zones.PATTERN
+        return (int(self.arenas[owner].ctypes.data + 4095) & -4096) + zones.ARENA_ZONE
 
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        self.threads.append(thread)  # first: whoever started is waited for
         thread.start()
         say(1, f"started thread {name}")
-        self.threads.append(thread)
 
     def _give_arena(self, stream: int) -> None:
         at = STR.AT + stream * STR.WORDS
@@ -287,18 +363,21 @@ class Engine:
     def stop(self, seconds: float) -> bool:
         """Stop the threads; whether all of them left within `seconds`."""
         with self.lock:
-            self.words[CTL.STOP] = 1
             deadline = time.monotonic() + seconds
-            for thread in self.threads:
-                while thread.is_alive() and time.monotonic() < deadline:
-                    self.call("wake_scheduler")(self.base)
-                    thread.join(0.02)
-            left = [t for t in self.threads if t.is_alive()]
-            self.threads = left
-            self.running = False
-            self.words[_TEAM_AT] = 0
-            self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
-            return not left
+            with reverting(partial(self._end_threads, deadline)):
+                pass  # an exception in there does not leave the half of them
+            return not self.threads
+
+    def _end_threads(self, deadline: float) -> None:
+        self.words[CTL.STOP] = 1
+        for thread in self.threads:
+            while thread.is_alive() and time.monotonic() < deadline:
+                self.call("wake_scheduler")(self.base)
+                thread.join(0.02)
+        self.threads = [t for t in self.threads if t.is_alive()]
+        self.words[_TEAM_AT] = 0
+        self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
+        self.running = False
 
     def stream_name(self, stream: int) -> str:
         """What a stream is called: "cpu", "host", or what its user called it."""
@@ -307,7 +386,8 @@ class Engine:
 
     def _start_worker(self, stream: int) -> None:
         loop = "device_loop" if self.words[CTL.DEVICES] >> stream & 1 else "worker_loop"
-        self._thread(f"flowvm-w:{self.stream_name(stream)}", self.call(loop), self.base, stream)
+        run = self.loops.compiled(loop)  # of Python, it would poll with the interpreter's lock held
+        self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
 
     def new_stream(self, name: str) -> int:
         """A further compute stream with a worker of its own: its number."""
@@ -376,18 +456,18 @@ class Engine:
         scalars: int = 0,
         outline: bool = False,
         prepare: bool = False,
+        stream: int = 0,
         info: Any,
-    ) -> int:
-        """Write what all calls of a kind have in common into ENT: the entry's number.
+    ) -> EntryWord:
+        """Write what all calls of a kind have in common into ENT: the word that records have, the
+        entry's number and `stream`.  The entry is there as long as that very word.
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
         entry.  `phases` are the (units, grain) of those after the first.
         """
         with self.lock:
-            if len(self.entry_info) >= ENT.LENGTH:
-                self._clear_entries()
-            number = len(self.entry_info)
+            number = self._entry_number()
             at = ENT.AT + number * ENT.WORDS
             words = [0] * ENT.WORDS
             words[ENT.KIND], words[ENT.KERNEL] = int(kind), kernel
@@ -410,16 +490,45 @@ class Engine:
                     s for s, a in zip(sizes, access, strict=False) if a & OPERAND.ALLOCATE
                 )
             self.m[at : at + ENT.WORDS] = words
-            self.entry_info.append((info, (layout, more)))
-            return number
+            views = None
+            if zones.CHECKED:
+                writes = [a & 3 != OPERAND.CONST and not a & OPERAND.ALLOCATE for a in access]
+                views = zones.views_of(info, writes)
+                self.words[VEW.AT + number] = 0 if views is None else views.ctypes.data
+            self.entry_info[number] = (info, (layout, more, views))
+            return EntryWord(number | stream << ENT.BITS)
 
-    def _clear_entries(self) -> None:
-        """All entries are taken (many shapes were seen): forget what caches hold, begin again."""
-        self.wait_idle()
-        self.forget_entries()
-        self._callback.clear()
-        self.flight.forget()
-        del self.entry_info[self.immortal_entries :]
+    def _entry_number(self) -> int:
+        """A number for a new entry: that of one that was dropped long ago, or the next one.
+
+        What was dropped keeps its memory until all that was issued by then is done, and its name,
+        for the recorder, until so many others were dropped; then its number is another's.
+        """
+        self._let_entries_go()
+        if len(self._nameless) <= NAMES and len(self.entry_info) < ENT.LENGTH:
+            self.entry_info.append((None, ()))
+            return len(self.entry_info) - 1
+        if not self._nameless:  # all are taken: forget what caches hold
+            self.wait_idle()
+            self.forget_entries()
+            self._callback.clear()
+            self.wait_idle()
+            self._let_entries_go()
+        if not self._nameless:
+            raise VMError(f"more than {ENT.LENGTH} kinds of calls and graphs are in use")
+        seq, number = self._nameless.popleft()
+        self.flight.forget(seq)
+        self.entries_reused += 1
+        return number
+
+    def _let_entries_go(self) -> None:
+        while dead_entries:
+            self._resting.append((issued(), dead_entries.popleft()))
+        head = self.words[CTL.HEAD]
+        while self._resting and self._resting[0][0] <= head:
+            seq, number = self._resting.popleft()
+            self.entry_info[number] = (self.entry_info[number][0], ())
+            self._nameless.append((seq, number))
 
     def forget_entries(self) -> None:
         """Empty all caches of entries: what comes next is described anew."""
@@ -462,25 +571,33 @@ class Engine:
         last: int,
         until: float | None = None,
     ) -> int:
-        """Write and publish a record: its sequence number."""
+        """Write and publish a record: its sequence number.  All its words are ints."""
+        if config.debug_calls:
+            assert_none(self.words, "something was issued")
         count = len(operands) + len(scalars) + 2
         pack = _RECORDS[count].pack_into
         values = (*scalars[::-1], *operands[::-1], entry)
         ring, codes, lasts = hot["ring"], hot["codes"], hot["lasts"]
         back = (RING.WORDS - count) * 8
         counter: Iterator[int] = hot["counter"]
-        for seq in counter:  # noqa: B007 - not next(): see the module
-            break
-        codes[seq & (FRAMES - 1)] = code
-        lasts[seq & (FRAMES - 1)] = last
+        _deeper(3)  # or a RecursionError comes here, and not where neither a record can be written
+        seq = -1  # nor the hole that it leaves be filled
         try:
+            for seq in counter:  # noqa: B007 - not next(): see the module
+                break
+            if config.debug_calls:
+                begun[threading.get_ident()] = seq
+            codes[seq & (FRAMES - 1)] = code
+            lasts[seq & (FRAMES - 1)] = last
             pack(ring, ((seq & RING.SLOT_MASK) << 8) + back, *values, _mark(seq))
-        except STRUCT_ERRORS:  # and not a Ctrl-C that came after the record was published
-            self.fill_hole(seq)
-            raise
-        finally:
             if not RING.ORDERED_STORES:
                 self.publish_mark(seq)
+        except STRUCT_ERRORS as bad:
+            self.fill_hole(seq)
+            raise no_word(bad) from None
+        except BaseException:
+            self.fill_hole(seq)
+            raise
         if self.control[CTL.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
@@ -488,14 +605,20 @@ class Engine:
         return seq
 
     def fill_hole(self, seq: int) -> None:
-        """Publish an instruction that does nothing where a record could not be written.
+        """Publish an instruction that does nothing where a record was not written.
 
-        That is one with a scalar that no int64 holds.
+        That is one with a scalar that no int64 holds, or in whose place an exception came; one that
+        came behind the record finds it published, and nothing is done.  -1: no number was taken.
         """
+        place = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS
+        if seq < 0 or self.words[place + RING.MARK] == seq + 1:
+            return
         back = (RING.WORDS - 3) * 8
         _RECORDS[3].pack_into(
             hot["ring"], ((seq & RING.SLOT_MASK) << 8) + back, 0, self._touch[0], _mark(seq)
         )
+        if not RING.ORDERED_STORES:
+            self.publish_mark(seq)
 
     def publish_mark(self, seq: int) -> None:
         """Where stores may pass each other: publish a record, after all of it was written."""
@@ -516,7 +639,7 @@ class Engine:
         debug = config.debug >= 2
         if debug:
             place = seq & (FRAMES - 1)
-            self.narrator.tell(seq, *apart(hot["codes"][place], hot["lasts"][place])[:2])
+            self.narrator.tell(seq, *line_apart(hot["codes"][place], hot["lasts"][place])[:2])
         self.flight.note(seq)
         self.failures.collect()
         limit = self.control[CTL.LIMIT]
@@ -525,6 +648,8 @@ class Engine:
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
                 if until is not None and time.monotonic() > until:
                     return
+                if not self.running:  # another thread has changed the engine while this one waited
+                    self.after_issue()
             self.flight.waited("credit", begun, seq)
         hot["limit"] = 0 if debug else min(limit, seq + min(CHECK_EVERY, self.flight.every))
 
@@ -566,13 +691,13 @@ class Engine:
             at = self.freed_seen & (STO.LENGTH - 1)
             count = min(freed - self.freed_seen, STO.LENGTH - at)
             ids = self.m[FRE.AT + at : FRE.AT + at + count].tolist()
+            self.freed_seen += count  # first: of an exception an id may be lost, and not come twice
             if self.adopted:
                 owners += [self.adopted.pop(i, None) for i in ids]
             if self.stream_of:
                 for i in ids:
                     self.stream_of.pop(i, None)
             hot["free"].extend(ids)
-            self.freed_seen += count
         del owners  # last: their finalizers may make tensors, and so come here again
 
     def adopt(self, address: int, nbytes: int, owner: Any) -> int:
@@ -624,11 +749,16 @@ class Engine:
     # --- waiting ------------------------------------------------------------------------------
 
     def _cell(self) -> tuple[Any, int]:
-        cell = getattr(self.local, "cell", None)
+        """What a wait is notified by; `_wait` gives it back when nobody will write to it any more.
+
+        One that was interrupted, or ran out of time, does not, whatever moment that was.
+        """
+        cell: tuple[Any, int] | None = getattr(self.local, "cell", None)
+        self.local.cell = None
         if cell is None:
             array = np.zeros(3, np.int64)
-            cell = self.local.cell = (array, array.ctypes.data)
             self.keep.append(array)  # a late notification must not meet freed memory
+            cell = (array, array.ctypes.data)
         cell[0][0] = cell[0][1] = 0
         return cell
 
@@ -639,21 +769,19 @@ class Engine:
         If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
         passed first.
         """
+        if config.debug_calls:
+            assert_none(self.words, "something was waited for")
         cell, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
         seq = self.issue(entry, operands, (address,), deadline)
         begun = self.flight.begin_wait()
-        try:
-            while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
-                if deadline is not None and time.monotonic() > deadline:
-                    self.local.cell = None  # it may still be written to: never use it again
-                    return -1
-                if not self.running:  # another thread has changed the engine while this one waited
-                    self.after_issue()
-        except BaseException:
-            self.local.cell = None
-            raise
+        while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
+            if deadline is not None and time.monotonic() > deadline:
+                return -1
+            if not self.running:  # another thread has changed the engine while this one waited
+                self.after_issue()
         self.flight.waited("sync", begun, seq, int(cell[2]))
+        self.local.cell = cell, address
         return 0 if outcome == 1 else -outcome
 
     def wait_for(self, operands: Sequence[int]) -> None:
@@ -681,12 +809,14 @@ class Engine:
 
     def trim(self) -> None:
         """Ask every stream's worker to give its cached memory back; returns when they have."""
-        if not self.running:
-            return
+        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
         with self.lock:
+            if not self.running:
+                for stream in () if self.stopped else streams:
+                    apart(self._in_python, trim, self.m, stream)
+                return
             self.words[CTL.TRIM] += 1
             wanted = self.words[CTL.TRIM]
-        streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
         answers = [STR.AT + stream * STR.WORDS + STR.TRIMMED for stream in streams]
         while min(self.words[at] for at in answers) < wanted:
             self.call("nap")(self.base, 1000)
@@ -748,27 +878,56 @@ class Engine:
 
     # --- the sequential engine ----------------------------------------------------------------
 
-    @contextmanager
-    def run_sequentially(self) -> Iterator[None]:
-        """Inside, each instruction runs on the thread that issues it, at once, and raises there."""
+    def run_sequentially(self) -> reverting:
+        """Inside, each instruction runs on the thread that issues it, at once, and raises there.
+
+        Other threads may issue meanwhile: what the VM has begun it ends, what it has not taken runs
+        in the order issued, once, on one of the threads.
+        """
+        wish = object()
+
+        def switch() -> None:
+            while not self._come_to_rest(wish):
+                pass
+
+        return reverting(partial(self.sequential_for.discard, wish), switch)
+
+    @property
+    def sequential(self) -> int:
+        """How many want that instructions run at once: `with sequential()`, and the settings."""
+        return len(self.sequential_for)
+
+    def _come_to_rest(self, wish: object) -> bool:
+        """Stop the threads where nothing is in flight, and let issuing threads do their work from
+        then on; False if that took too long to keep others from the lock.
+        """
         self.wait_idle()
         with self.lock:
             if self.running:
-                self.stop(60.0)
-            self.sequential += 1
+                deadline = time.monotonic() + REST_SECONDS
+                hold = partial(self.words.__setitem__, CTL.HOLD)
+                with reverting(partial(hold, 0), partial(hold, 1)):
+                    while load_acquire(self.m, CTL.HEAD) < self.words[CTL.RECEIVED]:
+                        if time.monotonic() > deadline:
+                            return False
+                        self.call("nap")(self.base, 100)
+                    self.stop(60.0)
+            self.sequential_for.add(wish)
             self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.sequential -= 1
+        return True
 
     def _run_sequentially(self) -> None:
+        if self.draining == threading.get_ident():
+            return  # what a finalizer issues in there is the next to run
         failed = False
         with self.lock:
             self.words[CTL.STOP] = 0
+            native = (
+                self.loops.ready(SEQUENTIAL) if self.sequential else "drain" in self.loops.native
+            )
             self.flight.start()
-            while (slot := self.call("drain")(self.base)) != -1:
+            drain = self.call("drain") if native else partial(apart, self._in_python, shell.drain)
+            while (slot := drain(self.base)) != -1:
                 if slot >= 0:
                     self._run_callback(slot)
                     failed |= self.failures.new()
@@ -780,7 +939,21 @@ class Engine:
             self.failures.collect()
             self.failures.raise_unseen()
 
-    # --- signals, fork, exit ------------------------------------------------------------------
+    def _in_python(self, function: Callable[..., Any], *args: Any) -> Any:
+        """A function of the machine's as Python: where no signal handler runs (`apart`), and no
+        finalizer that may wait for what this is to do.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
+        self.draining = threading.get_ident()
+        try:
+            return function(*args)
+        finally:
+            self.draining = 0
+            if collecting:
+                gc.enable()
+
+    # --- signals, exit ------------------------------------------------------------------------
 
     def _install_interrupt(self) -> None:
         if self.interrupt_installed or threading.current_thread() is not threading.main_thread():
@@ -788,48 +961,6 @@ class Engine:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, interrupt)
             self.interrupt_installed = True
-
-    def before_fork(self) -> None:
-        """A child gets a copy of memory and no threads: let everything finish first."""
-        if self.running and threading.current_thread().name != "flowvm-host":
-            try:
-                if not self.wait_idle(60.0):
-                    self.broken = (
-                        "this process was forked while its parent's VM was busy for more than "
-                        "60 s; its tensors are lost.  Start workers with multiprocessing's 'spawn' "
-                        "method, or before computing"
-                    )
-            except BaseException as error:
-                self.broken = f"waiting for the VM before a fork failed: {error!r}"
-
-    def after_fork_in_parent(self) -> None:
-        """The parent's VM goes on."""
-        self.broken = ""
-
-    def after_fork_in_child(self) -> None:
-        """Threads are gone, memory is there: an idle VM that starts its threads when asked."""
-        self.lock = threading.RLock()
-        self.local = threading.local()
-        self.threads, self.running = [], False
-        for stream in range(self.streams):
-            at = STR.AT + stream * STR.WORDS
-            self.words[at + STR.SLEEPS] = self.words[at + STR.TEAM_SLEEPS] = 0
-            self.words[at + STR.TEAM] = 0
-        received = self.words[CTL.RECEIVED]
-        # half-written records of threads that are gone
-        for seq in range(received, received + RING.SLOTS):
-            self.words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK] = 0
-        hot["counter"] = itertools.count(received)
-        hot["limit"] = received
-        self.words[CTL.SEEN] = received
-        self.flight.after_fork_in_child()
-        self.watch.after_fork_in_child()
-        self.words[CTL.STOP] = self.words[CTL.ROOM_SLEEPS] = 0
-        self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
-        self.narrator = Narrator(self)
-        if not self.sequential:  # the child may start its VM with other settings
-            self.configured = False
-            config.lock("")
 
     def exit(self) -> None:
         """Finish what was issued, within bounds; report errors that nobody has seen."""
@@ -846,13 +977,15 @@ class Engine:
                 # a kernel is running still: what it may look at must outlive the interpreter
                 never_freed(self)
         self.stopped = True
+        helpers.stop()
         self.failures.report_unseen()
 
 
 engine = Engine()
+_forking = Forking(engine)
 os.register_at_fork(
-    before=engine.before_fork,
-    after_in_parent=engine.after_fork_in_parent,
-    after_in_child=engine.after_fork_in_child,
+    before=_forking.before,
+    after_in_parent=_forking.after_in_parent,
+    after_in_child=_forking.after_in_child,
 )
 atexit.register(engine.exit)

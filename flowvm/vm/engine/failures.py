@@ -3,18 +3,24 @@
 Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into
 `Failure`s while the frame that issued the instruction is still remembered.  A failure is *seen*
 when its exception was raised at a sync point; what nobody saw is reported at exit.
+
+What is kept of a failure are words and lines.  An exception that is raised has a traceback, whose
+frames have locals, which are tensors: so an exception that is raised is given away, another one of
+the same words is kept in its place, and of a callback's frames only files, names and lines.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from types import CodeType, TracebackType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from flowvm.errors import Status, VMError, exception_for
+from flowvm.forks import held_at_fork
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.callers.tracebacks import users
@@ -31,7 +37,7 @@ class Failure:
 
     seq: int
     name: str
-    exception: BaseException
+    exception: BaseException  # is never raised: `told` gives it away
     code: CodeType | None
     last: int
     seen: bool = False
@@ -42,6 +48,18 @@ class Failure:
     note: str = ""  # what was added to the exception
     traceback: TracebackType | None = None  # of a Python callback that raised: the user's frames
     forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
+    last_told: Callable[[], BaseException | None] = lambda: None
+
+    def told(self) -> BaseException:
+        """What is raised: the same one for all who hear of it while any of them has it."""
+        error = self.last_told()
+        if error is None:
+            error = self.exception
+            self.exception = _another(error)
+            # of a built-in kind there is no weak reference, and each hears one of his own
+            if type(error).__weakrefoffset__:
+                self.last_told = weakref.ref(error)
+        return error
 
     def where(self) -> str:
         """The user's line that issued the instruction, with a caret line."""
@@ -69,7 +87,7 @@ class Failures:
         self.count = 0
         self.by_seq: dict[int, Failure] = {}
         self.raised: dict[int, BaseException] = {}  # what host callbacks raised, by sequence number
-        self.lock = threading.Lock()
+        self.lock = held_at_fork(threading.Lock())
         # what an out-of-memory error says of memory; who knows is above the VM
         self.about_memory: Callable[[int], str] = lambda stream: ""
 
@@ -96,9 +114,16 @@ class Failures:
         info = self.vm.entry_info[(report[ERR.ENTRY] - ENT.AT) // ENT.WORDS][0]
         name = str(getattr(info, "name", info))
         exception = self.raised.pop(seq, None)
-        traceback = None if exception is None else users(exception.__traceback__)
-        if exception is None:
-            exception = exception_for(status, report[ERR.DETAILS : ERR.DETAILS + ARG.N_DETAILS])
+        traceback = None
+        if exception is not None:
+            traceback = _lines_alone(users(exception.__traceback__))
+            _forget_frames(exception)
+        else:
+            exception = exception_for(
+                status,
+                report[ERR.DETAILS : ERR.DETAILS + ARG.N_DETAILS],
+                getattr(info, "names", ()),
+            )
         code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
         operands, scope, forward = str(getattr(info, "operands", "")), "", (None, 0)
         if hasattr(info, "locate"):  # a LaunchPlan: the line that was captured says more
@@ -118,13 +143,14 @@ class Failures:
 
     def exception(self, seq: int) -> BaseException:
         """The exception of the failed instruction `seq`, with a note of the line that issued it."""
-        failure = self.by_seq.get(seq)
+        while (failure := self.by_seq.get(seq)) is None and self.new():
+            self.collect()  # a worker has counted a report in front of it and is about to write it
         if failure is None:
             return VMError(
                 f"this tensor is poisoned by instruction #{seq}, which failed too long ago to be "
                 f"remembered"
             )
-        error = failure.exception
+        error = failure.told()
         failure.seen, failure.captured = True, False
         # anew each time: by now more may be known of what it has poisoned
         note = note_of(self.vm, failure)
@@ -134,11 +160,13 @@ class Failures:
         else:
             error.add_note(note)
         failure.note = note
+        if failure.exception is not error:
+            failure.exception.__notes__ = list(error.__notes__)
         return error.with_traceback(failure.traceback)
 
     def raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen, and count the others as seen with it."""
-        unseen = [f for f in self.by_seq.values() if not f.seen]
+        unseen = [f for f in list(self.by_seq.values()) if not f.seen]  # others may collect
         if not unseen:
             return
         error = self.exception(unseen[0].seq)
@@ -155,7 +183,13 @@ class Failures:
     def all(self) -> Errors:
         """The failures remembered, oldest first."""
         self.collect()
-        return Errors(f for f in self.by_seq.values() if not f.captured)
+        return Errors(f for f in list(self.by_seq.values()) if not f.captured)
+
+    def after_fork_in_child(self) -> None:
+        """What failed in the parent is the parent's to report; it still raises where it is read."""
+        self.collect()
+        for failure in self.by_seq.values():
+            failure.seen = True
 
     def report_unseen(self) -> None:
         """At exit: print what nobody has seen."""
@@ -170,3 +204,50 @@ class Failures:
             )
         if len(unseen) > 5:
             print(f"flowvm: and {len(unseen) - 5} more failed instructions", file=sys.stderr)
+
+
+def _another(error: BaseException) -> BaseException:
+    """An exception that says the same, without a traceback."""
+    kind = type(error)
+    try:
+        made: BaseException = kind.__new__(kind, *error.args)
+    except Exception:  # a class of the user's that is made in another way
+        return error
+    made.__dict__.update(error.__dict__)
+    if notes := getattr(error, "__notes__", None):
+        made.__notes__ = list(notes)
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    return made
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that an exception, and those that it came of, went through."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = _lines_alone(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
+    """A traceback that prints alike, whose frames have neither locals nor the function."""
+    entries = []
+    while tb is not None:
+        entries.append(tb)
+        tb = tb.tb_next
+    found: TracebackType | None = None
+    for entry in reversed(entries):
+        code = _stand_in.__code__.replace(
+            co_filename=entry.tb_frame.f_code.co_filename,
+            co_name=entry.tb_frame.f_code.co_name,
+            co_qualname=entry.tb_frame.f_code.co_qualname,
+            co_firstlineno=entry.tb_lineno,
+        )
+        frame = FunctionType(code, {})().gi_frame  # of nobody's: it has no caller
+        found = TracebackType(found, frame, -1, entry.tb_lineno)
+    return found
+
+
+def _stand_in() -> Generator[None, None, None]:
+    yield

@@ -207,3 +207,4 @@ def advise_huge(typingctx: Any, address: Any, size: Any) -> Any:
 aligned_alloc = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))
 free = types.ExternalFunction("free", types.void(types.int64))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
+copy_bytes = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from flowvm.compiler import jit
+from flowvm.compiler import helpers, jit
 from flowvm.compiler.native import Intrinsic
 from flowvm.lazy import lazy
 from flowvm.vm.machine.clocks import ticks_are_tsc
@@ -135,7 +135,7 @@ def store_word(address: int, value: int) -> None:
 def address_in(m: Words, i: int) -> int:
     """The address of word `i` of `m`."""
     array: Any = m
-    return int(array.ctypes.data) + 8 * int(i)
+    return int(array.__array_interface__["data"][0]) + 8 * int(i)  # imports nothing: Python may end
 
 
 @_primitive
@@ -157,9 +157,22 @@ def free(address: int) -> None:
 
 
 @_primitive
+def copy_bytes(target: int, source: int, count: int) -> int:
+    """Copy `count` bytes from one address to another; they do not overlap."""
+    ctypes.memmove(int(target), int(source), int(count))
+    return int(target)
+
+
+@_primitive
 def clock() -> int:
     """Nanoseconds of the monotonic clock: one for all threads, and `time.monotonic_ns`'s."""
     return time.monotonic_ns()
+
+
+class Uncompiled:
+    """What plain Python has for `ticks`: nanoseconds, until there is a native function to ask."""
+
+    ticks: Callable[[], int] = staticmethod(time.monotonic_ns)
 
 
 @_primitive
@@ -167,7 +180,7 @@ def ticks() -> int:
     """The recorder's clock, one for all threads: the processor's counter where the system keeps
     its own time by it, else `clock()`.  Reading it takes half as long.
     """
-    return time.monotonic_ns()
+    return Uncompiled.ticks()
 
 
 @_primitive
@@ -175,7 +188,7 @@ def ticks_after() -> int:
     """`ticks`, read after every load before it: plain `ticks` may be read some 50 ns ahead of a
     load that is still on its way from another core.
     """
-    return time.monotonic_ns()
+    return Uncompiled.ticks()
 
 
 @_primitive
@@ -199,4 +212,13 @@ def futex_wake(m: Words, i: int, count: int) -> int:
 
 def address_of(function: Callable[..., Any], signature: str) -> int:
     """The address of the C function made of `function`, compiled or loaded from the cache."""
-    return jit.native(function, signature, facts=("ticks are tsc", ticks_are_tsc()))
+    return jit.native(function, signature, facts=_facts())
+
+
+def kept_address(function: Callable[..., Any], signature: str) -> int | None:
+    """The same if nothing has to be compiled for it, else None."""
+    return helpers.kept(function, signature, facts=_facts())
+
+
+def _facts() -> object:
+    return "ticks are tsc", ticks_are_tsc()

@@ -12,16 +12,17 @@ Every storage has a Dependence: the list of accesses in flight, always `[one wri
 const access waits for the writer in front.  A mut or mut2 access waits for every access in front,
 takes them off the list and is then its only member.
 
-Prescheduling: a stream runs what it is handed in order, so an edge between two instructions of one
-stream is satisfied when the first is *dispatched*; only edges across streams wait for *done*.
-One that is ready counts as dispatched, because ready instructions go first come, first served.  So
-a stream keeps program order where nothing else is waited for, and a ReleaseTensor is not overtaken
-by allocations that were issued after it.
+When an edge is satisfied depends on whom it is between:
 
-Between two streams of devices the device itself can wait, for an event.  So such an edge is also
-satisfied when its source is dispatched, and WAI tells the target's worker what is to be launched
-before it: a stream, and a place in its queue.  Only a ReleaseTensor waits for done: its block goes
-to whoever asks next.
+    one stream           its source is ready (then no edge is made) or dispatched.  This is
+                         prescheduling: a stream runs what it is handed in order, and the ready list
+                         is first come, first served.  So a ReleaseTensor is not overtaken by
+                         allocations issued after it
+    two streams          its source is done
+    two device streams   its source is dispatched.  The device itself waits, for an event: WAI tells
+                         the target's worker what is to be launched before it, a stream and a place
+                         in its queue.  Only a ReleaseTensor waits for done: its block goes to
+                         whoever asks next
 
 What an instruction did when is noted by `flowvm.vm.machine.recorder`, in a time that is given:
 m[NOW].
@@ -97,16 +98,31 @@ def entry_of(m: Words, slot: int) -> int:
     return ENT.AT + (m[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK) * ENT.WORDS
 
 
-def receive(m: Words) -> bool:
-    """Take one record, if one is marked and the pools have room: build its edges; whether so."""
+def may_receive(m: Words) -> bool:
+    """Whether a record is marked, and may be taken: nobody holds the scheduler, the pools have
+    room, and what is in flight allocates no more than it may, or is nothing.
+    """
     seq = m[CTL.RECEIVED]
     slot = seq & RING.SLOT_MASK
     if load_acquire(m, RING.AT + slot * RING.WORDS + RING.MARK) != seq + 1:
         return False
     entry = entry_of(m, slot)
-    count = count_of(m, slot, entry)
-    if m[CTL.LIVE_ACCESSES] + count > ACC.LENGTH:
+    if m[CTL.LIVE_ACCESSES] + count_of(m, slot, entry) > ACC.LENGTH:
         return False
+    there, more = m[CTL.IN_FLIGHT_BYTES], m[entry + ENT.BYTES]
+    if there > 0 and more > 0 and there + more > m[CTL.BYTES_HIGH]:
+        return False
+    return m[CTL.HOLD] == 0
+
+
+def receive(m: Words) -> bool:
+    """Take one record, if it may be: build its edges; whether so."""
+    if not may_receive(m):
+        return False
+    seq = m[CTL.RECEIVED]
+    slot = seq & RING.SLOT_MASK
+    entry = entry_of(m, slot)
+    count = count_of(m, slot, entry)
     kind = m[entry + ENT.KIND]
     ins = INS.AT + slot * INS.WORDS
     m[ins + INS.SEQ] = seq
@@ -422,8 +438,12 @@ def recycle_storages(m: Words, slot: int, entry: int) -> None:
 
 
 def set_limit(m: Words) -> None:
-    """How far issuing may go: bounded in instructions, and in bytes once something is in flight."""
-    if m[CTL.IN_FLIGHT_BYTES] > m[CTL.BYTES_HIGH] and m[CTL.RECEIVED] > m[CTL.HEAD]:
+    """How far issuing may go: bounded in instructions, and in bytes once something is in flight.
+
+    It stops at half of the bytes, since threads look at the limit now and then; `may_receive` holds
+    what they issue in the meantime to the whole.
+    """
+    if 2 * m[CTL.IN_FLIGHT_BYTES] > m[CTL.BYTES_HIGH] and m[CTL.RECEIVED] > m[CTL.HEAD]:
         store_release(m, CTL.LIMIT, m[CTL.HEAD])
     else:
         store_release(m, CTL.LIMIT, m[CTL.HEAD] + m[CTL.RUN_AHEAD])

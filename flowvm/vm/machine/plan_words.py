@@ -48,6 +48,7 @@ class TASK(Record):
     REPEAT = field("how often the task runs in a launch; if more than once:")
     SECTION = field("tasks from this one to the end of those that run together as often")
     STEPS = field("address of a step in bytes for each operand, or 0")
+    ZONES = field("address of what the memory check knows of the task's part of the chunk, or 0")
     OPERANDS = field("operands, a word each, then scalars, two each")
 
     SOURCE_BITS = 20
@@ -67,6 +68,7 @@ class RUNTIME(Record):
     ACTORS = field("how many")
     FIRST = field("where the first actor's words begin")
     HOME = field("the stream that launches are issued on: its worker opens and closes them")
+    RAN = field("for each launch in flight, how many of its tasks each actor has run: where it is")
     STARTED = line("launches opened", by=HOME_WORKER)
     CLOSED = line("no launch will follow", by="any thread, once")
     FINISHED = line("launches closed", by=HOME_WORKER)
@@ -95,7 +97,8 @@ class ACTOR(Record):
 
     ACTED = line("launches it has acted for: its message to all whom it tells", by=ACTOR_WORKER)
     QUEUED = field("a message to it lies in a mailbox", by="whoever sends or takes it")
-    ENDED = field("it has passed EORD on", by=ACTOR_WORKER)
+    ENDED = field("EORD is with it, and passed on when it has looked", by=ACTOR_WORKER)
+    LOOKING = field("a message to it is being answered", by=ACTOR_WORKER)
     PLAN = field("address of RUNTIME", at=2 * LINE)
     STREAM = field("its stream")
     WORDS_AT = field("address of its first task's words")

@@ -89,6 +89,7 @@ class OPERAND(Record):
     STORAGE_MASK = _STORAGES - 1
     CONST, MUT, MUT2 = (int(a) for a in Access)
     ALLOCATE = 4  # with MUT or MUT2: the storage gets its memory from this instruction
+    RETURNED = 8  # with MUT, of a launch: an output is a view of this variable
     ACCESS_BITS = 4
     ACCESSES_PER_WORD = 15  # of 4 bits: the top bits stay clear, so the word is never negative
     MAX = 1 << 15  # operands of one instruction, out of line
@@ -162,6 +163,7 @@ class CTL(Region):
     RUN_AHEAD = line("instructions in flight at which issuing waits", by=MAIN)
     DEVICES = line("bit s: stream s is a device's (see `flowvm.vm.workers.device`)", by=MAIN)
     USED_STREAMS = line("streams from here on were never made", by=MAIN)
+    HOLD = line("1 asks the scheduler to take no records: it is to come to rest", by=MAIN)
     PEAK_RESERVED = line("the most that RESERVED_BYTES was", by=WORKERS)
     MOST_BYTES = line(
         "of a device's memory, how many bytes may be reserved; 0: what there is", by=MAIN
@@ -485,6 +487,23 @@ class WAI(Region):
 
     PLACE_BITS = 48
     PLACE_MASK = (1 << PLACE_BITS) - 1
+
+
+@region(_STREAMS, words=LINE, by=WORKER)
+class CHK(Region):
+    """A stream's part of the memory check (`flowvm.vm.workers.zones`); unused without it."""
+
+    SLOT = field("of the instruction, or the launch, that runs")
+    FIRST = field("the oldest block in quarantine")
+    LAST = field("the newest")
+    BLOCKS = field("how many there are")
+    BYTES = field("of theirs")
+    COPIES = field("of memory that the instruction must leave as it is: the first")
+
+
+@region(ENT.LENGTH, words=1, by=ISSUER)
+class VEW(Region):
+    """The memory check's: the address of the views that an entry's instructions write."""
 
 
 @record()

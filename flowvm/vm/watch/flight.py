@@ -30,14 +30,15 @@ import collections
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flowvm.config import config
+from flowvm.forks import held_at_fork
+from flowvm.regions import reverting
 from flowvm.vm.callers.hot import CALL_STREAM, FRAMES, hot
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.callers.scopes import Scopes
@@ -160,7 +161,7 @@ class Flight:
         self.codes: list[Any] = [None] * REC.LENGTH
         self.lasts: list[int] = [0] * REC.LENGTH
         self.kept = 0  # lines of instructions below are in `codes` and `lasts`
-        self.lock = threading.Lock()
+        self.lock = held_at_fork(threading.Lock())
         self.first = 0  # instructions below are forgotten: their entries are
         self.waits: collections.deque[HostWait] = collections.deque(maxlen=WAITS)
         self.marks: collections.deque[Mark] = collections.deque(maxlen=WAITS)
@@ -174,6 +175,7 @@ class Flight:
         # set by who drives devices: what is known of instructions of these numbers
         self.device_times: Callable[[Array], DeviceTimes] = _no_devices
         self.zero = self.now = (0, 0)  # ticks and nanoseconds of one moment, and of another
+        self.in_nanoseconds = 0  # the times of instructions below this one are
         vm.words[CTL.LEVEL] = config.profile
 
     # --- level --------------------------------------------------------------------------------
@@ -182,6 +184,15 @@ class Flight:
         """Called when the VM starts: from now on the clocks are compared."""
         if self.zero == (0, 0):
             self.zero = self.clocks()
+
+    def change_clock(self) -> None:
+        """The VM is native from now on: what was recorded before has nanoseconds for `ticks`."""
+        words = self.vm.words
+        self.in_nanoseconds = int(words[CTL.RECEIVED])
+        self.zero = self.clocks()
+        for stream in range(self.vm.streams):
+            words[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
+        words[CTL.NOW] = 0
 
     def set_level(self, level: int) -> None:
         """Record from now on what `level` says."""
@@ -196,15 +207,23 @@ class Flight:
             listener(level)
         hot["limit"] = 0  # the next instruction looks whether each one's stack is wanted
 
-    @contextmanager
-    def at_least(self, level: int) -> Iterator[None]:
+    def at_least(self, level: int) -> reverting:
         """Record at `level` or above inside."""
-        before = int(self.vm.words[CTL.LEVEL])
-        self.set_level(max(before, level))
-        try:
-            yield
-        finally:
-            self.set_level(before)
+        before: list[int] = []
+
+        def switch() -> None:
+            before.append(int(self.vm.words[CTL.LEVEL]))
+            self.set_level(max(before[0], level))
+
+        def undo() -> None:
+            for known in before:
+                try:
+                    self.set_level(known)
+                except BaseException:  # no frames are left to wait, or it is Ctrl-C
+                    self.vm.words[CTL.LEVEL] = known
+                    raise
+
+        return reverting(undo, switch)
 
     @property
     def level(self) -> int:
@@ -217,12 +236,12 @@ class Flight:
         return every(self.vm.words[CTL.LEVEL])
 
     def after_fork_in_child(self) -> None:
-        """Whoever held the lock is not here, and this thread has another number."""
-        self.lock, self.offcpu = threading.Lock(), OffCpu(self._lost)
+        """This thread has another number."""
+        self.offcpu = OffCpu(self._lost)
 
-    def forget(self) -> None:
-        """The meaning of entries was forgotten, and with it that of what was recorded."""
-        self.first = int(self.vm.words[CTL.RECEIVED])
+    def forget(self, before: int) -> None:
+        """The meaning of an entry was forgotten, and with it that of what was recorded by then."""
+        self.first = max(self.first, before)
 
     # --- what only Python knows ---------------------------------------------------------------
 
@@ -235,11 +254,11 @@ class Flight:
         self.anchors.append((seq, now))
         if level >= 3:
             self._keep_stack(seq)
-        if seq - self.kept >= EVERY and self.lock.acquire(blocking=False):
-            try:
+        # not `acquire` and `try`: a Ctrl-C between the two would leave it taken.  Not taken where a
+        # finalizer issues while this thread has it
+        if seq - self.kept >= EVERY and not self.lock.locked():
+            with self.lock:
                 self._keep_lines(seq)
-            finally:
-                self.lock.release()
 
     def _keep_lines(self, seq: int) -> None:
         """Copy the lines of everything received, which is published, and so are its lines."""
@@ -372,12 +391,14 @@ class Flight:
             stamps[lively, column] = np.where(mine & (state >= least), now[:, word], 0)
         # stamps of two threads may differ by the 50 ns that a store takes to another core
         np.maximum.accumulate(stamps[:, 4:], axis=1, out=stamps[:, 4:])
-        return self._nanoseconds(stamps)
+        return self._nanoseconds(stamps, seqs)
 
-    def _nanoseconds(self, stamps: Array) -> Array:
+    def _nanoseconds(self, stamps: Array, seqs: Array) -> Array:
+        """The `stamps` of instructions `seqs`, a row each."""
         (t0, n0), (t1, n1) = self.zero, self.now
         scale = (n1 - n0) / (t1 - t0) if t1 > t0 else 1.0
-        return np.where(stamps == 0, 0, n1 + np.floor((stamps - t1) * scale).astype(np.int64))
+        known = (stamps == 0) | (seqs < self.in_nanoseconds)[:, None]
+        return np.where(known, stamps, n1 + np.floor((stamps - t1) * scale).astype(np.int64))
 
     def _tasks(self, first: int) -> Array:
         """The tasks of launches `first` and later that are remembered."""
@@ -387,7 +408,7 @@ class Flight:
             rows = self._rows(at, at + TSK.ROWS, TSK.ROWS_LENGTH, RAN.WORDS, RAN.MARK)
             rows = rows[rows[:, RAN.LAUNCH] >= first]
             what = rows[:, [RAN.LAUNCH, RAN.TASK, RAN.REPETITION]]
-            times = self._nanoseconds(rows[:, [RAN.STARTED, RAN.ENDED]])
+            times = self._nanoseconds(rows[:, [RAN.STARTED, RAN.ENDED]], rows[:, RAN.LAUNCH])
             found.append(np.column_stack((what, np.full(len(rows), stream), times)))
         return np.concatenate(found)
 
@@ -400,7 +421,7 @@ class Flight:
                 continue
             rows = self._rows(at, at + HLP.ROWS, HLP.ROWS_LENGTH, SHARE.WORDS, SHARE.MARK)
             rows = rows[rows[:, SHARE.LAUNCH] >= first]
-            times = self._nanoseconds(rows[:, [SHARE.STARTED, SHARE.ENDED]])
+            times = self._nanoseconds(rows[:, [SHARE.STARTED, SHARE.ENDED]], rows[:, SHARE.LAUNCH])
             who = np.broadcast_to([CALL_STREAM, helper], (len(rows), 2))  # no other has helpers
             what, chunks = rows[:, [SHARE.LAUNCH, SHARE.TASK]], rows[:, SHARE.CHUNKS]
             found.append(np.column_stack((what, who, times, chunks)))

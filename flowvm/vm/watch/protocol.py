@@ -15,6 +15,7 @@ class VM(Protocol):
     m: np.ndarray[Any, Any]
     words: memoryview
     entry_info: list[Any]
+    entries_reused: int  # how often an entry got the number of another, which is gone
     threads: list[threading.Thread]
     running: bool
     stopped: bool

@@ -21,7 +21,7 @@ from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
 from flowvm.vm.watch.device_placing import place_on_devices
 from flowvm.vm.watch.flight import TIMES, Recorded, Snapshot
 from flowvm.vm.watch.lanes import Line, draw_lanes, printable
-from flowvm.vm.watch.uses import uses_of
+from flowvm.vm.watch.uses import UNUSED, Times, joined, uses_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -79,8 +79,9 @@ class Trace:
     result: Any = None
     dropped: int = 0
     streams: dict[int, str] = field(default_factory=dict)  # what they are called
-    # (instruction, tensor) -> when a launch that may run beside others used it: see `uses`
-    uses: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    # (instruction, tensor) -> when a launch that may run beside others read it, and wrote it: see
+    # `flowvm.vm.watch.uses`
+    uses: dict[tuple[int, int], list[Times]] = field(default_factory=dict)
 
     def predecessors(self, index: int) -> list[Edge]:
         """What instruction `index` waits for."""
@@ -223,10 +224,9 @@ def _fill(found: Trace, vm: Recorded, seen: Snapshot) -> None:
         _traced(vm, seen, times, int(i), int(kinds[i]), tensor) for i in np.flatnonzero(shown)
     ]
     infos = [vm.entry_info[e][0] if e < len(vm.entry_info) else None for e in seen.entry]
-    for i, k, _, started, ended in uses_of(seen, infos).tolist():
-        key = int(place[i]), int(tensor[k])
-        begun, over = found.uses.get(key, (started, ended))
-        found.uses[key] = min(begun, started), max(over, ended)
+    for i, k, writes, started, ended in uses_of(seen, infos).tolist():
+        used = found.uses.setdefault((int(place[i]), int(tensor[k])), [UNUSED, UNUSED])
+        used[writes] = joined(used[writes], (started, ended))
     for source, target, hazard, k in zip(
         edges.source, edges.target, edges.hazard, edges.operand, strict=True
     ):

@@ -2,7 +2,7 @@
 
 Launches of a Plan on several streams may be in flight together (`flowvm.vm.workers.actors`), so the
 times of the instruction as a whole say nothing of their order: that of the tasks that touch an
-operand does.
+operand does, and whether they write it: what one launch reads at last another may read already.
 """
 
 from __future__ import annotations
@@ -17,31 +17,54 @@ from flowvm.vm.watch.flight import Snapshot
 Array = np.ndarray[Any, Any]
 
 
+Times = tuple[int, int]
+CONFLICTS = ((True, False), (True, True), (False, True))  # of two uses: whether each writes
+UNUSED = (0, 0)  # no task of the launch did it, or none that is remembered
+
+
+def joined(a: Times, b: Times) -> Times:
+    """When something was used that was at both of these times."""
+    if UNUSED in (a, b):
+        return max(a, b)
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def in_wrong_order(earlier: Times, later: Times) -> bool:
+    """Whether what should have been over was not, of two uses that both took place."""
+    return UNUSED not in (earlier, later) and earlier[1] > later[0]
+
+
 def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
     """Rows (instruction, flat operand, writes, started, ended), for such launches alone.
 
-    `infos` has what the VM's entries are about, for each instruction.  The times are those of the
-    first and the last task that touched the operand, 0 where tasks were not recorded.
+    `infos` has what the VM's entries are about, for each instruction.  An operand has a row for the
+    tasks that write it and one for those that only read it: the times of the first and the last,
+    UNUSED where none ran or was remembered.
     """
     rows = []
     launches = {
         int(seen.seq[i]): i for i, info in enumerate(infos) if getattr(info, "accesses", ())
     }
-    times: dict[tuple[int, int], tuple[int, int]] = {}
+    times: dict[tuple[int, int, bool], Times] = {}
     for launch, task, _, _, started, ended in seen.tasks.tolist() if launches else ():
         if launch in launches:
-            for k, _ in infos[launches[launch]].accesses[task]:
-                begun, over = times.get((launch, k), (started, ended))
-                times[launch, k] = min(begun, started), max(over, ended)
+            for k, writes in _touched(infos[launches[launch]].accesses[task]):
+                known = times.get((launch, k, writes), UNUSED)
+                times[launch, k, writes] = joined(known, (started, ended))
     for launch, i in launches.items():
-        writes: dict[int, bool] = {}
-        for touched in infos[i].accesses:
-            for k, changes in touched:
-                writes[k] = writes.get(k, False) or changes
+        touched = dict.fromkeys(use for task in infos[i].accesses for use in _touched(task))
         first = int(seen.offsets[i])
         if first < int(seen.offsets[i + 1]):
             rows += [
-                (i, first + k, changes, *times.get((launch, k), (0, 0)))
-                for k, changes in writes.items()
+                (i, first + k, writes, *times.get((launch, k, writes), UNUSED))
+                for k, writes in touched
             ]
     return np.array(rows, np.int64).reshape(-1, 5)
+
+
+def _touched(task: Sequence[tuple[int, bool]]) -> list[tuple[int, bool]]:
+    """Each operand of a task, once, and whether it writes it."""
+    writes: dict[int, bool] = {}
+    for k, changes in task:
+        writes[k] = writes.get(k, False) or changes
+    return list(writes.items())

@@ -3,8 +3,10 @@
 Independent of the engine's edges: for every tensor, every two accesses in program order of which
 one at least writes must not have overlapped, the earlier one ending before the later one started.
 Launches of a Plan on several streams may be in flight together: between those, the times count at
-which their tasks used the tensor.  Starts and ends are readings of one clock, each taken where the
-memory order that the engine relies on has an instruction begin after what it waited for has ended.
+which their tasks read and wrote the tensor.  One of which no task did, because it or one in front
+of it had failed, is in nobody's way.  Starts and ends are readings of one clock, each taken where
+the memory order that the engine relies on has an instruction begin after what it waited for has
+ended.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from flowvm.errors import ScheduleError
 from flowvm.vm.machine.words import Access
 from flowvm.vm.watch.trace import Trace
+from flowvm.vm.watch.uses import CONFLICTS, UNUSED, in_wrong_order
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,12 @@ def verify(trace: Trace) -> Verified:
             for earlier, earlier_writes in since_write:
                 if writes or earlier_writes:
                     pairs += 1
-                    over, begun = _used(trace, earlier, index, tensor)
-                    if over > begun:
+                    if _overlap(trace, earlier, index, tensor):
                         a, b = trace.instructions[earlier], trace.instructions[index]
                         broken.append((a, b, tensor))
-            since_write = [(index, True)] if writes else [*since_write, (index, False)]
+            if writes and trace.uses.get((index, tensor)) != [UNUSED, UNUSED]:
+                since_write = []
+            since_write.append((index, writes))
     if broken:
         lines = [
             f"#{a.seq} {a.name} and #{b.seq} {b.name} overlap on tensor t{tensor}"
@@ -58,9 +62,9 @@ def verify(trace: Trace) -> Verified:
     return Verified(len(trace.instructions), pairs)
 
 
-def _used(trace: Trace, earlier: int, later: int, tensor: int) -> tuple[int, int]:
-    """When the one had ended its use of a tensor, and when the other began its own."""
+def _overlap(trace: Trace, earlier: int, later: int, tensor: int) -> bool:
+    """Whether the one had not ended its use of a tensor when the other began its own."""
     before, after = trace.uses.get((earlier, tensor)), trace.uses.get((later, tensor))
-    if before is not None and after is not None:
-        return before[1], after[0]
-    return trace.instructions[earlier].ended, trace.instructions[later].started
+    if before is None or after is None:
+        return trace.instructions[earlier].ended > trace.instructions[later].started
+    return any(in_wrong_order(before[a], after[b]) for a, b in CONFLICTS)

@@ -43,6 +43,7 @@ class Watch:
         self.begun = 0  # monotonic ns at which the VM first started
         self.thread: threading.Thread | None = None
         self.listener: socket.socket | None = None
+        self.refused = False  # there was no listener when one was wanted
         self.seen: tuple[int, ...] = ()
         self.since = self.looked = time.monotonic()
         self.told = False
@@ -52,15 +53,21 @@ class Watch:
         if self.thread is not None:
             return
         self.begun = time.monotonic_ns()
-        if config.window:
-            try:
-                self.listener = window.listen()
-            except OSError as error:  # a sandbox without sockets, or the name is taken
-                say(1, f"`flowvm top` cannot look at this process: {error}")
+        self._listen()
         self._take_signal()
         self.thread = threading.Thread(target=self._run, name="flowvm-watch", daemon=True)
         self.thread.start()
         say(1, "started thread flowvm-watch")
+
+    def _listen(self) -> None:
+        if not config.window:
+            return
+        try:
+            self.listener = window.listen()
+        except OSError as error:  # a sandbox without sockets, no descriptor, or the name is taken
+            if not self.refused:
+                say(1, f"`flowvm top` cannot look at this process: {error}")
+            self.refused = True
 
     def after_fork_in_child(self) -> None:
         """The thread is not here, and the socket is the parent's."""
@@ -79,14 +86,23 @@ class Watch:
     def _run(self) -> None:
         while not self.vm.stopped:
             seconds = min(LOOK_S, config.watchdog / 4 if config.watchdog else LOOK_S)
-            if self.listener is None:
+            try:
+                self._serve(seconds)
+                if config.watchdog:
+                    self.look(seconds)
+            except Exception as error:  # no descriptors or no memory left: there may be some later
+                say(1, f"the watch thread goes on after {error!r}")
                 time.sleep(seconds)
-            else:
-                self.listener.settimeout(seconds)
-                with suppress(TimeoutError):
-                    window.serve(self.vm, self.listener)
-            if config.watchdog:
-                self.look(seconds)
+
+    def _serve(self, seconds: float) -> None:
+        """Answer whoever asks within so many seconds, or let them pass."""
+        if self.listener is None:
+            time.sleep(seconds)
+            self._listen()
+        else:
+            self.listener.settimeout(seconds)
+            with suppress(TimeoutError):
+                window.serve(self.vm, self.listener)
 
     def look(self, seconds: float) -> None:
         """Note whether something was done; it is `seconds` since the last look, or a little more.

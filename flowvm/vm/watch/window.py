@@ -249,6 +249,7 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
         "memory": spaces(vm),
         "entries": known,
         "of": len(vm.entry_info),
+        "reused": vm.entries_reused,
         "names": [getattr(info, "name", None) or "" for info, _ in fresh],
         "bytes": [sum(m.nbytes for m in getattr(info, "metas", ())) for info, _ in fresh],
         "fronts": fronts(vm),

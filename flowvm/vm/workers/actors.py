@@ -36,13 +36,20 @@ from flowvm.vm.machine.lang import (
 from flowvm.vm.machine.machine import access_of, count_of, operand_of
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, PLAN, RUNTIME
 from flowvm.vm.machine.stamps import stamp_tasks
-from flowvm.vm.machine.words import ARG, CTL, ENT, ERR, INS, KIND, MBX, OPERAND, STR
+from flowvm.vm.machine.words import ARG, ENT, INS, MBX, OPERAND, STO, STR
+from flowvm.vm.workers.allocation import OUT_OF_MEMORY
 from flowvm.vm.workers.allocator import class_of, release
-from flowvm.vm.workers.execute import fail, poison, poison_of, seq_of
-from flowvm.vm.workers.launch import poison_task, run_tasks, scalars_of, take_chunk
-from flowvm.vm.workers.owning import OUT_OF_MEMORY
+from flowvm.vm.workers.execute import poison_of, report_failure, seq_of, skip
+from flowvm.vm.workers.launch import (
+    MOST,
+    poison_outputs,
+    poison_rest,
+    run_tasks,
+    scalars_of,
+    take_chunk,
+)
+from flowvm.vm.workers.zones import CHECKED, begin_check
 
-MOST = 1 << 40  # words_at wants a length; the runtime's lists know their own
 EVERYBODY = 1 << 30
 
 
@@ -81,22 +88,51 @@ def has_mail(m: Words, stream: int) -> bool:
 
 def serve(m: Words, stream: int) -> bool:
     """Take one message, and let its actor act while it may; whether there was one."""
+    address = take(m, stream)
+    if address == 0:
+        return False
+    actor = words_at(address, ACTOR.WORDS)
+    while look(m, stream, actor):
+        pass
+    leave(actor)
+    return True
+
+
+def take(m: Words, stream: int) -> int:
+    """Take a message out of the mailbox: the address of its actor, which is to look now, and to
+    leave behind that; or 0.
+    """
     box = MBX.AT + stream * MBX.WORDS
     place = box + MBX.FIRST + m[box + MBX.HEAD] % MBX.MESSAGES
     address = load_acquire(m, place)
-    if address == 0:
-        return False
-    store_release(m, place, 0)
-    m[box + MBX.HEAD] += 1
-    actor = words_at(address, ACTOR.WORDS)
-    fetch_add(actor, ACTOR.QUEUED, -1)  # before the look: what comes after it posts again
+    if address != 0:
+        store_release(m, place, 0)
+        m[box + MBX.HEAD] += 1
+        actor = words_at(address, ACTOR.WORDS)
+        # whoever frees the words reads these two in the other order
+        store_release(actor, ACTOR.LOOKING, 1)
+        # before the look: what comes after it posts again
+        fetch_add(actor, ACTOR.QUEUED, -1)
+    return address
+
+
+def leave(actor: Words) -> None:
+    """A message is answered: the worker reads and writes nothing of the actor or its Plan until it
+    takes another.
+    """
+    store_release(actor, ACTOR.LOOKING, 0)
+
+
+def look(m: Words, stream: int, actor: Words) -> bool:
+    """Let the actor act once if it may, or else end if no data will come; whether it has acted."""
     plan = words_at(actor[ACTOR.PLAN], MOST)
-    while may_act(plan, actor):
+    if may_act(plan, actor):
         act(m, stream, plan, actor)
+        return True
     if load_acquire(plan, RUNTIME.CLOSED) != 0 and actor[ACTOR.ENDED] == 0 and may_end(plan, actor):
         store_release(actor, ACTOR.ENDED, 1)
         tell(m, plan, actor)
-    return True
+    return False
 
 
 def actor_of(plan: Words, number: int) -> Words:
@@ -143,25 +179,67 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
     at = RUNTIME.WORDS + number % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
     slot, entry = plan[at + LAUNCH.SLOT], plan[at + LAUNCH.ENTRY]
     if load_acquire(plan, RUNTIME.FAILED) != 0 and load_acquire(plan, at + LAUNCH.STATUS) == 0:
-        cause = poison_of(m, slot, entry)  # by a launch in front of it that is in flight too
+        cause = poison_in_front(m, slot, entry)
         if cause != 0 and compare_exchange(plan, at + LAUNCH.STATUS, 0, INS.POISONED):
             plan[at + LAUNCH.CAUSE] = cause
-    if load_acquire(plan, at + LAUNCH.STATUS) == 0:
+    known, ran = load_acquire(plan, at + LAUNCH.STATUS), 0
+    if known == 0:
         stamp_tasks(m, stream, slot)
+        if CHECKED:
+            begin_check(m, stream, slot)
         status = run_tasks(
             m, stream, actor[ACTOR.WORDS_AT], actor[ACTOR.TASK], actor[ACTOR.TASKS],
             plan[at + LAUNCH.CHUNK], plan[at + LAUNCH.SCALARS],
         )  # fmt: skip
-        if status != 0 and compare_exchange(plan, at + LAUNCH.STATUS, 0, status):
-            plan[at + LAUNCH.TASK] = m[STR.AT + stream * STR.WORDS + STR.TASK]
-            for i in range(ARG.N_DETAILS):
-                plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
-            poison_task(m, slot, entry, plan[at + LAUNCH.TASK], seq_of(m, slot) + 1)
-            store_release(plan, RUNTIME.FAILED, 1)
+        ran = actor[ACTOR.TASKS]
+        if status != 0:
+            task = m[STR.AT + stream * STR.WORDS + STR.TASK]
+            ran = task - actor[ACTOR.TASK]
+            if compare_exchange(plan, at + LAUNCH.STATUS, 0, status):
+                plan[at + LAUNCH.TASK] = task
+                for i in range(ARG.N_DETAILS):
+                    plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
+            leave_undone(m, slot, entry, plan, actor, ran, True)
+    elif known != INS.POISONED:  # such a launch poisons all that it writes
+        leave_undone(m, slot, entry, plan, actor, 0, False)
+    plan[ran_at(plan, actor, number)] = ran
     store_release(actor, ACTOR.ACTED, number + 1)
     tell(m, plan, actor)
     if fetch_add(plan, at + LAUNCH.LEFT, -1) == 1:
         nudge(m, plan[RUNTIME.HOME])
+
+
+def poison_in_front(m: Words, slot: int, entry: int) -> int:
+    """Like `poison_of`, of what another launch in flight has poisoned: only of those in front of
+    this one.  One behind may have failed already, at what this one has left to it.
+    """
+    for k in range(count_of(m, slot, entry)):
+        storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
+        if access_of(m, slot, entry, k) & OPERAND.ALLOCATE == 0:
+            cause = m[STO.AT + storage * STO.WORDS + STO.POISON]
+            if 0 < cause <= seq_of(m, slot):
+                return cause
+    return 0
+
+
+def leave_undone(
+    m: Words, slot: int, entry: int, plan: Words, actor: Words, ran: int, failed: bool
+) -> None:
+    """An actor goes no further in a launch that has failed: poison what that leaves half written,
+    before anybody behind the actor may look at it.
+    """
+    poison_rest(
+        m, slot, entry, actor[ACTOR.ACTED], actor[ACTOR.TASK] + ran,
+        actor[ACTOR.TASK] + actor[ACTOR.TASKS], failed, seq_of(m, slot) + 1,
+    )  # fmt: skip
+    store_release(plan, RUNTIME.FAILED, 1)
+
+
+def ran_at(plan: Words, actor: Words, number: int) -> int:
+    """Where it says how many of its tasks an actor has run for a launch."""
+    first = address_in(plan, plan[RUNTIME.FIRST])
+    k = (address_in(actor, 0) - first) // (8 * ACTOR.WORDS)
+    return plan[RUNTIME.RAN] + number % plan[RUNTIME.DEPTH] * plan[RUNTIME.ACTORS] + k
 
 
 def may_end(plan: Words, actor: Words) -> bool:
@@ -177,13 +255,6 @@ def may_end(plan: Words, actor: Words) -> bool:
 # --- home ---------------------------------------------------------------------------------------
 
 
-def runtime_of(m: Words, entry: int) -> int:
-    """The address of a LaunchPlan's actors; 0 if it has none, or is none."""
-    if m[entry + ENT.KIND] != KIND.LAUNCH:
-        return 0
-    return load_word(m[entry + ENT.LAYOUT] + 8 * PLAN.ACTORS)
-
-
 def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
     """Whether a launch may run beside those in flight, which come before it.
 
@@ -191,11 +262,13 @@ def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
     actors' own edges order: variables.  An input that one of them makes, or that a launch writes
     as a variable, is not.
     """
+    if poison_of(m, slot, entry) != 0:
+        return False  # it never runs: `worker_loop` skips it when nothing is in flight
     if plan[RUNTIME.STARTED] == plan[RUNTIME.FINISHED]:
         return True
     if plan[RUNTIME.STARTED] - plan[RUNTIME.FINISHED] >= plan[RUNTIME.DEPTH]:
         return False
-    if writes_an_input(m, slot, entry) or poison_of(m, slot, entry) != 0:
+    if writes_an_input(m, slot, entry):
         return False
     words = m[entry + ENT.LAYOUT]
     made, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
@@ -237,6 +310,8 @@ def open_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> No
     plan[at + LAUNCH.LEFT] = plan[RUNTIME.ACTORS]
     plan[at + LAUNCH.ALONE] = 1 if writes_an_input(m, slot, entry) else 0
     plan[at + LAUNCH.SCALARS] = scalars_of(m, slot, entry)
+    if CHECKED:
+        begin_check(m, stream, slot)  # whose memory it is
     plan[at + LAUNCH.CHUNK] = take_chunk(m, stream, slot, entry)
     if plan[at + LAUNCH.CHUNK] == 0:
         plan[at + LAUNCH.STATUS], plan[at + LAUNCH.TASK] = OUT_OF_MEMORY, -1
@@ -259,15 +334,13 @@ def close_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> i
     if plan[at + LAUNCH.CHUNK] != 0:
         release(m, stream, plan[at + LAUNCH.CHUNK], class_of(m[entry + ENT.SCRATCH]))
     if status == INS.POISONED:
-        cause = plan[at + LAUNCH.CAUSE]
-        poison(m, slot, entry, cause)
-        fetch_add(m, CTL.N_POISONED, 1)
-        fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
+        skip(m, slot, entry, plan[at + LAUNCH.CAUSE])
     elif status != 0:
         m[STR.AT + stream * STR.WORDS + STR.TASK] = plan[at + LAUNCH.TASK]
         for i in range(ARG.N_DETAILS):
             m[ARG.AT + stream * ARG.WORDS + i] = plan[at + LAUNCH.DETAILS + i]
-        fail(m, stream, slot, entry, status)
+        poison_outputs(m, slot, entry, seq_of(m, slot) + 1)
+        report_failure(m, stream, slot, entry, status)
     plan[RUNTIME.FINISHED] += 1
     if plan[RUNTIME.FINISHED] == plan[RUNTIME.STARTED]:
         store_release(plan, RUNTIME.FAILED, 0)

@@ -23,6 +23,9 @@ every block is free go back as well.
 Live bytes are what instructions have allocated and not released, peak bytes their maximum, reserved
 bytes what the VM holds from the system; all in rounded sizes, and for each device on its own.
 
+Under the memory check (`zones`) a block of the host's memory is the system's, with zones of its
+own, and a released one goes into quarantine; the rest is as it is without.
+
 Long because the host's memory and the devices' are one mechanism.
 """
 
@@ -47,6 +50,7 @@ from flowvm.vm.machine.lang import (
     words_at,
 )
 from flowvm.vm.machine.words import CTL, STR
+from flowvm.vm.workers.zones import CHECKED, let_go, new_block, put_away, total_of
 
 SMALLEST = 64
 SLAB = 2 << 20
@@ -180,7 +184,9 @@ def allocate(m: Words, stream: int, size: int) -> int:
     if size_class >= STR.N_CLASSES:
         return 0
     at = STR.AT + stream * STR.WORDS
-    if m[at + STR.MEMORY] == STR.HOST_MEMORY:
+    if CHECKED and m[at + STR.MEMORY] == STR.HOST_MEMORY:
+        block = take_zoned(m, stream, size)
+    elif m[at + STR.MEMORY] == STR.HOST_MEMORY:
         block = take(m, at, size_class)
     else:
         block = take_locked(m, at, size_class)
@@ -188,6 +194,17 @@ def allocate(m: Words, stream: int, size: int) -> int:
             block = take_locked(m, at, size_class)
     if block != 0:
         count_more(counters(m, at), CTL.LIVE_BYTES, CTL.PEAK_BYTES, size_of(size_class))
+    return block
+
+
+def take_zoned(m: Words, stream: int, size: int) -> int:
+    """A block with zones, asked for again without what is in quarantine if there is none."""
+    at = STR.AT + stream * STR.WORDS
+    block = new_block(m, stream, size)
+    if block == 0 and give_back(m, at, at) > 0:
+        block = new_block(m, stream, size)
+    if block != 0:
+        count_more(counters(m, at), CTL.RESERVED_BYTES, CTL.PEAK_RESERVED, total_of(size))
     return block
 
 
@@ -248,6 +265,10 @@ def release(m: Words, stream: int, block: int, size_class: int) -> None:
     """Give back a block that `allocate` of the same stream gave."""
     at = STR.AT + stream * STR.WORDS
     rounded = size_of(size_class)
+    if CHECKED and m[at + STR.MEMORY] == STR.HOST_MEMORY:
+        fetch_add(counters(m, at), CTL.RESERVED_BYTES, -put_away(m, stream, block))
+        fetch_add(counters(m, at), CTL.LIVE_BYTES, -rounded)
+        return
     if m[at + STR.MEMORY] != STR.HOST_MEMORY:
         lock(m, at)
     push(m, at, size_class, block)
@@ -314,6 +335,8 @@ def give_back(m: Words, at: int, by: int) -> int:
         while m[at + STR.CLASSES + size_class] != 0:
             to_system(m, at, by, pop(m, at, size_class))
             given += size_of(size_class)
+    if CHECKED and m[at + STR.MEMORY] == STR.HOST_MEMORY:
+        given += let_go(m, (at - STR.AT) // STR.WORDS, 0, 0)
     m[at + STR.CACHED] = 0
     fetch_add(counters(m, at), CTL.RESERVED_BYTES, -given)
     fetch_add(m, CTL.N_TRIMMED, 1)

@@ -25,7 +25,6 @@ from flowvm.vm.machine.device_words import DEV, EVENT, LINES
 from flowvm.vm.machine.lang import (
     Words,
     address_in,
-    fetch_add,
     load_acquire,
     sched_yield,
     store_release,
@@ -34,25 +33,11 @@ from flowvm.vm.machine.lang import (
 )
 from flowvm.vm.machine.machine import count_of, entry_of, operand_of
 from flowvm.vm.machine.stamps import stamp_end, stamp_open, stamp_tasks
-from flowvm.vm.machine.words import (
-    ARG,
-    CTL,
-    EDG,
-    ENT,
-    ERR,
-    INS,
-    KIND,
-    OPERAND,
-    QUE,
-    RING,
-    STO,
-    STR,
-    WAI,
-)
+from flowvm.vm.machine.words import ARG, CTL, EDG, ENT, INS, KIND, OPERAND, QUE, RING, STO, STR, WAI
 from flowvm.vm.workers.device_graph import RELAXED, run_plan
 from flowvm.vm.workers.device_tasks import failed_task, poison_behind
 from flowvm.vm.workers.device_times import begin_time, events_of, note_time
-from flowvm.vm.workers.execute import fail, poison, poison_of, release_storages, run_kernel, seq_of
+from flowvm.vm.workers.execute import fail, poison_of, release_storages, run_kernel, seq_of, skip
 from flowvm.vm.workers.steps import DEVICE_FAILED, call_driver, result_of
 
 BATCH = 16  # instructions that share an event while the queue has more; from level 2 on, one
@@ -148,7 +133,7 @@ def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int)
     if m[entry + ENT.KIND] == KIND.RELEASE:
         release_storages(m, stream, slot, entry, False)
     elif poison_of(m, slot, entry) != 0:
-        status = poisoned(m, slot, entry)
+        status = skip(m, slot, entry, poison_of(m, slot, entry))
     else:
         if block[DEV.FAILED] != 0:
             m[ARG.AT + stream * ARG.WORDS], m[ARG.AT + stream * ARG.WORDS + 1] = (
@@ -164,15 +149,6 @@ def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int)
         if status != 0:
             fail(m, stream, slot, entry, status)
     m[INS.AT + slot * INS.WORDS + INS.STATUS] = status
-
-
-def poisoned(m: Words, slot: int, entry: int) -> int:
-    """An operand is poisoned: so is what the instruction writes."""
-    cause = poison_of(m, slot, entry)
-    poison(m, slot, entry, cause)
-    fetch_add(m, CTL.N_POISONED, 1)
-    fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
-    return INS.POISONED
 
 
 def record(block: Words, place: int) -> None:
@@ -262,7 +238,7 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
             if said:
                 poison_behind(m, slot, entry, line, seq_of(m, slot) + 1)
         elif poison_of(m, slot, entry) != 0:
-            status = poisoned(m, slot, entry)
+            status = skip(m, slot, entry, poison_of(m, slot, entry))
         m[ins + INS.STATUS] = status
     if m[CTL.LEVEL] != 0:
         stamp_end(m, stream, slot)

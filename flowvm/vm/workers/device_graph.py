@@ -24,6 +24,7 @@ from __future__ import annotations
 from flowvm.vm.machine.device_words import BRANCH, DEV, GRAPH
 from flowvm.vm.machine.lang import Words, address_in, load_word, store_word, words_at
 from flowvm.vm.machine.words import ARG, ENT, STO, STR
+from flowvm.vm.workers.allocation import OUT_OF_MEMORY, out_of_memory
 from flowvm.vm.workers.allocator import allocate, class_of, release
 from flowvm.vm.workers.device_tasks import (
     clear_lines,
@@ -34,7 +35,6 @@ from flowvm.vm.workers.device_tasks import (
     run_all,
 )
 from flowvm.vm.workers.launch import place_operands, run_tasks, scalars_of, table_of, take_chunk
-from flowvm.vm.workers.owning import OUT_OF_MEMORY, out_of_memory
 from flowvm.vm.workers.steps import call_driver, result_of
 
 PATIENCE = 8  # launches in a row that differ from the one before

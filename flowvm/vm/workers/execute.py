@@ -7,14 +7,25 @@ ReleaseTensor always runs.  The sequential engine calls the same functions on th
 
 from __future__ import annotations
 
-from flowvm.vm.machine.lang import Words, address_in, call_kernel, fetch_add, store_release
+from flowvm.vm.machine.lang import Words, address_in, call_kernel, fetch_add
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.stamps import stamp_end, stamp_start
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR, INS, KIND, OPERAND, RING, STO, STR
+from flowvm.vm.workers.allocation import OWNED, out_of_memory, own
 from flowvm.vm.workers.allocator import allocate, class_of, release
 from flowvm.vm.workers.launch import poison_launch, run_launch
-from flowvm.vm.workers.owning import OWNED, out_of_memory, own
 from flowvm.vm.workers.ranges import run_phases
+from flowvm.vm.workers.reporting import report
+from flowvm.vm.workers.zones import (
+    CHECKED,
+    begin_check,
+    check_operands,
+    check_own_arena,
+    check_scratch,
+    compare_copies,
+    on_host,
+    take_copies,
+)
 
 CAPTURED = 12  # flowvm.errors.Status.CAPTURED; a test pins that they agree
 
@@ -29,15 +40,14 @@ def execute(m: Words, stream: int, slot: int) -> int:
     if m[CTL.LEVEL] != 0:
         stamp_start(m, stream, slot)
     entry = entry_of(m, slot)
+    if CHECKED:
+        begin_check(m, stream, slot)
     if m[entry + ENT.KIND] == KIND.RELEASE:
         status = release_storages(m, stream, slot, entry, True)
     else:
         cause = poison_of(m, slot, entry)
         if cause != 0:
-            poison(m, slot, entry, cause)
-            fetch_add(m, CTL.N_POISONED, 1)
-            fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
-            status = INS.POISONED
+            status = skip(m, slot, entry, cause)
         else:
             if m[entry + ENT.KIND] == KIND.LAUNCH:
                 status = run_launch(m, stream, slot, entry)
@@ -70,24 +80,29 @@ def poison(m: Words, slot: int, entry: int, cause: int) -> None:
             m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
 
 
+def skip(m: Words, slot: int, entry: int, cause: int) -> int:
+    """The instruction does not run, because an operand is poisoned: so is what it writes."""
+    poison(m, slot, entry, cause)
+    fetch_add(m, CTL.N_POISONED, 1)
+    fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
+    return INS.POISONED
+
+
 def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
-    """Report an error and poison what the instruction writes."""
-    seq = seq_of(m, slot)
+    """Report an error and poison what the instruction leaves without a value."""
     if m[entry + ENT.KIND] == KIND.LAUNCH:
-        poison_launch(m, stream, slot, entry, seq + 1)
+        poison_launch(m, stream, slot, entry, seq_of(m, slot) + 1)
     else:
-        poison(m, slot, entry, seq + 1)
+        poison(m, slot, entry, seq_of(m, slot) + 1)
+    report_failure(m, stream, slot, entry, status)
+
+
+def report_failure(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
+    """Let Python know of an instruction's error.  What it poisons is poisoned."""
+    seq = seq_of(m, slot)
     if status != CAPTURED:  # which nobody did anything wrong for
         fetch_add(m, CTL.N_FAILED, 1)
-    m[ERR.AT + seq % ERR.LENGTH * ERR.WORDS + ERR.POISONED] = 0
-    number = fetch_add(m, CTL.ERROR_COUNT, 1)
-    at = ERR.AT + number % ERR.LENGTH * ERR.WORDS
-    m[at + ERR.SEQ], m[at + ERR.STATUS] = seq, status
-    for i in range(ARG.N_DETAILS):
-        m[at + ERR.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
-    m[at + ERR.ENTRY] = entry
-    m[at + ERR.TASK] = m[STR.AT + stream * STR.WORDS + STR.TASK]
-    store_release(m, at + ERR.MARK, number + 1)
+    report(m, stream, seq, entry, status, m[STR.AT + stream * STR.WORDS + STR.TASK])
 
 
 def release_storages(m: Words, stream: int, slot: int, entry: int, over: bool) -> int:
@@ -136,8 +151,12 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
     status = 0
     if prepare != 0:
         status = size_outputs(m, stream, slot, entry, args)
+    if CHECKED:
+        take_copies(m, stream, slot, entry)
     if status == 0:
         status = run_ranges(m, stream, entry, args)
+    if CHECKED:
+        status = checked(m, stream, slot, entry, scratch, status)
     if prepare != 0 and status == 0:
         # the kernel leaves each mut2 output's rows in the details
         for k in range(m[entry + ENT.COUNT]):
@@ -147,6 +166,18 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
     if scratch != 0:
         release(m, stream, scratch, class_of(scratch_bytes))
     return status
+
+
+def checked(m: Words, stream: int, slot: int, entry: int, scratch: int, status: int) -> int:
+    """What the memory check finds behind a kernel that ended with `status`: a status."""
+    changed = compare_copies(m, stream, slot, entry)
+    if status == 0:
+        status = changed
+    if status == 0:
+        status = check_operands(m, stream, slot, entry)
+    if status == 0 and scratch != 0 and on_host(m, stream):
+        status = check_scratch(m, stream, scratch)
+    return check_own_arena(m, stream, status)
 
 
 def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int:

@@ -5,14 +5,24 @@
 
 from __future__ import annotations
 
-from flowvm.vm.machine.lang import Words, load_word, store_word
+from flowvm.vm.machine.lang import Words, load_word, store_word, words_at
 from flowvm.vm.machine.machine import access_of, count_of, operand_of
-from flowvm.vm.machine.plan_words import PLAN, TASK
+from flowvm.vm.machine.plan_words import ACTOR, PLAN, RUNTIME, TASK
 from flowvm.vm.machine.stamps import stamp_task, stamp_tasks
-from flowvm.vm.machine.words import ARG, ENT, OPERAND, RING, STO, STR
+from flowvm.vm.machine.words import ARG, ENT, KIND, OPERAND, RING, STO, STR
+from flowvm.vm.workers.allocation import OUT_OF_MEMORY, out_of_memory, own
 from flowvm.vm.workers.allocator import allocate, class_of, release
-from flowvm.vm.workers.owning import OUT_OF_MEMORY, out_of_memory, own
 from flowvm.vm.workers.ranges import run_phases
+from flowvm.vm.workers.zones import (
+    CHECKED,
+    CHUNK_ZONE,
+    begin_task,
+    check_own_arena,
+    check_task,
+    on_host,
+)
+
+MOST = 1 << 40  # words_at wants a length; a Plan's lists know their own
 
 
 def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:
@@ -47,7 +57,7 @@ def take_chunk(m: Words, stream: int, slot: int, entry: int) -> int:
     if not place_operands(m, stream, slot, entry, table):
         release(m, stream, chunk, class_of(chunk_bytes))
         return 0
-    store_word(table, chunk + (8 * count + 8 + 63) // 64 * 64)
+    store_word(table, chunk + (8 * count + 8 + 63) // 64 * 64 + CHUNK_ZONE)
     return chunk
 
 
@@ -134,40 +144,120 @@ def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetitio
     m[args + ARG.SCRATCH] = 0 if scratch < 0 else load_word(chunk) + scratch
     for i in range(ARG.N_DETAILS):
         m[args + i] = 0
+    if CHECKED and on_host(m, stream):
+        begin_task(load_word(at + 8 * TASK.ZONES), load_word(chunk), repetition)
     status = run_phases(
         m, stream, args, load_word(at + 8 * TASK.KERNEL), load_word(at + 8 * TASK.LAYOUT),
         load_word(at + 8 * TASK.UNITS), load_word(at + 8 * TASK.GRAIN),
         load_word(at + 8 * TASK.PHASES), load_word(at + 8 * TASK.MORE),
     )  # fmt: skip
+    if CHECKED and status == 0 and on_host(m, stream):
+        status = check_task(m, stream, load_word(at + 8 * TASK.ZONES), load_word(chunk))
+    if CHECKED:
+        status = check_own_arena(m, stream, status)
     stamp_task(m, stream, repetition)
     return status
 
 
-def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> None:
-    """Poison what a failed launch leaves without a value: its outputs, and what the failed task
-    was writing.
+# --- failing ------------------------------------------------------------------------------------
 
-    Variables that later tasks would have written keep their values, as if the step had not been.
+
+def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> None:
+    """Poison what a launch leaves without a value that failed at the stream's task (-1: before the
+    first): its outputs, and of its variables what `poison_rest` says.
+
+    On a device nobody stops at a task: what came of it is poisoned by `device_tasks.poison_behind`.
     """
+    poison_outputs(m, slot, entry, cause)
+    task = m[STR.AT + stream * STR.WORDS + STR.TASK]
+    end = load_word(m[entry + ENT.LAYOUT] + 8 * PLAN.TASKS)
+    if task >= 0 and m[STR.AT + stream * STR.WORDS + STR.MEMORY] == STR.DEVICE_MEMORY:
+        end = task + 1
+    poison_rest(m, slot, entry, -1, max(0, task), end, task >= 0, cause)
+
+
+def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
+    """Poison the memory that a launch takes for its outputs."""
     for k in range(count_of(m, slot, entry)):
         if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
             storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
             m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
-    poison_task(m, slot, entry, m[STR.AT + stream * STR.WORDS + STR.TASK], cause)
 
 
-def poison_task(m: Words, slot: int, entry: int, task: int, cause: int) -> None:
-    """Poison the operands of a launch that its task of this number writes; -1 is none."""
-    if task < 0:
-        return
+def poison_rest(
+    m: Words, slot: int, entry: int, number: int, task: int, end: int, failed: bool, cause: int
+) -> None:
+    """The tasks from `task` to `end` do not run, the first of them because it has `failed`: poison
+    what that one was writing (with it, those that are repeated together), and what the others would
+    have written if tasks in front of them have, or if the launch returns it.
+
+    So a variable has the value that a whole launch gives it, or is poisoned, or was not begun: then
+    it keeps its value, as if the step had not been.
+
+    `number` is that of a launch by actors, or -1: then the tasks in front have run.
+    """
     plan = m[entry + ENT.LAYOUT]
-    at = plan + 8 * load_word(plan + 8 * PLAN.FIRST)
-    for _ in range(task):
+    at, behind = first_task(plan), task
+    if failed:
+        behind = task + 1
+        for _ in range(task):
+            at += 8 * load_word(at + 8 * TASK.LENGTH)
+        if load_word(at + 8 * TASK.REPEAT) > 1:
+            behind = task + load_word(at + 8 * TASK.SECTION)
+    at = first_task(plan)
+    for k in range(end):
+        together = failed and load_word(at + 8 * TASK.REPEAT) > 1
+        if k >= task or (together and k + load_word(at + 8 * TASK.SECTION) == behind):
+            for j in range(load_word(at + 8 * TASK.COUNT)):
+                source = written_by(at, j)
+                if source > 0 and (
+                    k < behind
+                    or access_of(m, slot, entry, source - 1) & OPERAND.RETURNED != 0
+                    or has_written(plan, number, task, source)
+                ):
+                    storage = operand_of(m, slot, entry, source - 1) & OPERAND.STORAGE_MASK
+                    m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
         at += 8 * load_word(at + 8 * TASK.LENGTH)
-    for k in range(load_word(at + 8 * TASK.COUNT)):
-        word = load_word(at + 8 * (TASK.OPERANDS + k))
-        if (word >> TASK.SOURCE_BITS) & 1 != 0 and word & TASK.SOURCE_MASK != 0:
-            storage = (
-                operand_of(m, slot, entry, (word & TASK.SOURCE_MASK) - 1) & OPERAND.STORAGE_MASK
-            )
-            m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+
+
+def runtime_of(m: Words, entry: int) -> int:
+    """The address of a LaunchPlan's actors; 0 if it has none, or is none."""
+    if m[entry + ENT.KIND] != KIND.LAUNCH:
+        return 0
+    return load_word(m[entry + ENT.LAYOUT] + 8 * PLAN.ACTORS)
+
+
+def first_task(plan: int) -> int:
+    """Where the words of a Plan's first task are."""
+    return plan + 8 * load_word(plan + 8 * PLAN.FIRST)
+
+
+def written_by(task: int, k: int) -> int:
+    """Which operand of the launch + 1 it is that operand `k` of a task writes; 0 for none."""
+    word = load_word(task + 8 * (TASK.OPERANDS + k))
+    return word & TASK.SOURCE_MASK if (word >> TASK.SOURCE_BITS) & 1 != 0 else 0
+
+
+def has_written(plan: int, number: int, before: int, source: int) -> bool:
+    """Whether a task in front of this one has run and has written the launch's operand `source`."""
+    at = first_task(plan)
+    for k in range(before):
+        for j in range(load_word(at + 8 * TASK.COUNT)):
+            if written_by(at, j) == source and (number < 0 or has_run(plan, number, k)):
+                return True
+        at += 8 * load_word(at + 8 * TASK.LENGTH)
+    return False
+
+
+def has_run(plan: int, number: int, task: int) -> bool:
+    """Whether the actor of a task has run it for a launch.  Only of an actor in front of the one
+    that asks.
+    """
+    runtime = words_at(load_word(plan + 8 * PLAN.ACTORS), MOST)
+    actors = runtime[RUNTIME.ACTORS]
+    ran = runtime[RUNTIME.RAN] + number % runtime[RUNTIME.DEPTH] * actors
+    for k in range(actors):
+        first = runtime[runtime[RUNTIME.FIRST] + k * ACTOR.WORDS + ACTOR.TASK]
+        if first <= task < first + runtime[ran + k]:
+            return True
+    return False

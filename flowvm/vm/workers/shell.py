@@ -18,6 +18,7 @@ from __future__ import annotations
 from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import (
     Words,
+    address_in,
     clock,
     compare_exchange,
     fetch_add,
@@ -34,6 +35,7 @@ from flowvm.vm.machine.machine import (
     count_of,
     dispatch,
     entry_of,
+    may_receive,
     next_ready,
     ready_barrier,
     receive,
@@ -45,13 +47,11 @@ from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, QUE, RING, STATE, STR
 from flowvm.vm.workers.actors import (
-    MOST,
     close_launch,
     has_mail,
     may_close,
     may_open,
     open_launch,
-    runtime_of,
     serve,
     tell_sources,
 )
@@ -65,6 +65,7 @@ from flowvm.vm.workers.device import (
     run_to_end,
 )
 from flowvm.vm.workers.execute import execute, fail, poison_of
+from flowvm.vm.workers.launch import MOST, runtime_of
 from flowvm.vm.workers.ranges import help_with
 
 WINDOW = 64  # records taken before the workers' news are looked at again
@@ -230,9 +231,8 @@ def scheduler_loop(base: int) -> int:
 
 
 def has_news(m: Words) -> bool:
-    """Whether a record is marked or a worker has finished something."""
-    seq = m[CTL.RECEIVED]
-    if load_acquire(m, RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK) == seq + 1:
+    """Whether a record may be taken or a worker has finished something."""
+    if may_receive(m):
         return True
     for stream in range(m[CTL.USED_STREAMS]):
         at = STR.AT + stream * STR.WORDS
@@ -305,33 +305,12 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
     idle = 0
     while load_acquire(m, CTL.STOP) == 0:
         tail = load_acquire(m, at + STR.TAIL)
-        if opened < tail:
-            slot = m[QUE.AT + stream * RING.SLOTS + (opened & RING.SLOT_MASK)]
-            entry = entry_of(m, slot)
-            if m[entry + ENT.KIND] == KIND.RELEASE:
-                opened += 1
-                continue
-            if runtime_of(m, entry) == runtime and may_open(m, slot, entry, plan):
-                if m[CTL.LEVEL] != 0:
-                    stamp_open(m, stream, slot)
-                open_launch(m, stream, slot, entry, plan)
-                opened += 1
-                idle = 0
-                continue
-        done = m[at + STR.DONE]
-        if done == opened:
+        if open_next_launch(m, stream, plan, opened):
+            opened += 1
+            idle = 0
+        elif m[at + STR.DONE] == opened:
             return
-        slot = m[QUE.AT + stream * RING.SLOTS + (done & RING.SLOT_MASK)]
-        entry = entry_of(m, slot)
-        if m[entry + ENT.KIND] == KIND.RELEASE:
-            execute(m, stream, slot)
-            finish(m, stream)
-        elif may_close(plan):
-            close_launch(m, stream, slot, entry, plan)
-            if m[CTL.LEVEL] != 0:
-                stamp_end(m, stream, slot)
-            finish(m, stream)
-        elif serve(m, stream):
+        elif close_next(m, stream, plan) or serve(m, stream):
             idle = 0
         elif keep_polling(m, idle):
             idle += 1
@@ -339,6 +318,44 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
             fetch_add(m, at + STR.SLEEPS, 1)
             news = has_mail(m, stream) or may_close(plan)
             sleep(m, at, not news and load_acquire(m, at + STR.TAIL) == tail, NAP)
+
+
+def open_next_launch(m: Words, stream: int, plan: Words, opened: int) -> bool:
+    """Open what comes at place `opened` of the queue, if it is one of the Plan's launches and may
+    be, or pass a ReleaseTensor by; whether it was.
+    """
+    if opened >= load_acquire(m, STR.AT + stream * STR.WORDS + STR.TAIL):
+        return False
+    slot = m[QUE.AT + stream * RING.SLOTS + (opened & RING.SLOT_MASK)]
+    entry = entry_of(m, slot)
+    if m[entry + ENT.KIND] == KIND.RELEASE:
+        return True
+    if runtime_of(m, entry) != address_in(plan, 0) or not may_open(m, slot, entry, plan):
+        return False
+    if m[CTL.LEVEL] != 0:
+        stamp_open(m, stream, slot)
+    open_launch(m, stream, slot, entry, plan)
+    return True
+
+
+def close_next(m: Words, stream: int, plan: Words) -> bool:
+    """Close the first launch in flight if all have acted for it, or run the ReleaseTensor whose
+    turn it is; whether it was.
+    """
+    at = STR.AT + stream * STR.WORDS
+    slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
+    entry = entry_of(m, slot)
+    if m[entry + ENT.KIND] == KIND.RELEASE:
+        execute(m, stream, slot)
+        m[at + STR.STAMP] = 0  # what comes next may have been received since
+    elif may_close(plan):
+        close_launch(m, stream, slot, entry, plan)
+        if m[CTL.LEVEL] != 0:
+            stamp_end(m, stream, slot)
+    else:
+        return False
+    finish(m, stream)
+    return True
 
 
 def device_loop(base: int, stream: int) -> int:

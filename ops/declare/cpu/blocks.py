@@ -26,7 +26,7 @@ from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word, store_word
-from flowvm.ops.declare.cpu.plan import CHUNK
+from flowvm.ops.declare.cpu.tile_plan import CHUNK
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, call_kernel
 from flowvm.vm.machine.words import ARG
 
@@ -150,17 +150,17 @@ def block_invocation(
     scratch, words, layouts, phases = 0, [], [], []
     steps: list[tuple[int, int]] = []
     for number, stage in enumerate(stages):
-        made = stage.invocation
+        invocation = stage.invocation
         sources = [w for source, each in stage.operands for w in (_source(source), each)]
         row = [
-            0, made.kernel, 0, stage.each, scratch, 8 * ARGS + buffers, len(stage.operands),
+            0, invocation.kernel, 0, stage.each, scratch, 8 * ARGS + buffers, len(stage.operands),
             len(stage.scalars), *sources, *(OPERANDS_AT + operands + s for s in stage.scalars),
         ]  # fmt: skip
         row[0] = len(row)
         words.append(row)
-        layouts.append(made.layout)
-        scratch += -(-made.scratch // 64) * 64
-        for p, step in enumerate(made.phases, 1):
+        layouts.append(invocation.layout)
+        scratch += -(-invocation.scratch // 64) * 64
+        for p, step in enumerate(invocation.phases, 1):
             phases += [number, p]
             steps.append(step)
     place = HEADER + len(phases) + sum(map(len, words))

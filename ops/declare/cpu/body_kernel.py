@@ -221,11 +221,11 @@ def _check(b: _Body) -> None:
     if b.scalars and any(o.optional for o in b.operands):
         raise ValueError(f"{name}: scalars have no place behind optional operands")
     own = [n for n in ("scratch", "arena", "lo", "hi", "details") if n in b.names]
-    wanted = len(b.operands) + len(b.consts) + len(b.scalars) + len(own)
-    if len(b.names) != wanted or b.names[wanted - len(own) :] != own:
+    count = len(b.operands) + len(b.consts) + len(b.scalars) + len(own)
+    if len(b.names) != count or b.names[count - len(own) :] != own:
         raise ValueError(
             f"{name}({', '.join(b.names)}) would be called with {len(b.operands)} arrays, "
-            f"{len(b.consts)} consts, {len(b.scalars)} scalars, {', '.join(own)}: {wanted} "
+            f"{len(b.consts)} consts, {len(b.scalars)} scalars, {', '.join(own)}: {count} "
             "arguments"
         )
 

@@ -27,21 +27,34 @@ LOOP_METADATA = """
 !6 = distinct !{!6, !3, !7}
 !7 = !{!"llvm.loop.interleave.count", i32 4}
 """
+DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
 _PLAIN, _SCALAR, _FOURFOLD = 1, 2, 6  # kinds of loops
 
 
 class Program(NamedTuple):
-    """What a kernel computes; `elementwise_kernel` explains it."""
+    """What a kernel computes: `expr`, for every element.
+
+    `args`, `in_dtypes` and `compute` go together: the names in `expr`, the dtypes in memory, and
+    the dtypes that the expression is computed in.  The names in `scalar_args` are dynamic scalars:
+    words of `args` after the operands, in order, whose dtype says how to read the bits, "float64"
+    or "int64" ("bool" is an int64 too).  Several outputs are a tuple in `expr`, which may also be a
+    program: lines that name intermediate values, then the expression.  Numbers in `expr` take the
+    dtype that it is computed in.  If evaluating it raises, the kernel stops and returns `raises`.
+
+    `once` is a program of the dynamic scalars, evaluated before a tile: its results, a tuple, are
+    the last of `args`, "float64" each.  `into` says which tensors the results of `expr` replace:
+    these are its outputs then, and there are no others.
+    """
 
     expr: str
     args: tuple[str, ...]
     in_dtypes: tuple[str, ...]
     out_dtypes: tuple[str, ...]
     compute: tuple[str, ...]
-    scalar_args: frozenset[str]
-    raises: int
-    once: str
-    into: tuple[int, ...]
+    scalar_args: frozenset[str] = frozenset()
+    raises: int = DIVISION_BY_ZERO
+    once: str = ""
+    into: tuple[int, ...] = ()
 
     @property
     def late(self) -> int:

@@ -11,7 +11,6 @@ Invariant: an output shares memory with an operand element for element or not at
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
 from typing import Any
 
 from flowvm.compiler import jit
@@ -21,46 +20,13 @@ from flowvm.ops.declare.cpu.expressions import lowered_expression, lowered_guard
 from flowvm.ops.declare.cpu.text import IN_MEMORY
 from flowvm.ops.declare.cpu.walk import WALK, provide
 
-DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
-
-
-def elementwise_kernel(
-    expr: str,
-    args: Sequence[str],
-    in_dtypes: Sequence[str],
-    out_dtypes: Sequence[str],
-    compute: Sequence[str],
-    scalar_args: Collection[str] = (),
-    raises: int = DIVISION_BY_ZERO,
-    *,
-    pattern: int | None = None,
-    once: str = "",
-    into: Sequence[int] = (),
-) -> int:
-    """The address of a kernel that computes `expr` for every element.
-
-    `args`, `in_dtypes` and `compute` go together: the names in `expr`, the dtypes in memory, and
-    the dtypes that the expression is computed in.  The names in `scalar_args` are dynamic scalars:
-    words of `args` after the operands, in order, whose dtype says how to read the bits, "float64"
-    or "int64" ("bool" is an int64 too). Several outputs are a tuple in `expr`, which may also be a
-    program: lines that name intermediate values, then the expression.  Numbers in `expr`
-    take the dtype that it is computed in.  If evaluating it raises, the kernel stops and returns
-    `raises`.  `pattern` is that of the only plans it is for (`ops/declare/cpu/plan.py`); None: of
-    all.
-
-    `once` is a program of the dynamic scalars, evaluated before a tile: its results, a tuple, are
-    the last of `args`, "float64" each.  `into` says which tensors the results of `expr` replace:
-    these are its outputs then, and there are no others.
-    """
-    program = Program(
-        expr, tuple(args), tuple(in_dtypes), tuple(out_dtypes), tuple(compute),
-        frozenset(scalar_args), int(raises), once, tuple(into),
-    )  # fmt: skip
-    return _kernel(program, pattern)
-
 
 @functools.cache
-def _kernel(p: Program, pattern: int | None) -> int:
+def elementwise_kernel(p: Program, pattern: int | None = None) -> int:
+    """The address of a kernel that computes the program's expression for every element.
+
+    `pattern` is that of the only plans it is for (`ops/declare/cpu/tile_plan.py`); None: of all.
+    """
     if not len(p.args) == len(p.in_dtypes) == len(p.compute):
         raise ValueError(
             f"{p.expr!r}: {len(p.args)} args, in_dtypes={p.in_dtypes}, compute={p.compute}"

@@ -46,8 +46,8 @@ def _function_of(
     source = f"def expression({', '.join(args)}):\n{source}\n"
     space = dict(scope)
     exec(compile(source, f"<{expr}>", "exec"), space)
-    made: Callable[..., Any] = space["expression"]
-    return made
+    function: Callable[..., Any] = space["expression"]
+    return function
 
 
 def scope_of(expr: str) -> dict[str, Any]:
@@ -55,12 +55,12 @@ def scope_of(expr: str) -> dict[str, Any]:
 
     No other functions: the key of a kernel covers those here.
     """
-    found: dict[str, Any] = {name: getattr(np, name) for name in ("float32", "float64", "int64")}
+    scope: dict[str, Any] = {name: getattr(np, name) for name in ("float32", "float64", "int64")}
     for name in sorted(_functions().keys() & set(re.findall(r"\w+", expr))):
-        function = found[name] = _functions()[name]
+        function = scope[name] = _functions()[name]
         if isinstance(function, Guarded):
-            found |= {f.__name__: f for f in (function.fits, function.near)}
-    return found
+            scope |= {f.__name__: f for f in (function.fits, function.near)}
+    return scope
 
 
 @functools.cache
@@ -114,9 +114,11 @@ def lowered_guarded(
         function.choose(passed)[0] not in function.fits.implementations
     ):  # integers have no such case
         return ()
-    given = ", ".join(ast.unparse(a) for a in call.args)
-    check = f"    if not {call.func.id}_fits({given}):\n        raise ValueError\n    return True"
-    near = f"    return {call.func.id}_near({given})"
+    arguments = ", ".join(ast.unparse(a) for a in call.args)
+    check = (
+        f"    if not {call.func.id}_fits({arguments}):\n        raise ValueError\n    return True"
+    )
+    near = f"    return {call.func.id}_near({arguments})"
     functions = (_function_of(s, expr, args, scope) for s in (check, near))
     return tuple(_lower_typed(f, passed) for f in functions)
 

@@ -10,15 +10,14 @@ writes.  Long functions of the second kind are written apart (`functions_apart`)
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.compiler.jit import llvm
+from flowvm.compiler.target import Target, target
 from flowvm.ops.scalar.half import STORED, narrowed, stored_type, widened
+from flowvm.regions import reverting
 
 
 class Registers(NamedTuple):
@@ -31,19 +30,10 @@ class Registers(NamedTuple):
 _REGISTERS = {"avx512f": (64, 32), "avx": (32, 16), "sse2": (16, 16), "neon": (16, 32)}
 
 
-def registers(features: Mapping[str, bool] | None = None) -> Registers:
-    """The vector registers of this processor, or of one that has `features`."""
-    have = _host_features() if features is None else features
-    kind = next((name for name in ("avx512f", "avx", "sse2") if have.get(name)), "neon")
-    return Registers(*_REGISTERS[kind])
-
-
-@functools.cache
-def _host_features() -> Mapping[str, bool]:
-    try:
-        return dict(llvm.get_host_cpu_features())
-    except RuntimeError:  # LLVM does not know how to ask this processor
-        return {}
+def registers(of: Target | None = None) -> Registers:
+    """The vector registers of a processor, by default of the one that code is compiled for."""
+    has = (of or target()).has
+    return Registers(*_REGISTERS[next(filter(has, ("avx512f", "avx", "sse2")), "neon")])
 
 
 def lanes_of(dtype: str) -> int:
@@ -54,18 +44,22 @@ def lanes_of(dtype: str) -> int:
 _apart: list[Any] = []
 
 
-@contextlib.contextmanager
-def functions_apart() -> Iterator[Any]:
+def functions_apart() -> reverting:
     """Inside, long functions are written to the module that this gives, and only declared where
     they are called: Numba then has no work with them.  `jit` compiles one program at a time.
     """
     from llvmlite import ir
 
-    _apart.append(ir.Module("apart"))
-    try:
-        yield _apart[-1]
-    finally:
-        _apart.pop()
+    around = len(_apart)
+
+    def switch() -> Any:
+        _apart.append(ir.Module("apart"))
+        return _apart[-1]
+
+    def undo() -> None:
+        del _apart[around:]
+
+    return reverting(undo, switch)
 
 
 class Emitter:
@@ -120,9 +114,9 @@ class Emitter:
         home = _apart[-1] if _apart and long else own
         if name not in home.globals:
             self.module = home
-            made = self.function(name, args)
-            made.linkage = "linkonce_odr"  # bodies that share it are linked to one
-            emit(self.ir.IRBuilder(made.append_basic_block("entry")), made)
+            function = self.function(name, args)
+            function.linkage = "linkonce_odr"  # bodies that share it are linked to one
+            emit(self.ir.IRBuilder(function.append_basic_block("entry")), function)
             self.module = own
         return self.declared(name, self.ir.VoidType(), args)
 
@@ -277,6 +271,16 @@ def address_of(context: Any, builder: Any, sig: Any, values: Any, index: int) ->
     """The address of the element that the argument after array `index` says."""
     data = context.make_array(sig.args[index])(context, builder, values[index]).data
     return builder.gep(data, [values[index + 1]])
+
+
+def numbers_in(context: Any, builder: Any, kind: Any, record: Any) -> list[Any]:
+    """The numbers of a NamedTuple, each as an int64."""
+    from numba import types
+
+    return [
+        context.cast(builder, builder.extract_value(record, k), number, types.int64)
+        for k, number in enumerate(kind.types)
+    ]
 
 
 def same_reals(*arrays: Any) -> bool:

@@ -1,8 +1,9 @@
 """The walk through the tiles of an elementwise kernel, compiled once and called by all of them.
 
-A plan (`ops/declare/cpu/plan.py`) says what the tiles are.  The walk finds each operand's place in
-a tile, moves what is to be staged into its stage, calls the kernel's function for the tile, and
-moves staged results out.  Kernels call it by name, `WALK`, which keeps each of them to a few loops.
+A plan (`ops/declare/cpu/tile_plan.py`) says what the tiles are.  The walk finds each operand's
+place in a tile, moves what is to be staged into its stage, calls the kernel's function for the
+tile, and moves staged results out.  Kernels call it by name, `WALK`, which keeps each of them to a
+few loops.
 
 `copy` is the kernel of a plain copy: it moves the tiles and calls no kernel.
 
@@ -18,12 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.compiler import jit
+from flowvm.compiler import helpers, jit
 from flowvm.compiler.native import Intrinsic
+from flowvm.lazy import lazy
 from flowvm.ops.declare.cpu import moves
 from flowvm.ops.declare.cpu.moves import load_word, store_word
-from flowvm.ops.declare.cpu.plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
+from flowvm.ops.declare.cpu.tile_plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED
 from flowvm.private.numba import NUMBA
+
+llvm = lazy("llvmlite.binding")
 
 OPERANDS_AT = 8  # the word of `args` where the operands' addresses begin
 WALK, MOVE = "flowvm_walk", "flowvm_move"
@@ -50,7 +54,7 @@ def walk(args: int, layout: int, lo: int, hi: int, outs: int, count: int, table:
         table += 16
     function = load_word(table, 1)
     operands, each = layout + 8 * (HEADER + outer), 8 * (OPERAND + outer)
-    held = 0  # shape of the tile that is in the stages; 0 when nothing is
+    staged_shape = 0  # shape of the tile that is in the stages; 0 when nothing is
     for unit in range(lo, hi):
         row, column, rows, columns = _locate(layout, unit, index)
         shape = (rows << 32) + columns
@@ -60,14 +64,14 @@ def walk(args: int, layout: int, lo: int, hi: int, outs: int, count: int, table:
             step = load_word(words, 3)
             if load_word(words, 0) == STAGED:
                 size, place = load_word(words, 1), stages + load_word(words, 2)
-                if k >= outs and not (held == shape and load_word(home, k) == at):
+                if k >= outs and not (staged_shape == shape and load_word(home, k) == at):
                     across = load_word(words, 4)
                     move(size, place, columns * size, size, at, step, across, rows, columns)
                 store_word(home, k, at)
                 at, step = place, columns * size
             store_word(memory, k, at)
             store_word(steps, k, step)
-        held = shape
+        staged_shape = shape
         if flat:
             status = call_kernel(function, memory, steps, 1, rows * columns, args)
         else:
@@ -190,8 +194,94 @@ def provide() -> None:
 
 @functools.cache
 def provide_move() -> None:
-    """Let kernels that are compiled or loaded later call `moves.move`."""
-    jit.provide(MOVE, jit.native(moves.move, f"void({', '.join(['int64'] * _MOVE_ARGS)})"))
+    """Let kernels that are compiled or loaded later call `moves.move`.
+
+    It takes over a second to compile.  Until a helper has done that, a plain loop stands in for it,
+    which has few elements to move in the first seconds of a first run, and moves the same.
+    """
+    address = helpers.kept(moves.move, _MOVE_SIGNATURE)
+    if address is None:
+        jit.provide(_TUNED, ctypes.addressof(_tuned))
+        address = jit.load(_plain_move, "plain move")
+        helpers.later(f"{__name__}:make_move", _use_tuned)
+    jit.provide(MOVE, address)
+
+
+def make_move() -> int:
+    """The address of `moves.move`."""
+    return jit.native(moves.move, _MOVE_SIGNATURE)
+
+
+_MOVE_SIGNATURE = f"void({', '.join(['int64'] * _MOVE_ARGS)})"
+_TUNED = "flowvm_tuned_move"
+_tuned = ctypes.c_int64(0)  # the address of `moves.move`, once it is there
+
+
+def _use_tuned() -> None:
+    address = helpers.kept(moves.move, _MOVE_SIGNATURE)
+    _tuned.value = make_move() if address is None else address
+
+
+def _plain_move() -> jit.Lowered:
+    """`moves.move` as a loop over rows and columns; or that itself, as soon as it is there."""
+    names = ["size", "to", "d_row", "d_col", "source", "s_row", "s_col", "rows", "columns"]
+    passed = ", ".join(f"i64 %{name}" for name in names)
+    blocks = "".join(_PLAIN_LOOP.replace("#", str(8 * size)) for size in (1, 2, 4, 8))
+    text = f"""
+@{_TUNED} = external global i64
+define void @entry({passed}) {{
+  %tuned = load atomic i64, ptr @{_TUNED} acquire, align 8
+  %there = icmp ne i64 %tuned, 0
+  br i1 %there, label %pass, label %look
+pass:
+  %function = inttoptr i64 %tuned to ptr
+  call void %function({passed})
+  ret void
+look:
+  %high = icmp sgt i64 %rows, 0
+  %wide = icmp sgt i64 %columns, 0
+  %some = and i1 %high, %wide
+  br i1 %some, label %plain, label %end
+plain:
+  switch i64 %size, label %end [i64 1, label %row8
+    i64 2, label %row16
+    i64 4, label %row32
+    i64 8, label %row64]
+{blocks}
+end:
+  ret void
+}}
+"""
+    return jit.Lowered([llvm.parse_assembly(text)], "entry", loops_only=True)
+
+
+# rows and columns are at least 1
+_PLAIN_LOOP = """
+row#:
+  %r# = phi i64 [0, %plain], [%r#n, %next#]
+  %rt# = mul i64 %r#, %d_row
+  %rf# = mul i64 %r#, %s_row
+  %t# = add i64 %to, %rt#
+  %f# = add i64 %source, %rf#
+  br label %column#
+column#:
+  %c# = phi i64 [0, %row#], [%c#n, %column#]
+  %ct# = mul i64 %c#, %d_col
+  %cf# = mul i64 %c#, %s_col
+  %at# = add i64 %t#, %ct#
+  %of# = add i64 %f#, %cf#
+  %tp# = inttoptr i64 %at# to ptr
+  %fp# = inttoptr i64 %of# to ptr
+  %v# = load i#, ptr %fp#, align 1
+  store i# %v#, ptr %tp#, align 1
+  %c#n = add i64 %c#, 1
+  %cmore# = icmp slt i64 %c#n, %columns
+  br i1 %cmore#, label %column#, label %next#
+next#:
+  %r#n = add i64 %r#, 1
+  %rmore# = icmp slt i64 %r#n, %rows
+  br i1 %rmore#, label %row#, label %end
+"""
 
 
 @functools.cache

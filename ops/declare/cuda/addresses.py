@@ -43,14 +43,14 @@ def _define(kind: str) -> Any:
                 size = word(context.get_abi_sizeof(stored))
                 begin = builder.add(values[0], builder.mul(values[1], size))
                 place = builder.inttoptr(begin, ir.PointerType(stored, 1))  # global memory
-                made = context.make_array(result)(context, builder)
-                made.data = builder.addrspacecast(place, ir.PointerType(stored))
-                made.nitems, made.itemsize = values[2], size
-                made.shape = cgutils.pack_array(builder, [values[2]])
-                made.strides = cgutils.pack_array(builder, [size])
-                made.meminfo = cgutils.get_null_value(made.meminfo.type)
-                made.parent = cgutils.get_null_value(made.parent.type)
-                return made._getvalue()
+                array = context.make_array(result)(context, builder)
+                array.data = builder.addrspacecast(place, ir.PointerType(stored))
+                array.nitems, array.itemsize = values[2], size
+                array.shape = cgutils.pack_array(builder, [values[2]])
+                array.strides = cgutils.pack_array(builder, [size])
+                array.meminfo = cgutils.get_null_value(array.meminfo.type)
+                array.parent = cgutils.get_null_value(array.parent.type)
+                return array._getvalue()
 
             return result(types.int64, types.int64, types.int64), codegen
 

@@ -126,26 +126,26 @@ def body_kernel(
     for each of the units from `first` on; where `first` is -1 it counts.
     """
     names = [f"a{k}" for k in range(arrays)]
-    given = list(names)
+    values = list(names)
     for k, (kind, codes) in enumerate(consts):
         own = [f"c{k}_{i}" for i in range(len(codes))]
         names += own
         numbers = [f"{n} != 0" if c == "b" else n for n, c in zip(own, codes, strict=True)]
         if kind is None:
-            given += numbers
+            values += numbers
         elif kind is tuple:
-            given.append(f"({', '.join(numbers)},)")
+            values.append(f"({', '.join(numbers)},)")
         else:
-            given.append(f"t{k}({', '.join(numbers)})")
+            values.append(f"t{k}({', '.join(numbers)})")
     names += [f"s{k}" for k in range(len(scalars))]
-    given += [f"s{k}" for k in range(len(scalars))]
+    values += [f"s{k}" for k in range(len(scalars))]
     has_arena = arena is not None
     names += ["scratch"] * scratch + ["arena"] * has_arena
-    given += ["scratch"] * scratch + ["mine"] * has_arena
+    values += ["scratch"] * scratch + ["mine"] * has_arena
     mine = [f"mine = arena[thread * {arena} : (thread + 1) * {arena}]"] if has_arena else []
     local = [f"local = cuda.local.array({DETAILS}, int64)", "local[:] = 0"] if details else []
-    unit = ", ".join([*given, "u", "u + 1", *(["local"] * details)])
-    both = ", ".join([*given, "-1", "-1", *(["details[:6]"] * details)])
+    unit = ", ".join([*values, "u", "u + 1", *(["local"] * details)])
+    both = ", ".join([*values, "-1", "-1", *(["details[:6]"] * details)])
     lines = [
         f"def on_units({', '.join(names)}, first, units, details):",
         "    thread, step = cuda.grid(1), cuda.gridsize(1)",
@@ -167,9 +167,9 @@ def body_kernel(
         **{f"t{k}": kind for k, (kind, _) in enumerate(consts) if kind is not None},
     }  # fmt: skip
     arguments = (body, arrays, consts, scalars, scratch, arena, details)
-    made = written(text, "on_units", space, f"{__name__}:body_kernel", *arguments)
-    made.__name__ = made.__qualname__ = body.__name__
-    return made
+    kernel = written(text, "on_units", space, f"{__name__}:body_kernel", *arguments)
+    kernel.__name__ = kernel.__qualname__ = body.__name__
+    return kernel
 
 
 def _counting(passed: str) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """CUDA kernels of scalar expressions: elementwise ops, casts, copies, fills, fused programs.
 
-Dimensions are merged first (`ops/declare/cpu/plan.py`).  Where that leaves one, in which every
+Dimensions are merged first (`ops/declare/cpu/tile_plan.py`).  Where that leaves one, in which every
 operand is dense or repeats one number, the kernel is *flat*: a thread takes as many elements as are
 16 bytes of the widest operand, and moves them at once where the operands' addresses allow that.  It
 asks for several such vectors, a block apart, before it uses the first.
@@ -43,10 +43,10 @@ from flowvm.errors import ArgumentError
 from flowvm.launch import View, bits
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cpu.expressions import expression_function
-from flowvm.ops.declare.cpu.plan import Dim, merged
-from flowvm.ops.declare.cuda.memory import aligned, load_many, store_many
+from flowvm.ops.declare.cpu.tile_plan import Dim, merged
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.declare.cuda.transposes import transpose_step, turned
+from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.scalar.half import STORED
 from flowvm.private.cpython import CPYTHON, raises
@@ -109,12 +109,12 @@ def scalar_step(launch: ScalarLaunch) -> KernelStep:
     stored = [k if a in launch.numbers else next(inputs) for a, k in
               zip(launch.args, launch.stored, strict=True)]  # fmt: skip
     compute = tuple(names[:1]) if launch.copy else launch.compute
-    wanted = Scalars(
+    program = Scalars(
         launch.expr, launch.args, tuple(stored), compute, launch.numbers,
         tuple(names[: len(launch.outputs)]), launch.raises,
     )  # fmt: skip
     operands = [(k, s, 0) for k, s in enumerate(launch.strides)]
-    return _step(wanted, names, launch.outputs[0].shape, operands, numbers_of(launch))
+    return _step(program, names, launch.outputs[0].shape, operands, numbers_of(launch))
 
 
 def _moved_as(meta: TensorMeta) -> str:
@@ -132,16 +132,16 @@ def strided_step(
     All are read as of `dtype` and `shape`.
     """
     inputs = ("x",) if number is None else ("n",)
-    wanted = Scalars(
+    program = Scalars(
         inputs[0], inputs, (dtype if number is None else "int64",), (dtype,),
         () if number is None else inputs, (dtype,), 0,
     )  # fmt: skip
     names = [dtype] * len(operands)
-    return _step(wanted, names, shape, operands, [] if number is None else [number])
+    return _step(program, names, shape, operands, [] if number is None else [number])
 
 
 def _step(
-    wanted: Scalars,
+    program: Scalars,
     names: list[str],
     shape: Sequence[int],
     operands: Sequence[Placed],
@@ -149,16 +149,16 @@ def _step(
 ) -> KernelStep:
     dims = merged(shape, [strides for _, strides, _ in operands])
     if len(dims) == 1 and all(step in (0, 1) for step in dims[0][1]):
-        return _flat_step(wanted, names, *dims[0], operands, numbers)
-    turn = turned(dims) if wanted.copies else None
+        return _flat_step(program, names, *dims[0], operands, numbers)
+    turn = turned(dims) if program.copies else None
     if turn is not None:
         (to, _, at), (source, _, start) = operands
         return transpose_step(names[0], turn, (to, at), (source, start))
-    return _row_step(wanted, names, dims, operands, numbers)
+    return _row_step(program, names, dims, operands, numbers)
 
 
 def _flat_step(
-    wanted: Scalars,
+    program: Scalars,
     names: list[str],
     count: int,
     steps: tuple[int, ...],
@@ -168,31 +168,31 @@ def _flat_step(
     single = tuple(step == 0 for step in steps)
     widest = max(dtype_named(n).itemsize for n, one in zip(names, single, strict=True) if not one)
     many = min(MOST_AT_ONCE, VECTOR // widest)
-    vectors = _vectors(wanted, many)
-    kernel = flat_kernel(*wanted, single, many, vectors)
+    vectors = _vectors(program, many)
+    kernel = flat_kernel(program, single, many, vectors)
     params: list[Param] = [
         Operand(k, View(dtype_named(name), (1 if one else count,)), offset)
         for name, one, (k, _, offset) in zip(names, single, operands, strict=True)
     ]
-    params += [*numbers, Const(count), *_details(wanted)]
+    params += [*numbers, Const(count), *_details(program)]
     block = threads(BLOCK)
     grid = blocks_for(count, block * many * vectors, _most_blocks(1 << 30))
     return KernelStep(kernel, tuple(params), grid, (block, 1, 1))
 
 
-def _vectors(wanted: Scalars, many: int) -> int:
+def _vectors(program: Scalars, many: int) -> int:
     """How many vectors a thread moves at once.
 
     A thread without a last vector evaluates another's again, while that may be written already; so
     it must not be able to fail.
     """
-    if wanted.reports:
+    if program.reports:
         return 1
-    return AHEAD if wanted.copies or not wanted.tensors else max(1, EVALUATED // many)
+    return AHEAD if program.copies or not program.tensors else max(1, EVALUATED // many)
 
 
 def _row_step(
-    wanted: Scalars,
+    program: Scalars,
     names: list[str],
     dims: list[Dim],
     operands: Sequence[Placed],
@@ -213,13 +213,13 @@ def _row_step(
     many = min(MOST_AT_ONCE, VECTOR // widest) if dense else 1
     if columns % many:
         many = 1
-    kernel = row_kernel(*wanted, len(dims), single, many)
+    kernel = row_kernel(program, len(dims), single, many)
     params: list[Param] = [
         Operand(k, View(dtype_named(name), shape, tuple(s[i] for _, s in dims)), offset)
         for i, (name, (k, _, offset)) in enumerate(zip(names, operands, strict=True))
     ]
     sizes = [Const(n) for n, _ in outer[1:]]
-    params += [*numbers, *sizes, Const(rows), Const(columns), *_details(wanted)]
+    params += [*numbers, *sizes, Const(rows), Const(columns), *_details(program)]
     block = threads(BLOCK)
     units = columns // many
     across = min(block if dense else WARP, 1 << max(0, units - 1).bit_length())
@@ -243,8 +243,8 @@ def numbers_of(launch: ScalarLaunch) -> list[Param]:
     return [Scalar(i, kinds[code]) for i, code in enumerate(launch.pack)]
 
 
-def _details(wanted: Scalars) -> list[Param]:
-    return [Details()] if wanted.reports else []
+def _details(program: Scalars) -> list[Param]:
+    return [Details()] if program.reports else []
 
 
 @functools.cache
@@ -263,17 +263,12 @@ def is_generated(kernel: Kernel) -> bool:
 
 
 @functools.cache
-def flat_kernel(
-    expr: str, args: tuple[str, ...], stored: tuple[str, ...], compute: tuple[str, ...],
-    numbers: tuple[str, ...], outputs: tuple[str, ...], raises: int, single: tuple[bool, ...],
-    many: int, vectors: int,
-) -> Kernel:  # fmt: skip
+def flat_kernel(program: Scalars, single: tuple[bool, ...], many: int, vectors: int) -> Kernel:
     """kernel(arrays..., numbers..., n, [details]) over n elements of one-dimensional arrays, of
     which those that are `single` have one; `many` of the others are moved at once, and `vectors`
     times as many before anything is written.
     """
-    wanted = Scalars(expr, args, stored, compute, numbers, outputs, raises)
-    outs, ins = _names(wanted)
+    outs, ins = _names(program)
     moving = [n for n, one in zip((*outs, *ins), single, strict=True) if not one]
     ones = [n for n, one in zip((*outs, *ins), single, strict=True) if one]
     once = {n: f"{n}_v" for n in ones}
@@ -281,18 +276,18 @@ def flat_kernel(
     lines.append("done = 0")
     if many > 1:
         parts = [n for n in moving if n not in outs]
-        lines += _by_vectors(wanted, outs, parts, once, many, vectors, moving)
+        lines += _by_vectors(program, outs, parts, once, many, vectors, moving)
     lines.append("for i in range(done + cuda.grid(1), n, cuda.gridsize(1)):")
     read = {n: f"{n}[i]" for n in ins if n not in once}
-    lines += _indented(_evaluated(wanted, {**once, **read}, "r"))
-    lines += [f"    {out}[i] = {_result(wanted, 'r', p)}" for p, out in enumerate(outs)]
+    lines += _indented(_evaluated(program, {**once, **read}, "r"))
+    lines += [f"    {out}[i] = {_result(program, 'r', p)}" for p, out in enumerate(outs)]
     scope = {"load": load_many[many], "store": store_many[many], "aligned": aligned}
-    arguments = (*wanted, single, many, vectors)
-    return _kernel(wanted, (*outs, *ins), ["n"], lines, scope, "flat_kernel", arguments)
+    arguments = (program, single, many, vectors)
+    return _kernel(program, (*outs, *ins), ["n"], lines, scope, "flat_kernel", arguments)
 
 
 def _by_vectors(
-    wanted: Scalars, outs: list[str], parts: list[str], once: dict[str, str], many: int,
+    program: Scalars, outs: list[str], parts: list[str], once: dict[str, str], many: int,
     vectors: int, moving: list[str],
 ) -> list[str]:  # fmt: skip
     """Lines that go through all whole vectors and set `done` to the elements of these.
@@ -308,11 +303,11 @@ def _by_vectors(
     for v in range(vectors):
         for k in range(many):
             read = {n: f"{n}_{v}[{k}]" for n in parts}
-            inner += _evaluated(wanted, {**once, **read}, f"r{v}_{k}")
+            inner += _evaluated(program, {**once, **read}, f"r{v}_{k}")
     for v in range(vectors):
         inner += [f"if j + {v * block} < whole:"] if v else []
         for p, out in enumerate(outs):
-            values = ", ".join(_result(wanted, f"r{v}_{k}", p) for k in range(many))
+            values = ", ".join(_result(program, f"r{v}_{k}", p) for k in range(many))
             inner.append(f"{'    ' * bool(v)}store({out}, p{v} * {many}, ({values},))")
     first = f"cuda.blockIdx.x * {vectors * block} + cuda.threadIdx.x"
     return [
@@ -325,18 +320,13 @@ def _by_vectors(
 
 
 @functools.cache
-def row_kernel(
-    expr: str, args: tuple[str, ...], stored: tuple[str, ...], compute: tuple[str, ...],
-    numbers: tuple[str, ...], outputs: tuple[str, ...], raises: int, dims: int,
-    single: tuple[bool, ...], many: int,
-) -> Kernel:  # fmt: skip
+def row_kernel(program: Scalars, dims: int, single: tuple[bool, ...], many: int) -> Kernel:
     """kernel(arrays..., numbers..., sizes..., rows, columns, [details]) over arrays of `dims`
     dimensions, the last of which is the columns; `sizes` are the dimensions from the second to the
     last but one.  What is `single` is the same all along a row; of the others `many` are moved at
     once, in rows where they lie so.
     """
-    wanted = Scalars(expr, args, stored, compute, numbers, outputs, raises)
-    outs, ins = _names(wanted)
+    outs, ins = _names(program)
     arrays = list(zip((*outs, *ins), single, strict=True))
     once = {n: f"{n}_v" for n, one in arrays if one and n in ins}
     sizes = [f"d{k}" for k in range(1, dims - 1)]
@@ -348,11 +338,11 @@ def row_kernel(
     inner += [f"{n}_r = {n}{at}" for n, _ in arrays]
     inner += [f"{n}_v = {n}_r[0]" for n in sorted(once)]
     moving = [n for n, one in arrays if not one]
-    by_one = _along_row(wanted, outs, [n for n in ins if n not in once], once, 1)
+    by_one = _along_row(program, outs, [n for n in ins if n not in once], once, 1)
     if many > 1:
         inner += [
             f"if {' and '.join(f'aligned({n}_r, {many})' for n in moving)}:",
-            *_indented(_along_row(wanted, outs, [n for n in moving if n in ins], once, many)),
+            *_indented(_along_row(program, outs, [n for n in moving if n in ins], once, many)),
             "else:",
             *_indented(by_one),
         ]
@@ -366,59 +356,59 @@ def row_kernel(
         *_indented(inner),
     ]
     scope = {"load": load_many[many], "store": store_many[many], "aligned": aligned}
-    arguments = (*wanted, dims, single, many)
+    arguments = (program, dims, single, many)
     extra = [*sizes, "rows", "columns"]
-    return _kernel(wanted, (*outs, *ins), extra, lines, scope, "row_kernel", arguments)
+    return _kernel(program, (*outs, *ins), extra, lines, scope, "row_kernel", arguments)
 
 
 def _along_row(
-    wanted: Scalars, outs: list[str], parts: list[str], once: dict[str, str], many: int
+    program: Scalars, outs: list[str], parts: list[str], once: dict[str, str], many: int
 ) -> list[str]:
     """Lines that go along a row, `many` at a time."""
     if many == 1:
         read = {n: f"{n}_r[i]" for n in parts}
-        lines = _evaluated(wanted, {**once, **read}, "r")
-        lines += [f"{out}_r[i] = {_result(wanted, 'r', p)}" for p, out in enumerate(outs)]
+        lines = _evaluated(program, {**once, **read}, "r")
+        lines += [f"{out}_r[i] = {_result(program, 'r', p)}" for p, out in enumerate(outs)]
         return ["for i in range(first, columns, across):", *_indented(lines)]
     lines = [f"{n}_m = load({n}_r, j * {many})" for n in parts]
     for k in range(many):
         read = {n: f"{n}_m[{k}]" for n in parts}
-        lines += _evaluated(wanted, {**once, **read}, f"r{k}")
+        lines += _evaluated(program, {**once, **read}, f"r{k}")
     for p, out in enumerate(outs):
-        values = ", ".join(_result(wanted, f"r{k}", p) for k in range(many))
+        values = ", ".join(_result(program, f"r{k}", p) for k in range(many))
         lines.append(f"store({out}_r, j * {many}, ({values},))")
     return [f"for j in range(first, columns // {many}, across):", *_indented(lines)]
 
 
-def _names(wanted: Scalars) -> tuple[list[str], list[str]]:
+def _names(program: Scalars) -> tuple[list[str], list[str]]:
     """What the arrays of outputs and inputs are called in a kernel."""
-    return [f"out{k}" for k in range(len(wanted.outputs))], [f"in_{n}" for n in wanted.tensors]
+    return [f"out{k}" for k in range(len(program.outputs))], [f"in_{n}" for n in program.tensors]
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _evaluated(wanted: Scalars, read: dict[str, str], name: str) -> list[str]:
+def _evaluated(program: Scalars, read: dict[str, str], name: str) -> list[str]:
     """Lines that set `name` to the expression's value; `read` has the arrays' elements."""
-    given = []
-    for arg, source, kind in zip(wanted.args, wanted.stored, wanted.compute, strict=True):
-        if arg in wanted.numbers:
-            given.append(f"num_{arg}")
+    arguments = []
+    for arg, source, kind in zip(program.args, program.stored, program.compute, strict=True):
+        if arg in program.numbers:
+            arguments.append(f"num_{arg}")
         else:
-            given.append(converted(read[f"in_{arg}"], source, kind))
-    if not wanted.reports:
-        return [f"{name} = expression({', '.join(given)})"]
-    passed = ", ".join(f"{g}," if len(given) == 1 else g for g in given)
+            arguments.append(converted(read[f"in_{arg}"], source, kind))
+    if not program.reports:
+        return [f"{name} = expression({', '.join(arguments)})"]
+    passed = ", ".join(f"{g}," if len(arguments) == 1 else g for g in arguments)
     return [
         f"fine, {name} = attempt(expression, ({passed}))",
         "if not fine:",
-        f"    details[{STATUS_AT}] = {wanted.raises}",
+        f"    details[{STATUS_AT}] = {program.raises}",
     ]
 
 
-def _result(wanted: Scalars, name: str, place: int) -> str:
-    return name if len(wanted.outputs) == 1 else f"{name}[{place}]"
+def _result(program: Scalars, name: str, place: int) -> str:
+    return name if len(program.outputs) == 1 else f"{name}[{place}]"
 
 
 def converted(value: str, source: str, kind: str) -> str:
@@ -445,7 +435,7 @@ SCOPE: dict[str, Any] = {
 
 
 def _kernel(
-    wanted: Scalars,
+    program: Scalars,
     arrays: tuple[str, ...],
     extra: list[str],
     lines: list[str],
@@ -453,15 +443,15 @@ def _kernel(
     maker: str,
     arguments: tuple[Any, ...],
 ) -> Kernel:
-    numbers = [f"number_{n}" for n in wanted.numbers]
-    details = ["details"] if wanted.reports else []
-    kinds = dict(zip(wanted.args, zip(wanted.stored, wanted.compute, strict=True), strict=True))
-    before = [f"num_{n} = {converted(f'number_{n}', *kinds[n])}" for n in wanted.numbers]
+    numbers = [f"number_{n}" for n in program.numbers]
+    details = ["details"] if program.reports else []
+    kinds = dict(zip(program.args, zip(program.stored, program.compute, strict=True), strict=True))
+    before = [f"num_{n} = {converted(f'number_{n}', *kinds[n])}" for n in program.numbers]
     text = "\n".join([
         f"def elementwise({', '.join([*arrays, *numbers, *extra, *details])}):",
         *_indented([*before, *lines]),
     ])  # fmt: skip
-    function, _ = expression_function(wanted.expr, wanted.args, wanted.compute)
+    function, _ = expression_function(program.expr, program.args, program.compute)
     function.__globals__["INLINE_ALWAYS"] = True
     space = {**SCOPE, "attempt": attempt, "expression": function, **scope}
     return written(text, "elementwise", space, f"{__name__}:{maker}", *arguments)

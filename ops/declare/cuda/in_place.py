@@ -64,13 +64,13 @@ def part_of(
     return written("\n".join(lines), "in_place", space, f"{__name__}:part_of", *arguments)
 
 
-def _once(hoisted: tuple[str, ...], given: list[str], array: str) -> list[str]:
+def _once(hoisted: tuple[str, ...], arguments: list[str], array: str) -> list[str]:
     """Lines that have one thread of the block compute these; all threads come by them."""
     places = ", ".join(f"held[{k}]" for k in range(len(hoisted)))
     return [
         f"    held = cuda.shared.array({len(hoisted)}, {array}.dtype)",
         "    if cuda.threadIdx.x == 0:",
-        f"        {places}{',' * (len(hoisted) == 1)} = once({', '.join(given)})",
+        f"        {places}{',' * (len(hoisted) == 1)} = once({', '.join(arguments)})",
         "    cuda.syncthreads()",
         *(f"    v_{n} = held[{k}]" for k, n in enumerate(hoisted)),
     ]

@@ -127,8 +127,8 @@ def _missing(name: str, why: str) -> DeviceError:
 @functools.cache
 def _rule(path: str) -> Callable[[Any, Any, Any], CudaLaunch]:
     module, _, name = path.partition(":")
-    found: Callable[[Any, Any, Any], CudaLaunch] = getattr(importlib.import_module(module), name)
-    return found
+    rule: Callable[[Any, Any, Any], CudaLaunch] = getattr(importlib.import_module(module), name)
+    return rule
 
 
 @functools.cache
@@ -147,16 +147,16 @@ class _Words:
         self.patches: list[Patch] = []
 
     def of(self, steps: Sequence[KernelStep | LibraryStep]) -> Layout:
-        made = [self._step(step) for step in steps]
+        parts = [self._step(step) for step in steps]
         constants: list[int] = []  # numbers passed by address, behind the steps
-        start = 1 + sum(len(words) for words, _ in made)
-        for words, numbers in made:
+        start = 1 + sum(len(words) for words, _ in parts)
+        for words, numbers in parts:
             for at in numbers:  # the patch's source has the number's bits until it has a place
                 place = start + len(constants)
                 constants.append(words[at])
                 words[at] = SOURCE.HERE | place << SOURCE.SHIFT
-        flat = [word for words, _ in made for word in words]
-        return np.array([len(made), *flat, *constants], np.int64)
+        flat = [word for words, _ in parts for word in words]
+        return np.array([len(parts), *flat, *constants], np.int64)
 
     def _step(self, step: KernelStep | LibraryStep) -> tuple[list[int], list[int]]:
         """A step's words, and where among them are bits of numbers that are passed by address."""

@@ -76,8 +76,8 @@ def placed(launch: CudaLaunch, operands: int, live: Sequence[bool]) -> CudaLaunc
 def by_address(kernel: Kernel, which: tuple[bool, ...]) -> Kernel:
     """`kernel`, with arrays of one number in the places of the numbers that `which` names."""
     names = [f"a{k}" for k in range(len(which))]
-    given = [f"{n}[0]" if read else n for n, read in zip(names, which, strict=True)]
-    text = f"def {kernel.__name__}({', '.join(names)}):\n    kernel({', '.join(given)})\n"
+    arguments = [f"{n}[0]" if read else n for n, read in zip(names, which, strict=True)]
+    text = f"def {kernel.__name__}({', '.join(names)}):\n    kernel({', '.join(arguments)})\n"
     made = written(
         text, kernel.__name__, {"kernel": kernel}, f"{__name__}:by_address", kernel, which
     )
@@ -111,11 +111,11 @@ def put_steps(to: Operand | Scratch, values: Sequence[Param]) -> tuple[KernelSte
     """Steps that write `values`, a word each, to where `to` begins."""
     steps, at = [], 0
     for size in _pieces(len(values)):
-        given = [*values[at : at + size], *[Const(0)] * (at + size - len(values))]
+        numbers = [*values[at : at + size], *[Const(0)] * (at + size - len(values))]
         target: Param = Scratch(to.offset + 8 * at, "int64", (size,))
         if isinstance(to, Operand):
             target = Operand(to.k, View(int64, (size,)), to.offset + 8 * at)
-        steps.append(KernelStep(put_kernel(size), (target, *given), (1, 1, 1), (1, 1, 1)))
+        steps.append(KernelStep(put_kernel(size), (target, *numbers), (1, 1, 1), (1, 1, 1)))
         at += size
     return tuple(steps)
 

@@ -109,8 +109,8 @@ def written(
 def remade_by(kernel: Any, maker: str, *arguments: Any) -> Callable[..., Any]:
     """`kernel`, which says how it is made again elsewhere: by "module:function" of arguments."""
     kernel.recipe = maker, arguments
-    made: Callable[..., Any] = kernel
-    return made
+    function: Callable[..., Any] = kernel
+    return function
 
 
 def consts(*values: float | tuple[float, ...]) -> tuple[Const, ...]:
@@ -123,11 +123,11 @@ def operands(*views: View) -> tuple[Operand, ...]:
     return tuple(Operand(k, view) for k, view in enumerate(views))
 
 
-def reserve(*wanted: tuple[str, int]) -> tuple[tuple[Scratch, ...], int]:
+def reserve(*sizes: tuple[str, int]) -> tuple[tuple[Scratch, ...], int]:
     """Arrays of (dtype, elements) one after another in scratch memory, and the bytes of all."""
-    made, offset = [], 0
-    for dtype, count in wanted:
-        made.append(Scratch(offset, dtype, (count,)))
+    arrays, offset = [], 0
+    for dtype, count in sizes:
+        arrays.append(Scratch(offset, dtype, (count,)))
         size = itemsize_of(dtype) * count
         offset += -(-size // 256) * 256
-    return tuple(made), offset
+    return tuple(arrays), offset

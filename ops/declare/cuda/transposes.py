@@ -18,7 +18,7 @@ from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import KernelStep, Operand
 from flowvm.dtype import dtype_named
 from flowvm.launch import View
-from flowvm.ops.declare.cpu.plan import Dim
+from flowvm.ops.declare.cpu.tile_plan import Dim
 
 TILES = 64, 32
 LEAST = 16  # rows and columns for which a tile is worth it
@@ -96,6 +96,6 @@ def transpose_kernel(dtype: str, size: int) -> Callable[..., None]:
                 for k in range(far, min(size, rows - row), apart):
                     out[batch, row + k, column + near] = tile[near, k]
 
-    made: Any = transpose
-    made.recipe = (f"{__name__}:transpose_kernel", (dtype, size))
-    return made  # type: ignore[no-any-return]
+    kernel: Any = transpose
+    kernel.recipe = (f"{__name__}:transpose_kernel", (dtype, size))
+    return kernel  # type: ignore[no-any-return]

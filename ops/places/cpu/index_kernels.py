@@ -12,7 +12,7 @@ to one element come in the order of the indices.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,45 @@ SET, ADD, MULTIPLY, AMAX, AMIN = range(5)
 NONE = -(1 << 63)  # where no index is special
 CHECKED = 4096  # indices that are checked before they are used: they stay in the first-level cache
 INLINE_ALWAYS = True
+
+
+class Slices(NamedTuple):
+    """A tensor seen as [outer, n, inner], and which of its n slices an index may name."""
+
+    outer: int
+    n: int
+    inner: int
+    low: int  # the smallest index: 0, or -n where negative ones count from the end
+    dim: int  # the dimension that an error names
+    skip: int  # an index that nothing is read or written for, or NONE
+
+
+class Elements(NamedTuple):
+    """A tensor seen as [outer, n, inner], and m indices for each of its outer and inner."""
+
+    outer: int
+    n: int
+    m: int
+    inner: int
+    dim: int  # the dimension that an error names
+
+
+class Joined(NamedTuple):
+    """Two dimensions whose positions become positions in both taken together."""
+
+    na: int  # sizes
+    nb: int
+    da: int  # the dimensions that an error names
+    db: int
+
+
+class Writing(NamedTuple):
+    """How a source is written, and how the destinations are shared among units."""
+
+    mode: int  # SET, ADD, ...
+    one: int  # whether the source is one element, for all
+    block: int  # of inner
+    parts: int  # of n
 
 
 def _outside(index: Array, low: int, n: int, dim: int, details: Array) -> bool:
@@ -39,21 +78,9 @@ def _outside(index: Array, low: int, n: int, dim: int, details: Array) -> bool:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def take(
-    out: Array,
-    x: Array,
-    index: Array,
-    n: int,
-    inner: int,
-    low: int,
-    dim: int,
-    zero: int,
-    lo: int,
-    hi: int,
-    details: Array,
-) -> int:
-    """out[o, r, :] = x[o, index[r], :] for units o * m + r; zeros for the index `zero`."""
-    m = len(index)
+def take(out: Array, x: Array, index: Array, s: Slices, lo: int, hi: int, details: Array) -> int:
+    """out[o, r, :] = x[o, index[r], :] for units o * m + r; zeros for the index `skip`."""
+    n, inner, low, dim, zero, m = s.n, s.inner, s.low, s.dim, s.skip, len(index)
     o, r = lo // max(m, 1), lo % max(m, 1)
     whole = hi - lo >= m
     if _outside(index if whole else index[r : r + hi - lo], low, n, dim, details):
@@ -104,18 +131,10 @@ def _take_rows(out: Array, x: Array, index: Array, n: int, inner: int, zero: int
 
 
 def gather(
-    out: Array,
-    x: Array,
-    index: Array,
-    n: int,
-    m: int,
-    inner: int,
-    dim: int,
-    lo: int,
-    hi: int,
-    details: Array,
+    out: Array, x: Array, index: Array, s: Elements, lo: int, hi: int, details: Array
 ) -> int:
     """out[o, r, k] = x[o, index[o, r, k], k] for units o * m + r."""
+    n, m, inner, dim = s.n, s.m, s.inner, s.dim
     step = max(1, CHECKED // max(inner, 1))
     for first in range(lo, hi, step):
         last = min(hi, first + step)
@@ -166,28 +185,15 @@ def _combined(mode: int, old: Any, new: Any) -> Any:
 
 
 def put(
-    x: Array,
-    index: Array,
-    source: Array,
-    n: int,
-    inner: int,
-    low: int,
-    dim: int,
-    skip: int,
-    mode: int,
-    one: bool,
-    block: int,
-    parts: int,
-    lo: int,
-    hi: int,
-    details: Array,
+    x: Array, index: Array, source: Array, s: Slices, w: Writing, lo: int, hi: int, details: Array
 ) -> int:
     """x[o, index[r], :] combined with source[o, r, :], or with the one element of `source`.
 
     A unit is a block of `inner` of one of `parts` of the n destinations of one o.
     """
-    m = len(index)
-    if _outside(index, low, n, dim, details):
+    n, inner, skip, m = s.n, s.inner, s.skip, len(index)
+    mode, one, block, parts = w.mode, w.one != 0, w.block, w.parts
+    if _outside(index, s.low, n, s.dim, details):
         return 1  # Status.INDEX_OUT_OF_RANGE
     blocks = (inner + block - 1) // block
     for unit in range(lo, hi):
@@ -237,24 +243,14 @@ def _put_elements(x: Array, index: Array, source: Array, n: int, skip: int, mode
 
 
 def scatter(
-    x: Array,
-    index: Array,
-    source: Array,
-    n: int,
-    m: int,
-    inner: int,
-    dim: int,
-    mode: int,
-    one: bool,
-    block: int,
-    lo: int,
-    hi: int,
-    details: Array,
+    x: Array, index: Array, source: Array, s: Elements, w: Writing, lo: int, hi: int, details: Array
 ) -> int:
     """x[o, index[o, r, k], k] combined with source[o, r, k], or with its one element.
 
     A unit is a block of `inner` of one o.
     """
+    n, m, inner, dim = s.n, s.m, s.inner, s.dim
+    mode, one, block = w.mode, w.one != 0, w.block
     blocks = (inner + block - 1) // block
     for unit in range(lo, hi):
         o, begin = unit // blocks, unit % blocks * block

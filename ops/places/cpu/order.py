@@ -22,7 +22,7 @@ Long because the three share keys, digits and decoding.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,32 +51,40 @@ def key_view(meta: TensorMeta, shape: tuple[int, ...]) -> View:
     return View(uint8 if meta.dtype is bool_ else meta.dtype, shape)
 
 
-def key_consts(meta: TensorMeta) -> tuple[int, int]:
-    """`flip` and `infinity` of `key_of`."""
+class Order(NamedTuple):
+    """What becomes keys: elements of one dtype, in ascending or descending order."""
+
+    flip: int  # the bits below the sign, of floats; 0 of integers
+    infinity: int  # its bits; 0 of integers
+    down: int  # -1 for descending order, else 0
+
+
+def order_of(meta: TensorMeta, down: bool = False) -> Order:
+    """The order of the elements of a tensor."""
     if not meta.dtype.is_floating_point:
-        return 0, 0
+        return Order(0, 0, -int(down))
     infinity = int(meta.dtype.stored(np.array(math.inf)).view(f"i{meta.dtype.itemsize}"))
-    return (1 << (8 * meta.dtype.itemsize - 1)) - 1, infinity
+    return Order((1 << (8 * meta.dtype.itemsize - 1)) - 1, infinity, -int(down))
 
 
-def key_of(bits: Word, flip: int, infinity: int, down: int) -> Word:
-    """An integer that has the order of the element with these bits.
+def at_hand(o: Order) -> Order:
+    """The numbers of an order that lies in memory: a loop that writes would read them each time."""
+    return Order(o.flip, o.infinity, o.down)
 
-    flip       the bits below the sign, of floats; 0 of integers
-    infinity   the bits of infinity; 0 of integers
-    down       -1 for descending order, else 0
-    """
+
+def key_of(bits: Word, o: Order) -> Word:
+    """An integer that has the order of the element with these bits."""
     b: Word = np.int64(bits)
-    key = b ^ ((b >> 63) & flip)
-    key = 0 if (key == -1 and flip != 0) else key  # -0
-    key = flip if (b & flip) > infinity else key  # NaN
-    return key ^ down
+    key = b ^ ((b >> 63) & o.flip)
+    key = 0 if (key == -1 and o.flip != 0) else key  # -0
+    key = o.flip if (b & o.flip) > o.infinity else key  # NaN
+    return key ^ o.down
 
 
-def _bits_of(key: Word, flip: int, down: int) -> Word:
+def _bits_of(key: Word, o: Order) -> Word:
     """The bits that have this key; those of 0 and of NaN may have been others."""
-    k = key ^ down
-    return k ^ ((k >> 63) & flip)
+    k = key ^ o.down
+    return k ^ ((k >> 63) & o.flip)
 
 
 def minus(a: Word, b: Word) -> Word:
@@ -94,12 +102,22 @@ def width_of(span: Word) -> int:
     return width
 
 
-def limits_of(x: Array, flip: int, infinity: int, down: int) -> tuple[Word, Word]:
+def block_of(n: int) -> int:
+    """The elements of a block of a long row."""
+    return max(BLOCK, (n + BLOCKS - 1) // BLOCKS)
+
+
+def digits_of(itemsize: int) -> int:
+    """The most digits of a key."""
+    return (8 * itemsize + DIGIT - 1) // DIGIT
+
+
+def limits_of(x: Array, o: Order) -> tuple[Word, Word]:
     low: Word
     high: Word
     low, high = np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x7FFFFFFFFFFFFFFF - 1)
     for i in range(len(x)):
-        key = key_of(x[i], flip, infinity, down)
+        key = key_of(x[i], o)
         low, high = min(low, key), max(high, key)
     return low, high
 
@@ -112,8 +130,7 @@ def _write(
     places: Array,
     packed: int,
     low: int,
-    flip: int,
-    down: int,
+    o: Order,
 ) -> None:
     """Values and positions of sorted keys; `packed` bits of a key are its position (0: not)."""
     count = len(values)
@@ -122,17 +139,16 @@ def _write(
         for i in range(count):
             word = keys[i]
             key = np.int64((np.uint64(word) >> np.uint64(packed)) + np.uint64(low))
-            values[i] = values.dtype.type(_bits_of(key, flip, down))
+            values[i] = values.dtype.type(_bits_of(key, o))
             indices[i] = word & mask
     else:
         for i in range(count):
-            values[i] = values.dtype.type(
-                _bits_of(np.int64(np.uint64(keys[i]) + np.uint64(low)), flip, down)
-            )
+            key = np.int64(np.uint64(keys[i]) + np.uint64(low))
+            values[i] = values.dtype.type(_bits_of(key, o))
             indices[i] = places[i]
-    if flip != 0:  # 0 may have been -0, and NaN is not one value
+    if o.flip != 0:  # 0 may have been -0, and NaN is not one value
         _copy_equal(values, indices, x, 0)
-        _copy_equal(values, indices, x, flip)
+        _copy_equal(values, indices, x, o.flip)
 
 
 def _copy_equal(values: Array, indices: Array, x: Array, bits: int) -> None:
@@ -170,21 +186,12 @@ def _ranked(values: Array, indices: Array, x: Array, words: Array, n: int, first
 
 
 def _encode(
-    keys: Array,
-    places: Array,
-    x: Array,
-    begin: int,
-    end: int,
-    packed: int,
-    low: int,
-    flip: int,
-    infinity: int,
-    down: int,
+    keys: Array, places: Array, x: Array, begin: int, end: int, packed: int, low: int, o: Order
 ) -> None:
     """The keys of elements [begin, end), with their places in `packed` bits, or beside them."""
     for k in range(end - begin):
         i = begin + k
-        key = minus(key_of(x[i], flip, infinity, down), low) << packed
+        key = minus(key_of(x[i], o), low) << packed
         keys[i] = key | i if packed > 0 else key
     if packed == 0:
         for i in range(begin, end):
@@ -240,26 +247,24 @@ def _rows_body(
     indices: Array,
     x: Array,
     first: int,
-    flip: int,
-    infinity: int,
-    down: int,
+    order: Order,
     arena: Array,
     lo: int,
     hi: int,
 ) -> None:
-    n, count = x.shape[1], values.shape[1]
+    n, count, o = x.shape[1], values.shape[1], at_hand(order)
     words = arena.view(np.int64)
     counts = words[: 1 << DIGIT]
     room = words[1 << DIGIT :]
     place_bits = max(width_of(n - 1), 1)
     for r in range(lo, hi):
         row = x[r]
-        low, high = limits_of(row, flip, infinity, down)
+        low, high = limits_of(row, o)
         width = width_of(minus(high, low))
         packed = place_bits if width + place_bits < 64 else 0
         keys, others = room[:n], room[n : 2 * n]
         places, other_places = room[2 * n : 3 * n], room[3 * n : 4 * n]
-        _encode(keys, places, row, 0, n, packed, low, flip, infinity, down)
+        _encode(keys, places, row, 0, n, packed, low, o)
         if packed > 0 and n <= RANKED:
             for i in range(n, (n + 7) // 8 * 8):
                 room[i] = np.int64(0x7FFFFFFFFFFFFFFF)
@@ -274,9 +279,7 @@ def _rows_body(
                 keys, others = others, keys
                 places, other_places = other_places, places
         end = first + count
-        _write(
-            values[r], indices[r], row, keys[first:end], places[first:end], packed, low, flip, down
-        )
+        _write(values[r], indices[r], row, keys[first:end], places[first:end], packed, low, o)
 
 
 # --- rows in blocks -----------------------------------------------------------------------------
@@ -305,11 +308,7 @@ def _blocks_body(
     indices: Array,
     x: Array,
     first: int,
-    flip: int,
-    infinity: int,
-    down: int,
-    block: int,
-    steps: int,
+    order: Order,
     scratch: Array,
     arena: Array,
     lo: int,
@@ -318,8 +317,9 @@ def _blocks_body(
     """Phase 0 finds the limits of blocks.  Phase 1 + 2s counts digit s, phase 2 + 2s writes in its
     order; phases of digits that the keys do not have do nothing.  The last phase decodes.
     """
-    rows, n = x.shape
+    (rows, n), o = x.shape, at_hand(order)
     size, count = rows * n, values.shape[1]
+    block, steps = block_of(n), digits_of(x.itemsize)
     blocks = (n + block - 1) // block
     phase, mask = lo >> PHASE_BITS, (1 << PHASE_BITS) - 1
     words = scratch.view(np.int64)
@@ -331,7 +331,7 @@ def _blocks_body(
         begin, end = b * block, min(n, (b + 1) * block)
         row = x[r]
         if phase == 0:
-            low, high = limits_of(row[begin:end], flip, infinity, down)
+            low, high = limits_of(row[begin:end], o)
             limits[2 * unit], limits[2 * unit + 1] = low, high
             continue
         low, high = limits[2 * r * blocks], limits[2 * r * blocks + 1]
@@ -354,7 +354,7 @@ def _blocks_body(
                 _write(
                     values[r, start - first : stop - first],
                     indices[r, start - first : stop - first],
-                    row, keys[start:stop], places[start:stop], packed, low, flip, down,
+                    row, keys[start:stop], places[start:stop], packed, low, o,
                 )  # fmt: skip
             continue
         if step >= passes:
@@ -363,7 +363,7 @@ def _blocks_body(
         shift = packed + step * DIGIT
         if phase % 2 == 1:
             if step == 0:
-                _encode(keys, places, row, begin, end, packed, low, flip, infinity, down)
+                _encode(keys, places, row, begin, end, packed, low, o)
             own[:] = 0
             for i in range(begin, end):
                 own[np.uint64((keys[i] >> shift) & ((1 << DIGIT) - 1))] += 1
@@ -386,22 +386,20 @@ def ordered_rows(x: TensorMeta, first: int, count: int, descending: bool) -> Lau
     rows = x.numel // n if n else math.prod(x.shape[:-1])
     shape = (*x.shape[:-1], count) if x.ndim else ()
     outputs = x.with_shape(shape), x.with_shape(shape, int64)
-    taken = key_view(x, (rows, count))
-    views = taken, View(int64, (rows, count)), key_view(x, (rows, n))
-    consts = (first, *key_consts(x), -1 if descending else 0)
+    views = key_view(x, (rows, count)), View(int64, (rows, count)), key_view(x, (rows, n))
+    consts = (first, order_of(x, descending))
     if n <= ROW:
         arena = 8 * ((1 << DIGIT) + 4 * (n + 8))
         grain = max(1, 4096 // max(n, 1))
         return Launch(outputs, _rows_body, views, consts, rows, grain, arena=arena)
     wide = x.dtype.itemsize == 8
-    steps = -(-8 * x.dtype.itemsize // DIGIT)
-    block = max(BLOCK, -(-n // BLOCKS))
-    units = rows * -(-n // block)
+    steps = digits_of(x.dtype.itemsize)
+    units = rows * -(-n // block_of(n))
     return Launch(
         outputs,
         _blocks_body,
         views,
-        (*consts, block, steps),
+        consts,
         units,
         scratch=8 * (2 * units + (units << DIGIT) + x.numel * (4 if wide else 2)),
         arena=8 << DIGIT,

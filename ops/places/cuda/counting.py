@@ -27,7 +27,7 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.places.counting import NEGATIVE
-from flowvm.ops.places.cuda.keeping import single
+from flowvm.ops.places.cuda.compaction import single
 from flowvm.ops.places.cuda.prefix import prefix_room, prefix_steps
 from flowvm.ops.places.cuda.radix import (
     current_half,
@@ -76,16 +76,16 @@ def _look(words: Array, x: Array) -> None:
         if x[i] < 0:
             bad = min(bad, np.int64(i))
         size = max(size, x[i] + 1)
-    held = cuda.shared.array(2, np.int64)
+    room = cuda.shared.array(2, np.int64)
     if cuda.threadIdx.x == 0:
-        held[BAD], held[SIZE] = FAR, 0
+        room[BAD], room[SIZE] = FAR, 0
     cuda.syncthreads()
-    cuda.atomic.min(held, BAD, bad)
-    cuda.atomic.max(held, SIZE, size)
+    cuda.atomic.min(room, BAD, bad)
+    cuda.atomic.max(room, SIZE, size)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
-        cuda.atomic.min(words, BAD, held[BAD])
-        cuda.atomic.max(words, SIZE, held[SIZE])
+        cuda.atomic.min(words, BAD, room[BAD])
+        cuda.atomic.max(words, SIZE, room[SIZE])
 
 
 def _report(details: Array, words: Array, x: Array, rows: Array, at: int) -> None:
@@ -108,21 +108,21 @@ def _zero(out: Array, words: Array) -> None:
 
 
 def _tally(out: Array, x: Array, words: Array) -> None:
-    held = cuda.shared.array(PRIVATE, np.int32)
+    room = cuda.shared.array(PRIVATE, np.int32)
     bins = words[SIZE]
     if bins > PRIVATE:
         for i in range(cuda.grid(1), len(x), cuda.gridsize(1)):
             cuda.atomic.add(out, x[i], np.int64(1))
         return
     for k in range(cuda.threadIdx.x, bins, cuda.blockDim.x):
-        held[k] = 0
+        room[k] = 0
     cuda.syncthreads()
     for i in range(cuda.grid(1), len(x), cuda.gridsize(1)):
-        cuda.atomic.add(held, x[i], 1)
+        cuda.atomic.add(room, x[i], 1)
     cuda.syncthreads()
     for k in range(cuda.threadIdx.x, bins, cuda.blockDim.x):
-        if held[k] != 0:
-            cuda.atomic.add(out, k, np.int64(held[k]))
+        if room[k] != 0:
+            cuda.atomic.add(out, k, np.int64(room[k]))
 
 
 def _encode(keys: Array, places: Array, varying: Array, x: Array) -> None:
@@ -139,11 +139,11 @@ def _begin_sort(varying: Array) -> None:
         varying[0] = 0
 
 
-def _first_at_least(keys: Array, wanted: int) -> int:
+def _first_at_least(keys: Array, key: int) -> int:
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
-        if keys[middle] < wanted:
+        if keys[middle] < key:
             low = middle + 1
         else:
             high = middle
@@ -270,21 +270,21 @@ def _clear(counts: Array, limits: Array) -> None:
 
 def _extremes(limits: Array, x: Array) -> None:
     """The ranks of the smallest and the largest element that is a number."""
-    held = cuda.shared.array(2, np.int64)
+    room = cuda.shared.array(2, np.int64)
     low, high = np.int64(FAR), np.int64(-FAR)
     for i in range(cuda.grid(1), len(x), cuda.gridsize(1)):
         v = np.float64(x[i])
         if v == v:
             low, high = min(low, _rank(v)), max(high, _rank(v))
     if cuda.threadIdx.x == 0:
-        held[LOW], held[HIGH] = FAR, -FAR
+        room[LOW], room[HIGH] = FAR, -FAR
     cuda.syncthreads()
-    cuda.atomic.min(held, LOW, low)
-    cuda.atomic.max(held, HIGH, high)
+    cuda.atomic.min(room, LOW, low)
+    cuda.atomic.max(room, HIGH, high)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
-        cuda.atomic.min(limits, LOW, held[LOW])
-        cuda.atomic.max(limits, HIGH, held[HIGH])
+        cuda.atomic.min(limits, LOW, room[LOW])
+        cuda.atomic.max(limits, HIGH, room[HIGH])
 
 
 def _bin(counts: Array, limits: Array, x: Array, low: float, high: float, details: Array) -> None:

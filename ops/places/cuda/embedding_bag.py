@@ -13,6 +13,7 @@ from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import consts, flat_step, row_step, wide
+from flowvm.ops.places.embedding_bag import Bags
 
 Array = Any
 
@@ -63,9 +64,10 @@ def _note(ids: Array, counts: Array, index: Array, bounds: Array, bags: int, ski
 
 def _fold(
     out: Array, counts: Array, weight: Array, index: Array, bounds: Array, scales: Array,
-    bags: int, rows: int, n: int, skip: int, mean: int, lanes: int,
+    t: Bags, lanes: int,
 ) -> None:  # fmt: skip
     lane, bag = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes
+    (bags, n), rows, skip, mean = out.shape, t.rows, t.skip, t.mean
     while bag < bags:
         begin, end = _bag(bounds, bag, bags, len(index))
         for k in range(lane, n, lanes):
@@ -73,18 +75,18 @@ def _fold(
             for e in range(begin, end):
                 i = index[e]
                 if i != skip and 0 <= i and i < rows:
-                    total += wide(scales[e]) * wide(weight[i * n + k])
+                    total += wide(scales[e]) * wide(weight[i, k])
             if mean != 0:
                 total /= wide(counts[bag])
-            out[bag * n + k] = out.dtype.type(total)
+            out[bag, k] = out.dtype.type(total)
         bag += cuda.gridsize(1) // lanes
 
 
 def _largest(
-    out: Array, where: Array, weight: Array, index: Array, bounds: Array, bags: int, rows: int,
-    n: int, skip: int, lanes: int,
-) -> None:  # fmt: skip
+    out: Array, where: Array, weight: Array, index: Array, bounds: Array, t: Bags, lanes: int
+) -> None:
     lane, bag = cuda.threadIdx.x % lanes, cuda.grid(1) // lanes
+    (bags, n), rows, skip = out.shape, t.rows, t.skip
     while bag < bags:
         begin, end = _bag(bounds, bag, bags, len(index))
         for k in range(lane, n, lanes):
@@ -92,10 +94,10 @@ def _largest(
             for e in range(begin, end):
                 i = index[e]
                 if i != skip and 0 <= i and i < rows:
-                    value = wide(weight[i * n + k])
+                    value = wide(weight[i, k])
                     if at < 0 or value > best or (value != value and best == best):
                         best, at = value, i
-            out[bag * n + k], where[bag * n + k] = out.dtype.type(best), at
+            out[bag, k], where[bag, k] = out.dtype.type(best), at
         bag += cuda.gridsize(1) // lanes
 
 
@@ -103,21 +105,21 @@ def _largest(
 
 
 def _arrays(launch: Launch, metas: tuple[TensorMeta, ...]) -> list[Operand]:
-    """All operands, flat."""
-    return [
-        Operand(k, View(m.dtype, (m.numel,))) for k, m in enumerate((*launch.outputs, *metas))
-    ]  # fmt: skip
+    """All operands."""
+    every = enumerate((*launch.outputs, *metas))
+    return [Operand(k, View(m.dtype, tuple(m.shape))) for k, m in every]
 
 
 def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
     """Sums and means of bags."""
     out, ids, counts, weight, index, bounds, scales = _arrays(launch, metas)
-    (rows, n), bags, (skip, mean, _) = metas[0].shape, metas[2].numel - 1, attrs
+    (rows, n), bags = metas[0].shape, metas[2].numel - 1
+    table: Bags = launch.consts[0]
     steps = (
         flat_step(_check, bags, index, bounds, Details(), *consts(bags, rows)),
-        flat_step(_note, bags, ids, counts, index, bounds, *consts(bags, skip)),
+        flat_step(_note, bags, ids, counts, index, bounds, *consts(bags, table.skip)),
         row_step(_fold, bags, n, out, counts, weight, index, bounds, scales,
-                 *consts(bags, rows, n, skip, mean)),
+                 *consts(table)),
     )  # fmt: skip
     return CudaLaunch(launch.outputs, steps if bags else ())
 
@@ -125,10 +127,9 @@ def fold(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) 
 def largest(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
     """Maxima of bags."""
     out, where, weight, index, bounds = _arrays(launch, metas)
-    (rows, n), bags, (skip,) = metas[0].shape, metas[2].numel - 1, attrs
+    (rows, n), bags = metas[0].shape, metas[2].numel - 1
     steps = (
         flat_step(_check, bags, index, bounds, Details(), *consts(bags, rows)),
-        row_step(_largest, bags, n, out, where, weight, index, bounds,
-                 *consts(bags, rows, n, skip)),
+        row_step(_largest, bags, n, out, where, weight, index, bounds, *consts(*launch.consts)),
     )  # fmt: skip
     return CudaLaunch(launch.outputs, steps if bags else ())

@@ -15,19 +15,27 @@ An index outside is reported and left out.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
-from flowvm.ops.declare.cuda.memory import aligned, load_many, store_many
 from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import remade_by, wide
-from flowvm.ops.places.cpu.index_kernels import NONE, _combined
+from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
+from flowvm.ops.places.cpu.index_kernels import NONE, Elements, Joined, Slices, _combined
 from flowvm.ops.places.cuda.radix import current_half
 
 Array = Any
 EVERY_DIGIT = -1  # no digit of the keys is passed over
+
+
+class Grouping(NamedTuple):
+    """How the sources of one place are combined, once indices are sorted."""
+
+    digits: int  # of the keys
+    mode: int
+    one: int  # whether the source is one element, for all
 
 
 def _place(index: Array, i: int, low: int, n: int, dim: int, skip: int, details: Array) -> int:
@@ -46,25 +54,28 @@ def _unit(threads: Any, lanes: int) -> Any:
     return threads >> cuda.popc(lanes - 1)
 
 
+def _element(i: int, at: int, s: Elements) -> int:
+    """Where the element lies that index i names, which is `at`."""
+    return (i // (s.m * s.inner) * s.n + at) * s.inner + i % s.inner
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 
 @functools.cache
 def take(many: int) -> Any:
     """out[o, r, :] = x[o, index[r], :] for rows o * m + r, `many` elements at once where they lie
-    so, of which a row is a multiple; zeros for the index `zero`.
+    so, of which a row is a multiple; zeros for the index `skip`.
     """
     load, store = load_many[many], store_many[many]
 
-    def taken(
-        out: Array, x: Array, index: Array, details: Array, rows: int, n: int, inner: int,
-        low: int, dim: int, zero: int, lanes: int,
-    ) -> None:  # fmt: skip
+    def taken(out: Array, x: Array, index: Array, details: Array, s: Slices, lanes: int) -> None:
         lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), len(index)
+        rows, n, inner, zero = s.outer * m, s.n, s.inner, s.skip
         together = many > 1 and aligned(out, many) and aligned(x, many)
         while row < rows:
             o = row // m if rows > m else 0
-            at = _place(index, row - o * m, low, n, dim, NONE, details)
+            at = _place(index, row - o * m, s.low, n, s.dim, NONE, details)
             to = row * inner
             if zero != NONE and index[row - o * m] == zero:
                 for k in range(lane, inner, lanes):
@@ -82,27 +93,23 @@ def take(many: int) -> Any:
     return remade_by(taken, f"{__name__}:take", many)
 
 
-def gather(
-    out: Array, x: Array, index: Array, details: Array, n: int, m: int, inner: int, dim: int
-) -> None:
+def gather(out: Array, x: Array, index: Array, details: Array, s: Elements) -> None:
     """out[o, r, k] = x[o, index[o, r, k], k]."""
     i = cuda.grid(1)
     while i < len(out):
-        at = _place(index, i, 0, n, dim, NONE, details)
+        at = _place(index, i, 0, s.n, s.dim, NONE, details)
         if at >= 0:
-            out[i] = x[(i // (m * inner) * n + at) * inner + i % inner]
+            out[i] = x[_element(i, at, s)]
         i += cuda.gridsize(1)
 
 
-def join(
-    out: Array, a: Array, b: Array, details: Array, na: int, nb: int, da: int, db: int
-) -> None:
+def join(out: Array, a: Array, b: Array, details: Array, s: Joined) -> None:
     """Positions in two dimensions as positions in both taken together."""
     i = cuda.grid(1)
     while i < len(out):
-        p = _place(a, i, -na, na, da, NONE, details)
-        q = _place(b, i, -nb, nb, db, NONE, details) if p >= 0 else 0
-        out[i] = p * nb + q
+        p = _place(a, i, -s.na, s.na, s.da, NONE, details)
+        q = _place(b, i, -s.nb, s.nb, s.db, NONE, details) if p >= 0 else 0
+        out[i] = p * s.nb + q
         i += cuda.gridsize(1)
 
 
@@ -110,15 +117,14 @@ def join(
 
 
 def put_walk(
-    x: Array, index: Array, source: Array, details: Array, columns: int, n: int, inner: int,
-    low: int, dim: int, skip: int, mode: int, one: int,
-) -> None:  # fmt: skip
+    x: Array, index: Array, source: Array, details: Array, s: Slices, mode: int, one: int
+) -> None:
     """A unit is one k of `inner` of one o."""
-    unit, m = cuda.grid(1), len(index)
-    while unit < columns:
+    unit, m, n, inner = cuda.grid(1), len(index), s.n, s.inner
+    while unit < s.outer * inner:
         o, k = unit // inner, unit % inner
         for r in range(m):
-            at = _place(index, r, low, n, dim, skip, details)
+            at = _place(index, r, s.low, n, s.dim, s.skip, details)
             if at >= 0:
                 to = (o * n + at) * inner + k
                 new = wide(source[0 if one != 0 else (o * m + r) * inner + k])
@@ -133,24 +139,22 @@ def unset(latest: Array) -> None:
         i += cuda.gridsize(1)
 
 
-def put_latest(
-    latest: Array, index: Array, details: Array, n: int, low: int, dim: int, skip: int
-) -> None:
+def put_latest(latest: Array, index: Array, details: Array, s: Slices) -> None:
     """For each of the n positions the last index that names it."""
     r = cuda.grid(1)
     while r < len(index):
-        at = _place(index, r, low, n, dim, skip, details)
+        at = _place(index, r, s.low, s.n, s.dim, s.skip, details)
         if at >= 0:
             cuda.atomic.max(latest, at, latest.dtype.type(r))
         r += cuda.gridsize(1)
 
 
 def put_last(
-    x: Array, index: Array, source: Array, latest: Array, rows: int, n: int, inner: int, one: int,
-    lanes: int,
-) -> None:  # fmt: skip
+    x: Array, index: Array, source: Array, latest: Array, s: Slices, one: int, lanes: int
+) -> None:
     """x[o, index[r], :] = source[o, r, :] for rows o * m + r that come last."""
     lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), len(index)
+    rows, n, inner = s.outer * m, s.n, s.inner
     while row < rows:
         o = row // m if rows > m else 0
         r = row - o * m
@@ -164,16 +168,15 @@ def put_last(
 
 
 def put_keys(
-    keys: Array, places: Array, varying: Array, index: Array, details: Array, n: int, low: int,
-    dim: int, skip: int,
-) -> None:  # fmt: skip
+    keys: Array, places: Array, varying: Array, index: Array, details: Array, s: Slices
+) -> None:
     """The keys of a sort by destination; n for an index that names none."""
     r = cuda.grid(1)
     if r == 0:
         varying[0] = EVERY_DIGIT
     while r < len(index):
-        at = _place(index, r, low, n, dim, skip, details)
-        keys[0, r] = at if at >= 0 else n
+        at = _place(index, r, s.low, s.n, s.dim, s.skip, details)
+        keys[0, r] = at if at >= 0 else s.n
         places[0, r] = r
         r += cuda.gridsize(1)
 
@@ -197,12 +200,13 @@ def _added(source: Array, at: int, one: int) -> Any:
 
 
 def put_grouped(
-    x: Array, source: Array, keys: Array, places: Array, varying: Array, digits: int, rows: int,
-    n: int, inner: int, mode: int, one: int, lanes: int,
+    x: Array, source: Array, keys: Array, places: Array, varying: Array, s: Slices, g: Grouping,
+    lanes: int,
 ) -> None:  # fmt: skip
     """Rows o * m + e, where e is the first of its destination's stretch, combine all of it."""
     lane, row, m = cuda.threadIdx.x & (lanes - 1), _unit(cuda.grid(1), lanes), keys.shape[1]
-    half = current_half(varying, digits)
+    rows, n, inner, mode, one = s.outer * m, s.n, s.inner, g.mode, g.one
+    half = current_half(varying, g.digits)
     key, place = keys[half], places[half]
     while row < rows:
         o = row // m if rows > m else 0
@@ -233,16 +237,15 @@ def put_grouped(
 
 
 def scatter_walk(
-    x: Array, index: Array, source: Array, details: Array, columns: int, n: int, m: int,
-    inner: int, dim: int, mode: int, one: int,
-) -> None:  # fmt: skip
+    x: Array, index: Array, source: Array, details: Array, s: Elements, mode: int, one: int
+) -> None:
     """A unit is one k of `inner` of one o."""
-    unit = cuda.grid(1)
-    while unit < columns:
+    unit, n, m, inner = cuda.grid(1), s.n, s.m, s.inner
+    while unit < s.outer * inner:
         o, k = unit // inner, unit % inner
         for r in range(m):
             i = (o * m + r) * inner + k
-            at = _place(index, i, 0, n, dim, NONE, details)
+            at = _place(index, i, 0, n, s.dim, NONE, details)
             if at >= 0:
                 to = (o * n + at) * inner + k
                 new = wide(source[0 if one != 0 else i])
@@ -250,55 +253,49 @@ def scatter_walk(
         unit += cuda.gridsize(1)
 
 
-def scatter_latest(
-    latest: Array, index: Array, details: Array, n: int, m: int, inner: int, dim: int
-) -> None:
+def scatter_latest(latest: Array, index: Array, details: Array, s: Elements) -> None:
     """For each element of x the last index that names it."""
     i = cuda.grid(1)
     while i < len(index):
-        at = _place(index, i, 0, n, dim, NONE, details)
+        at = _place(index, i, 0, s.n, s.dim, NONE, details)
         if at >= 0:
-            to = (i // (m * inner) * n + at) * inner + i % inner
-            cuda.atomic.max(latest, to, latest.dtype.type(i))
+            cuda.atomic.max(latest, _element(i, at, s), latest.dtype.type(i))
         i += cuda.gridsize(1)
 
 
 def scatter_last(
-    x: Array, index: Array, source: Array, latest: Array, n: int, m: int, inner: int, one: int
+    x: Array, index: Array, source: Array, latest: Array, s: Elements, one: int
 ) -> None:
     i = cuda.grid(1)
     while i < len(index):
         at = index[i]
-        if 0 <= at and at < n:
-            to = (i // (m * inner) * n + at) * inner + i % inner
+        if 0 <= at and at < s.n:
+            to = _element(i, at, s)
             if latest[to] == i:
                 x[to] = source[0 if one != 0 else i]
         i += cuda.gridsize(1)
 
 
 def scatter_keys(
-    keys: Array, places: Array, varying: Array, index: Array, details: Array, n: int, m: int,
-    inner: int, dim: int, total: int,
-) -> None:  # fmt: skip
-    """The keys of a sort by destination; `total` for an index that names none."""
+    keys: Array, places: Array, varying: Array, index: Array, details: Array, s: Elements
+) -> None:
+    """The keys of a sort by destination; how many there are for an index that names none."""
     i = cuda.grid(1)
     if i == 0:
         varying[0] = EVERY_DIGIT
     while i < len(index):
-        at = _place(index, i, 0, n, dim, NONE, details)
-        to = (i // (m * inner) * n + at) * inner + i % inner
-        keys[0, i] = to if at >= 0 else total
+        at = _place(index, i, 0, s.n, s.dim, NONE, details)
+        keys[0, i] = _element(i, at, s) if at >= 0 else s.outer * s.n * s.inner
         places[0, i] = i
         i += cuda.gridsize(1)
 
 
 def scatter_grouped(
-    x: Array, source: Array, keys: Array, places: Array, varying: Array, digits: int, mode: int,
-    one: int,
-) -> None:  # fmt: skip
+    x: Array, source: Array, keys: Array, places: Array, varying: Array, g: Grouping
+) -> None:
     """The first of an element's stretch combines all of it."""
-    i, m = cuda.grid(1), keys.shape[1]
-    half = current_half(varying, digits)
+    i, m, mode, one = cuda.grid(1), keys.shape[1], g.mode, g.one
+    half = current_half(varying, g.digits)
     key, place = keys[half], places[half]
     while i < m:
         to = np.int64(key[i])

@@ -8,10 +8,10 @@ from flowvm.cuda.launch import CudaLaunch, Details, Param, Scratch, Step
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, row_step
-from flowvm.ops.places.cpu.index_kernels import SET
+from flowvm.ops.places.cpu.index_kernels import SET, Elements, Slices, Writing
 from flowvm.ops.places.cuda import index_kernels as kernels
+from flowvm.ops.places.cuda.index_kernels import Grouping
 from flowvm.ops.places.cuda.radix import Sorting, digit_count, sorting, sorting_steps
-from flowvm.ops.places.gather import split_at
 
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]
@@ -27,14 +27,13 @@ COLUMNS = 8192  # of a destination: as many threads are enough, whatever each ha
 def take(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """`take_slices`."""
     out, x, index = operands(*launch.views)
-    n, inner, low, shown, zero = launch.consts
+    slices: Slices = launch.consts[0]
     rows = launch.units
-    numbers = consts(rows, n, inner, low, shown, zero)
     many = VECTOR // x.view.dtype.itemsize
-    if inner % many:
+    if slices.inner % many:
         many = 1
-    params: tuple[Param, ...] = (out, x, index, Details(), *numbers)
-    step = row_step(kernels.take(many), rows, int(-(-inner // (many * EACH))), *params)
+    params: tuple[Param, ...] = (out, x, index, Details(), *consts(slices))
+    step = row_step(kernels.take(many), rows, -(-slices.inner // (many * EACH)), *params)
     return CudaLaunch(launch.outputs, (step,) if rows else ())
 
 
@@ -58,7 +57,7 @@ def _flat(launch: Launch, kernel: Any, units: int, *params: Any) -> CudaLaunch:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _is_short(launch: Launch, length: int, columns: int, n: int) -> bool:
+def _is_short(length: int, columns: int, n: int) -> bool:
     return length <= SHORT or columns >= COLUMNS or n == 0
 
 
@@ -77,27 +76,29 @@ def _sorting(m: int, most: int) -> Sorting:
 def put(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """`put_slices` and `combine_slices`."""
     x, index, source = operands(*launch.views)
-    n, inner, low, shown, skip, mode, one = map(int, launch.consts[:7])
-    outer, m = split_at(metas[0], attrs[0])[0], metas[1].numel
-    if not m or not outer * inner:
+    slices: Slices
+    writing: Writing
+    slices, writing = launch.consts
+    m, n, inner, columns = metas[1].numel, slices.n, slices.inner, slices.outer * slices.inner
+    if not m or not columns:
         return CudaLaunch((), ())
-    if _is_short(launch, m, outer * inner, n):
-        numbers = consts(outer * inner, n, inner, low, shown, skip, mode, one)
+    if _is_short(m, columns, n):
+        numbers = consts(slices, writing.mode, writing.one)
         params: tuple[Param, ...] = (x, index, source, Details(), *numbers)
-        return CudaLaunch((), (flat_step(kernels.put_walk, outer * inner, *params),))
-    if mode == SET:
+        return CudaLaunch((), (flat_step(kernels.put_walk, columns, *params),))
+    rows, where = slices.outer * m, consts(slices)
+    if writing.mode == SET:
         latest, scratch = _latest(m, n)
-        numbers = consts(n, low, shown, skip)
         return CudaLaunch((), (
             flat_step(kernels.unset, n, latest),
-            flat_step(kernels.put_latest, m, latest, index, Details(), *numbers),
-            row_step(kernels.put_last, outer * m, inner, x, index, source, latest,
-                     *consts(outer * m, n, inner, one)),
+            flat_step(kernels.put_latest, m, latest, index, Details(), *where),
+            row_step(kernels.put_last, rows, inner, x, index, source, latest,
+                     *consts(slices, writing.one)),
         ), scratch)  # fmt: skip
     s = _sorting(m, n)
     memory = s.keys, s.places, s.varying
-    keyed = flat_step(kernels.put_keys, m, *memory, index, Details(), *consts(n, low, shown, skip))
-    rows, numbers = outer * m, consts(digit_count(s.bits), outer * m, n, inner, mode, one)
+    keyed = flat_step(kernels.put_keys, m, *memory, index, Details(), *where)
+    numbers = consts(slices, Grouping(digit_count(s.bits), writing.mode, writing.one))
     last = row_step(kernels.put_grouped, rows, inner, x, source, *memory, *numbers)
     return CudaLaunch((), (keyed, *sorting_steps(s), last), s.end)
 
@@ -105,16 +106,17 @@ def put(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 def scatter(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """`scatter_elements` and `combine_elements`."""
     x, index, source = operands(*launch.views)
-    n, m, inner, dim, mode, one = map(int, launch.consts[:6])
+    elements: Elements
+    writing: Writing
+    elements, writing = launch.consts
     total, positions = metas[1].numel, metas[0].numel
-    outer = split_at(metas[0], attrs[0])[0]
+    columns = elements.outer * elements.inner
     if not total:
         return CudaLaunch((), ())
-    where = consts(n, m, inner, dim)
-    if _is_short(launch, m, outer * inner, n):
-        numbers = *consts(outer * inner), *where, *consts(mode, one)
-        params: tuple[Param, ...] = (x, index, source, Details(), *numbers)
-        return CudaLaunch((), (flat_step(kernels.scatter_walk, outer * inner, *params),))
+    where, mode, one = consts(elements), writing.mode, writing.one
+    if _is_short(elements.m, columns, elements.n):
+        params: tuple[Param, ...] = (x, index, source, Details(), *where, *consts(mode, one))
+        return CudaLaunch((), (flat_step(kernels.scatter_walk, columns, *params),))
     steps: tuple[Step, ...]
     if mode == SET:
         latest, scratch = _latest(total, positions)
@@ -122,14 +124,12 @@ def scatter(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
             flat_step(kernels.unset, positions, latest),
             flat_step(kernels.scatter_latest, total, latest, index, Details(), *where),
             flat_step(kernels.scatter_last, total, x, index, source, latest,
-                      *consts(n, m, inner, one)),
+                      *where, *consts(one)),
         )  # fmt: skip
         return CudaLaunch((), steps, scratch)
     s = _sorting(total, positions)
     memory = s.keys, s.places, s.varying
-    keyed = flat_step(
-        kernels.scatter_keys, total, *memory, index, Details(), *where, *consts(positions)
-    )
-    numbers = consts(digit_count(s.bits), mode, one)
+    keyed = flat_step(kernels.scatter_keys, total, *memory, index, Details(), *where)
+    numbers = consts(Grouping(digit_count(s.bits), mode, one))
     last = flat_step(kernels.scatter_grouped, total, x, source, *memory, *numbers)
     return CudaLaunch((), (keyed, *sorting_steps(s), last), s.end)

@@ -21,7 +21,7 @@ from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, bl
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step
-from flowvm.ops.places.cpu.order import key_consts, key_of
+from flowvm.ops.places.cpu.order import Order, key_of, order_of
 from flowvm.ops.places.cuda.radix import (
     current_half,
     digit_count,
@@ -85,15 +85,7 @@ def _put(
 
 
 def _sort_short(
-    values: Array,
-    indices: Array,
-    x: Array,
-    first: int,
-    flip: int,
-    infinity: int,
-    down: int,
-    span: int,
-    width: int,
+    values: Array, indices: Array, x: Array, first: int, order: Order, span: int, width: int
 ) -> None:
     keys = cuda.shared.array(SHORT, np.int64)
     places = cuda.shared.array(SHORT, np.int32)
@@ -105,7 +97,7 @@ def _sort_short(
         places[s] = i
         keys[s] = 0x7FFFFFFFFFFFFFFF  # and a place behind those of the row
         if r < rows and i < n:
-            keys[s] = key_of(x[r, i], flip, infinity, down)
+            keys[s] = key_of(x[r, i], order)
     cuda.syncthreads()
     sort_pairs(keys, places, span, width)
     _put(values, indices, x, places, first, row, min(height, rows - row), width)
@@ -115,14 +107,16 @@ def power_from(n: int) -> int:
     return 1 << max(0, (n - 1).bit_length())
 
 
-def _short_step(views: tuple[View, ...], numbers: tuple[Const, ...]) -> KernelStep:
+def _short_step(views: tuple[View, ...], first: int, order: Order) -> KernelStep:
     values, indices, x = (Operand(k, view) for k, view in enumerate(views))
     rows, n = x.view.shape
     width = power_from(n)
     height = max(1, min(short() // width, power_from(rows)))
     span = height * width
     block = threads(max(32, min(BLOCK, span // 2)))
-    params: tuple[Param, ...] = (values, indices, x, *numbers, *consts(span, width))
+    params: tuple[Param, ...] = (
+        values, indices, x, *consts(first, order, span, width),
+    )  # fmt: skip
     return KernelStep(_sort_short, params, blocks_for(rows, height), (block, 1, 1))
 
 
@@ -134,15 +128,13 @@ def _begin(varying: Array) -> None:
         varying[0] = 0
 
 
-def _encode(
-    keys: Array, places: Array, varying: Array, x: Array, flip: int, infinity: int, down: int
-) -> None:
+def _encode(keys: Array, places: Array, varying: Array, x: Array, order: Order) -> None:
     seen = cuda.shared.array(1, np.int64)
     n = x.shape[1]
-    first = np.int64(key_of(x[0, 0], flip, infinity, down))
+    first = np.int64(key_of(x[0, 0], order))
     differing = np.int64(0)
     for i in range(cuda.grid(1), x.shape[0] * n, cuda.gridsize(1)):
-        key = np.int64(key_of(x[i // n, i % n], flip, infinity, down))
+        key = np.int64(key_of(x[i // n, i % n], order))
         differing |= key ^ first
         keys[0, i] = key
         places[0, i] = i % n
@@ -161,9 +153,7 @@ def _take_sorted(
         indices[r, k] = place
 
 
-def _radix_sorted(
-    outputs: Metas, views: tuple[View, ...], first: int, numbers: tuple[Const, ...]
-) -> CudaLaunch:
+def _radix_sorted(outputs: Metas, views: tuple[View, ...], first: int, order: Order) -> CudaLaunch:
     values, indices, x = (Operand(k, view) for k, view in enumerate(views))
     rows, n = x.view.shape
     bits, signed = bits_of(x.view)
@@ -171,7 +161,7 @@ def _radix_sorted(
     done, total = digit_count(bits), rows * n
     steps = (
         KernelStep(_begin, (s.varying,), (1, 1, 1), (32, 1, 1)),
-        flat_step(_encode, total, s.keys, s.places, s.varying, x, *numbers),
+        flat_step(_encode, total, s.keys, s.places, s.varying, x, Const(order)),
         *sorting_steps(s),
         flat_step(
             _take_sorted, rows * values.view.shape[1], values, indices, x, s.places, s.varying,
@@ -193,10 +183,10 @@ def sorted_rows(
     rows, n = views[2].shape
     if rows * views[0].shape[1] == 0:
         return CudaLaunch(outputs, ())
-    numbers = consts(*key_consts(x), -1 if down else 0)
+    order = order_of(x, down)
     if n <= short():
-        return CudaLaunch(outputs, (_short_step(views, (Const(first), *numbers)),))
-    return _radix_sorted(outputs, views, first, numbers)
+        return CudaLaunch(outputs, (_short_step(views, first, order),))
+    return _radix_sorted(outputs, views, first, order)
 
 
 def sort(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:

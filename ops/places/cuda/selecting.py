@@ -16,7 +16,7 @@ from flowvm.cuda.launch import Const, CudaLaunch, Operand, Scratch
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step
-from flowvm.ops.places.cpu.order import key_consts, key_of, key_view
+from flowvm.ops.places.cpu.order import Order, key_of, key_view, order_of
 from flowvm.ops.places.cuda.order import SHORT, bits_of, power_from, short, sort_pairs, sorted_rows
 from flowvm.ops.places.cuda.prefix import (
     EACH,
@@ -47,15 +47,7 @@ def _clear(words: Array, nth: int) -> None:
 
 
 def _count_digit(
-    words: Array,
-    x: Array,
-    tiles: int,
-    shift: int,
-    top: int,
-    above: int,
-    flip: int,
-    infinity: int,
-    down: int,
+    words: Array, x: Array, tiles: int, shift: int, top: int, above: int, order: Order
 ) -> None:
     """Count the digits of the elements whose digits above are those found."""
     seen = cuda.shared.array(VALUES, np.int32)
@@ -67,7 +59,7 @@ def _count_digit(
     for k in range(EACH):
         i = (tile * EACH + k) * cuda.blockDim.x + cuda.threadIdx.x
         if i < n:
-            key = np.int64(key_of(x[row, i], flip, infinity, down))
+            key = np.int64(key_of(x[row, i], order))
             if ((key ^ own[FOUND]) & above) == 0:
                 cuda.atomic.add(seen, ((key >> shift) & (VALUES - 1)) ^ top, 1)
     cuda.syncthreads()
@@ -98,31 +90,21 @@ def _choose_digit(words: Array, shift: int, top: int, negative: int) -> None:
         before += count
 
 
-def _count_equal(
-    counts: Array, words: Array, x: Array, tiles: int, flip: int, infinity: int, down: int
-) -> None:
+def _count_equal(counts: Array, words: Array, x: Array, tiles: int, order: Order) -> None:
     """How many elements of each tile have the key that was found."""
     room = cuda.shared.array(MOST_WARPS, np.int64)
     row, tile = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles
-    wanted, equal = words[row * WORDS + FOUND], np.int64(0)
+    target, equal = words[row * WORDS + FOUND], np.int64(0)
     first, end = own_range(x.shape[1], tile)
     for i in range(first, end):
-        equal += 1 if key_of(x[row, i], flip, infinity, down) == wanted else 0
+        equal += 1 if key_of(x[row, i], order) == target else 0
     _, total = before_in_block(room, equal)
     if cuda.threadIdx.x == 0:
         counts[cuda.blockIdx.x] = total
 
 
 def _collect(
-    keys: Array,
-    places: Array,
-    counts: Array,
-    words: Array,
-    x: Array,
-    tiles: int,
-    flip: int,
-    infinity: int,
-    down: int,
+    keys: Array, places: Array, counts: Array, words: Array, x: Array, tiles: int, order: Order
 ) -> None:
     """The elements before the one that was found, in any order, then the first ones equal to it.
 
@@ -131,20 +113,20 @@ def _collect(
     room = cuda.shared.array(MOST_WARPS, np.int64)
     row, tile, most = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles, keys.shape[1]
     own = words[row * WORDS : (row + 1) * WORDS]
-    wanted, equal = own[FOUND], np.int64(0)
+    target, equal = own[FOUND], np.int64(0)
     first, end = own_range(x.shape[1], tile)
     for i in range(first, end):
-        equal += 1 if key_of(x[row, i], flip, infinity, down) == wanted else 0
+        equal += 1 if key_of(x[row, i], order) == target else 0
     before, _ = before_in_block(room, equal)
     # the last place of the row belongs to equal element number own[BEFORE]
     before += counts[cuda.blockIdx.x] - counts[row * tiles] + most - 1 - own[BEFORE]
     for i in range(first, end):
-        key = np.int64(key_of(x[row, i], flip, infinity, down))
-        if key == wanted:
+        key = np.int64(key_of(x[row, i], order))
+        if key == target:
             if 0 <= before and before < most:
                 keys[row, before], places[row, before] = key, i
             before += 1
-        elif key < wanted and most > 1:
+        elif key < target and most > 1:
             k = cuda.atomic.add(own, TAKEN, np.int64(1))
             keys[row, k], places[row, k] = key, i
 
@@ -153,15 +135,15 @@ def _finish(
     values: Array, indices: Array, x: Array, keys: Array, places: Array, width: int
 ) -> None:
     """Sort what was collected of a row."""
-    held = cuda.shared.array(SHORT, np.int64)
+    room = cuda.shared.array(SHORT, np.int64)
     order = cuda.shared.array(SHORT, np.int64)
     row, count = cuda.blockIdx.x, keys.shape[1]
     for s in range(cuda.threadIdx.x, width, cuda.blockDim.x):
-        held[s] = order[s] = 0x7FFFFFFFFFFFFFFF
+        room[s] = order[s] = 0x7FFFFFFFFFFFFFFF
         if s < count:
-            held[s], order[s] = keys[row, s], places[row, s]
+            room[s], order[s] = keys[row, s], places[row, s]
     cuda.syncthreads()
-    sort_pairs(held, order, width, width)
+    sort_pairs(room, order, width, width)
     for s in range(cuda.threadIdx.x, count, cuda.blockDim.x):
         values[row, s] = x[row, order[s]]
         indices[row, s] = order[s]
@@ -181,7 +163,7 @@ def _selected(
     words = Scratch(0, "int64", (rows * WORDS,))
     counts = Scratch(counts_at, "int64", (rows * tiles + 1,))
     keys, places = (Scratch(at, "int64", (rows, count)) for at in (keys_at, places_at))
-    order = consts(*key_consts(x), -1 if down else 0)
+    order = Const(order_of(x, down))
     steps = [flat_step(_clear, rows * WORDS, words, Const(last))]
     for shift in range(bits - DIGIT, -1, -DIGIT):
         highest = shift == bits - DIGIT
@@ -190,15 +172,13 @@ def _selected(
         above = 0 if highest else -1 << (shift + DIGIT)
         numbers = consts(tiles, shift, top, above)
         steps += [
-            tile_step(_count_digit, rows * tiles, words, source, *numbers, *order),
+            tile_step(_count_digit, rows * tiles, words, source, *numbers, order),
             tile_step(_choose_digit, rows, words, *consts(shift, top, negative)),
         ]
     steps += [
-        tile_step(_count_equal, rows * tiles, counts, words, source, Const(tiles), *order),
+        tile_step(_count_equal, rows * tiles, counts, words, source, Const(tiles), order),
         *prefix_steps(counts_at, rows * tiles, spare),
-        tile_step(
-            _collect, rows * tiles, keys, places, counts, words, source, Const(tiles), *order
-        ),
+        tile_step(_collect, rows * tiles, keys, places, counts, words, source, Const(tiles), order),
         tile_step(_finish, rows, values, indices, source, keys, places, Const(power_from(count))),
     ]
     return CudaLaunch(outputs, tuple(steps), places_at + 8 * rows * count)

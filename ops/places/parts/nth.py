@@ -20,19 +20,21 @@ from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.places.cpu.order import (
-    BLOCK,
-    BLOCKS,
-    key_consts,
+    DIGIT,
+    Order,
+    at_hand,
+    block_of,
+    digits_of,
     key_of,
     key_view,
     limits_of,
     minus,
+    order_of,
     width_of,
 )
 
 Array = Any
 NTH_FROM = 129  # elements; a shorter row is rather sorted
-DIGIT = 8
 VALUES = 1 << DIGIT
 # words of a block: its limits, how many elements it keeps, which of those that all blocks keep is
 # looked for, and the counts of two digits: one is read while the next is written
@@ -69,7 +71,7 @@ def _keep(
     return count
 
 
-def _found(keys: Array, kept: int, digit: int, place: int) -> int:
+def _index_of(keys: Array, kept: int, digit: int, place: int) -> int:
     """The place-th of the keys that end in the digit."""
     for i in range(kept):
         if keys[i] & (VALUES - 1) == digit:
@@ -84,10 +86,7 @@ def _nth_body(
     indices: Array,
     x: Array,
     nth: int,
-    flip: int,
-    infinity: int,
-    block: int,
-    steps: int,
+    order: Order,
     scratch: Array,
     lo: int,
     hi: int,
@@ -95,7 +94,8 @@ def _nth_body(
     """Phase 0 finds limits, phase 1 makes keys and counts the first digit, phase 1 + s the digit s;
     the last one takes the element.
     """
-    rows, n = x.shape
+    (rows, n), o = x.shape, at_hand(order)
+    block, steps = block_of(n), digits_of(x.itemsize)
     blocks = (n + block - 1) // block
     phase, mask = lo >> PHASE_BITS, (1 << PHASE_BITS) - 1
     room = scratch.view(np.int64)
@@ -107,7 +107,7 @@ def _nth_body(
         words = room[r * blocks * WORDS : (r + 1) * blocks * WORDS]
         own = words[b * WORDS : (b + 1) * WORDS]
         if phase == 0:
-            own[LOW], own[HIGH] = limits_of(row, flip, infinity, 0)
+            own[LOW], own[HIGH] = limits_of(row, o)
             continue
         low, high = words[LOW], words[HIGH]
         for other in range(blocks):
@@ -124,7 +124,7 @@ def _nth_body(
         if level == 0:
             own[KEPT], own[PLACE] = len(row), nth
             for i in range(len(row)):
-                keys[i] = minus(key_of(row[i], flip, infinity, 0), low)
+                keys[i] = minus(key_of(row[i], o), low)
         else:
             digit, before = _chosen(words, own[PLACE], level - 1)
             own[PLACE] -= before
@@ -135,7 +135,7 @@ def _nth_body(
                     at = other * WORDS + COUNTS + (level - 1) % 2 * VALUES
                     place -= words[at + digit]
                 if 0 <= place < own[COUNTS + (level - 1) % 2 * VALUES + digit]:
-                    k = _found(keys, own[KEPT], digit, place)
+                    k = _index_of(keys, own[KEPT], digit, place)
                     at = begin + k if level == 1 else places[k]
                     values[r], indices[r] = x[r, at], at
                 continue
@@ -156,15 +156,14 @@ def nth_of_rows(x: TensorMeta, nth: int) -> Launch:
     rows = math.prod(x.shape[:-1])
     shape = x.shape[:-1]
     views = key_view(x, (rows,)), View(int64, (rows,)), key_view(x, (rows, n))
-    steps = -(-8 * x.dtype.itemsize // DIGIT)
-    block = max(BLOCK, -(-n // BLOCKS))
-    units = rows * -(-n // block)
+    steps = digits_of(x.dtype.itemsize)
+    units = rows * -(-n // block_of(n))
     grain = max(1, 8192 // n)
     return Launch(
         (x.with_shape(shape), x.with_shape(shape, int64)),
         _nth_body,
         views,
-        (nth, *key_consts(x), block, steps),
+        (nth, order_of(x)),
         units,
         grain,
         scratch=8 * (units * WORDS + 2 * x.numel),

@@ -85,8 +85,8 @@ class _Rows(Emitter):
         """(to, x, count, plus)"""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def emit(b: Any, made: Any) -> None:
-            to, x, count, plus = made.args
+        def emit(b: Any, function: Any) -> None:
+            to, x, count, plus = function.args
             self.row(b, to, count, self.read_plus(b, x, plus))
             b.ret_void()
 
@@ -96,8 +96,8 @@ class _Rows(Emitter):
         """(x, count, to): four vectors of sums, then the last elements one vector at a time."""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def emit(b: Any, made: Any) -> None:
-            x, count, to = made.args
+        def emit(b: Any, function: Any) -> None:
+            x, count, to = function.args
 
             def four(k: Any, sums: list[Any]) -> list[Any]:
                 places = [b.add(k, n(j * self.lanes)) for j in range(4)]
@@ -125,8 +125,8 @@ class _Rows(Emitter):
         """(to, x, count, step)"""
         pointer, n = self.real.as_pointer(), self.i64
 
-        def emit(b: Any, made: Any) -> None:
-            to, x, count, step = made.args
+        def emit(b: Any, function: Any) -> None:
+            to, x, count, step = function.args
             with b.if_then(b.icmp_signed("==", step, n(1))):
                 self.row(b, to, count, self.read_every(b, x))
                 b.ret_void()

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.declare.cpu.memory import array_in
+from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import Strips, shift_of
 from flowvm.ops.planes.cpu.conv_rows import add_row, take_row
-from flowvm.ops.planes.cpu.conv_tile import ADDED, ALONE, PLACED, convolve_strip
+from flowvm.ops.planes.cpu.conv_tile import ADDED, ALONE, PLACED, StripSize, convolve_strip
 
 Array = Any
 Pair = tuple[int, int]
@@ -237,16 +237,23 @@ def _strip(
                     own = (phase * t.high + (row - r0) % t.high) * t.span
                     at_once = t.placed and passes == 1 and row + t.tall <= r1
                     to = ((task * t.rows + row) * t.result_d + z) * space
-                    convolve_strip(
-                        _height(t.rows - row, t.tall), (c1 - c0) * taken,
-                        packed, weights + row * (c1 - c0) * taken,
-                        lines, 0, table, begin * t.channels,
-                        out if at_once else results, to if at_once else own,
+                    size = StripSize(
+                        _height(t.rows - row, t.tall),
+                        (c1 - c0) * taken,
+                        (count + t.lanes - 1) // t.lanes,
                         t.result_d * space if at_once else t.span,
                         PLACED if at_once else ADDED if done > 0 else ALONE,
-                        plus, group * t.rows + row if biased else 0, spots, masks,
-                        (count + t.lanes - 1) // t.lanes,
-                    )  # fmt: skip
+                    )
+                    convolve_strip(
+                        out[to:] if at_once else results[own:],
+                        packed[weights + row * (c1 - c0) * taken :],
+                        lines,
+                        table[begin * t.channels :],
+                        plus[group * t.rows + row :] if biased else plus,
+                        spots,
+                        masks,
+                        size,
+                    )
                     if done == passes - 1 and not at_once:  # while they are in the nearest cache
                         last = min(row + t.tall, r1)
                         _write_rows(out, bias, results[own:], t, unit, phase, row, last)
@@ -306,9 +313,9 @@ def strips_body(
                 _write_table(table, t, taps)
             _pack_panel(packed, weight, t, taps, unit // panels, unit % panels * t.tall)
         return
-    known = -1
+    spots_of = -1
     for unit in range(lo & PHASE_MASK, hi & PHASE_MASK):
-        if t.placed and unit % t.blocks != known:
-            known = unit % t.blocks
-            _write_spots(_spots(arena, t), _masks(arena, t), t, known)
+        if t.placed and unit % t.blocks != spots_of:
+            spots_of = unit % t.blocks
+            _write_spots(_spots(arena, t), _masks(arena, t), t, spots_of)
         _strip(out, x, bias, t, taps, scratch, arena, unit)

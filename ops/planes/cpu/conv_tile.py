@@ -15,16 +15,17 @@ Invariants
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
 from flowvm.ops.declare.cpu.vector_code import (
     Emitter,
-    address_of,
     emitter,
     lanes_of,
+    numbers_in,
     registers,
     same_reals,
 )
@@ -51,50 +52,71 @@ def tile_of(rows: int) -> tuple[int, int]:
     return (4, 6) if _roomy() else (2, 4)
 
 
+class StripSize(NamedTuple):
+    """A strip of C: integers, whatever their type."""
+
+    rows: int  # one of `strip_rows`
+    depth: int  # rows of B
+    vectors: int  # of a row
+    apart: int  # elements from a row of C to the next
+    kind: int  # ALONE, ADDED, PLACED
+
+
+class TileSize(NamedTuple):
+    """A tile of C and the segments that are summed: integers, whatever their type."""
+
+    rows: int  # 1, or what `tile_of` says
+    segments: int
+    vectors: int  # of a segment
+    g_row: int  # elements from a row of G to the next
+    g_segment: int  # and from a segment to the next
+    x_segment: int
+    more: int  # whether C is added to
+
+
 # --- what they mean in Python -------------------------------------------------------------------
 
 
 def _strip_python(
-    rows: int, depth: int, a: Array, a_at: int, b: Array, b_at: int, offsets: Array, at: int,
-    c: Array, c_at: int, c_row: int, kind: int, plus: Array, plus_at: int, spots: Array,
-    masks: Array, vectors: int,
+    c: Array, a: Array, b: Array, offsets: Array, plus: Array, spots: Array, masks: Array,
+    size: StripSize,
 ) -> None:  # fmt: skip
+    rows, depth, vectors, apart, kind = size
     lanes = lanes_of(str(c.dtype))
     width = vectors * lanes
     for i in range(rows):
         total = np.zeros(width, c.dtype)
         for k in range(depth):
-            total += a[a_at + k * rows + i] * b[b_at + offsets[at + k] :][:width]
-        start = c_at + i * c_row
+            total += a[k * rows + i] * b[offsets[k] :][:width]
+        start = i * apart
         if kind != PLACED:
             c[start : start + width] = total + (c[start : start + width] if kind == ADDED else 0)
             continue
         for v in range(2 * vectors):
             for lane in range(lanes):
                 if masks[v] >> lane & 1:
-                    value = total[v // 2 * lanes + lane] + plus[plus_at + i]
+                    value = total[v // 2 * lanes + lane] + plus[i]
                     c[start + spots[v] + lane] = value
 
 
 def _tile_python(
-    rows: int, segments: int, vectors: int, g: Array, g_at: int, g_row: int, g_segment: int,
-    x: Array, x_at: int, x_segment: int, offsets: Array, at: int, masks: Array, masks_at: int,
-    c: Array, c_at: int, more: int,
-) -> None:  # fmt: skip
+    c: Array, g: Array, x: Array, offsets: Array, masks: Array, size: TileSize
+) -> None:
+    rows, segments, vectors, g_row, g_segment, x_segment, more = size
     lanes = lanes_of(str(c.dtype))
     columns = tile_of(rows)[1]
-    bits = masks[masks_at : masks_at + vectors, None] >> np.arange(lanes) & 1
+    bits = masks[:vectors, None] >> np.arange(lanes) & 1
     keep = bits.reshape(-1).astype(bool)
     if not more:
-        c[c_at : c_at + -(-rows * columns // lanes) * lanes] = 0
+        c[: -(-rows * columns // lanes) * lanes] = 0
     for i in range(rows):
         for j in range(columns):
             total = np.zeros(lanes, c.dtype)
             for s in range(segments):
-                y = g[g_at + i * g_row + s * g_segment :][: len(keep)]
-                z = x[x_at + offsets[at + j] + s * x_segment :][: len(keep)]
+                y = g[i * g_row + s * g_segment :][: len(keep)]
+                z = x[offsets[j] + s * x_segment :][: len(keep)]
                 total += (y * np.where(keep, z, 0)).reshape(-1, lanes).sum(0)
-            c[c_at + i * columns + j] += total.sum()
+            c[i * columns + j] += total.sum()
 
 
 # --- their LLVM code ----------------------------------------------------------------------------
@@ -111,8 +133,8 @@ class _Tiles(Emitter):
         bits = self.i16.as_pointer()
         args = [n, pointer, pointer, table, pointer, n, n, pointer, table, bits, n]
 
-        def emit(b: Any, made: Any) -> None:
-            depth, a, x, offsets, c, c_row, kind, plus, spots, masks, vectors = made.args
+        def emit(b: Any, function: Any) -> None:
+            depth, a, x, offsets, c, c_row, kind, plus, spots, masks, vectors = function.args
             in_line = b.icmp_signed("!=", kind, n(PLACED))
             for wide in strip_rows()[rows]:
                 step = n(wide * self.lanes)
@@ -201,9 +223,9 @@ class _Tiles(Emitter):
         args = [n, n, pointer, n, n, pointer, n, table, bits, pointer, n]
         columns = tile_of(rows)[1]
 
-        def emit(b: Any, made: Any) -> None:
+        def emit(b: Any, function: Any) -> None:
             segments, vectors, g, g_row, g_segment, x, x_segment, offsets, masks, c, more = (
-                made.args
+                function.args
             )
             lines = [b.gep(g, [b.mul(g_row, n(i))]) for i in range(rows)]
             shifts = [b.sext(b.load(b.gep(offsets, [n(j)])), n) for j in range(columns)]
@@ -240,82 +262,70 @@ class _Tiles(Emitter):
         return self.shared(f"tile_{rows}", args, emit, long=True)
 
 
-def _strip_define() -> Any:
+def _define(arrays: int, reals: int, call: Any) -> Any:
+    """How a function of so many arrays, of which the first so many have one dtype, and a size is
+    typed: `call(emitter, builder, addresses, size)` writes what it does.
+    """
     from numba import types
 
-    def typing(
-        typingctx: Any, rows: Any, depth: Any, a: Any, a_at: Any, b: Any, b_at: Any, offsets: Any,
-        at: Any, c: Any, c_at: Any, c_row: Any, kind: Any, plus: Any, plus_at: Any, spots: Any,
-        masks: Any, vectors: Any,
-    ) -> Any:  # fmt: skip
-        n = types.int64
-        if not same_reals(a, b, c, plus):
+    def typing(typingctx: Any, *kinds: Any) -> Any:
+        if not same_reals(*kinds[:reals]):
             return None
 
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
-            e = emitter(_Tiles, builder.module, str(c.dtype))
-            spots = [address_of(context, builder, sig, v, k) for k in (2, 4, 6, 8)]
-            plus_at = address_of(context, builder, sig, v, 12)
-            tables = [
-                context.make_array(sig.args[k])(context, builder, v[k]).data for k in (14, 15)
+        def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+            e = emitter(_Tiles, builder.module, str(kinds[0].dtype))
+            addresses = [
+                context.make_array(kind)(context, builder, value).data
+                for kind, value in zip(sig.args[:arrays], values[:arrays], strict=True)
             ]
-            args = [v[1], *spots, v[10], v[11], plus_at, *tables, v[16]]
-            heights = list(strip_rows())
-            e.chosen(builder, v[0], heights, lambda rows: builder.call(e.strip(rows), args))
+            call(e, builder, addresses, numbers_in(context, builder, kinds[arrays], values[arrays]))
             return context.get_dummy_value()
 
-        signature = types.void(n, n, a, n, b, n, offsets, n, c, n, n, n, plus, n, spots, masks, n)
-        return signature, codegen
+        return types.void(*kinds), codegen
 
+    # Numba would take *kinds for one argument, a tuple
+    names = ["typingctx", *(f"a{k}" for k in range(arrays)), "size"]
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+    typing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return typing
+
+
+def _strip_define() -> Any:
+    def call(e: Any, b: Any, arrays: list[Any], size: list[Any]) -> None:
+        rows, depth, vectors, apart, kind = size
+        c, a, x, offsets, plus, spots, masks = arrays
+        args = [depth, a, x, offsets, c, apart, kind, plus, spots, masks, vectors]
+        e.chosen(b, rows, list(strip_rows()), lambda height: b.call(e.strip(height), args))
+
+    return _define(7, 3, call)
 
 
 def _tile_define() -> Any:
-    from numba import types
+    def call(e: Any, b: Any, arrays: list[Any], size: list[Any]) -> None:
+        rows, segments, vectors, g_row, g_segment, x_segment, more = size
+        c, g, x, offsets, masks = arrays
+        args = [segments, vectors, g, g_row, g_segment, x, x_segment, offsets, masks, c, more]
+        e.chosen(b, rows, [1, tile_of(2)[0]], lambda height: b.call(e.tile(height), args))
 
-    def typing(
-        typingctx: Any, rows: Any, segments: Any, vectors: Any, g: Any, g_at: Any, g_row: Any,
-        g_segment: Any, x: Any, x_at: Any, x_segment: Any, offsets: Any, at: Any, masks: Any,
-        masks_at: Any, c: Any, c_at: Any, more: Any,
-    ) -> Any:  # fmt: skip
-        n = types.int64
-        if not same_reals(g, x, c):
-            return None
-
-        def codegen(context: Any, builder: Any, sig: Any, v: Any) -> Any:
-            e = emitter(_Tiles, builder.module, str(c.dtype))
-            spots = [address_of(context, builder, sig, v, k) for k in (3, 7, 10, 12, 14)]
-            g_at, x_at, table, bits, c_at = spots
-            args = [v[1], v[2], g_at, v[5], v[6], x_at, v[9], table, bits, c_at, v[16]]
-            heights = [1, tile_of(2)[0]]
-            e.chosen(builder, v[0], heights, lambda rows: builder.call(e.tile(rows), args))
-            return context.get_dummy_value()
-
-        signature = types.void(n, n, n, g, n, n, n, x, n, n, offsets, n, masks, n, c, n, n)
-        return signature, codegen
-
-    return typing
+    return _define(5, 3, call)
 
 
 convolve_strip = Intrinsic(_strip_python, _strip_define)
 convolve_strip.__doc__ = """A strip of C (+)= A B, inside a body.
 
-convolve_strip(rows, depth, a, a_at, b, b_at, offsets, at, c, c_at, c_row, kind, plus, plus_at,
-               spots, masks, vectors)
+convolve_strip(c, a, b, offsets, plus, spots, masks, size), all but the size arrays of one dimension
 
-`rows` is one of `strip_rows`; a[a_at + k * rows + i] is A; row k of B starts at b_at +
-offsets[at + k] (int32) and is `vectors` vectors long.  C's rows are c_row apart.  `kind` says
-whether the product is put there ALONE, one vector behind the other, or ADDED to what is there.
-PLACED, vector v of row i, plus the number plus[plus_at + i], goes to elements spots[2 v] (int32) of
-the row and following under masks[2 v] (uint16, a bit for a lane), and to spots[2 v + 1] likewise.
+a[k * rows + i] is A; row k of B starts at b[offsets[k]] (int32).  `size.kind` says whether the
+product is put into C ALONE, one vector behind the other, or ADDED to what is there.  PLACED, vector
+v of row i, plus the number plus[i], goes to elements spots[2 v] (int32) of the row and following
+under masks[2 v] (uint16, a bit for a lane), and to spots[2 v + 1] likewise.
 """
 correlate_tile = Intrinsic(_tile_python, _tile_define)
 correlate_tile.__doc__ = """A tile of C (+)= G X', inside a body: sums over segments of vectors.
 
-correlate_tile(rows, segments, vectors, g, g_at, g_row, g_segment, x, x_at, x_segment, offsets, at,
-               masks, masks_at, c, c_at, more)
+correlate_tile(c, g, x, offsets, masks, size), all but the size arrays of one dimension
 
-`rows` is 1 or what `tile_of` says; its columns of X start at x_at + offsets[at + j] (int32).  Bit
-l of masks[masks_at + v] (uint16) says whether lane l of vector v of X counts; where it does not, G
-must be 0.  C's elements lie together, row after row, filled up to whole vectors; `more`: add to it.
+The tile's columns of X start at x[offsets[j]] (int32).  Bit l of masks[v] (uint16) says whether
+lane l of vector v of X counts; where it does not, G must be 0.  C's elements lie together, row
+after row, filled up to whole vectors.
 """

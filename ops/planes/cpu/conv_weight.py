@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.declare.cpu.memory import array_in
+from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import Tiles
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
-from flowvm.ops.planes.cpu.conv_tile import correlate_tile
+from flowvm.ops.planes.cpu.conv_tile import TileSize, correlate_tile
 
 Array = Any
 PHASE_MASK = (1 << PHASE_BITS) - 1
@@ -112,6 +112,7 @@ def _block(
     _lay_out_outputs(gs, g, t, unit, work)
     vectors = (min(t.span, t.places - q0) + t.lanes - 1) // t.lanes
     down, across = _tiles(t, o1 - o0, t.block_c)
+    size = TileSize(t.rows, segments, vectors, t.segments * t.span, t.span, t.pitch, 1)
     row = t.rows * t.segments * t.span
     tile = 0
     for b0 in range(c0, c1, t.block_c):
@@ -123,10 +124,8 @@ def _block(
                 for i in range(down):
                     for j in range(_tiles(t, o1 - o0, b1 - b0)[1]):
                         correlate_tile(
-                            t.rows, segments, vectors,
-                            gs, i * row, t.segments * t.span, t.span,
-                            xs, 0, t.pitch, table, j * t.columns, masks, 0,
-                            partial, (tile + i * across + j) * t.slots, 1,
+                            partial[(tile + i * across + j) * t.slots :], gs[i * row :], xs,
+                            table[j * t.columns :], masks, size,
                         )  # fmt: skip
             tile += down * across
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.ops.declare.cpu.memory import array_in
+from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
@@ -101,11 +101,11 @@ def _lay_out_plane(lines: Array, x: Array, t: Windows, cut: Lines, plane: int, q
         )  # fmt: skip
 
 
-def _shift(t: Windows, cut: Lines, b: int, e: int) -> int:
-    """Where the line of tap b down and e across begins."""
-    down, right = b * t.dh, e * t.dw
-    phase = down % t.sh * cut.sources_w + right % t.sw
-    return phase * cut.pitch + down // t.sh * cut.wide + right // t.sw
+def _shift(distance: int, step: int, phase: int, next_: int) -> int:
+    """What a tap's distance from its window's begin, down or across, adds to where its line begins:
+    phases are `phase` apart, their rows or columns `next_`.
+    """
+    return distance % step * phase + distance // step * next_
 
 
 # --- maxima -------------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ def _larger(best: Array, where: Array, line: Array, place: int) -> None:
 def max_body(
     out: Array, index: Array, x: Array, t: Windows, cut: Lines, arena: Array, lo: int, hi: int
 ) -> None:
-    w, oh, ow, sw, wide, span = t.w, t.oh, t.ow, t.sw, cut.wide, cut.span
+    w, oh, ow, sw, dw = t.w, t.oh, t.ow, t.sw, t.dw
+    wide, span, pitch = cut.wide, cut.span, cut.pitch
     first = array_in(arena, 0, span, np.int32)
     where = array_in(arena, 4 * span, span, np.int32)
     own = array_in(arena, 8 * span, span + cut.sources_h * cut.sources_w * cut.pitch, x)
@@ -151,10 +152,10 @@ def max_body(
             take_row(where, 0, first, 0, count, 1)
             fill_with(best[:count], x.dtype.type(cut.outside))
             for b in range(t.kh):
+                down, top = b * t.dh * w, _shift(b * t.dh, t.sh, cut.sources_w * pitch, wide)
                 for e in range(t.kw):
-                    at = _shift(t, cut, b, e)
-                    line, place = lines[at : at + count], b * t.dh * w + e * t.dw
-                    _larger(best[:count], where[:count], line, place)
+                    at = top + _shift(e * dw, sw, pitch, 1)
+                    _larger(best[:count], where[:count], lines[at : at + count], down + e * dw)
             y = q0 // wide
             while y * wide < q0 + count:
                 x0, x1 = max(0, q0 - y * wide), min(ow, q0 + count - y * wide)
@@ -261,7 +262,7 @@ def _divide(total: Array, counts: Array) -> None:
 def average_body(
     out: Array, x: Array, t: Windows, by: Divisor, cut: Lines, arena: Array, lo: int, hi: int
 ) -> None:
-    oh, ow, wide, span = t.oh, t.ow, cut.wide, cut.span
+    oh, ow, sw, dw, wide, span, pitch = t.oh, t.ow, t.sw, t.dw, cut.wide, cut.span, cut.pitch
     own = array_in(arena, 0, 2 * span + cut.sources_h * cut.sources_w * cut.pitch, out)
     for block in range(cut.blocks):
         q0 = block * span
@@ -272,8 +273,9 @@ def average_body(
             _lay_out_plane(lines, x, t, cut, plane, q0)
             fill_with(total, out.dtype.type(0))
             for b in range(t.kh):
+                top = _shift(b * t.dh, t.sh, cut.sources_w * pitch, wide)
                 for e in range(t.kw):
-                    at = _shift(t, cut, b, e)
+                    at = top + _shift(e * dw, sw, pitch, 1)
                     _add(total, lines[at : at + count])
             _divide(total, counts)
             y = q0 // wide

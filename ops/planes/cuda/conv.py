@@ -31,7 +31,7 @@ from flowvm.ops.planes.cuda.conv_kernels import (
     regrouped,
     unrolled,
 )
-from flowvm.ops.products.cuda.gemm import Matrices, Place, multiply, zeros
+from flowvm.ops.products.cuda.gemm import Matrices, Place, Size, multiply, zeros
 
 WINDOWS = 256 << 20  # bytes of the matrix of windows
 
@@ -127,13 +127,11 @@ def _grouped(
             placed.append(side._replace(place=side.place.moved(index * apart), step=inside))
         count = samples if by_group else groups
         to, x, y = placed
-        c.steps.append(_product(to, x, y, *size, count, beta))
+        c.steps.append(_product(to, x, y, Size(*size, count), beta))
 
 
-def _product(
-    out: Matrices, a: Matrices, b: Matrices, m: int, n: int, k: int, count: int, beta: float
-) -> Step:
-    return multiply(out, a, b, m, n, k, count, 1.0, beta, tf32=options.convolution.allow_tf32)
+def _product(out: Matrices, a: Matrices, b: Matrices, size: Size, beta: float) -> Step:
+    return multiply(out, a, b, size, 1.0, beta, tf32=options.convolution.allow_tf32)
 
 
 # --- output -------------------------------------------------------------------------------------
@@ -214,9 +212,9 @@ def conv_input(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, 
         beta = _begin(c, c.inputs, c.space)
         _spread(c, c.operands[0], 0, s.samples, 0, c.inputs, beta)
     else:
-        for first, samples, channel, taken in _channel_parts(c):
-            _spread(c, c.windows, first, samples, channel, taken, 0.0)
-            _gather(c, first, samples, channel, taken)
+        for first, samples, channel, channels in _channel_parts(c):
+            _spread(c, c.windows, first, samples, channel, channels, 0.0)
+            _gather(c, first, samples, channel, channels)
     return c.done(launch)
 
 
@@ -234,37 +232,37 @@ def _channel_parts(c: _Sizes) -> Iterator[tuple[int, int, int, int]]:
         for first in range(c.s.samples):
             for group in range(c.s.groups):
                 for channel in range(0, c.s.channels, each):
-                    taken = min(each, c.s.channels - channel)
-                    yield first, 1, group * c.s.channels + channel, taken
+                    channels = min(each, c.s.channels - channel)
+                    yield first, 1, group * c.s.channels + channel, channels
 
 
 def _spread(
-    c: _Sizes, to: Place, first: int, samples: int, channel: int, taken: int, beta: float
+    c: _Sizes, to: Place, first: int, samples: int, channel: int, channels: int, beta: float
 ) -> None:
     """weight' times g: the windows of the input's gradient."""
     s, one = c.s, c.taps * c.places
     group, inside = divmod(channel, s.channels)
     g = c.operands[1].moved((first * s.groups + group) * s.outputs * c.places)
     weight = c.operands[2].moved(group * s.outputs * c.depth + inside * c.taps)
-    each = min(taken, s.channels)
-    out = Matrices(to, c.places, 1, taken * one)
+    each = min(channels, s.channels)
+    out = Matrices(to, c.places, 1, channels * one)
     a = Matrices(weight, 1, c.depth)
     b = Matrices(g, c.places, 1, c.outputs * c.places)
     size = each * c.taps, c.places, s.outputs
-    if taken == c.inputs:
+    if channels == c.inputs:
         steps = each * one, s.outputs * c.depth, s.outputs * c.places
         _grouped(c, samples, out, a, b, size, beta, steps)
     else:
-        c.steps.append(_product(out, a, b, *size, samples, beta))
+        c.steps.append(_product(out, a, b, Size(*size, samples), beta))
 
 
-def _gather(c: _Sizes, first: int, samples: int, channel: int, taken: int) -> None:
-    total = samples * taken * c.space
+def _gather(c: _Sizes, first: int, samples: int, channel: int, channels: int) -> None:
+    total = samples * channels * c.space
     to = c.operands[0].moved((first * c.inputs + channel) * c.space)
-    reach = ((samples - 1) * c.inputs + taken) * c.space
-    columns = c.windows.array(samples * taken * c.taps * c.places)
+    reach = ((samples - 1) * c.inputs + channels) * c.space
+    columns = c.windows.array(samples * channels * c.taps * c.places)
     arrays = to.array(reach), columns, c.bias
-    numbers = consts(c.s.flat, total, taken, channel)
+    numbers = consts(c.s.flat, total, channels, channel)
     c.steps.append(flat_step(gathered, total, *arrays, *numbers))
 
 
@@ -320,7 +318,8 @@ def _weight(c: _Sizes) -> None:
             out = Matrices(c.operands[0], c.depth, 1, s.outputs * c.depth)
             a = Matrices(own, pitch, 1, s.outputs * pitch)
             b = Matrices(windows, 1, length, c.depth * length)
-            c.steps.append(_product(out, a, b, s.outputs, c.depth, length, s.groups, beta))
+            size = Size(s.outputs, c.depth, length, s.groups)
+            c.steps.append(_product(out, a, b, size, beta))
             beta = 1.0
 
 

@@ -149,8 +149,8 @@ class _Tables:
         entries = t.taps_d * t.od + t.taps_h * t.oh + t.taps_w * t.ow
         turned = t.taps_d * (t.d + 1) + t.taps_h * (t.h + 1) + t.taps_w * (t.w + 1)
         real = "float64" if dtype == "float64" else "float32"
-        made, self.scratch = reserve((real, entries), ("int32", entries), ("int32", turned))
-        self.weights, self.places, self.begins = made
+        arrays, self.scratch = reserve((real, entries), ("int32", entries), ("int32", turned))
+        self.weights, self.places, self.begins = arrays
         self.fill = flat_step(_tables, t.od + t.oh + t.ow, self.places, self.weights, Const(t))
         self.turned = turned
 
@@ -159,37 +159,37 @@ def _arrays(out: TensorMeta, x: TensorMeta) -> tuple[Operand, Operand]:
     return Operand(0, View(out.dtype, (out.numel,))), Operand(1, View(x.dtype, (x.numel,)))
 
 
-def _launched(launch: Launch, made: _Tables, *steps: KernelStep) -> CudaLaunch:
+def _launched(launch: Launch, tables: _Tables, *steps: KernelStep) -> CudaLaunch:
     if not launch.outputs[0].numel:
         return CudaLaunch(launch.outputs, ())
-    return CudaLaunch(launch.outputs, (made.fill, *steps), made.scratch)
+    return CudaLaunch(launch.outputs, (tables.fill, *steps), tables.scratch)
 
 
 def nearest(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """One element each, as it is."""
     t: Sizes = attrs[0]
-    made = _Tables(t, "float32")
+    tables = _Tables(t, "float32")
     rows = launch.outputs[0].numel // t.ow
-    arrays: tuple[Param, ...] = (*operands(*launch.views), made.places)
+    arrays: tuple[Param, ...] = (*operands(*launch.views), tables.places)
     step = row_step(_nearest, rows, t.ow, *arrays, *consts(rows, t))
-    return _launched(launch, made, step)
+    return _launched(launch, tables, step)
 
 
 def resize(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """Weighted sums of the taps."""
     (out,), t = launch.outputs, attrs[0]
-    made = _Tables(t, out.dtype.name)
+    tables = _Tables(t, out.dtype.name)
     rows = out.numel // t.ow
-    arrays: tuple[Param, ...] = *_arrays(out, metas[0]), made.places, made.weights
-    return _launched(launch, made, row_step(_resize, rows, t.ow, *arrays, *consts(rows, t)))
+    arrays: tuple[Param, ...] = *_arrays(out, metas[0]), tables.places, tables.weights
+    return _launched(launch, tables, row_step(_resize, rows, t.ow, *arrays, *consts(rows, t)))
 
 
 def resize_back(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The gradient of both."""
     (out,), t = launch.outputs, attrs[0]
-    made = _Tables(t, out.dtype.name)
+    tables = _Tables(t, out.dtype.name)
     rows = out.numel // t.w
-    arrays: tuple[Param, ...] = *_arrays(out, metas[0]), made.weights, made.begins
-    turn = flat_step(_turn, made.turned, made.begins, made.places, Const(t))
+    arrays: tuple[Param, ...] = *_arrays(out, metas[0]), tables.weights, tables.begins
+    turn = flat_step(_turn, tables.turned, tables.begins, tables.places, Const(t))
     back = row_step(_resize_back, rows, t.w, *arrays, *consts(rows, t))
-    return _launched(launch, made, turn, back)
+    return _launched(launch, tables, turn, back)

@@ -214,7 +214,7 @@ def _whole_launch(
     dots = p.a_step == 1 and p.b_step == 1
     way, cut = DOTS if dots else STREAM, Cut(IN_PLACE, IN_PLACE, 0, p.k, 1, p.n)
     ends = START_NONE, FINAL
-    plan = _numbers(p, (way, 0), cut, out, dims, _Addend((), 0, 0), ends, (*(0,) * 8, 1.0, 1.0))
+    plan = _numbers(p, (way, 0), cut, out, dims, _Addend((), 0, 0), ends, (*(0,) * 9, 1.0, 1.0))
     grain = max(1, CHUNK // 8 // max(1, p.n * p.k))
     return Launch((out,), whole_body, tuple(views), (plan,), items * p.m, grain)
 
@@ -239,20 +239,22 @@ def _float_launch(
         extra = extra._replace(row=extra.column, column=extra.row)
     cut = cut_up(p, way, items, tile, size, reduced)
     ends = _epilogue(p, way, extra, added, epilogue)
-    end = 0 if ends[1] == FINAL else finisher(dtype, epilogue.act, epilogue.joins)
-    last = *tile_functions(dtype), end, float(epilogue.alpha), float(epilogue.beta)
+    last = *tile_functions(dtype), 0, 0, float(epilogue.alpha), float(epilogue.beta)
     plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, last)
+    kind = kind_of(plan)
+    plan = plan._replace(walk=walker(kind))
+    if plan.finish != FINAL:
+        plan = plan._replace(finisher=finisher(dtype, kind, epilogue.act, epilogue.joins))
     views = [*views[:3], View.optional(views[3] if added else None, views[0].dtype)]
-    consts = (walker(kind_of(plan)), plan)
     units = items * plan.down * plan.across
     grain = max(1, CHUNK // max(1, min(cut.tall, p.m) * min(cut.wide, p.n) * p.k))
     arena = max(64, arena_elements(plan) * size)
     if not cut.shared:
-        return Launch((out,), product_body, tuple(views), consts, units, grain, arena=arena)
+        return Launch((out,), product_body, tuple(views), (plan,), units, grain, arena=arena)
     panels = items * -(-p.n // tile.columns)
     elements = tile.columns * p.k
     return Launch(
-        (out,), product_body, tuple(views), consts, panels, max(1, (CHUNK >> 4) // elements),
+        (out,), product_body, tuple(views), (plan,), panels, max(1, (CHUNK >> 4) // elements),
         scratch=panels * elements * size, arena=arena, phases=((units, grain),),
     )  # fmt: skip
 

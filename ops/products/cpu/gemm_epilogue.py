@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.compiler.native import Intrinsic
+from flowvm.compiler.native import Intrinsic, lower
+from flowvm.ops.declare.cpu.body_kernel import Kind, numba_kind
 from flowvm.ops.products.cpu.tile import caller
 
 INLINE_ALWAYS = (
@@ -70,10 +71,13 @@ def _store_python(base: int, index: int, value: Any, bits: int) -> None:
 
 
 finish = caller(
-    "iiiiiiiiiff",
+    "riiii",
     """The end of an epilogue on a block of sums, by the function of `finisher`.
 
-finish(function, c, c_row, c_column, addend, s_row, s_column, rows, columns, what, alpha, beta)
+finish(function, plan, c, addend, rows, columns)
+
+The plan is `flowvm.ops.products.cpu.gemm_kernels.Plan`; the block's rows are those of `out`, of
+which it is a part, and so the columns of the plan's product if that is swapped.
 """,
 )
 
@@ -86,8 +90,9 @@ def _after_sum(act: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 @functools.cache
-def finisher(dtype: str, act: Callable[..., Any], joins: bool = False) -> int:
-    """The address of the function that ends epilogues with `act`, a scalar function, on `dtype`.
+def finisher(dtype: str, kind: Kind, act: Callable[..., Any], joins: bool = False) -> int:
+    """The address of the function that ends epilogues with `act`, a scalar function, on `dtype`,
+    for plans of this kind.
 
     `joins`: it takes the sum and the addend as two arguments.
     """
@@ -101,29 +106,32 @@ def finisher(dtype: str, act: Callable[..., Any], joins: bool = False) -> int:
         functools.partial(_store_python, bits=bits), functools.partial(_place_define, bits, True)
     )
 
-    def end(
-        c: int, c_row: int, c_column: int, addend: int, s_row: int, s_column: int, rows: int,
-        columns: int, what: int, alpha: float, beta: float,
-    ) -> None:  # fmt: skip
-        scale, weight = real(alpha), real(beta)
+    def end(p: Any, c: int, addend: int, rows: int, columns: int) -> None:
+        scale, weight, what = real(p.alpha), real(p.beta), p.finish
+        c_row, s_row, s_column = p.n, p.s_row, p.s_column
+        if p.swap != 0:
+            c_row, s_row, s_column = p.m, p.s_column, p.s_row
         for i in range(rows):
             to, at = i * c_row, i * s_row
-            if what == ACTIVATED and c_column == 1:
+            if what == ACTIVATED:
                 for j in range(columns):
                     store(c, to + j, alone(load(c, to + j)))
             elif what != ADDED:
                 for j in range(columns):
-                    place = to + j * c_column
-                    store(c, place, alone(scale * load(c, place)))
-            elif c_column == 1 and s_column == 1:
+                    store(c, to + j, alone(scale * load(c, to + j)))
+            elif s_column == 1:
                 for j in range(columns):
                     more = weight * load(addend, at + j)
                     store(c, to + j, join(scale * load(c, to + j), more))
             else:
                 for j in range(columns):
-                    place = to + j * c_column
                     more = weight * load(addend, at + j * s_column)
-                    store(c, place, join(scale * load(c, place), more))
+                    store(c, to + j, join(scale * load(c, to + j), more))
 
-    words = ", ".join(["int64"] * 9)
-    return jit.native(end, f"void({words}, float64, float64)")
+    def make() -> jit.Lowered:
+        from numba import types
+
+        arguments = (numba_kind(kind), *[types.int64] * 4)
+        return jit.c_function(lower(end, arguments, types.void))
+
+    return jit.load(make, f"{end.__qualname__}, {dtype}")

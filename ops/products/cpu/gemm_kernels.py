@@ -91,16 +91,26 @@ class Plan(NamedTuple):
     staged: int  # the sums are stored from a panel: transposed if `swap`, else copied
     stored: int  # bytes of an element of A, B and out
     size: int  # bytes of an element of a panel, whose dtype is float32 where those are reduced
-    tile: int  # addresses: the dtype's TileFunctions, and the `finisher`
+    tile: int  # addresses: the dtype's TileFunctions, the `walker`, and the `finisher`
     dots: int
     stream: int
     copy: int
     transpose: int
     store: int
     store_transposed: int
+    walk: int
     finisher: int
     alpha: float
     beta: float
+
+
+class Corner(NamedTuple):
+    """A block's corner in each operand: addresses."""
+
+    out: int
+    a: int
+    b: int
+    addend: int
 
 
 def _a_elements(p: Plan) -> int:
@@ -132,8 +142,11 @@ def _pack_a(p: Plan, a: int, rows: int, depth: int, to: int) -> None:
         copy_panel(p.copy, source, p.a_step, p.a_row, depth, count, target, p.mr, count)
 
 
-def _pack_b(p: Plan, b: int, depth: int, columns: int, to: int) -> None:
-    """Panels of `nr` columns of B, step by step, the last one filled up with zeros."""
+def pack_panels(p: Any, b: int, depth: int, columns: int, to: int) -> None:
+    """Panels of `nr` columns of B, step by step, the last one filled up with zeros.
+
+    `p` is a Plan, or another record with the fields of one that are asked for here.
+    """
     for first in range(0, columns, p.nr):
         width = min(p.nr, columns - first)
         source, panel = b + first * p.b_column * p.stored, to + first * depth * p.size
@@ -149,11 +162,9 @@ def _pack_b(p: Plan, b: int, depth: int, columns: int, to: int) -> None:
                 )  # fmt: skip
 
 
-def _block(
-    p: Plan, out: int, a: int, b: int, addend: int, packed: int, arena: int, rows: int, columns: int
-) -> None:
-    """One block of the result, `rows` by `columns`, by tiles; all addresses are of its corner."""
-    size = p.size
+def _block(p: Plan, at: Corner, packed: int, arena: int, rows: int, columns: int) -> None:
+    """One block of the result, `rows` by `columns`, by tiles."""
+    size, out, a, b, addend = p.size, at.out, at.a, at.b, at.addend
     b_place = arena + _a_elements(p) * size
     c_place = b_place + _b_elements(p) * size
     c_row = p.nr if p.staged else p.n
@@ -165,7 +176,7 @@ def _block(
             left, panel = arena, depth
             a_row, a_step = (depth, 1) if p.a_step == 1 else (1, p.mr)
         if p.pack_b and not p.shared:
-            _pack_b(p, b + k * p.b_step * p.stored, depth, columns, b_place)
+            pack_panels(p, b + k * p.b_step * p.stored, depth, columns, b_place)
         for j in range(0, columns, p.nr):
             width = min(p.nr, columns - j)
             right, b_row = b + (k * p.b_step + j) * size, p.b_step
@@ -186,23 +197,20 @@ def _block(
                     min(p.mr, rows - i), width,
                 )  # fmt: skip
             if last:
-                _panel_done(p, out, addend, c, j, rows, width)
+                _panel_done(p, at, c, j, rows, width)
 
 
-def _panel_done(p: Plan, out: int, addend: int, c: int, j: int, rows: int, width: int) -> None:
+def _panel_done(p: Plan, at: Corner, c: int, j: int, rows: int, width: int) -> None:
     """What is left to do with a panel of sums at `c`, while it is in the first cache."""
-    start, size = addend + j * p.s_column * p.size, p.size
+    start, size = at.addend + j * p.s_column * p.size, p.size
     if p.staged and not p.swap:
-        copy_panel(p.store, c, p.nr, 1, rows, width, out + j * p.stored, p.n, width)
+        copy_panel(p.store, c, p.nr, 1, rows, width, at.out + j * p.stored, p.n, width)
         return
     if not p.swap:
         if p.finish != FINAL:
-            finish(
-                p.finisher, c, p.n, 1, start, p.s_row, p.s_column, rows, width, p.finish,
-                p.alpha, p.beta,
-            )  # fmt: skip
+            finish(p.finisher, p, c, start, rows, width)
         return
-    target = out + j * p.m * p.stored
+    target = at.out + j * p.m * p.stored
     for i in range(0, rows, p.lanes):
         high = min(p.lanes, rows - i)
         for jj in range(0, width, p.lanes):
@@ -211,14 +219,12 @@ def _panel_done(p: Plan, out: int, addend: int, c: int, j: int, rows: int, width
                 min(p.lanes, width - jj), target + (jj * p.m + i) * p.stored, p.m, high,
             )  # fmt: skip
     if p.finish != FINAL:
-        finish(
-            p.finisher, target, p.m, 1, start, p.s_column, p.s_row, width, rows, p.finish,
-            p.alpha, p.beta,
-        )  # fmt: skip
+        finish(p.finisher, p, target, start, width, rows)
 
 
-def _thin_block(p: Plan, out: int, a: int, b: int, addend: int, rows: int, columns: int) -> None:
+def _thin_block(p: Plan, at: Corner, rows: int, columns: int) -> None:
     """One block of the result of a thin A, whose time is that of reading B."""
+    out, a, b = at.out, at.a, at.b
     c_row, c_column = (1, p.m) if p.swap else (p.n, 1)
     if p.way == STREAM:
         for j in range(0, columns, WIDE):
@@ -237,10 +243,8 @@ def _thin_block(p: Plan, out: int, a: int, b: int, addend: int, rows: int, colum
                     min(4, rows - i), min(wide, columns - j),
                 )  # fmt: skip
     if p.finish != FINAL:
-        finish(
-            p.finisher, out, c_row, c_column, addend, p.s_row, p.s_column, rows, columns,
-            p.finish, p.alpha, p.beta,
-        )  # fmt: skip
+        down, across = (columns, rows) if p.swap else (rows, columns)
+        finish(p.finisher, p, out, at.addend, down, across)
 
 
 def _walk(
@@ -261,7 +265,7 @@ def _walk(
         if packs:
             j = block * p.nr
             width = min(p.nr, p.n - j)
-            _pack_b(p, y + j * p.b_column * size, p.k, width, packed + j * p.k * p.size)
+            pack_panels(p, y + j * p.b_column * size, p.k, width, packed + j * p.k * p.size)
             continue
         i, j = block % p.down * p.tall, block // p.down * p.wide
         rows, columns = min(p.tall, p.m - i), min(p.wide, p.n - j)
@@ -269,12 +273,12 @@ def _walk(
         y += j * p.b_column * size
         c = out + (item * p.m * p.n + (j * p.m + i if p.swap else i * p.n + j)) * size
         s = i0 * p.s0 + i1 * p.s1 + i2 * p.s2 + i * p.s_row + j * p.s_column
-        start = addend + s * size
+        corner = Corner(c, x, y, addend + s * size)
         if p.way == TILES:
             packed += j * p.k * p.size
-            _block(p, c, x, y, start, packed, arena, rows, columns)
+            _block(p, corner, packed, arena, rows, columns)
         else:
-            _thin_block(p, c, x, y, start, rows, columns)
+            _thin_block(p, corner, rows, columns)
 
 
 _call_walk = caller("riiiiiiii", "The `walker` called with a plan, addresses and a range.")
@@ -294,11 +298,11 @@ def walker(kind: Kind) -> int:
 
 
 def product_body(
-    out: Array, a: Array, b: Array, addend: Array, walk: int, p: Plan, scratch: Array,
-    arena: Array, lo: int, hi: int,
+    out: Array, a: Array, b: Array, addend: Array, p: Plan, scratch: Array, arena: Array, lo: int,
+    hi: int,
 ) -> None:  # fmt: skip
-    """The body of a product, with an addend or none; `walk` is the address of the walker."""
+    """The body of a product, with an addend or none."""
     _call_walk(
-        walk, p, address(out), address(a), address(b), address(addend), address(scratch),
+        p.walk, p, address(out), address(a), address(b), address(addend), address(scratch),
         address(arena), lo, hi,
     )  # fmt: skip

@@ -44,11 +44,11 @@ def cache_bytes(level: int) -> int:
     """The size of a core's data cache of level 1 or 2, or what most processors have at least."""
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            known = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+            words = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
         except OSError:
             continue
-        if known[0] == str(level) and known[1] != "Instruction" and known[2].endswith("K"):
-            return int(known[2][:-1]) << 10
+        if words[0] == str(level) and words[1] != "Instruction" and words[2].endswith("K"):
+            return int(words[2][:-1]) << 10
     return {1: 32 << 10, 2: 256 << 10}[level]
 
 

@@ -118,7 +118,7 @@ def caller(kinds: str, doc: str) -> Intrinsic:
         from llvmlite import ir
         from numba import types
 
-        wanted = {"i": types.int64, "f": types.float64}
+        number_types = {"i": types.int64, "f": types.float64}
 
         def typing(typingctx: Any, *args: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -132,8 +132,8 @@ def caller(kinds: str, doc: str) -> Intrinsic:
                 builder.call(builder.inttoptr(values[0], kind.as_pointer()), passed)
                 return context.get_dummy_value()
 
-            given = [wanted.get(k, a) for k, a in zip(kinds, args[1:], strict=True)]
-            return types.void(types.int64, *given), codegen
+            argument_types = [number_types.get(k, a) for k, a in zip(kinds, args[1:], strict=True)]
+            return types.void(types.int64, *argument_types), codegen
 
         # Numba would take *args for one argument, a tuple
         names = ["typingctx", "function", *(f"a{i}" for i in range(len(kinds)))]
@@ -141,9 +141,9 @@ def caller(kinds: str, doc: str) -> Intrinsic:
         typing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return typing
 
-    made = Intrinsic(python, define)
-    made.__doc__ = doc
-    return made
+    intrinsic = Intrinsic(python, define)
+    intrinsic.__doc__ = doc
+    return intrinsic
 
 
 def _address_define() -> Any:

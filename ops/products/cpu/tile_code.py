@@ -46,16 +46,16 @@ class _Variant:
     ) -> None:
         self.e, self.shape, self.function = e, shape, function
         self.groups, self.vectors = groups, vectors
-        self.given = _Arguments(*function.args)
+        self.arguments = _Arguments(*function.args)
         self.height = groups * GROUP
         self.b = b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.mask = e.masks(b, self.given.columns, vectors)
-        self.full = b.icmp_signed("==", self.given.columns, e.i64(vectors * e.lanes))
+        self.mask = e.masks(b, self.arguments.columns, vectors)
+        self.full = b.icmp_signed("==", self.arguments.columns, e.i64(vectors * e.lanes))
 
     def emit(self) -> None:
         e, b = self.e, self.b
         sums = self.started()
-        readable = b.or_(self.full, b.icmp_signed("!=", self.given.padded, e.i64(0)))
+        readable = b.or_(self.full, b.icmp_signed("!=", self.arguments.padded, e.i64(0)))
         sums = self.either(readable, lambda mask: self.product(sums, mask))
         self.either(self.full, lambda mask: self.stored(sums, mask))
         b.ret_void()
@@ -94,20 +94,20 @@ class _Variant:
         e, b = self.e, self.b
         if i <= self.height - GROUP:
             return e.i64(i)
-        end = b.sub(self.given.rows, e.i64(1))
+        end = b.sub(self.arguments.rows, e.i64(1))
         return b.select(b.icmp_signed("<", end, e.i64(i)), end, e.i64(i))
 
     def started(self) -> list[Any]:
         """What the sums begin with."""
-        e, b, given = self.e, self.b, self.given
+        e, b, arguments = self.e, self.b, self.arguments
         none, rows, column, done = (self.block(), self.block(), self.block(), self.block())
-        switch = b.switch(given.kind, none)
+        switch = b.switch(arguments.kind, none)
         switch.add_case(e.i64(ROWS), rows)
         switch.add_case(e.i64(COLUMN), column)
 
         def places() -> list[Any]:
-            steps = [b.mul(given.start_row, self.clamped(i)) for i in range(self.height)]
-            return [b.gep(given.start, [step]) for step in steps]
+            steps = [b.mul(arguments.start_row, self.clamped(i)) for i in range(self.height)]
+            return [b.gep(arguments.start, [step]) for step in steps]
 
         def lines(mask: Any) -> list[Any]:
             return [self.loaded(spot, j, mask) for spot in places() for j in range(self.vectors)]
@@ -129,11 +129,11 @@ class _Variant:
 
     def expected(self) -> None:
         """Have C's lines brought to the cache while the sums are made: storing will find them."""
-        e, b, given = self.e, self.b, self.given
+        e, b, arguments = self.e, self.b, self.arguments
         byte = ir.IntType(8).as_pointer()
         fetch = e.declared("llvm.prefetch.p0i8", ir.VoidType(), [byte, e.i32, e.i32, e.i32])
         for i in range(self.height):
-            row = b.gep(given.c, [b.mul(given.c_row, self.clamped(i))])
+            row = b.gep(arguments.c, [b.mul(arguments.c_row, self.clamped(i))])
             for j in range(0, self.vectors * e.lanes, 64 // e.size):
                 spot = b.bitcast(b.gep(row, [e.i64(j)]), byte)
                 b.call(fetch, [spot, e.i32(1), e.i32(3), e.i32(1)])
@@ -144,15 +144,15 @@ class _Variant:
         A pointer to every fourth row of A, and the offsets of the rows behind it, are all that the
         addresses of A take: twelve pointers would not fit into the registers of an x86.
         """
-        e, b, given = self.e, self.b, self.given
+        e, b, arguments = self.e, self.b, self.arguments
         first = self.height - GROUP
         starts = range(0, self.height, GROUP)
-        pointers = [b.gep(given.a, [b.mul(given.a_row, e.i64(i))]) for i in starts]
-        offsets = [b.mul(given.a_row, e.i64(i)) for i in range(GROUP)]
+        pointers = [b.gep(arguments.a, [b.mul(arguments.a_row, e.i64(i))]) for i in starts]
+        offsets = [b.mul(arguments.a_row, e.i64(i)) for i in range(GROUP)]
         within = [b.sub(self.clamped(first + i), e.i64(first)) for i in range(GROUP)]
-        last = [b.mul(given.a_row, i) for i in within]
+        last = [b.mul(arguments.a_row, i) for i in within]
         behind = [*[offsets] * (self.groups - 1), last]
-        state = [given.depth, given.b, *pointers, *sums]
+        state = [arguments.depth, arguments.b, *pointers, *sums]
         sums_at_most = self.shape.rows * self.shape.vectors
         # with 16 registers, LLVM would load ahead of an unrolled loop's steps, and spill
         unrolled = mask is None and sums_at_most > 16
@@ -162,7 +162,7 @@ class _Variant:
 
     def loop(self, state: list[Any], turn: int, behind: list[list[Any]], mask: Any) -> list[Any]:
         """`turn` steps at a time while there are as many: (steps left, B, A's groups, sums)."""
-        e, b, given = self.e, self.b, self.given
+        e, b, arguments = self.e, self.b, self.arguments
         before, head, done = b.block, self.block(), self.block()
         b.cbranch(b.icmp_signed(">=", state[0], e.i64(turn)), head, done)
         b.position_at_end(head)
@@ -171,8 +171,8 @@ class _Variant:
         groups, sums = rest[: self.groups], rest[self.groups :]
         for _ in range(turn):
             sums = self.step(groups, behind, row, sums, mask)
-            row = b.gep(row, [given.b_row])
-            groups = [b.gep(pointer, [given.a_step]) for pointer in groups]
+            row = b.gep(row, [arguments.b_row])
+            groups = [b.gep(pointer, [arguments.a_step]) for pointer in groups]
         left = b.sub(left, e.i64(turn))
         after = [left, row, *groups, *sums]
         for phi, value, again in zip(phis, state, after, strict=True):
@@ -199,14 +199,14 @@ class _Variant:
 
     def stored(self, sums: list[Any], mask: Any) -> list[Any]:
         """Store the sums of the rows that there are."""
-        e, b, given = self.e, self.b, self.given
+        e, b, arguments = self.e, self.b, self.arguments
         done = self.block()
         for i in range(self.height):
             if i > self.height - GROUP:  # not in every tile of this variant
                 more = self.block()
-                b.cbranch(b.icmp_signed(">", given.rows, e.i64(i)), more, done)
+                b.cbranch(b.icmp_signed(">", arguments.rows, e.i64(i)), more, done)
                 b.position_at_end(more)
-            row = b.gep(given.c, [b.mul(given.c_row, e.i64(i))])
+            row = b.gep(arguments.c, [b.mul(arguments.c_row, e.i64(i))])
             for j in range(self.vectors):
                 part = None if mask is None else mask[j]
                 e.store(b, sums[i * self.vectors + j], row, j * e.lanes, part)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from flowvm.compiler.target import Target
 from flowvm.ops.declare.cpu.vector_code import registers
 
 
@@ -32,9 +32,9 @@ ROWS_VECTORS = {
 }
 
 
-def tile_shape(dtype: str, features: Mapping[str, bool] | None = None) -> TileShape:
-    """The tile for `dtype` on this processor, or one that has `features`.  That for reduced floats
-    is float32's: their panels are.
+def tile_shape(dtype: str, of: Target | None = None) -> TileShape:
+    """The tile for `dtype` on a processor, by default the one that code is compiled for.  That for
+    reduced floats is float32's: their panels are.
     """
-    have = registers(features)
+    have = registers(of)
     return TileShape(*ROWS_VECTORS[have], have.bytes // (8 if dtype == "float64" else 4))

@@ -67,16 +67,25 @@ def readable(rows: int, columns: int, row: int, column: int) -> tuple[int, int] 
     return None
 
 
+class Size(NamedTuple):
+    """Of a batch of products of (m, k) and (k, n)."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+
 def multiply(
-    out: Matrices, a: Matrices, b: Matrices, m: int, n: int, k: int, count: int = 1,
-    alpha: float = 1.0, beta: float = 0.0, *, tf32: bool,
+    out: Matrices, a: Matrices, b: Matrices, size: Size, alpha: float = 1.0, beta: float = 0.0, *,
+    tf32: bool,
 ) -> LibraryStep:  # fmt: skip
-    """out = alpha a b + beta out, for `count` products of (m, k) and (k, n).
+    """out = alpha a b + beta out.
 
     The rows of `out` must be contiguous and a and b `readable`.  `tf32`: float32 may be computed
     so.
     """
-    dtype = out.place.dtype.name
+    (m, n, k, count), dtype = size, out.place.dtype.name
     if dtype not in _STORED:
         raise DTypeError(f"cuBLAS has no product of {dtype}")
     if max(m, n, k, count) > MOST:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -17,36 +17,43 @@ Array = Any
 TILE, PITCH = 16, 17  # a column of a tile is in as many banks as it has elements
 
 
-def copied(
-    out: Array, x: Array, d1: int, d2: int, d3: int, d4: int, s0: int, s1: int, s2: int, s3: int,
-    s4: int,
-) -> None:  # fmt: skip
-    """The dense `out`, of sizes (any, d1, d2, d3, d4), from x with strides s0 to s4."""
+class Spread(NamedTuple):
+    """How a dense array of five dimensions lies in another: all sizes but the first, strides."""
+
+    d1: int
+    d2: int
+    d3: int
+    d4: int
+    s0: int
+    s1: int
+    s2: int
+    s3: int
+    s4: int
+
+
+def _place(i: int, t: Spread) -> int:
+    """Where element i of the dense array lies in the other."""
+    rest, at = i // t.d4, i % t.d4 * t.s4
+    at += rest % t.d3 * t.s3
+    rest //= t.d3
+    at += rest % t.d2 * t.s2
+    rest //= t.d2
+    return at + rest % t.d1 * t.s1 + rest // t.d1 * t.s0
+
+
+def copied(out: Array, x: Array, t: Spread) -> None:
+    """The dense `out` from x."""
     i = cuda.grid(1)
     while i < len(out):
-        rest, at = i // d4, i % d4 * s4
-        at += rest % d3 * s3
-        rest //= d3
-        at += rest % d2 * s2
-        rest //= d2
-        out[i] = x[at + rest % d1 * s1 + rest // d1 * s0]
+        out[i] = x[_place(i, t)]
         i += cuda.gridsize(1)
 
 
-def scaled(
-    out: Array, x: Array, d1: int, d2: int, d3: int, d4: int, s0: int, s1: int, s2: int, s3: int,
-    s4: int, factor: float,
-) -> None:  # fmt: skip
+def scaled(out: Array, x: Array, t: Spread, factor: float) -> None:
     """As `copied`, times a factor."""
     i = cuda.grid(1)
     while i < len(out):
-        rest, at = i // d4, i % d4 * s4
-        at += rest % d3 * s3
-        rest //= d3
-        at += rest % d2 * s2
-        rest //= d2
-        value = wide(x[at + rest % d1 * s1 + rest // d1 * s0])
-        out[i] = value * wide(x.dtype.type(factor))
+        out[i] = wide(x[_place(i, t)]) * wide(x.dtype.type(factor))
         i += cuda.gridsize(1)
 
 
@@ -63,21 +70,34 @@ def activated_by(act: Callable[[Any], Any]) -> Callable[..., None]:
 
 @functools.cache
 def joined_by(act: Callable[[Any, Any], Any]) -> Callable[..., None]:
-    def joined(
-        out: Array, x: Array, d1: int, d2: int, d3: int, d4: int, s0: int, s1: int, s2: int,
-        s3: int, s4: int,
-    ) -> None:  # fmt: skip
+    def joined(out: Array, x: Array, t: Spread) -> None:
         i = cuda.grid(1)
         while i < len(out):
-            rest, at = i // d4, i % d4 * s4
-            at += rest % d3 * s3
-            rest //= d3
-            at += rest % d2 * s2
-            rest //= d2
-            out[i] = act(out[i], x[at + rest % d1 * s1 + rest // d1 * s0])
+            out[i] = act(out[i], x[_place(i, t)])
             i += cuda.gridsize(1)
 
     return joined
+
+
+class Whole(NamedTuple):
+    """A product of integers: sizes, strides, and two of three batch dimensions."""
+
+    m: int
+    n: int
+    k: int
+    a_row: int
+    a_step: int
+    b_step: int
+    b_column: int
+    d1: int
+    d2: int
+    a0: int
+    a1: int
+    a2: int
+    b0: int
+    b1: int
+    b2: int
+    tiles: int  # of all results
 
 
 @functools.cache
@@ -88,11 +108,8 @@ def whole_product(dtype: str) -> Callable[..., None]:
     """
     kind: Any = np.dtype(dtype).type
 
-    def whole(
-        out: Array, a: Array, b: Array, m: int, n: int, k: int, a_row: int, a_step: int,
-        b_step: int, b_column: int, d1: int, d2: int, a0: int, a1: int, a2: int, b0: int, b1: int,
-        b2: int, tiles: int,
-    ) -> None:  # fmt: skip
+    def whole(out: Array, a: Array, b: Array, t: Whole) -> None:
+        m, n, k, d1, d2 = t.m, t.n, t.k, t.d1, t.d2
         left = cuda.shared.array((TILE, TILE), kind)
         right = cuda.shared.array((TILE, PITCH), kind)
         sums = cuda.local.array(8, np.int64)  # TILE * TILE / 32 at most
@@ -100,11 +117,12 @@ def whole_product(dtype: str) -> Callable[..., None]:
         across = (n + TILE - 1) // TILE
         down = (m + TILE - 1) // TILE
         tile = cuda.blockIdx.x
-        while tile < tiles:  # the same for all threads of a block
+        while tile < t.tiles:  # the same for all threads of a block
             item, place = tile // (down * across), tile % (down * across)
             i0, j0 = place // across * TILE, place % across * TILE
-            a_at = item // (d1 * d2) * a0 + item // d2 % d1 * a1 + item % d2 * a2
-            b_at = item // (d1 * d2) * b0 + item // d2 % d1 * b1 + item % d2 * b2
+            i2, i1, first = item % d2, item // d2 % d1, item // (d1 * d2)
+            a_at = first * t.a0 + i1 * t.a1 + i2 * t.a2
+            b_at = first * t.b0 + i1 * t.b1 + i2 * t.b2
             for q in range(TILE * TILE // count):
                 sums[q] = 0
             for k0 in range(0, k, TILE):
@@ -113,10 +131,10 @@ def whole_product(dtype: str) -> Callable[..., None]:
                     i, kk, j = i0 + y, k0 + x, j0 + x
                     left[y, x] = 0
                     if i < m and kk < k:
-                        left[y, x] = a[a_at + i * a_row + kk * a_step]
+                        left[y, x] = a[a_at + i * t.a_row + kk * t.a_step]
                     right[y, x] = 0
                     if k0 + y < k and j < n:
-                        right[y, x] = b[b_at + (k0 + y) * b_step + j * b_column]
+                        right[y, x] = b[b_at + (k0 + y) * t.b_step + j * t.b_column]
                 cuda.syncthreads()
                 for q in range(TILE * TILE // count):
                     e = thread + q * count

@@ -24,9 +24,11 @@ from flowvm.ops.declare.cuda.steps import consts, flat_step, most_blocks, thread
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.products.cpu.gemm import ProductPlan, _dims, _folded, _side
 from flowvm.ops.products.cpu.gemm_epilogue import unchanged
-from flowvm.ops.products.cuda.gemm import Matrices, Place, multiply, readable, zeros
+from flowvm.ops.products.cuda.gemm import Matrices, Place, Size, multiply, readable, zeros
 from flowvm.ops.products.cuda.product_kernels import (
     TILE,
+    Spread,
+    Whole,
     activated_by,
     copied,
     joined_by,
@@ -49,8 +51,8 @@ class _Dim(NamedTuple):
     b: int
 
 
-class _Made:
-    """Steps in the making, with the scratch memory that they need."""
+class _Work:
+    """The steps of a product so far, with the scratch memory that they need."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -80,7 +82,7 @@ def _spread(
     sizes = (*(1,) * (DIMS - len(sizes)), *sizes)
     strides = (*(0,) * (DIMS - len(strides)), *strides)
     arrays = to.array(total), source.array(span)
-    return flat_step(kernel, total, *arrays, *consts(*sizes[1:], *strides, *more))
+    return flat_step(kernel, total, *arrays, *consts(Spread(*sizes[1:], *strides), *more))
 
 
 def _span(meta: TensorMeta) -> int:
@@ -102,34 +104,34 @@ def product(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...
         if not folded.batch:
             left, right, batch = folded, right._replace(batch=(), batch_stride=()), ()
     dims = [_Dim(d[0], d[1], d[2]) for d in _dims(left, right, batch, (0,) * len(batch))]
-    made = _Made(out.dtype)
+    work = _Work(out.dtype)
     if out.numel:
         if out.dtype.is_floating_point:
-            _floats(made, plan, out, metas, left, right, dims)
+            _floats(work, plan, out, metas, left, right, dims)
         else:
-            _integers(made, out, metas, left, right, dims)
-    return CudaLaunch(launch.outputs, tuple(made.steps), made.scratch)
+            _integers(work, out, metas, left, right, dims)
+    return CudaLaunch(launch.outputs, tuple(work.steps), work.scratch)
 
 
 def _floats(
-    made: _Made, plan: ProductPlan, out: TensorMeta, metas: tuple[TensorMeta, ...], left: Any,
+    work: _Work, plan: ProductPlan, out: TensorMeta, metas: tuple[TensorMeta, ...], left: Any,
     right: Any, dims: list[_Dim],
 ) -> None:  # fmt: skip
     m, n, k, ends = left.rows, right.columns, left.columns, plan.epilogue
     to = Place(out.dtype, 0)
     begins = plan.added and not ends.joins
     if begins:
-        made.steps.append(_addend(scaled, out, metas[2], 1.0 if k else float(ends.beta)))
+        work.steps.append(_addend(scaled, out, metas[2], 1.0 if k else float(ends.beta)))
     elif not k:
-        made.steps.append(zeros(to, out.numel))
+        work.steps.append(zeros(to, out.numel))
     if k:
-        dims, a, b = _sides(made, metas, left, right, dims)
+        dims, a, b = _sides(work, metas, left, right, dims)
         beta = float(ends.beta) if begins else 0.0
-        _calls(made, to, a, b, (m, n, k), dims, float(ends.alpha), beta)
+        _calls(work, to, a, b, (m, n, k), dims, float(ends.alpha), beta)
     if ends.joins:
-        made.steps.append(_addend(joined_by(ends.act), out, metas[2]))
+        work.steps.append(_addend(joined_by(ends.act), out, metas[2]))
     elif ends.act is not unchanged:
-        made.steps.append(flat_step(activated_by(ends.act), out.numel, to.array(out.numel)))
+        work.steps.append(flat_step(activated_by(ends.act), out.numel, to.array(out.numel)))
 
 
 def _addend(
@@ -156,7 +158,7 @@ def _merge(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _sides(
-    made: _Made, metas: tuple[TensorMeta, ...], left: Any, right: Any, dims: list[_Dim]
+    work: _Work, metas: tuple[TensorMeta, ...], left: Any, right: Any, dims: list[_Dim]
 ) -> tuple[list[_Dim], Matrices, Matrices]:
     """Both operands as cuBLAS reads them, and the batch dimensions with their strides."""
     total = math.prod(d.size for d in dims)
@@ -170,7 +172,7 @@ def _sides(
             sizes = [d.size if s or many else 1 for d, s in zip(dims, steps, strict=True)]
             matrix = (side.rows, side.columns)
             strides = (*steps, side.row_stride, side.column_stride)
-            place = made.copy(place, _span(meta), (*sizes, *matrix), strides)
+            place = work.copy(place, _span(meta), (*sizes, *matrix), strides)
             dense = dense_stride((*sizes, *matrix))
             steps = [0 if d == 1 else s for d, s in zip(sizes, dense, strict=False)]
             sides.append((Matrices(place, side.columns, 1), steps))
@@ -184,7 +186,7 @@ def _sides(
 
 
 def _calls(
-    made: _Made, out: Place, a: Matrices, b: Matrices, size: tuple[int, int, int],
+    work: _Work, out: Place, a: Matrices, b: Matrices, size: tuple[int, int, int],
     dims: list[_Dim], alpha: float, beta: float,
 ) -> None:  # fmt: skip
     """A call of cuBLAS for the largest batch dimension, at each place of the others."""
@@ -202,12 +204,12 @@ def _calls(
             (count, x_step, y_step), to_step = dims[inner], apart[inner]
         sides = a._replace(place=x, step=x_step), b._replace(place=y, step=y_step)
         to_rows, tf32 = Matrices(to, n, 1, to_step), options.matmul.allow_tf32
-        step = multiply(to_rows, *sides, m, n, k, count, alpha, beta, tf32=tf32)
-        made.steps.append(step)
+        product = Size(m, n, k, count)
+        work.steps.append(multiply(to_rows, *sides, product, alpha, beta, tf32=tf32))
 
 
 def _integers(
-    made: _Made, out: TensorMeta, metas: tuple[TensorMeta, ...], left: Any, right: Any,
+    work: _Work, out: TensorMeta, metas: tuple[TensorMeta, ...], left: Any, right: Any,
     dims: list[_Dim],
 ) -> None:  # fmt: skip
     m, n, k = left.rows, right.columns, left.columns
@@ -215,10 +217,10 @@ def _integers(
     items = math.prod(d.size for d in dims)
     tiles = items * -(-m // TILE) * -(-n // TILE)
     block = threads(TILE * TILE)
-    numbers = (
+    plan = Whole._make((
         m, n, k, left.row_stride, left.column_stride, right.row_stride, right.column_stride,
         padded[1].size, padded[2].size, *(d.a for d in padded), *(d.b for d in padded), tiles,
-    )  # fmt: skip
+    ))  # fmt: skip
     arrays = [Place(p.dtype, i).array(_span(p)) for i, p in enumerate((out, *metas[:2]))]
     kernel, grid = whole_product(out.dtype.name), blocks_for(tiles, 1, most_blocks())
-    made.steps.append(KernelStep(kernel, (*arrays, *consts(*numbers)), grid, (block, 1, 1)))
+    work.steps.append(KernelStep(kernel, (*arrays, *consts(plan)), grid, (block, 1, 1)))

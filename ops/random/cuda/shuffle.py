@@ -96,24 +96,24 @@ def _exchange(row: Array, swaps: Array, begin: int, size: int) -> None:
 
 def _shuffle(out: Array, first: int, size: int, seed: int, call: int) -> None:
     """Fisher and Yates, by one block, on `size` numbers from place `first` of the whole."""
-    held = cuda.shared.array(FITS, np.int32)
+    room = cuda.shared.array(FITS, np.int32)
     swaps = cuda.shared.array(BLOCK, np.int64)
     n, t, row = len(out), cuda.threadIdx.x, out[first : first + size]
     inside = size <= FITS and n < 1 << 31
     if inside:
         for i in range(t, size, cuda.blockDim.x):
-            held[i] = row[i]
+            room[i] = row[i]
     for begin in range(0, size, cuda.blockDim.x):
         _choose(swaps, begin, first, size, n, seed, call)
         cuda.syncthreads()
         if t == 0 and inside:
-            _exchange(held, swaps, begin, size)
+            _exchange(room, swaps, begin, size)
         elif t == 0:
             _exchange(row, swaps, begin, size)
         cuda.syncthreads()
     if inside:
         for i in range(t, size, cuda.blockDim.x):
-            row[i] = held[i]
+            row[i] = room[i]
 
 
 def _shuffle_whole(out: Array, seed: int, call: int) -> None:

@@ -216,16 +216,16 @@ def _normal_body(
 ) -> None:
     each = 2 if wide else 1
     a, b = out.dtype.type(mean), out.dtype.type(std)
-    made = arena.view(out.dtype)
+    numbers = arena.view(out.dtype)
     for unit in range(lo, hi):
         first, start = unit * (STEP // 4), unit * STEP // each
         y = out[start : start + STEP // each]
         if len(y) * each == STEP:
             _normals(y, first, STEP // 4, wide, a, b, seed, call)
         else:
-            _normals(made, first, _rounded(len(y) * each) // 4, wide, a, b, seed, call)
+            _normals(numbers, first, _rounded(len(y) * each) // 4, wide, a, b, seed, call)
             for k in range(len(y)):
-                y[k] = made[k]
+                y[k] = numbers[k]
 
 
 def _exponential_32(word: int) -> Any:
@@ -266,16 +266,16 @@ def _exponential_body(
 ) -> None:
     each = 2 if wide else 1
     scale = out.dtype.type(1.0 / rate)
-    made = arena.view(out.dtype)
+    numbers = arena.view(out.dtype)
     for unit in range(lo, hi):
         first, start = unit * (STEP // 4), unit * STEP // each
         y = out[start : start + STEP // each]
         if len(y) * each == STEP:
             _exponentials(y, first, STEP // 4, wide, scale, seed, call)
         else:
-            _exponentials(made, first, _rounded(len(y) * each) // 4, wide, scale, seed, call)
+            _exponentials(numbers, first, _rounded(len(y) * each) // 4, wide, scale, seed, call)
             for k in range(len(y)):
-                y[k] = made[k]
+                y[k] = numbers[k]
 
 
 # --- integers and choices ---------------------------------------------------------------------

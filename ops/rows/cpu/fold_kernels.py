@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
+from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 from flowvm.vm.machine.words import ARG
 
 INLINE_ALWAYS = (
@@ -33,7 +34,27 @@ RUN = 2048  # elements of a row that are joined in their own dtype
 BUFFER = 4096  # elements of a block of the few form
 
 
-# --- the second phase ---------------------------------------------------------------------------
+# --- partials, and the second phase ---------------------------------------------------------------
+
+
+def _doubles(memory: Array, out: Array) -> Array:
+    return memory.view(np.float64)
+
+
+def _longs(memory: Array, out: Array) -> Array:
+    return memory.view(np.int64)
+
+
+def _same(memory: Array, out: Array) -> Array:
+    return memory.view(out.dtype)
+
+
+_PARTIALS = {"float64": _doubles, "int64": _longs, "": _same}
+
+
+def partials_of(rule: Rule) -> Callable[[Array, Array], Array]:
+    """(memory, out) -> scratch or arena as an array of partials."""
+    return _PARTIALS[rule.wide]
 
 
 def _merging(keep: Callable[[Any, Any], Any]) -> Callable[..., None]:
@@ -77,10 +98,9 @@ def _finish(out: Array, totals: Array, divisor: float) -> None:
 
 
 def rows_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Reduces `lift` of the elements.  Those of result m are `count`, in rows of n that lie
-    `row_stride` apart, from m // inner * outer_stride + m % inner * inner_stride on.
-    """
-    join, keep, start, partials_in, watches = rule
+    """Reduces `lift` of the elements of `Runs`."""
+    join, keep, start, _, watches = rule
+    partials_in = partials_of(rule)
     merge = _merging(keep)
 
     def run(part: Array, element: Any, kind: Array) -> Any:
@@ -94,10 +114,11 @@ def rows_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
         return kind.dtype.type(np.nan) if lost else few
 
     def body(
-        out: Array, x: Array, inner: int, outer_stride: int, inner_stride: int, n: int,
-        row_stride: int, count: int, length: int, segments: int, divisor: float, scratch: Array,
-        arena: Array, lo: int, hi: int,
+        out: Array, x: Array, t: Runs, divisor: float, scratch: Array, arena: Array,
+        lo: int, hi: int,
     ) -> None:  # fmt: skip
+        inner, outer_stride, inner_stride, n = t.inner, t.outer_stride, t.inner_stride, t.n
+        row_stride, count, length, segments = t.row_stride, t.elements, t.length, t.segments
         partials = partials_in(scratch, out)
         if lo >> ARG.PHASE_BITS != 0:
             first, single = lo & ((1 << ARG.PHASE_BITS) - 1), partials_in(arena, out)[:1]
@@ -144,12 +165,9 @@ def rows_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
 
 
 def columns_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Reduces `lift` of `rows` rows of `width` columns each, for each of the outer positions.
-
-    Row r begins at r // n * far + r % n * near; the last one has `rest` columns.  `parts` results
-    of a row are of the same column, so there are width // parts.
-    """
-    join, keep, _, partials_in, watches = rule
+    """Reduces `lift` of the rows of `Columns`."""
+    join, keep, _, _, watches = rule
+    partials_in = partials_of(rule)
     merge = _merging(keep)
 
     def add_row(totals: Array, a: Array, kind: Array) -> None:
@@ -178,10 +196,12 @@ def columns_body(rule: Rule, lift: Callable[[Any], Any]) -> Callable[..., None]:
             totals[i] = keep(totals[i], totals.dtype.type(v))
 
     def body(
-        out: Array, x: Array, outer_stride: int, width: int, tile: int, n: int, far: int, near: int,
-        rows: int, rest: int, length: int, segments: int, parts: int, divisor: float,
-        scratch: Array, arena: Array, lo: int, hi: int,
+        out: Array, x: Array, t: Columns, divisor: float, scratch: Array, arena: Array,
+        lo: int, hi: int,
     ) -> None:  # fmt: skip
+        outer_stride, n, far, near, rows = t.outer_stride, t.n, t.far, t.near, t.rows
+        width, tile, rest, parts = t.width, t.tile, t.rest, t.parts
+        length, segments = t.length, t.segments
         partials, own = partials_in(scratch, out), partials_in(arena, out)
         if lo >> ARG.PHASE_BITS != 0:
             first, every = lo & ((1 << ARG.PHASE_BITS) - 1), segments * parts

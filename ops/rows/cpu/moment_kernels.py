@@ -1,9 +1,8 @@
 """The kernel bodies of mean and variance, which go through the elements of a segment twice: for
 their mean, and for the squares of the distances from it.
 
-Both are kept in float64.  Segments are put together by the formula of Chan, Golub and LeVeque
-(1979), so no digits cancel however far from 0 the mean is.  The walk and the cut are those of
-`fold_kernels`.
+Both are kept in float64.  Segments are put together by `moment_rules`.  The walk and the cut are
+those of `fold_kernels`.
 
 Invariant: what a unit does depends on the consts alone, so no split of the units changes a bit.
 """
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.rows.parts.fold_rules import ADD
+from flowvm.ops.rows.parts.fold_walk import Columns, Runs
+from flowvm.ops.rows.parts.moment_rules import joined
 from flowvm.vm.machine.words import ARG
 
 INLINE_ALWAYS = (
@@ -23,19 +24,6 @@ INLINE_ALWAYS = (
 )
 Array = Any
 _add = ADD[0].join
-
-
-def _joined(
-    count: float, mean: float, squares: float, more: float, its_mean: float, its_squares: float
-) -> tuple[float, float, float]:
-    """Number, mean and squared distances of two sets as one."""
-    both = count + more
-    apart = its_mean - mean
-    return (
-        both,
-        mean + apart * (more / both),
-        squares + its_squares + apart * apart * (count * more / both),
-    )
 
 
 def rows_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
@@ -55,23 +43,22 @@ def rows_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
         return total
 
     def body(
-        variance: Array, mean: Array, x: Array, inner: int, outer_stride: int, inner_stride: int,
-        n: int, row_stride: int, count: int, length: int, segments: int, freedom: float,
-        scratch: Array, lo: int, hi: int,
+        variance: Array, mean: Array, x: Array, t: Runs, freedom: float, scratch: Array,
+        lo: int, hi: int,
     ) -> None:  # fmt: skip
+        inner, outer_stride, inner_stride, n = t.inner, t.outer_stride, t.inner_stride, t.n
+        row_stride, count, length, segments = t.row_stride, t.elements, t.length, t.segments
         partials = scratch.view(np.float64)
         if lo >> ARG.PHASE_BITS != 0:
             first = lo & ((1 << ARG.PHASE_BITS) - 1)
             for k in range(hi - lo):
                 m = first + k
-                number, middle, squares = 0.0, 0.0, 0.0
+                moments = 0.0, 0.0, 0.0
                 for s in range(segments):
                     own = np.float64(min(length, count - s * length))
                     at = 2 * (m * segments + s)
-                    number, middle, squares = _joined(
-                        number, middle, squares, own, partials[at], partials[at + 1]
-                    )
-                variance[m], mean[m] = squares / freedom, middle
+                    moments = joined(moments, (own, partials[at], partials[at + 1]))
+                variance[m], mean[m] = moments[2] / freedom, moments[1]
             return
         for unit in range(lo, hi):
             m, begin = unit, 0
@@ -117,10 +104,12 @@ def columns_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
             squares[i] += apart * apart
 
     def body(
-        variance: Array, mean: Array, x: Array, outer_stride: int, width: int, tile: int, n: int,
-        far: int, near: int, rows: int, rest: int, length: int, segments: int, parts: int,
-        freedom: float, scratch: Array, arena: Array, lo: int, hi: int,
+        variance: Array, mean: Array, x: Array, t: Columns, freedom: float, scratch: Array,
+        arena: Array, lo: int, hi: int,
     ) -> None:  # fmt: skip
+        outer_stride, n, far, near, rows = t.outer_stride, t.n, t.far, t.near, t.rows
+        width, tile, rest, parts = t.width, t.tile, t.rest, t.parts
+        length, segments = t.length, t.segments
         partials, own = scratch.view(np.float64), arena.view(np.float64)
         inner = width // parts
         if lo >> ARG.PHASE_BITS != 0:
@@ -128,19 +117,16 @@ def columns_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
             for k in range(hi - lo):
                 outer = (first + k) // inner
                 column = first + k - outer * inner
-                number, middle, squares = 0.0, 0.0, 0.0
+                moments = 0.0, 0.0, 0.0
                 for s in range(segments):
                     have = min(length, rows - s * length)
                     for part in range(parts):
                         c = part * inner + column
                         short = s == segments - 1 and c >= rest
                         at = 2 * ((outer * segments + s) * width + c)
-                        more = np.float64(have - short)
-                        if more > 0.0:
-                            number, middle, squares = _joined(
-                                number, middle, squares, more, partials[at], partials[at + 1]
-                            )
-                variance[first + k], mean[first + k] = squares / freedom, middle
+                        own = np.float64(have - short)
+                        moments = joined(moments, (own, partials[at], partials[at + 1]))
+                variance[first + k], mean[first + k] = moments[2] / freedom, moments[1]
             return
         tiles = (width + tile - 1) // tile
         for unit in range(lo, hi):

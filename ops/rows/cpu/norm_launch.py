@@ -14,20 +14,20 @@ from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.rows.cpu.norm_columns import (
     COEFFICIENTS,
-    affine_columns,
-    columns_backward,
-    fixed_columns,
+    FIXED,
+    UNUSED,
+    Columns,
+    backward_columns,
+    forward_columns,
+    full_backward_columns,
     moving_columns,
-    plain_columns,
-    plain_columns_backward,
 )
 from flowvm.ops.rows.cpu.norm_planes import (
-    affine_planes,
-    fixed_planes,
+    Planes,
+    backward_planes,
+    forward_planes,
+    full_backward_planes,
     moving_planes,
-    plain_planes,
-    plain_planes_backward,
-    planes_backward,
 )
 from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
 from flowvm.ops.rows.parts.norm_programs import norm_backward, norm_forward
@@ -39,16 +39,9 @@ CACHED = 1 << 17  # elements of a group that stay in the cache of the core that 
 BLOCK = 1 << 14  # elements of a block of columns
 WIDE = 1024  # columns of a block at most
 SMALL = 128  # elements of a plane from which on it is worth a visit of its own
-# by how many inputs there are
-_FORWARD: dict[str, dict[int, Any]] = {
-    "planes": {1: plain_planes, 3: affine_planes, 5: moving_planes},
-    "columns": {1: plain_columns, 3: affine_columns, 5: moving_columns},
-}
-_FIXED: dict[str, Any] = {"planes": fixed_planes, "columns": fixed_columns}
-_BACKWARD: dict[str, dict[int, Any]] = {
-    "planes": {3: plain_planes_backward, 4: planes_backward},
-    "columns": {3: plain_columns_backward, 4: columns_backward},
-}
+# forward, forward that moves a mean and variance, backward, backward with a weight
+_PLANES = forward_planes, moving_planes, backward_planes, full_backward_planes
+_COLUMNS = forward_columns, moving_columns, backward_columns, full_backward_columns
 
 
 def groups_of(x: TensorMeta, kind: str, size: Size) -> int:
@@ -96,13 +89,12 @@ def _row_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, int]:
     return int(x.shape[1]) // period, period
 
 
-def _plane_sizes(x: TensorMeta, kind: str, size: Size) -> tuple[int, ...]:
-    """Channels, space, step, jump and count of `norm_planes`."""
+def _planes_of(x: TensorMeta, kind: str, size: Size) -> Planes:
     samples, channels, space = int(x.shape[0]), int(x.shape[1]), math.prod(x.shape[2:])
     if kind == "batch":
-        return channels, space, 1, channels, samples
+        return Planes(channels, space, 1, channels, samples, False)
     each = channels // max(1, _per_sample(channels, kind, size))
-    return channels, space, each, 1, each
+    return Planes(channels, space, each, 1, each, space * each <= CACHED)
 
 
 def forward_launch(
@@ -122,16 +114,20 @@ def forward_launch(
     if family == "rows":
         program = norm_forward(bool(center), len(inputs) - 1)
         return _row_launch(program, outputs, inputs, _row_sizes(x, kind, size), groups, eps)
-    body = _FIXED[family] if fixed else _FORWARD[family][len(inputs)]
     views = _flat(*outputs, *inputs)
+    consts: tuple[float, ...] = (float(eps),)
+    forward, moving, _, _ = _COLUMNS if family == "columns" else _PLANES
+    body = moving if len(inputs) == 5 and not fixed else forward
+    if body is forward:
+        absent = (View.optional(None, x.dtype),) * (5 - len(inputs))
+        views = (*views[:3], *(View.optional(view, x.dtype) for view in views[3:]), *absent)
+        consts = (FIXED if fixed else UNUSED, float(eps))
     if family == "columns":
-        return _columns(outputs, body, views, x, (float(eps),), int(fixed))
-    sizes = _plane_sizes(x, kind, size)
-    space, planes = sizes[1], sizes[0] * int(x.shape[0])
-    together = kind != "batch" and x.numel <= CACHED * groups
-    consts = (*sizes, together, float(eps))
-    steps = _plane_steps(planes, groups, space, together)[int(fixed) :]
-    return _launch(outputs, body, views, consts, steps, 16 * planes)
+        return _columns(outputs, body, views, x, consts, int(fixed))
+    t = _planes_of(x, kind, size)
+    planes = t.channels * int(x.shape[0])
+    steps = _plane_steps(planes, groups, t)[int(fixed) :]
+    return _launch(outputs, body, views, (t, *consts), steps, 16 * planes)
 
 
 def backward_launch(
@@ -149,18 +145,16 @@ def backward_launch(
     if family == "rows":
         program = norm_backward(bool(center), full)
         return _row_launch(program, outputs, inputs, _row_sizes(x, kind, size), groups, eps)
-    body, views = _BACKWARD[family][len(inputs)], _flat(*outputs, *inputs)
+    views, consts = _flat(*outputs, *inputs), (bool(fixed), float(eps))
+    body = (_COLUMNS if family == "columns" else _PLANES)[2 + full]
     if family == "columns":
-        return _columns(outputs, body, views, x, (bool(fixed), float(eps)), 0)
-    sizes = _plane_sizes(x, kind, size)
-    channels, space = sizes[0], sizes[1]
-    planes = channels * int(x.shape[0])
-    together = kind != "batch" and x.numel <= CACHED * groups
-    steps = _plane_steps(planes, groups, space, together)
+        return _columns(outputs, body, views, x, consts, 0)
+    t = _planes_of(x, kind, size)
+    planes = t.channels * int(x.shape[0])
+    steps = _plane_steps(planes, groups, t)
     if full:
-        steps = (*steps, (channels, _grain(int(x.shape[0]))))
-    consts = (*sizes, together, bool(fixed), float(eps))
-    return _launch(outputs, body, views, consts, steps, 16 * (planes + groups))
+        steps = (*steps, (t.channels, _grain(int(x.shape[0]))))
+    return _launch(outputs, body, views, (t, *consts), steps, 16 * (planes + groups))
 
 
 def _row_launch(
@@ -175,14 +169,11 @@ def _row_launch(
     return row_launch(Rows(program, groups, n, 1, period, (float(eps),)), outputs, inputs)
 
 
-def _plane_steps(
-    planes: int, groups: int, space: int, together: bool
-) -> tuple[tuple[int, int], ...]:
-    count = planes // max(1, groups)
-    if together:
-        return ((groups, _grain(count * space)),)
-    each = planes, _grain(space)
-    return each, (groups, _grain(count)), each
+def _plane_steps(planes: int, groups: int, t: Planes) -> tuple[tuple[int, int], ...]:
+    if t.together:
+        return ((groups, _grain(t.members * t.space)),)
+    each = planes, _grain(t.space)
+    return each, (groups, _grain(t.members)), each
 
 
 def _grain(n: int) -> int:
@@ -195,7 +186,7 @@ def _columns(
     body: Any,
     views: tuple[View, ...],
     x: TensorMeta,
-    consts: tuple[float | bool, ...],
+    consts: tuple[float, ...],
     skip: int,
 ) -> Launch:
     """Three phases, or, with the first skipped, two."""
@@ -207,8 +198,8 @@ def _columns(
     pieces = blocks * stripes, max(1, CHUNK // (width * tall))
     steps = (pieces, (stripes, 1), pieces)[skip:]
     scratch = (2 * blocks + COEFFICIENTS) * n * x.dtype.itemsize
-    sizes = rows, n, tall, width, space
-    return _launch(outputs, body, views, (*sizes, *consts), steps, scratch, 16 * width)
+    t = Columns(rows, n, tall, width, space)
+    return _launch(outputs, body, views, (t, *consts), steps, scratch, 16 * width)
 
 
 def _launch(

@@ -1,7 +1,8 @@
 """The kernels of normalisation by channel: batch, group and instance norm of (N, C, space).
 
-A plane is the `space` elements of one channel of one sample; they have one weight and one bias.  A
-group is what is averaged together: `count` planes, group r's from r * step on, `jump` apart.
+A plane is the `space` elements of one channel of one sample; they have one weight and one bias.
+What is found in a plane, and what is made of it, are `norm_programs`; what becomes of the planes'
+numbers is in `norm_rules`.
 
 Three steps: the planes' means and squared distances (forward) or sums (backward); the groups' from
 those; the result.  Where a group stays in the cache (`together`) its worker does all three at once
@@ -13,33 +14,52 @@ against the spread.  scratch, in float64: two numbers for each plane, then two f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowvm.launch import PHASE_BITS
-from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNIT_MASK, UNUSED
-from flowvm.ops.rows.cpu.row_bodies import result_of, run_of
+from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNIT_MASK
+from flowvm.ops.rows.cpu.row_code import result_of, run_of
 from flowvm.ops.rows.cpu.runs import moments_of
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
+from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
 Array = Any
 _result, _result_back, _slopes = result_of(PLANE), result_of(PLANE_BACKWARD), run_of(PLANE_SLOPES)
+
+
+class Planes(NamedTuple):
+    """`channels` planes a sample, of `space` elements each.  A group is what is averaged together:
+    `members` planes, group r's from r * step on, `jump` apart.
+    """
+
+    channels: int
+    space: int
+    step: int
+    jump: int
+    members: int
+    together: bool
+
+
+def _group_of(p: int, t: Planes) -> int:
+    return p % t.jump if t.step == 1 and t.jump > 1 else p // t.members
+
+
+# --- forward --------------------------------------------------------------------------------------
 
 
 def _measure(parts: Array, x: Array, p: int, space: int) -> None:
     parts[2 * p], parts[2 * p + 1] = moments_of(x[p * space : (p + 1) * space])
 
 
-def _combine(
-    stats: Array, parts: Array, r: int, step: int, jump: int, count: int, space: int
-) -> None:
-    middle, squares = 0.0, 0.0
+def _combine(stats: Array, parts: Array, r: int, t: Planes) -> None:
+    middle, squares, count, space = 0.0, 0.0, t.members, t.space
     for s in range(count):
-        middle += parts[2 * (r * step + s * jump)]
+        middle += parts[2 * (r * t.step + s * t.jump)]
     middle /= count
     for s in range(count):
-        p = r * step + s * jump
+        p = r * t.step + s * t.jump
         d = parts[2 * p] - middle
         squares += parts[2 * p + 1] + space * d * d
     stats[r], stats[len(stats) // 2 + r] = middle, squares / (count * space)
@@ -47,102 +67,67 @@ def _combine(
 
 def _move(mean: Array, var: Array, stats: Array, r: int, total: int, momentum: float) -> None:
     """The running statistics of channel r towards those of its `total` elements."""
-    spread = stats[len(stats) // 2 + r] * (total / max(1, total - 1))
-    mean[r] += momentum * (stats[r] - mean[r])
-    var[r] += momentum * (spread - var[r])
+    spread = stats[len(stats) // 2 + r] * unbiasing(total)
+    mean[r], var[r] = moved(mean[r], stats[r], momentum), moved(var[r], spread, momentum)
 
 
 def _write(
-    out: Array, stats: Array, x: Array, weight: Array, bias: Array, affine: bool,
-    p: int, r: int, channels: int, space: int, eps: float,
+    out: Array, stats: Array, x: Array, weight: Array, bias: Array, p: int, r: int, t: Planes,
+    eps: float,
 ) -> None:  # fmt: skip
-    real = out.dtype.type
+    real, space = out.dtype.type, t.space
     xs, ys = x[p * space : (p + 1) * space], out[p * space : (p + 1) * space]
-    middle, factor = stats[r], real(1.0 / np.sqrt(stats[len(stats) // 2 + r] + eps))
-    shift = real(0)
-    if affine:
-        factor, shift = factor * weight[p % channels], bias[p % channels]
-    _result(ys, xs, middle, factor, shift)
-
-
-def _group_of(p: int, step: int, jump: int, count: int) -> int:
-    return p % jump if step == 1 and jump > 1 else p // count
+    w, b = real(1), real(0)
+    if len(weight):
+        w, b = weight[p % t.channels], bias[p % t.channels]
+    _result(ys, xs, stats[r], stats[len(stats) // 2 + r], w, b, eps)
 
 
 def _forward(
     out: Array, stats: Array, x: Array, weight: Array, bias: Array, mean: Array, var: Array,
-    affine: bool, use: int, channels: int, space: int, step: int, jump: int, count: int,
-    together: bool, eps: float, momentum: float, scratch: Array, lo: int, hi: int,
+    t: Planes, use: int, eps: float, momentum: float, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """`use` says what to do with `mean` and `var`."""
     phase, parts = lo >> PHASE_BITS, scratch.view(np.float64)
     phase += 1 if use == FIXED else 0  # nothing is measured
     for unit in range(lo & UNIT_MASK, hi & UNIT_MASK):
-        if phase == 0 and not together:
-            _measure(parts, x, unit, space)
+        if phase == 0 and not t.together:
+            _measure(parts, x, unit, t.space)
         elif phase == 2:
-            r = _group_of(unit, step, jump, count)
-            _write(out, stats, x, weight, bias, affine, unit, r, channels, space, eps)
+            _write(out, stats, x, weight, bias, unit, _group_of(unit, t), t, eps)
         else:
             if use == FIXED:
-                stats[unit], stats[channels + unit] = mean[unit], var[unit]
-            elif together:
-                for s in range(count):
-                    _measure(parts, x, unit * step + s * jump, space)
+                stats[unit], stats[t.channels + unit] = mean[unit], var[unit]
+            elif t.together:
+                for s in range(t.members):
+                    _measure(parts, x, unit * t.step + s * t.jump, t.space)
             if use != FIXED:
-                _combine(stats, parts, unit, step, jump, count, space)
+                _combine(stats, parts, unit, t)
             if use == MOVED:
-                _move(mean, var, stats, unit, count * space, momentum)
-            if together:
-                for s in range(count):
-                    p = unit * step + s * jump
-                    _write(out, stats, x, weight, bias, affine, p, unit, channels, space, eps)
+                _move(mean, var, stats, unit, t.members * t.space, momentum)
+            if t.together:
+                for s in range(t.members):
+                    p = unit * t.step + s * t.jump
+                    _write(out, stats, x, weight, bias, p, unit, t, eps)
 
 
-def plain_planes(
-    out: Array, stats: Array, x: Array, channels: int, space: int, step: int, jump: int,
-    count: int, together: bool, eps: float, scratch: Array, lo: int, hi: int,
+def forward_planes(
+    out: Array, stats: Array, x: Array, weight: Array, bias: Array, mean: Array, var: Array,
+    t: Planes, use: int, eps: float, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Without weight and bias."""
-    _forward(
-        out, stats, x, x, x, x, x, False, UNUSED, channels, space, step, jump, count, together,
-        eps, 0.0, scratch, lo, hi,
-    )  # fmt: skip
-
-
-def affine_planes(
-    out: Array, stats: Array, x: Array, weight: Array, bias: Array, channels: int, space: int,
-    step: int, jump: int, count: int, together: bool, eps: float, scratch: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """With both."""
-    _forward(
-        out, stats, x, weight, bias, x, x, True, UNUSED, channels, space, step, jump, count,
-        together, eps, 0.0, scratch, lo, hi,
-    )  # fmt: skip
+    """A call may lack weight and bias, and mean and var, which are used if it has them."""
+    _forward(out, stats, x, weight, bias, mean, var, t, use, eps, 0.0, scratch, lo, hi)
 
 
 def moving_planes(
     out: Array, stats: Array, x: Array, weight: Array, bias: Array, mean: Array, var: Array,
-    channels: int, space: int, step: int, jump: int, count: int, together: bool, eps: float,
-    momentum: float, scratch: Array, lo: int, hi: int,
+    t: Planes, eps: float, momentum: float, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """With both; the running mean and variance move towards the batch's."""
-    _forward(
-        out, stats, x, weight, bias, mean, var, True, MOVED, channels, space, step, jump, count,
-        together, eps, momentum, scratch, lo, hi,
-    )  # fmt: skip
+    """The running mean and variance move towards the batch's."""
+    _forward(out, stats, x, weight, bias, mean, var, t, MOVED, eps, momentum, scratch, lo, hi)
 
 
-def fixed_planes(
-    out: Array, stats: Array, x: Array, weight: Array, bias: Array, mean: Array, var: Array,
-    channels: int, space: int, step: int, jump: int, count: int, together: bool, eps: float,
-    scratch: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """With both, by the mean and variance that are given."""
-    _forward(
-        out, stats, x, weight, bias, mean, var, True, FIXED, channels, space, step, jump, count,
-        together, eps, 0.0, scratch, lo, hi,
-    )  # fmt: skip
+# --- backward -------------------------------------------------------------------------------------
 
 
 def _slope(parts: Array, g: Array, x: Array, stats: Array, p: int, r: int, space: int) -> None:
@@ -151,104 +136,78 @@ def _slope(parts: Array, g: Array, x: Array, stats: Array, p: int, r: int, space
 
 
 def _average(
-    parts: Array, stats: Array, weight: Array, weighted: bool, r: int, channels: int, space: int,
-    step: int, jump: int, count: int, fixed: bool, eps: float,
-) -> None:  # fmt: skip
-    """The averages of h and of h * (x - mean) / (var + eps), h = g * weight, of group r; 0 where
-    the mean and variance do not depend on x.
-    """
+    parts: Array, stats: Array, weight: Array, r: int, t: Planes, fixed: bool, eps: float
+) -> None:
+    """The base and the slope of group r."""
     plain, slanted, groups = 0.0, 0.0, len(stats) // 2
-    for s in range(count):
-        p = r * step + s * jump
-        w = float(weight[p % channels]) if weighted else 1.0
+    for s in range(t.members):
+        p = r * t.step + s * t.jump
+        w = float(weight[p % t.channels]) if len(weight) else 1.0
         plain += parts[2 * p] * w
         slanted += parts[2 * p + 1] * w
-    at, share = len(parts) - 2 * groups + 2 * r, 0.0 if fixed else 1.0 / (count * space)
-    parts[at] = plain * share
-    parts[at + 1] = slanted * share / (stats[groups + r] + eps)
+    at, share = len(parts) - 2 * groups + 2 * r, 0.0 if fixed else 1.0 / (t.members * t.space)
+    parts[at], parts[at + 1] = base_and_slope(plain, slanted, stats[groups + r], share, eps)
 
 
 def _write_back(
-    out: Array, g: Array, x: Array, stats: Array, parts: Array, weight: Array, weighted: bool,
-    p: int, r: int, channels: int, space: int, eps: float,
+    out: Array, g: Array, x: Array, stats: Array, parts: Array, weight: Array, p: int, r: int,
+    t: Planes, eps: float,
 ) -> None:  # fmt: skip
-    real, groups = out.dtype.type, len(stats) // 2
+    real, groups, space = out.dtype.type, len(stats) // 2, t.space
     gs, xs = g[p * space : (p + 1) * space], x[p * space : (p + 1) * space]
     os = out[p * space : (p + 1) * space]
     at = len(parts) - 2 * groups + 2 * r
-    scale = 1.0 / np.sqrt(stats[groups + r] + eps)
-    middle, factor = stats[r], real(scale * weight[p % channels] if weighted else scale)
-    base, slope = real(scale * parts[at]), real(scale * parts[at + 1])
-    _result_back(os, gs, xs, middle, factor, base, slope)
+    w = weight[p % t.channels] if len(weight) else real(1)
+    base, slope = real(parts[at]), real(parts[at + 1])
+    _result_back(os, gs, xs, stats[r], stats[groups + r], w, base, slope, eps)
 
 
 def _channel(
-    dw: Array, db: Array, parts: Array, stats: Array, c: int, channels: int, step: int, jump: int,
-    count: int, planes: int, eps: float,
-) -> None:  # fmt: skip
+    dw: Array, db: Array, parts: Array, stats: Array, c: int, planes: int, t: Planes, eps: float
+) -> None:
     w, b = 0.0, 0.0
-    for p in range(c, planes, channels):
-        r = _group_of(p, step, jump, count)
-        w += parts[2 * p + 1] / np.sqrt(stats[len(stats) // 2 + r] + eps)
+    for p in range(c, planes, t.channels):
+        spread = stats[len(stats) // 2 + _group_of(p, t)]
+        w += weight_gradient(parts[2 * p + 1], spread, eps)
         b += parts[2 * p]
     dw[c], db[c] = w, b
 
 
 def _backward(
-    out: Array, dw: Array, db: Array, g: Array, x: Array, stats: Array, weight: Array,
-    weighted: bool, channels: int, space: int, step: int, jump: int, count: int, together: bool,
+    out: Array, dw: Array, db: Array, g: Array, x: Array, stats: Array, weight: Array, t: Planes,
     fixed: bool, eps: float, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """The last phase works on channels: their dw and db."""
+    """The last phase, where there is a weight, works on channels: their dw and db."""
     phase, parts, groups = lo >> PHASE_BITS, scratch.view(np.float64), len(stats) // 2
     for unit in range(lo & UNIT_MASK, hi & UNIT_MASK):
-        if together and phase == 0:
-            for s in range(count):
-                _slope(parts, g, x, stats, unit * step + s * jump, unit, space)
-            _average(
-                parts, stats, weight, weighted, unit, channels, space, step, jump, count, fixed,
-                eps,
-            )  # fmt: skip
-            for s in range(count):
-                p = unit * step + s * jump
-                _write_back(
-                    out, g, x, stats, parts, weight, weighted, p, unit, channels, space, eps
-                )
-        elif phase == (1 if together else 3):
-            _channel(dw, db, parts, stats, unit, channels, step, jump, count, groups * count, eps)
+        if t.together and phase == 0:
+            for s in range(t.members):
+                _slope(parts, g, x, stats, unit * t.step + s * t.jump, unit, t.space)
+            _average(parts, stats, weight, unit, t, fixed, eps)
+            for s in range(t.members):
+                p = unit * t.step + s * t.jump
+                _write_back(out, g, x, stats, parts, weight, p, unit, t, eps)
+        elif phase == (1 if t.together else 3):
+            _channel(dw, db, parts, stats, unit, groups * t.members, t, eps)
+        elif phase == 0:
+            _slope(parts, g, x, stats, unit, _group_of(unit, t), t.space)
         elif phase == 1:
-            _average(
-                parts, stats, weight, weighted, unit, channels, space, step, jump, count, fixed,
-                eps,
-            )  # fmt: skip
+            _average(parts, stats, weight, unit, t, fixed, eps)
         else:
-            r = _group_of(unit, step, jump, count)
-            if phase == 0:
-                _slope(parts, g, x, stats, unit, r, space)
-            else:
-                _write_back(
-                    out, g, x, stats, parts, weight, weighted, unit, r, channels, space, eps
-                )
+            _write_back(out, g, x, stats, parts, weight, unit, _group_of(unit, t), t, eps)
 
 
-def plain_planes_backward(
-    out: Array, g: Array, x: Array, stats: Array, channels: int, space: int, step: int, jump: int,
-    count: int, together: bool, fixed: bool, eps: float, scratch: Array, lo: int, hi: int,
+def backward_planes(
+    out: Array, g: Array, x: Array, stats: Array, t: Planes, fixed: bool, eps: float,
+    scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """dx where there is no weight."""
-    _backward(
-        out, g, g, g, x, stats, g, False, channels, space, step, jump, count, together, fixed, eps,
-        scratch, lo, hi,
-    )  # fmt: skip
+    _backward(out, g, g, g, x, stats, g[:0], t, fixed, eps, scratch, lo, hi)
 
 
-def planes_backward(
-    out: Array, dw: Array, db: Array, g: Array, x: Array, stats: Array, weight: Array,
-    channels: int, space: int, step: int, jump: int, count: int, together: bool, fixed: bool,
-    eps: float, scratch: Array, lo: int, hi: int,
+def full_backward_planes(
+    out: Array, dw: Array, db: Array, g: Array, x: Array, stats: Array, weight: Array, t: Planes,
+    fixed: bool, eps: float, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """dx, dw and db."""
-    _backward(
-        out, dw, db, g, x, stats, weight, True, channels, space, step, jump, count, together,
-        fixed, eps, scratch, lo, hi,
-    )  # fmt: skip
+    _backward(out, dw, db, g, x, stats, weight, t, fixed, eps, scratch, lo, hi)

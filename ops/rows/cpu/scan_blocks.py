@@ -7,11 +7,12 @@ several at a time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flowvm.compiler.native import Intrinsic
-from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY
+from flowvm.ops.rows.parts.fold_rules import MULTIPLY, Rule
 
 Array = Any
 LANES = 8
@@ -125,7 +126,7 @@ def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], An
     return define
 
 
-class Running(NamedTuple):
+class Blocks(NamedTuple):
     """What scans are made of.
 
     forward   (out, x, at, carry): the running results of eight elements from `at` on, given that
@@ -138,28 +139,16 @@ class Running(NamedTuple):
     backward: Any
     lines: Any
     lines_back: Any
-    join: Any
-    keep: Callable[[Any, Any], Any]
-    start: int
-    partials: Callable[[Array, Array], Array]
 
 
-def _running(operation: str, start: int) -> tuple[Running, Running]:
-    rules = ADD if operation == "add" else MULTIPLY
-    keep = rules[0].keep
-    blocks = [
-        Intrinsic(python(keep, back), _block_define(operation, back, lines))
-        for python, lines in ((_block_python, False), (_lines_python, True))
-        for back in (False, True)
-    ]
-    forward, backward, lines, lines_back = blocks
-    floats, integers = (
-        Running(forward, backward, lines, lines_back, rule.join, rule.keep, start, rule.partials)
-        for rule in rules
+@functools.cache
+def blocks_of(rule: Rule) -> Blocks:
+    """Of sums and products."""
+    operation = "mul" if rule in MULTIPLY else "add"
+    return Blocks(
+        *(
+            Intrinsic(python(rule.keep, back), _block_define(operation, back, lines))
+            for python, lines in ((_block_python, False), (_lines_python, True))
+            for back in (False, True)
+        )
     )
-    return floats, integers
-
-
-# of floats, of integers
-SUMS = _running("add", 0)
-PRODUCTS = _running("mul", 1)

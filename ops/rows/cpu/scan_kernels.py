@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.cpu.scan_blocks import LANES, Running
-from flowvm.ops.rows.parts.fold_rules import choose
+from flowvm.ops.rows.cpu.fold_kernels import partials_of
+from flowvm.ops.rows.cpu.scan_blocks import LANES, blocks_of
+from flowvm.ops.rows.parts.fold_rules import Rule, choose
+from flowvm.ops.rows.parts.orders import Order
 from flowvm.vm.machine.words import ARG
 
 INLINE_ALWAYS = (
@@ -28,9 +30,10 @@ Array = Any
 # --- sums and products --------------------------------------------------------------------------
 
 
-def rows_body(running: Running) -> Callable[..., None]:
+def rows_body(rule: Rule) -> Callable[..., None]:
     """Scans rows of n adjacent elements, `reverse` from the end.  A unit is a segment of a row."""
-    forward, backward, lines, lines_back, join, keep, start, partials_in = running
+    forward, backward, lines, lines_back = blocks_of(rule)
+    join, keep, start, partials_in = rule.join, rule.keep, rule.neutral, partials_of(rule)
 
     def total(part: Array, kind: Array) -> Any:
         result = kind.dtype.type(start)
@@ -103,11 +106,11 @@ def rows_body(running: Running) -> Callable[..., None]:
     return body
 
 
-def columns_body(running: Running) -> Callable[..., None]:
+def columns_body(rule: Rule) -> Callable[..., None]:
     """Scans the columns of matrices of n rows and `inner` columns, `reverse` from the last row.  A
     unit is a tile of columns.
     """
-    *_, keep, start, partials_in = running
+    keep, start, partials_in = rule.keep, rule.neutral, partials_of(rule)
 
     def body(
         out: Array, x: Array, n: int, inner: int, tile: int, reverse: bool, arena: Array, lo: int,
@@ -139,21 +142,9 @@ def columns_body(running: Running) -> Callable[..., None]:
 # --- extremes -----------------------------------------------------------------------------------
 
 
-def _beaten_by_larger(best: Any, v: Any) -> Any:
-    return v < best
-
-
-def _beaten_by_smaller(best: Any, v: Any) -> Any:
-    return v > best
-
-
-# whether `best` stays before v: the last of equals wins, and every NaN
-LARGEST = _beaten_by_larger
-SMALLEST = _beaten_by_smaller
-
-
-def extreme_rows_body(stays: Callable[[Any, Any], Any]) -> Callable[..., None]:
+def extreme_rows_body(order: Order) -> Callable[..., None]:
     """The extreme so far, and where it is, in rows of n adjacent elements, which are the units."""
+    follows, ahead = order.follows, order.ahead
 
     def body(values: Array, indices: Array, x: Array, n: int, lo: int, hi: int) -> None:
         for row in range(lo, hi):
@@ -162,15 +153,16 @@ def extreme_rows_body(stays: Callable[[Any, Any], Any]) -> Callable[..., None]:
             best, place = part[0], 0
             for k in range(len(part)):
                 v = part[k]
-                if not stays(best, v) and (best == best or v != v):
+                if not ahead(best, v) and follows(best, v):  # a jump, which is foreseen
                     best, place = v, k
                 to_value[k], to_index[k] = best, place
 
     return body
 
 
-def extreme_columns_body(stays: Callable[[Any, Any], Any]) -> Callable[..., None]:
+def extreme_columns_body(order: Order) -> Callable[..., None]:
     """The same in the columns of matrices.  A unit is a tile of columns."""
+    follows = order.follows
 
     def body(
         values: Array, indices: Array, x: Array, n: int, inner: int, tile: int, arena: Array,
@@ -192,7 +184,7 @@ def extreme_columns_body(stays: Callable[[Any, Any], Any]) -> Callable[..., None
                 to_value, to_index = values[at : at + width], indices[at : at + width]
                 for i in range(width):
                     v, old = part[i], best[i]
-                    wins = (v != v) | ((old == old) & (not stays(old, v)))
+                    wins = follows(old, v)
                     v, place = choose(wins, v, old), choose(wins, row, places[i])
                     best[i], places[i] = v, place
                     to_value[i], to_index[i] = v, place

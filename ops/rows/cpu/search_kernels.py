@@ -14,32 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.parts.fold_rules import choose, larger_of, smaller_of
+from flowvm.ops.rows.parts.fold_rules import choose
+from flowvm.ops.rows.parts.fold_walk import Columns, Runs
+from flowvm.ops.rows.parts.orders import Order
 from flowvm.vm.machine.words import ARG
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
 Array = Any
-Order = tuple[Any, Callable[[Any, Any], Any]]
 BLOCK = 512
 SHORT = 24  # a row of no more is faster one by one
 
 
-def _above(a: Any, b: Any) -> Any:
-    return (a > b) | ((a != a) & (b == b))
-
-
-def _below(a: Any, b: Any) -> Any:
-    return (a < b) | ((a != a) & (b == b))
-
-
-# the better of two that are no NaN, in any order; and whether a beats b
-LARGEST: Order = (larger_of, _above)
-SMALLEST: Order = (smaller_of, _below)
-
-
-def _merging(beats: Callable[[Any, Any], Any]) -> Callable[..., None]:
+def _merging(replaces: Callable[[Any, Any, Any, Any], Any]) -> Callable[..., None]:
     """Results [lo, hi) from the partials [outer, segments, inner], whose places are absolute."""
 
     def merge(
@@ -52,8 +40,7 @@ def _merging(beats: Callable[[Any, Any], Any]) -> Callable[..., None]:
             value, index = best[at], place[at]
             for _ in range(1, segments):
                 at += inner
-                first = not beats(value, best[at]) and place[at] < index
-                if beats(best[at], value) or first:
+                if replaces(value, index, best[at], place[at]):
                     value, index = best[at], place[at]
             values[m], indices[m] = value, index
 
@@ -61,11 +48,9 @@ def _merging(beats: Callable[[Any, Any], Any]) -> Callable[..., None]:
 
 
 def rows_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Searches rows of n adjacent elements, which for result m begin at m // inner * outer_stride +
-    m % inner * inner_stride.  A unit is a segment of a row.
-    """
-    join, beats = order
-    merge = _merging(beats)
+    """Searches the elements of `Runs`, which are one row each."""
+    join, beats = order.join, order.beats
+    merge = _merging(order.replaces)
 
     def search_short(part: Array, kind: Array) -> tuple[Any, int]:
         best, place = kind.dtype.type(lift(part[0])), 0
@@ -103,9 +88,10 @@ def rows_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
         return best, where + first_of(part[where : where + BLOCK], best, lost, kind)
 
     def body(
-        values: Array, indices: Array, x: Array, inner: int, outer_stride: int, inner_stride: int,
-        n: int, length: int, segments: int, scratch: Array, lo: int, hi: int,
-    ) -> None:  # fmt: skip
+        values: Array, indices: Array, x: Array, t: Runs, scratch: Array, lo: int, hi: int
+    ) -> None:
+        inner, outer_stride, inner_stride = t.inner, t.outer_stride, t.inner_stride
+        n, length, segments = t.n, t.length, t.segments
         count = len(values) * segments
         place, best = scratch.view(np.int64), scratch[8 * count :].view(values.dtype)
         if lo >> ARG.PHASE_BITS != 0:
@@ -132,11 +118,8 @@ def rows_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
 
 
 def columns_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Searches columns: `rows` rows of `width` columns, `near` apart, the last one of `rest`
-    columns, for each of the outer positions.  `parts` rows of the tensor are one row here.
-    """
-    beats = order[1]
-    merge = _merging(beats)
+    """Searches the columns of `Columns`."""
+    beats, merge = order.beats, _merging(order.replaces)
 
     def take(best: Array, place: Array, a: Array, row: int) -> None:
         here = np.int32(row)
@@ -167,10 +150,12 @@ def columns_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None
             place[i] = choose(wins, r, place[i])
 
     def body(
-        values: Array, indices: Array, x: Array, outer_stride: int, width: int, tile: int,
-        near: int, rows: int, rest: int, length: int, segments: int, parts: int,
-        scratch: Array, arena: Array, lo: int, hi: int,
+        values: Array, indices: Array, x: Array, t: Columns, scratch: Array, arena: Array,
+        lo: int, hi: int,
     ) -> None:  # fmt: skip
+        outer_stride, near, rows, rest = t.outer_stride, t.near, t.rows, t.rest
+        width, tile, parts = t.width, t.tile, t.parts
+        length, segments = t.length, t.segments
         inner = width // parts
         count = len(values) // inner * segments * width
         place, best = scratch.view(np.int64), scratch[8 * count :].view(values.dtype)

@@ -21,16 +21,27 @@ from flowvm.errors import Status
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.reporting import report
-from flowvm.ops.rows.cuda.folding import number_type
+from flowvm.ops.rows.cuda.fold_kernels import Reduction, cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, part
-from flowvm.ops.rows.cuda.reducing import Reduction, cut_of, reduction_steps
-from flowvm.ops.rows.cuda.row_functions import reduction_of
+from flowvm.ops.rows.cuda.reductions import number_type
+from flowvm.ops.rows.cuda.row_functions import reduction_of, result_of
 from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of
 from flowvm.ops.rows.cuda.teams import place_of
 from flowvm.ops.rows.parts.class_loss_ops import check_classes
+from flowvm.ops.rows.parts.class_loss_rules import (
+    ENTROPY_BACKWARD,
+    WEIGHTED_ENTROPY_BACKWARD,
+    entropy_of,
+    factor_and_off,
+    is_class,
+    likelihood_gradient,
+    likelihood_of,
+    reduced_loss,
+    smoothing_of,
+    target_gradient,
+)
 from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.softmax_programs import APART, LEVELS, WEIGHTED_APART
-from flowvm.ops.scalar.decay import decay
 
 Array = Any
 State = Any
@@ -51,9 +62,9 @@ def _totals(kind: Any) -> Reduction:
     """The sums of losses and of weights; `extra`: 1 for their ratio."""
 
     def put(loss: Array, divisor: Array, m: int, state: State, mean: float) -> None:
-        by = state[1] if mean == 1.0 else 1.0
+        value, by = reduced_loss(np.float64(state[0]), state[1], mean == 1.0)
         divisor[m] = kind(by)
-        loss[m] = kind(np.float64(state[0]) / by)
+        loss[m] = kind(value)
 
     return pair_of(_both, np.float64)._replace(put=put)
 
@@ -76,7 +87,7 @@ def _row_losses(kind: Any, weighted: bool, smoothed: bool, reduced: bool) -> Any
 
     def kernel(
         loss: Array, losses: Array, weights: Array, x: Array, target: Array, tops: Array,
-        logs: Array, apart: Array, weight: Array, everything: Array, rows: int, n: int, inner: int,
+        logs: Array, apart: Array, weight: Array, whole: Array, rows: int, n: int, inner: int,
         ignored: int, smoothing: float, details: Array,
     ) -> None:  # fmt: skip
         i = cuda.grid(1)
@@ -84,17 +95,17 @@ def _row_losses(kind: Any, weighted: bool, smoothed: bool, reduced: bool) -> Any
         if i < rows:
             t = target[i]
             if t != ignored:
-                if t < 0 or t >= n:
+                if not is_class(t, n):
                     report(details, BAD, t, n, 1)
                 else:
                     outer = i // inner
                     at = (outer * n + t) * inner + i - outer * inner
                     level = logs[i]
                     w = weight[t] if weighted else one
-                    value = kind(1.0 - smoothing) * w * (level - (x[at] - tops[i]))
+                    value = entropy_of(x[at], tops[i], level, w, kind(1.0 - smoothing))
                     if smoothed:
-                        share = everything[0] if weighted else kind(n)
-                        value += kind(smoothing / n) * (share * level - apart[i])
+                        total = whole[0] if weighted else kind(n)
+                        value += smoothing_of(level, apart[i], total, kind(smoothing / n))
         if not reduced:
             if i < rows:
                 loss[i] = value
@@ -113,10 +124,17 @@ def _divisor_of_one(notes: Array, rows: int) -> None:
 @functools.cache
 def _rows_back(kind: Any, weighted: bool, smoothed: bool) -> Any:
     nothing, one = kind(0), kind(1)
+    plain, gradient = (result_of(p, kind)[0] for p in (ENTROPY_BACKWARD, WEIGHTED_ENTROPY_BACKWARD))
+    if not (weighted and smoothed):
+
+        def gradient(
+            x: Array, weight: Array, top: Any, level: Any, factor: Any, off: Any, at: int, c: int
+        ) -> Any:
+            return plain(x, top, level, factor, off, at, c)
 
     def kernel(
         out: Array, g: Array, x: Array, target: Array, tops: Array, logs: Array, divisor: Array,
-        weight: Array, everything: Array, rows: int, n: int, inner: int, each: int, ignored: int,
+        weight: Array, whole: Array, rows: int, n: int, inner: int, each: int, ignored: int,
         smoothing: float, length: int, segments: int, lanes: int, side: int,
     ) -> None:  # fmt: skip
         lane, i, segment = place_of(lanes, segments, side != 0)
@@ -126,21 +144,18 @@ def _rows_back(kind: Any, weighted: bool, smoothed: bool) -> Any:
             if t != ignored:
                 scale = g[i * each] / divisor[0]
                 w = weight[t] if weighted else one
-            keep, spread = kind(1.0 - smoothing) * w, kind(smoothing / n)
-            share = keep
-            if smoothed:
-                share += spread * (everything[0] if weighted else kind(n))
+            keep, spread = kind(1.0 - smoothing), kind(smoothing / n)
+            total = whole[0] if weighted and smoothed else kind(n)
+            factor, off = factor_and_off(scale, w, total, keep, spread)
             top, level = tops[i], logs[i]
             outer = i // inner
             begin, end = segment * length + lane, min((segment + 1) * length, n)
             at = (outer * n + begin) * inner + i - outer * inner
             for c in range(begin, end, lanes):
-                value = decay((x[at] - top) - level) * share
-                if smoothed:
-                    value -= spread * weight[c] if weighted else spread
+                value = gradient(x, weight, top, level, factor, off, at, c)
                 if c == t:
-                    value -= keep
-                out[at] = value * scale
+                    value -= target_gradient(scale, w, keep)
+                out[at] = value
                 at += lanes * inner
 
     return kernel
@@ -153,33 +168,33 @@ def entropy(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     loss, notes = launch.outputs
     outer, n, inner = check_classes("cross_entropy", x, target)
     rows, own, name = target.numel, number_type(x.dtype), x.dtype.name
-    given, weight = flat(2, x), flat(4, weights[0]) if weights else flat(2, x)
+    logits, weight = flat(2, x), flat(4, weights[0]) if weights else flat(2, x)
     tops, logs = part(1, notes, 0, rows), part(1, notes, rows, rows)
     steps: tuple[KernelStep, ...] = ()
     many = max(1, rows)
-    apart, everything = Scratch(0, name, (many,)), Scratch(8 * many, name, (1,))
+    apart, whole = Scratch(0, name, (many,)), Scratch(8 * many, name, (1,))
     losses, counts = (Scratch(8 * (many + 1 + many * i), name, (many,)) for i in range(2))
     start, scratch = 8 * (3 * many + 1), 0
     if rows:
         walk = _row_walk(outer, n, inner)
         steps, scratch = reduction_steps(
-            reduction_of(LEVELS, x.dtype), walk, (given,), (tops, logs), 1.0, start
+            reduction_of(LEVELS, x.dtype), walk, (logits,), (tops, logs), 1.0, start
         )
         if smoothing:
-            made = reduction_of(WEIGHTED_APART if weights else APART, x.dtype)
+            apart_of = reduction_of(WEIGHTED_APART if weights else APART, x.dtype)
             more, extra = reduction_steps(
-                made, walk, (given, tops, weight), (apart, apart), 1.0, start
+                apart_of, walk, (logits, tops, weight), (apart, apart), 1.0, start
             )
             steps, scratch = steps + more, max(scratch, extra)
         if smoothing and weights:
-            more, extra = _whole(own, weight, n, everything, start)
+            more, extra = _whole(own, weight, n, whole, start)
             steps, scratch = steps + more, max(scratch, extra)
     reduced = reduction != "none"
     steps += (
         each_step(
             _row_losses(own, bool(weights), bool(smoothing), reduced), many,
-            flat(0, loss), losses, counts, given, flat(3, target), tops, logs, apart, weight,
-            everything, *map(Const, (rows, n, inner, ignored, float(smoothing))), Details(),
+            flat(0, loss), losses, counts, logits, flat(3, target), tops, logs, apart, weight,
+            whole, *map(Const, (rows, n, inner, ignored, float(smoothing))), Details(),
         ),
     )  # fmt: skip
     more, extra = _finish(launch, reduction, losses, counts, many, 2 * rows, own, start)
@@ -216,11 +231,11 @@ def entropy_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     rows, own = target.numel, number_type(x.dtype)
     weight = flat(5, weights[0]) if weights else flat(2, x)
     steps: tuple[KernelStep, ...] = ()
-    everything: Param = weight
+    whole: Param = weight
     scratch = 0
     if smoothing and weights:
-        everything = Scratch(0, x.dtype.name, (1,))
-        steps, scratch = _whole(own, weight, n, everything, 8)
+        whole = Scratch(0, x.dtype.name, (1,))
+        steps, scratch = _whole(own, weight, n, whole, 8)
         scratch += 8
     side = inner > 1
     cut = cut_of(rows, n, side, inner)
@@ -229,7 +244,7 @@ def entropy_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     last = KernelStep(
         _rows_back(own, bool(weights), bool(smoothing)),
         (flat(0, x), flat(1, g), flat(2, x), flat(3, target), part(4, notes, 0, rows),
-         part(4, notes, rows, rows), part(4, notes, 2 * rows, 1), weight, everything,
+         part(4, notes, rows, rows), part(4, notes, 2 * rows, 1), weight, whole,
          *map(Const, sizes)),
         blocks_for(-(-rows // cut.columns) * cut.segments, 1),
         (cut.block, 1, 1),
@@ -253,12 +268,12 @@ def _likelihoods(kind: Any, weighted: bool, reduced: bool) -> Any:
         if i < rows:
             t = target[i]
             if t != ignored:
-                if t < 0 or t >= n:
+                if not is_class(t, n):
                     report(details, BAD, t, n, 1)
                 else:
                     outer = i // inner
                     w = weight[t] if weighted else one
-                    value = -(x[(outer * n + t) * inner + i - outer * inner] * w)
+                    value = likelihood_of(x[(outer * n + t) * inner + i - outer * inner], w)
         if not reduced:
             if i < rows:
                 loss[i] = value
@@ -281,7 +296,8 @@ def _placed(kind: Any, weighted: bool) -> Any:
         if i < rows:
             t, value = target[i], nothing
             if t != ignored:
-                value = -(g[i * each] / divisor[0] * (weight[t] if weighted else one))
+                w = weight[t] if weighted else one
+                value = likelihood_gradient(g[i * each] / divisor[0], w)
             outer = i // inner
             begin, end = segment * length + lane, min((segment + 1) * length, n)
             at = (outer * n + begin) * inner + i - outer * inner

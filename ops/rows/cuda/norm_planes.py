@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Param, Scalar, Scratch, blocks_for
+from flowvm.dtype import DType
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
-from flowvm.ops.rows.cuda.folding import moments_of, number_type
+from flowvm.ops.declare.cuda.steps import written
+from flowvm.ops.rows.cuda.fold_kernels import cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, halves
-from flowvm.ops.rows.cuda.reducing import cut_of, reduction_steps
-from flowvm.ops.rows.cuda.row_functions import reduction_of, result_of
+from flowvm.ops.rows.cuda.reductions import moments_of, number_type
+from flowvm.ops.rows.cuda.row_functions import inside, reduction_of, result_of, scope_of
 from flowvm.ops.rows.cuda.teams import place_of
 from flowvm.ops.rows.parts.fold_walk import Walk
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
-from flowvm.ops.scalar.functions import sqrt
+from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
+from flowvm.ops.rows.parts.row_program import RowProgram
 
 Array = Any
 Metas = tuple[TensorMeta, ...]
@@ -38,52 +42,32 @@ def sizes_of(x: TensorMeta) -> tuple[int, int]:
 
 
 @functools.cache
-def _planes_forward(kind: Any, affine: bool, batch: bool) -> Any:
-    one, result = kind(1), result_of(PLANE, kind)[0]
-
-    def kernel(
-        out: Array, means: Array, variances: Array, x: Array, weight: Array, bias: Array,
-        planes: int, space: int, channels: int, count: int, eps: float, length: int, segments: int,
-        lanes: int,
-    ) -> None:  # fmt: skip
-        lane, p, segment = place_of(lanes, segments, False)
-        if p < planes:
-            c = p % channels
-            r = c if batch else p // count
-            middle, factor = means[r], one / sqrt(variances[r] + kind(eps))
-            shift = kind(0)
-            if affine:
-                factor *= weight[c]
-                shift = bias[c]
-            end = p * space + min((segment + 1) * length, space)
-            for at in range(p * space + segment * length + lane, end, lanes):
-                out[at] = result(x, middle, factor, shift, at, 0)
-
-    return kernel
-
-
-@functools.cache
-def _planes_backward(kind: Any, weighted: bool, batch: bool) -> Any:
-    one, result = kind(1), result_of(PLANE_BACKWARD, kind)[0]
-
-    def kernel(
-        out: Array, g: Array, x: Array, means: Array, variances: Array, bases: Array,
-        slopes: Array, weight: Array, planes: int, space: int, channels: int, count: int,
-        eps: float, length: int, segments: int, lanes: int,
-    ) -> None:  # fmt: skip
-        lane, p, segment = place_of(lanes, segments, False)
-        if p < planes:
-            c = p % channels
-            r = c if batch else p // count
-            middle, factor = means[r], one / sqrt(variances[r] + kind(eps))
-            if weighted:
-                factor *= weight[c]
-            base, slope = kind(bases[r]), kind(slopes[r])
-            end = p * space + min((segment + 1) * length, space)
-            for at in range(p * space + segment * length + lane, end, lanes):
-                out[at] = result(g, x, middle, factor, base, slope, at, 0)
-
-    return kernel
+def _result_kernel(p: RowProgram, dtype: DType, weighted: bool, batch: bool) -> Callable[..., None]:
+    """kernel(out, rows, numbers of groups and channels, sizes): the result of every element."""
+    kind = number_type(dtype)
+    result, arguments = result_of(p, kind)
+    absent = {} if weighted else {"weight": "one", "bias": "zero"}
+    heads = {name: f"{name}s[{'c' if name in ('weight', 'bias') else 'r'}]" for name in p.heads}
+    heads_of_all = [f"{name}s" for name in p.heads]
+    lines = [
+        "lane, p, segment = place_of(lanes, segments, False)",
+        "if p < planes:",
+        *inside([
+            "c = p % channels",
+            f"r = {'c' if batch else 'p // count'}",
+            *(f"{name} = kind({absent.get(name, head)})" for name, head in heads.items()),
+            *(f"{name} = {expr}" for name, expr in p.begin),
+            "end = p * space + min((segment + 1) * length, space)",
+            "for at in range(p * space + segment * length + lane, end, lanes):",
+            f"    out[at] = result({', '.join(arguments)}, at, 0)",
+        ]),
+    ]  # fmt: skip
+    sizes = "planes", "space", "channels", "count", "eps", "length", "segments", "lanes"
+    header = f"def results({', '.join(['out', *p.rows, *heads_of_all, *sizes])}):"
+    scope = scope_of(kind) | {"place_of": place_of, "result": result}
+    origin = f"{__name__}:_result_kernel"
+    text = "\n".join([header, *inside(lines)])
+    return written(text, "results", scope, origin, p, dtype, weighted, batch)
 
 
 @functools.cache
@@ -92,7 +76,6 @@ def _group_slopes(weighted: bool) -> Any:
         bases: Array, slopes: Array, plain: Array, slanted: Array, variances: Array, weight: Array,
         groups: int, count: int, channels: int, share: float, eps: float,
     ) -> None:  # fmt: skip
-        """rstd * M(h) and rstd**3 * M(h * (x - mean)); 0 where `share` is: stats were given."""
         r = cuda.grid(1)
         if r < groups:
             flat, slant = 0.0, 0.0
@@ -100,9 +83,7 @@ def _group_slopes(weighted: bool) -> Any:
                 w = np.float64(weight[p % channels]) if weighted else 1.0
                 flat += plain[p] * w
                 slant += slanted[p] * w
-            scale = 1.0 / sqrt(np.float64(variances[r]) + eps)
-            bases[r] = flat * share * scale
-            slopes[r] = slant * share * scale * scale * scale
+            bases[r], slopes[r] = base_and_slope(flat, slant, variances[r], share, eps)
 
     return kernel
 
@@ -117,7 +98,7 @@ def _channel_sums(kind: Any) -> Any:
         if c < channels:
             w, b = 0.0, 0.0
             for p in range(c, planes, channels):
-                w += slanted[p] / sqrt(np.float64(variances[p // count]) + eps)
+                w += weight_gradient(slanted[p], variances[p // count], eps)
                 b += plain[p]
             dw[c] = kind(w)
             db[c] = kind(b)
@@ -133,9 +114,9 @@ def _moved(kind: Any) -> Any:
     ) -> None:  # fmt: skip
         c = cuda.grid(1)
         if c < channels:
-            old, spread = np.float64(mean[c]), np.float64(var[c])
-            mean[c] = kind(old + momentum * (np.float64(means[c]) - old))
-            var[c] = kind(spread + momentum * (np.float64(variances[c]) * unbias - spread))
+            old, spread = np.float64(mean[c]), np.float64(variances[c]) * unbias
+            mean[c] = kind(moved(old, np.float64(means[c]), momentum))
+            var[c] = kind(moved(np.float64(var[c]), spread, momentum))
 
     return kernel
 
@@ -174,7 +155,7 @@ def planes_forward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: b
     `fixed`, those to use.
     """
     x, (out, stats) = metas[0], launch.outputs
-    (means, variances), given = halves(1, stats), flat(2, x)
+    (means, variances), elements = halves(1, stats), flat(2, x)
     groups, own = stats.numel // 2, number_type(x.dtype)
     consts, cut, blocks = _plane_params(x, groups, eps)
     steps: tuple[KernelStep, ...]
@@ -183,21 +164,20 @@ def planes_forward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: b
     if fixed:
         steps = (each_step(_copied, groups, means, variances, *running, Const(groups)),)
     else:
-        walk, made = _group_walk(x, kind, groups, 1), moments_of(x.dtype, own, own)
+        walk, reduction = _group_walk(x, kind, groups, 1), moments_of(x.dtype, own, own)
         steps, scratch = reduction_steps(
-            made, walk, (given,), (variances, means), float(walk.elements)
+            reduction, walk, (elements,), (variances, means), float(walk.elements)
         )
         if running:
-            total = walk.elements
-            unbias = Const(float(total / max(1, total - 1)))
+            unbias = Const(float(unbiasing(walk.elements)))
             steps += (
                 each_step(_moved(own), groups, *running, means, variances, Const(groups), unbias,
                       Scalar(0, "f")),
             )  # fmt: skip
-    weight, bias = (*(flat(k + 3, m) for k, m in enumerate(metas[1:3])), given, given)[:2]
+    weight, bias = (*(flat(k + 3, m) for k, m in enumerate(metas[1:3])), elements, elements)[:2]
     last = KernelStep(
-        _planes_forward(own, len(metas) > 1, kind == "batch"),
-        (flat(0, out), means, variances, given, weight, bias, *consts),
+        _result_kernel(PLANE, x.dtype, len(metas) > 1, kind == "batch"),
+        (flat(0, out), elements, means, variances, weight, bias, *consts),
         blocks_for(blocks, 1),
         (cut.block, 1, 1),
     )
@@ -208,7 +188,7 @@ def planes_backward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: 
     """dx of (g, x, stats), or dx, dw and db of these and a weight; `fixed`: stats were given."""
     outputs, (g_meta, x, stats, *weights) = launch.outputs, metas
     at, own, groups = len(outputs), number_type(x.dtype), stats.numel // 2
-    g, given, (means, variances) = flat(at, g_meta), flat(at + 1, x), halves(at + 2, stats)
+    g, elements, (means, variances) = flat(at, g_meta), flat(at + 1, x), halves(at + 2, stats)
     weight = flat(at + 3, weights[0]) if weights else g
     channels, space = sizes_of(x)
     batch = kind == "batch"
@@ -218,8 +198,10 @@ def planes_backward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: 
     slopes = [Scratch(16 * planes + 8 * groups * i, "float64", (groups,)) for i in range(2)]
     start = 16 * (planes + groups)
     walk, plain_slanted = _group_walk(x, kind, groups, count), (parts[0], parts[1])
-    found = reduction_of(PLANE_SLOPES, x.dtype, True, count)
-    steps, scratch = reduction_steps(found, walk, (g, given, means), plain_slanted, 1.0, start)
+    reduction = reduction_of(PLANE_SLOPES, x.dtype, True, count)
+    steps, scratch = reduction_steps(
+        reduction, walk, (g, elements, means), plain_slanted, 1.0, start
+    )
     share = 0.0 if fixed else 1.0 / (x.numel // groups)
     steps += (
         each_step(_group_slopes(bool(weights)), groups, *slopes, *parts, variances, weight,
@@ -231,8 +213,8 @@ def planes_backward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: 
         steps += (each_step(_channel_sums(own), channels, dw, db, *parts, variances, *sizes),)
     consts, cut, blocks = _plane_params(x, groups, eps)
     last = KernelStep(
-        _planes_backward(own, bool(weights), batch),
-        (flat(0, outputs[0]), g, given, means, variances, *slopes, weight, *consts),
+        _result_kernel(PLANE_BACKWARD, x.dtype, bool(weights), batch),
+        (flat(0, outputs[0]), g, elements, means, variances, weight, *slopes, *consts),
         blocks_for(blocks, 1),
         (cut.block, 1, 1),
     )

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.dtype import DType
-from flowvm.ops.rows.cuda.folding import moments_of, number_type
-from flowvm.ops.rows.cuda.reducing import Reduction
+from flowvm.ops.rows.cuda.fold_kernels import Reduction
+from flowvm.ops.rows.cuda.reductions import moments_of, number_type
 from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of, unchanged
 from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 from flowvm.ops.scalar.decay import decay
@@ -52,8 +52,8 @@ def function_of(kind: Any, arguments: Sequence[str], lines: Lines) -> Callable[.
     space = dict(scope_of(kind))
     text = "\n".join([f"def computed({', '.join(arguments)}):", *inside(lines)])
     exec(compile(text, "<computed for a row program>", "exec"), space)
-    made: Callable[..., Any] = space["computed"]
-    return made
+    function: Callable[..., Any] = space["computed"]
+    return function
 
 
 def maps_of(p: RowProgram, names: dict[str, str], *exprs: str) -> Lines:
@@ -67,31 +67,31 @@ def tuple_of(values: Sequence[str]) -> str:
 # --- what a visit finds ---------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
-    """How a visit finds all folds: `values` are what it takes of an element, `found` the names of
-    the state's numbers, which are at these places.
+class Visit(NamedTuple):
+    """How a visit finds all folds: `values` are what it takes of an element, `places` where in
+    the state the numbers of these names are.
     """
 
     reduction: Reduction
     values: tuple[str, ...]
-    found: dict[str, int]
+    places: dict[str, int]
 
 
 @functools.cache
-def found_of(p: RowProgram, dtype: DType) -> Found:
+def visit_of(p: RowProgram, dtype: DType) -> Visit:
     kind, folds = number_type(dtype), p.folds
     joins = {fold.join for fold in folds}
     names = {fold.name: k for k, fold in enumerate(folds)}
     if joins == {"sum"} and len(folds) <= 2:
         sums = (sum_of, pair_of)[len(folds) - 1](element, kind)
-        return Found(sums, tuple(fold.of for fold in folds), names)
+        return Visit(sums, tuple(fold.of for fold in folds), names)
     if joins == {"moments"}:
-        found = {folds[0].name: 1, "squares": 2}
-        return Found(moments_of(dtype, kind, kind), (folds[0].of,), found)
+        places = {folds[0].name: 1, "squares": 2}
+        return Visit(moments_of(dtype, kind, kind), (folds[0].of,), places)
     top, total = folds
     assert (top.join, total.join) == ("largest", "sum")
     assert total.moved
-    return Found(_moving(p, kind), (top.of,), names)
+    return Visit(_moving(p, kind), (top.of,), names)
 
 
 @functools.cache
@@ -135,10 +135,10 @@ def _no_put(first: Array, second: Array, m: int, state: State, extra: float) -> 
     raise NotImplementedError
 
 
-def row_lines(p: RowProgram, state: Found, count: str) -> Lines:
-    """Lines that compute what follows from `state`."""
-    found = [f"{name} = kind(state[{k}])" for name, k in state.found.items()]
-    return [*found, *(f"{name} = {spelled(expr, {'count': count})}" for name, expr in p.after)]
+def row_lines(p: RowProgram, visit: Visit, count: str) -> Lines:
+    """Lines that compute what follows from what a visit finds, `state`."""
+    numbers = [f"{name} = kind(state[{k}])" for name, k in visit.places.items()]
+    return [*numbers, *(f"{name} = {spelled(expr, {'count': count})}" for name, expr in p.after)]
 
 
 @functools.cache
@@ -148,13 +148,13 @@ def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1
     is the number of its elements.  `wide`: the outputs are float64.  `share` results have the heads
     of one.
     """
-    kind, state = np.float64 if wide else number_type(dtype), found_of(p, dtype)
+    kind, visit = np.float64 if wide else number_type(dtype), visit_of(p, dtype)
     head = "m" if share == 1 else f"m // {share}"
     inputs = [*((name, "at") for name in p.rows), *((name, head) for name in p.heads),
               *((name, "e") for name in p.weights)]  # fmt: skip
     places = {name: f"a{k}[{index}]" for k, (name, index) in enumerate(inputs)}
-    values = [spelled(value, places) for value in state.values]
-    lines = [*maps_of(p, places, *state.values), f"return {tuple_of(values)}"]
+    values = [spelled(value, places) for value in visit.values]
+    lines = [*maps_of(p, places, *visit.values), f"return {tuple_of(values)}"]
     fetch = function_of(kind, ["a0", "a1", "a2", "at", "m", "e"], lines)
     stores = [
         f"{to}[m] = {name}" for to, name in zip(("first", "second"), wanted_of(p), strict=True)
@@ -162,9 +162,9 @@ def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1
     put = function_of(
         kind,
         ["first", "second", "m", "state", "extra"],
-        [*row_lines(p, state, "kind(extra)"), *stores],
+        [*row_lines(p, visit, "kind(extra)"), *stores],
     )
-    return state.reduction._replace(fetch=fetch, put=put)
+    return visit.reduction._replace(fetch=fetch, put=put)
 
 
 def wanted_of(p: RowProgram) -> tuple[str, str]:

@@ -22,14 +22,14 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cpu.row_launch import Rows
-from flowvm.ops.rows.cuda.folding import number_type
-from flowvm.ops.rows.cuda.held import held_step, hold_of
+from flowvm.ops.rows.cuda.fold_kernels import Cut, Reduction, cut_of, reduction_steps, three
 from flowvm.ops.rows.cuda.operands import flat, part
-from flowvm.ops.rows.cuda.reducing import Cut, Reduction, cut_of, reduction_steps, three
+from flowvm.ops.rows.cuda.reductions import number_type
+from flowvm.ops.rows.cuda.register_plans import held_plan
+from flowvm.ops.rows.cuda.register_rows import held_step, hold_of
 from flowvm.ops.rows.cuda.row_functions import (
     arrays_of,
     begin_of,
-    found_of,
     function_of,
     inside,
     maps_of,
@@ -40,9 +40,9 @@ from flowvm.ops.rows.cuda.row_functions import (
     row_lines,
     scope_of,
     tuple_of,
+    visit_of,
     wanted_of,
 )
-from flowvm.ops.rows.cuda.row_held import held_plan
 from flowvm.ops.rows.cuda.sums import pair_of
 from flowvm.ops.rows.cuda.teams import place_of, team
 from flowvm.ops.rows.parts.fold_walk import Walk
@@ -58,19 +58,19 @@ Attrs = tuple[Any, ...]
 @functools.cache
 def teams_kernel(p: RowProgram, dtype: DType, side: bool) -> Callable[..., None]:
     """kernel(outputs, inputs, numbers, results, n, inner, lanes): both visits."""
-    kind, state = number_type(dtype), found_of(p, dtype)
-    made = state.reduction
-    shared, together, _, _ = team(made.join, made.kinds, side)
+    kind, visit = number_type(dtype), visit_of(p, dtype)
+    reduction = visit.reduction
+    shared, together, _, _ = team(reduction.join, reduction.kinds, side)
     result, arguments = result_of(p, kind)
     places = {name: f"{name}[at]" for name in p.rows} | {name: f"{name}[w]" for name in p.weights}
-    values = [spelled(value, places) for value in state.values]
-    given = [*p.rows, *p.weights, *p.row_numbers(*state.values)]
-    lines = [*maps_of(p, places, *state.values), f"return {tuple_of(values)}"]
-    fetch = function_of(kind, [*given, "at", "w"], lines)
+    values = [spelled(value, places) for value in visit.values]
+    parameters = [*p.rows, *p.weights, *p.row_numbers(*visit.values)]
+    lines = [*maps_of(p, places, *visit.values), f"return {tuple_of(values)}"]
+    fetch = function_of(kind, [*parameters, "at", "w"], lines)
     outputs, inputs, numbers = arrays_of(p)
 
     def fetched(k: int) -> str:
-        return f"fetch({', '.join(given)}, at + {k} * step, w + e + {k} * lanes)"
+        return f"fetch({', '.join(parameters)}, at + {k} * step, w + e + {k} * lanes)"
 
     notes = notes_of(p)
     lines = [
@@ -97,7 +97,7 @@ def teams_kernel(p: RowProgram, dtype: DType, side: bool) -> Callable[..., None]
         *inside([f"state = take(state, {fetched(0)}, e)", "at += step", "e += lanes",
                   "taken += 1"]),
         "state = together(close(state, taken), arrays, lane, lanes)",
-        *row_lines(p, state, "kind(n)"),
+        *row_lines(p, visit, "kind(n)"),
         "if inside:",
         *inside(["if lane == 0:", *inside(notes)] if notes else []),
         *inside([
@@ -109,9 +109,9 @@ def teams_kernel(p: RowProgram, dtype: DType, side: bool) -> Callable[..., None]
     ]  # fmt: skip
     names = [*outputs, *inputs, *numbers, "results", "n", "inner", "lanes"]
     scope = scope_of(kind) | {
-        "place_of": place_of, "shared": shared, "together": together, "begin": made.begin,
-        "take": made.take, "take_4": made.take_4, "close": made.close, "fetch": fetch,
-        "result": result,
+        "place_of": place_of, "shared": shared, "together": together, "fetch": fetch,
+        "result": result, "begin": reduction.begin, "take": reduction.take,
+        "take_4": reduction.take_4, "close": reduction.close,
     }  # fmt: skip
     text = "\n".join([f"def teams({', '.join(names)}):", *inside(lines)])
     return written(text, "teams", scope, f"{__name__}:teams_kernel", p, dtype, side)
@@ -191,8 +191,8 @@ def _numbers(rows: Rows, launch: Launch, metas: Metas) -> CudaLaunch:
     p, (out,), results = rows.program, launch.outputs, rows.outer * rows.inner
     notes = [part(0, out, k * results, results) for k in range(len(p.notes))]
     inputs = tuple(flat(1 + k, meta) for k, meta in enumerate(metas))
-    made, goal = reduction_of(p, metas[0].dtype), (notes[0], notes[-1])
-    steps, scratch = reduction_steps(made, _walk(rows), three(inputs), goal, float(rows.n))
+    reduction, goal = reduction_of(p, metas[0].dtype), (notes[0], notes[-1])
+    steps, scratch = reduction_steps(reduction, _walk(rows), three(inputs), goal, float(rows.n))
     return CudaLaunch(launch.outputs, steps, scratch)
 
 
@@ -218,8 +218,8 @@ def _in_segments(
     results = outer * inner
     halves = [Scratch(8 * results * i, dtype.name, (results,)) for i in range(2)]
     at, goal = 16 * results, (halves[0], halves[1])
-    made = reduction_of(p, dtype)
-    steps, scratch = reduction_steps(made, _walk(rows), three(params[1:]), goal, float(n), at)
+    reduction = reduction_of(p, dtype)
+    steps, scratch = reduction_steps(reduction, _walk(rows), three(params[1:]), goal, float(n), at)
     sizes = map(Const, (results, n, inner, cut.length, cut.segments, cut.lanes))
     last = KernelStep(
         _segments_kernel(p, dtype, inner > 1),
@@ -249,9 +249,9 @@ def _down_steps(
     p, outer, n, _, period, _ = rows
     outputs, kind, width = launch.outputs, number_type(dtype), n * period
     walk = Walk(((1, 0), (width, 1)), ((1, 0), (outer // period, width)))
-    made = _down(p, kind, n if period > 1 else 1, period)
+    reduction = _down(p, kind, n if period > 1 else 1, period)
     inputs = (*(flat(len(outputs) + k, outputs[0]) for k in range(len(p.rows))), noted)
     start = -(-len(noted_of(p)) * outer * dtype.itemsize // 8) * 8
     to = flat(1, outputs[1]), flat(2, outputs[2])
-    steps, scratch = reduction_steps(made, walk, three(inputs), to, 1.0, start)
+    steps, scratch = reduction_steps(reduction, walk, three(inputs), to, 1.0, start)
     return steps, start + scratch

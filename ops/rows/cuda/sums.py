@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.cuda.reducing import Reduction
+from flowvm.ops.rows.cuda.fold_kernels import Reduction
 
 Array = Any
 State = Any

@@ -10,6 +10,7 @@ Long because forward and backward of each are declared side by side.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
@@ -20,19 +21,35 @@ from flowvm.ops.declare.registry import op, power_below
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.cpu.class_loss_kernels import (
     BLOCK,
+    MEAN,
+    NONE,
+    SUM,
+    Rows,
     entropy,
     entropy_backward,
     likelihood,
     likelihood_backward,
     weighted_entropy,
     weighted_entropy_backward,
-    weighted_likelihood,
-    weighted_likelihood_backward,
 )
 from flowvm.ops.rows.softmax import _softmax_backward, softmax
 
 CHUNK = 1 << 15  # logits of a chunk of work
-_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+_REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}
+
+
+def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """`reduction` as two older arguments say it, where one of them is given."""
+    if size_average is None and reduce is None:
+        return reduction
+    if reduce is not None and not reduce:
+        said = "none"
+    else:
+        said = "mean" if size_average is None or size_average else "sum"
+    warnings.warn(
+        f"size_average and reduce are older than reduction: write reduction={said!r}", stacklevel=3
+    )
+    return said
 
 
 def check_reduction(name: str, reduction: str) -> None:
@@ -79,6 +96,10 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
     return tuple(View(m.dtype, (m.numel,)) for m in metas)
 
 
+def _optional(x: TensorMeta, weight: tuple[TensorMeta, ...]) -> View:
+    return View.optional(_flat(*weight)[0] if weight else None, x.dtype)
+
+
 # --- cross entropy --------------------------------------------------------------------------------
 
 
@@ -111,7 +132,7 @@ def _entropy_launch(
         (loss, notes),
         weighted_entropy if weight else entropy,
         _flat(loss, notes, x, target, *weight),
-        (n, inner, size, _REDUCTIONS[reduction], ignore_index, float(smoothing)),
+        (Rows(n, inner, size, _REDUCTIONS[reduction], ignore_index, float(smoothing)),),
         units,
         1 if inner == 1 else max(1, CHUNK // max(1, n * size)),
         scratch=max(8, 16 * units),
@@ -136,10 +157,10 @@ def _entropy_backward_launch(
         (x.dense(),),
         weighted_entropy_backward if weight else entropy_backward,
         _flat(x, g, x, target, notes, *weight),
-        (n, inner, size, ignore_index, float(smoothing)),
+        (Rows(n, inner, size, NONE, ignore_index, float(smoothing)),),
         units,
         1 if inner == 1 else max(1, CHUNK // max(1, n * size)),
-        arena=2 * size * x.dtype.itemsize,
+        arena=3 * size * x.dtype.itemsize,
         blocks=(size * n, 0, size * n, 0, 0, *[0] * len(weight)) if inner == 1 else (),
     )
 
@@ -258,9 +279,9 @@ def _nll_launch(
     notes = x.with_shape((1,))
     return Launch(
         (loss, notes),
-        weighted_likelihood if weight else likelihood,
-        _flat(loss, notes, x, target, *weight),
-        (n, inner, tall, _REDUCTIONS[reduction], ignore_index),
+        likelihood,
+        (*_flat(loss, notes, x, target), _optional(x, weight)),
+        (Rows(n, inner, tall, _REDUCTIONS[reduction], ignore_index, 0.0),),
         units,
         1,
         scratch=max(8, 16 * units),
@@ -280,9 +301,9 @@ def _nll_backward_launch(
     count, n, inner = check_classes("nll_loss", out, target)
     return Launch(
         (out,),
-        weighted_likelihood_backward if weight else likelihood_backward,
-        _flat(out, g, target, notes, *weight),
-        (n, inner, ignore_index),
+        likelihood_backward,
+        (*_flat(out, g, target, notes), _optional(out, weight)),
+        (Rows(n, inner, 1, NONE, ignore_index, 0.0),),
         count,
         max(1, CHUNK // max(1, n * inner)),
     )

@@ -19,7 +19,6 @@ from flowvm.ops.scalar.half import STORED, widened
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
-Array = Any
 
 
 # --- joining two in any order -----------------------------------------------------------------
@@ -127,15 +126,21 @@ class Rule(NamedTuple):
     join      in any order, on numbers of the result's dtype
     keep      in the order given, on partials; a NaN in either must stay
     start     what a run of elements begins with, of (zero, one, one of its elements)
-    partials  the scratch or arena as an array of partials, of (memory, out)
+    wide      dtype in which partials are kept; "": the result's
     watches   whether `join` does not keep NaN, so that the loop must look for it
     """
 
     join: Any
     keep: Callable[[Any, Any], Any]
     start: Callable[[Any, Any, Any], Any]
-    partials: Callable[[Array, Array], Array]
+    wide: str
     watches: bool
+
+    @property
+    def neutral(self) -> int:
+        """What a sum or a product of nothing is."""
+        neutral: int = self.start(0, 1, 0)
+        return neutral
 
 
 def _plus(a: Any, b: Any) -> Any:
@@ -166,29 +171,17 @@ def _element(zero: Any, one: Any, element: Any) -> Any:
     return element
 
 
-def _doubles(memory: Array, out: Array) -> Array:
-    return memory.view(np.float64)
-
-
-def _longs(memory: Array, out: Array) -> Array:
-    return memory.view(np.int64)
-
-
-def _same(memory: Array, out: Array) -> Array:
-    return memory.view(out.dtype)
-
-
 # of floats, of integers
-ADD = (Rule(_sum_of, _plus, _zero, _doubles, False), Rule(_sum_of, _plus, _zero, _longs, False))
+ADD = (Rule(_sum_of, _plus, _zero, "float64", False), Rule(_sum_of, _plus, _zero, "int64", False))
 MULTIPLY = (
-    Rule(_product_of, _times, _one, _doubles, False),
-    Rule(_product_of, _times, _one, _longs, False),
+    Rule(_product_of, _times, _one, "float64", False),
+    Rule(_product_of, _times, _one, "int64", False),
 )
 LARGEST = (
-    Rule(larger_of, _larger, _element, _same, True),
-    Rule(larger_of, _larger, _element, _same, False),
+    Rule(larger_of, _larger, _element, "", True),
+    Rule(larger_of, _larger, _element, "", False),
 )
 SMALLEST = (
-    Rule(smaller_of, _smaller, _element, _same, True),
-    Rule(smaller_of, _smaller, _element, _same, False),
+    Rule(smaller_of, _smaller, _element, "", True),
+    Rule(smaller_of, _smaller, _element, "", False),
 )

@@ -47,6 +47,11 @@ class Walk(NamedTuple):
         return 1 + sum((size - 1) * stride for size, stride in (*self.kept, *self.reduced))
 
     @property
+    def in_columns(self) -> bool:
+        """Whether the kept elements lie one after another, and not the reduced ones."""
+        return self.reduced[1][1] != 1 and self.kept[1][1] == 1
+
+    @property
     def lies_together(self) -> bool:
         """Whether the results' elements are dense runs, one behind the other."""
         dims = [dim for dim in (*self.kept, *self.reduced) if dim[0] != 1]
@@ -88,15 +93,45 @@ def grain_of(size: int) -> int:
     return max(1, GRAIN // size)
 
 
-class Columns(NamedTuple):
-    """How the rows of a walk in columns are cut: into tiles of columns and segments of rows.
-
-    Narrow rows that lie together are taken as wider ones of `parts` each: then the last one may be
-    short, of `rest` columns.
+class Runs(NamedTuple):
+    """How the elements of results are cut where they lie one after another.  Those of result m are
+    `elements`, in rows of n that lie `row_stride` apart, from m // inner * outer_stride + m % inner
+    * inner_stride on; a unit is one of the `segments` of `length`.
     """
 
-    width: int
+    inner: int
+    outer_stride: int
+    inner_stride: int
+    n: int
+    row_stride: int
+    elements: int
+    length: int
+    segments: int
+
+    @staticmethod
+    def of(walk: Walk) -> Runs:
+        (_, outer_stride), (inner, inner_stride) = walk.kept
+        (_, row_stride), (n, _) = walk.reduced
+        count = walk.elements
+        segments = -(-count // ROW_SEGMENT)
+        length = ROW_SEGMENT if segments > 1 else count
+        return Runs(inner, outer_stride, inner_stride, n, row_stride, count, length, segments)
+
+
+class Columns(NamedTuple):
+    """How the rows of a walk in columns are cut: into tiles of columns and `segments` of `length`
+    rows.  There are `rows` rows of `width` columns for each of the outer positions, which are
+    `outer_stride` apart.  Row r begins at r // n * far + r % n * near.
+
+    Narrow rows that lie together are taken as wider ones of `parts` each: then the last one may be
+    short, of `rest` columns, and width // parts results are made of a row.
+    """
+
+    outer_stride: int
+    n: int
+    far: int
     near: int
+    width: int
     rows: int
     rest: int
     parts: int
@@ -106,22 +141,21 @@ class Columns(NamedTuple):
 
     @staticmethod
     def of(walk: Walk) -> Columns:
-        width, rows, near = walk.kept[1][0], walk.elements, walk.reduced[1][1]
+        (_, outer_stride), (width, _) = walk.kept
+        (_, far), (n, near) = walk.reduced
+        rows = walk.elements
         rest, parts = width, 1
         many = 16 * max(1, 16 // width)
-        if width < 64 and rows == walk.reduced[1][0] and near == width and rows >= 8 * many:
+        if width < 64 and rows == n and near == width and rows >= 8 * many:
             parts = many
             rest = width * ((rows - 1) % many + 1)
-            rows = -(-rows // many)
+            n = rows = -(-rows // many)
             near = width = width * many
         tile = min(width, TILE)
         segments = -(-rows * tile // COLUMN_SEGMENT)
         length = max(8, -(-rows // segments))
-        return Columns(width, near, rows, rest, parts, tile, length, -(-rows // length))
-
-    @property
-    def grain(self) -> int:
-        return grain_of(self.length * self.tile)
+        segments = -(-rows // length)
+        return Columns(outer_stride, n, far, near, width, rows, rest, parts, tile, length, segments)
 
 
 # --- what kernels see -------------------------------------------------------------------------

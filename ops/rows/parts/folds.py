@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from flowvm.dtype import DType, bool_, int64, uint8
@@ -19,17 +20,9 @@ from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.rows.cpu import fold_kernels
 from flowvm.ops.rows.cpu.fold_kernels import BUFFER
+from flowvm.ops.rows.cpu.fold_launch import blocks_of, fold_launch
 from flowvm.ops.rows.parts.fold_rules import ADD, LARGEST, MULTIPLY, SMALLEST, Rule
-from flowvm.ops.rows.parts.fold_walk import (
-    ROW_SEGMENT,
-    Columns,
-    Walk,
-    grain_of,
-    kernel_input,
-    plain,
-    shape_without,
-    walk_of,
-)
+from flowvm.ops.rows.parts.fold_walk import Walk, kernel_input, plain, shape_without, walk_of
 
 # --- launches -----------------------------------------------------------------------------------
 
@@ -53,82 +46,23 @@ def _smooth(n: int) -> bool:
 def _launch(
     out: TensorMeta,
     walk: Walk,
-    seen: tuple[DType, DType],
+    dtypes: tuple[DType, DType],
     rules: tuple[Rule, Rule],
     lift: Callable[[Any], Any],
     divisor: float,
 ) -> Launch:
-    rule = rules[not seen[0].is_floating_point]
-    views = (View(seen[0], (walk.results,)), View(seen[1], (walk.extent,)))
+    rule = rules[not dtypes[0].is_floating_point]
+    views = (View(dtypes[0], (walk.results,)), View(dtypes[1], (walk.extent,)))
     n = walk.elements
-    if walk.reduced[1][1] != 1 and walk.kept[1][1] == 1:
-        return _columns(out, walk, views, rule, lift, divisor)
-    if walk.kept == ((1, 0), (walk.results, n)) and n <= 16 and _smooth(n):
+    if walk.kept == ((1, 0), (walk.results, n)) and n <= 16 and _smooth(n) and not walk.in_columns:
         length = BUFFER // n
         units = -(-walk.results // length)
-        arena = 2 * BUFFER * seen[0].itemsize
+        arena = 2 * BUFFER * dtypes[0].itemsize
         body, consts, blocks = _few_body(rule, lift), (n, length, divisor), (length, n * length)
         return Launch((out,), body, views, consts, units, 16, arena=arena, blocks=blocks)
-    return _rows(out, walk, views, rule, lift, divisor)
-
-
-def _rows(
-    out: TensorMeta,
-    walk: Walk,
-    views: tuple[View, ...],
-    rule: Rule,
-    lift: Callable[[Any], Any],
-    divisor: float,
-) -> Launch:
-    (_, outer_stride), (inner, inner_stride) = walk.kept
-    (_, row_stride), (n, _) = walk.reduced
-    count, results = walk.elements, walk.results
-    segments = -(-count // ROW_SEGMENT)
-    length = ROW_SEGMENT if segments > 1 else count
-    blocks: tuple[int, ...] = ()
-    if walk.lies_together and (segments == 1 or results == 1):
-        blocks = (int(segments == 1), length)
-    return Launch(
-        (out,),
-        _rows_body(rule, lift),
-        views,
-        (inner, outer_stride, inner_stride, n, row_stride, count, length, segments, divisor),
-        units=results * segments,
-        grain=grain_of(length),
-        scratch=8 * results * segments if segments > 1 else 8,
-        arena=64,
-        phases=((results, grain_of(segments)),) if segments > 1 else (),
-        blocks=blocks,
-    )
-
-
-def _columns(
-    out: TensorMeta,
-    walk: Walk,
-    views: tuple[View, ...],
-    rule: Rule,
-    lift: Callable[[Any], Any],
-    divisor: float,
-) -> Launch:
-    (outers, outer_stride), _ = walk.kept
-    (_, far), (n, _) = walk.reduced
-    c = Columns.of(walk)
-    n = c.rows if c.parts > 1 else n
-    every = c.segments * c.parts
-    together = outers == walk.reduced[0][0] == 1 and c.tile == c.width == c.near
-    return Launch(
-        (out,),
-        _columns_body(rule, lift),
-        views,
-        (outer_stride, c.width, c.tile, n, far, c.near, c.rows, c.rest, c.length, c.segments,
-         c.parts, divisor),
-        units=outers * -(-c.width // c.tile) * c.segments,
-        grain=c.grain,
-        scratch=8 * outers * c.width * c.segments if every > 1 else 8,
-        arena=8 * c.tile,
-        phases=((walk.results, grain_of(every)),) if every > 1 else (),
-        blocks=(0, c.length * c.width) if together else (),
-    )  # fmt: skip
+    bodies = _rows_body(rule, lift), _columns_body(rule, lift)
+    launch = fold_launch((out,), bodies, views, walk, (divisor,), 8)
+    return replace(launch, blocks=blocks_of(walk))
 
 
 # --- reductions ---------------------------------------------------------------------------------
@@ -169,7 +103,7 @@ class Fold:
     ) -> None:
         self.rules, self.gives, self.neutral, self.lift = rules, gives, neutral, lift
         self.again = again or self
-        rule = f"folding:fold_{name}"
+        rule = f"reductions:fold_{name}"
         self.call = op("x -> out", name=name, dense=False, half="native", cuda=rule)(self.launch)
         operator_of(self.call).fallback = self._in_steps
 
@@ -184,11 +118,11 @@ class Fold:
         """The launch, where there is a walk.  That of reduced floats has a float32 result."""
         kind = dtype or self.gives(x.dtype.compute)
         out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
-        given, lift = kernel_input(x.dtype, self.lift)
+        source, lift = kernel_input(x.dtype, self.lift)
         walk = walk_of(x, dims)
         assert walk is not None
-        seen = (uint8 if kind is bool_ else kind, given)
-        return _launch(out, walk, seen, self.rules, lift, divisor)
+        dtypes = (uint8 if kind is bool_ else kind, source)
+        return _launch(out, walk, dtypes, self.rules, lift, divisor)
 
     def __call__(
         self,

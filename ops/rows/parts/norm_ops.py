@@ -29,6 +29,7 @@ from flowvm.ops.rows.cpu.norm_launch import (
     groups_of,
 )
 from flowvm.ops.rows.parts.norm_checks import check_channels, check_norm
+from flowvm.ops.rows.parts.norm_rules import moved, unbiasing
 
 
 def _forward(
@@ -46,7 +47,7 @@ def _forward(
     saves="input, stats",
     constants="stats",
     grad=lambda c, g: (_back(g, *c.saved, *c.attrs),),
-    cuda="normalizing:forward",
+    cuda="norms:forward",
 )
 def _plain(input: TensorMeta, kind: str, size: Size, eps: float, center: bool) -> Launch:
     return _forward(input, kind, size, eps, center)
@@ -87,7 +88,7 @@ def _along_x(c: Any, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     name="normalize_backward",
     saves="h, x, stats",
     grad=_back_grad,
-    cuda="normalizing:backward",
+    cuda="norms:backward",
 )
 def _back(
     h: TensorMeta, x: TensorMeta, stats: TensorMeta, kind: str, size: Size, eps: float, center: bool
@@ -124,7 +125,7 @@ def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ..
     name="normalize_backward",
     saves="g, x, stats, weight",
     grad=_full_back_grad,
-    cuda="normalizing:backward",
+    cuda="norms:backward",
 )
 def _full_back(
     g: TensorMeta,
@@ -156,7 +157,7 @@ def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     saves="input, weight, stats",
     constants="stats",
     grad=_weighted_grad,
-    cuda="normalizing:forward",
+    cuda="norms:forward",
 )
 def _weighted(
     input: TensorMeta, weight: TensorMeta, kind: str, size: Size, eps: float, center: bool
@@ -171,7 +172,7 @@ def _weighted(
     saves="input, weight, stats",
     constants="stats",
     grad=_weighted_grad,
-    cuda="normalizing:forward",
+    cuda="norms:forward",
 )
 def _affine(
     input: TensorMeta,
@@ -192,7 +193,7 @@ def _affine(
     constants="stats",
     scalars="momentum: float",
     grad=lambda c, g: (*_tracking_back(g, *c.saved, *c.attrs), None, None),
-    cuda="normalizing:tracking",
+    cuda="norms:tracking",
 )
 def _tracking(
     input: TensorMeta,
@@ -222,8 +223,8 @@ def _update_body(
     lo: int, hi: int,
 ) -> None:  # fmt: skip
     for c in range(lo, hi):
-        running_mean[c] += momentum * (mean[c] - running_mean[c])
-        running_var[c] += momentum * (var[c] * unbias - running_var[c])
+        running_mean[c] = moved(running_mean[c], mean[c], momentum)
+        running_var[c] = moved(running_var[c], var[c] * unbias, momentum)
 
 
 @op(
@@ -234,10 +235,9 @@ def _update_body(
 def _update(
     running_mean: TensorMeta, running_var: TensorMeta, mean: TensorMeta, var: TensorMeta, count: int
 ) -> Launch:
-    unbias = count / max(1, count - 1)
     metas = running_mean, running_var, mean, var
     views = tuple(View(m.dtype, (m.numel,)) for m in metas)
-    return Launch((), _update_body, views, (float(unbias),), mean.numel, GRAIN)
+    return Launch((), _update_body, views, (float(unbiasing(count)),), mean.numel, GRAIN)
 
 
 # --- by given statistics --------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, .
     name="normalize_backward",
     saves="g, x, stats, weight",
     grad=_fixed_back_grad,
-    cuda="normalizing:fixed_backward",
+    cuda="norms:fixed_backward",
 )
 def _fixed_back(
     g: TensorMeta, x: TensorMeta, stats: TensorMeta, weight: TensorMeta, eps: float
@@ -280,7 +280,7 @@ def _fixed_back(
     saves="input, weight, stats",
     constants="stats",
     grad=lambda c, g: (*_fixed_back(g, c.saved[0], c.saved[2], c.saved[1], *c.attrs), None, None),
-    cuda="normalizing:fixed",
+    cuda="norms:fixed",
 )
 def _fixed(
     input: TensorMeta,

@@ -4,8 +4,8 @@ and the group norm of (N, C); and what norms by channel do with a plane.
     forward    out = (x - mean) * rstd * weight + bias
     backward   dx = rstd * (h - M(h) - xhat * M(h * xhat)), where h = g * weight and M averages
 
-`heads` and `notes` are the rows' means, then their variances.  A plane has one weight and one bias,
-so its `factor` has both rstd and weight, and its sums are put together outside.
+`heads` and `notes` are the rows' means, then their variances.  A plane has one weight and one bias;
+its sums are put together for groups and channels by `norm_rules`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,30 @@ import functools
 
 from flowvm.ops.rows.parts.row_program import Fold, RowProgram, Sweep
 
-PLANE = RowProgram(("x",), (), "(x - middle) * factor + shift", heads=("middle", "factor", "shift"))
+_ROOT = ("scale", "inverse_root(spread, eps)")
+_FACTOR = (_ROOT, ("factor", "scale * weight"))
+PLANE = RowProgram(
+    ("x",),
+    (),
+    "(x - middle) * factor + bias",
+    heads=("middle", "spread", "weight", "bias"),
+    numbers=("eps",),
+    begin=_FACTOR,
+)
 PLANE_SLOPES = RowProgram(
     ("g", "x"),
     (Sweep((Fold("plain", "sum", "g"), Fold("slanted", "sum", "g * (x - middle)"))),),
     heads=("middle",),
     notes=("plain", "slanted"),
 )
-PLANE_BACKWARD = RowProgram(
+PLANE_BACKWARD = RowProgram(  # base and slope are a group's, by `norm_rules.base_and_slope`
     ("g", "x"),
     (),
     "(g * factor - base) - (x - middle) * slope",
-    heads=("middle", "factor", "base", "slope"),
+    heads=("middle", "spread", "weight", "base", "slope"),
+    numbers=("eps",),
+    begin=_FACTOR,
 )
-
-_ROOT = ("scale", "inverse_root(spread, eps)")
 
 
 @functools.cache

@@ -31,13 +31,13 @@ def scan_launch(
     body: Callable[..., None],
     x: TensorMeta,
     dim: int,
-    seen: tuple[DType, ...],
+    dtypes: tuple[DType, ...],
     outputs: tuple[TensorMeta, ...],
     *flags: bool,
 ) -> Launch:
     """A unit is one line through the [outer, n, inner] elements."""
     outer, n, inner = split(x, dim)
-    views = tuple(View(dtype, (x.numel,)) for dtype in seen)
+    views = tuple(View(dtype, (x.numel,)) for dtype in dtypes)
     grain = GRAIN // (n + 1) + 1
     return Launch(outputs, body, views, (n, inner, *flags), units=outer * inner, grain=grain)
 

@@ -5,7 +5,7 @@ averages.  A `RowProgram` says what a row's elements give (`Fold`), what follows
 the row, and what is stored of each element.  A new row op is one program; both devices make their
 kernels of it:
 
-    flowvm.ops.rows.cpu.row_bodies     loops over runs, short rows together, stripes, parts of rows
+    flowvm.ops.rows.cpu.row_launch     loops over runs, short rows together, stripes, parts of rows
     flowvm.ops.rows.cuda.row_kernels   rows in registers, teams of threads, segments of rows
 
 Which of those a call takes, how often memory is read and in which order elements are joined are
@@ -108,8 +108,9 @@ class RowProgram(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """The map that is kept for the result, or ""."""
-        calls = [name for name, expr in self.maps if "(" in expr]
+        """The map that is kept from a sweep with folds for the result, or ""."""
+        maps = [m for sweep in self.sweeps if sweep.folds for m in sweep.maps]
+        calls = [name for name, expr in maps if "decay(" in expr]
         return next((name for name in calls if name in names_in(self.result)), "")
 
     @property
@@ -131,10 +132,10 @@ class RowProgram(NamedTuple):
         """The numbers of a row that expressions need, and the maps they need."""
         maps = self.maps_for(*exprs, but=but)
         wanted = names_in(*exprs, *(expr for _, expr in maps))
-        found = (*self.heads, *(name for name, _ in self.begin), *self._found())
-        return tuple(name for name in (*found, "count") if name in wanted)
+        numbers = (*self.heads, *(name for name, _ in self.begin), *self._from_folds())
+        return tuple(name for name in (*numbers, "count") if name in wanted)
 
-    def _found(self) -> Iterator[str]:
+    def _from_folds(self) -> Iterator[str]:
         for sweep in self.sweeps:
             for fold in sweep.folds:
                 yield fold.name
@@ -150,4 +151,4 @@ def names_in(*exprs: str) -> set[str]:
 
 def spelled(expr: str, names: Mapping[str, str]) -> str:
     """`expr` with other texts for some names."""
-    return re.sub(r"[a-z_]\w*", lambda found: names.get(found[0], found[0]), expr)
+    return re.sub(r"[a-z_]\w*", lambda match: names.get(match[0], match[0]), expr)

@@ -12,7 +12,7 @@ import flowvm as flow
 from flowvm.cuda.compiler import compiling
 from flowvm.ops.declare.cuda.lowering import launch_of
 from flowvm.ops.declare.registry import operator_of
-from flowvm.ops.rows.cuda import reducing
+from flowvm.ops.rows.cuda import fold_kernels
 from flowvm.ops.rows.parts.folds import (
     add_up,
     count_up,
@@ -87,7 +87,7 @@ def test_few_long_results_have_segments(rng, shape, dims):
 
 @pytest.mark.parametrize("threads", [64, 128])
 def test_teams_of_several_warps(rng, threads, monkeypatch):
-    monkeypatch.setattr(reducing, "threads", lambda n: threads)
+    monkeypatch.setattr(fold_kernels, "threads", lambda n: threads)
     x = values(rng, (2, 1100), "float32")
     np.testing.assert_allclose(fold(add_up, x, (1,)), wide(x).sum(1), rtol=1e-6, atol=2e-5)
     (_, at), _ = play(named("max"), [x], (1, False))

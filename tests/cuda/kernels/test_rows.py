@@ -13,7 +13,7 @@ from simulated import status
 from flowvm.cuda.compiler import compiling
 from flowvm.errors import Status
 from flowvm.ops.rows.cpu.norm_launch import groups_of
-from flowvm.ops.rows.cuda import reducing
+from flowvm.ops.rows.cuda import fold_kernels
 from flowvm.ops.rows.parts import class_loss_ops, norm_ops
 
 softmax_ops = importlib.import_module("flowvm.ops.rows.softmax")  # flowvm.ops has the function
@@ -90,7 +90,7 @@ def test_softmax_of_nothing():
 
 
 def test_rows_of_several_warps(rng, monkeypatch):
-    for module in (reducing,):
+    for module in (fold_kernels,):
         monkeypatch.setattr(module, "threads", lambda n: 64, raising=False)
     x = rng.standard_normal((2, 1100))
     (y,), _ = play(softmax_ops._softmax, [x], (1,))

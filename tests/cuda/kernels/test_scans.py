@@ -6,7 +6,7 @@ from played import on_cpu, play, same
 from recipes import compile_op
 
 from flowvm.cuda.compiler import compiling
-from flowvm.ops.rows.cuda import running
+from flowvm.ops.rows.cuda import scan_kernels
 from flowvm.ops.rows.scan import _cummax, _cummin, _cumprod, _cumsum, _logcumsumexp
 
 SHAPES = [
@@ -79,7 +79,7 @@ def test_logcumsumexp_of_what_is_not_finite():
 
 
 def test_teams_of_several_warps(rng, monkeypatch):
-    monkeypatch.setattr(running, "threads", lambda n: 64)
+    monkeypatch.setattr(scan_kernels, "threads", lambda n: 64)
     for n in (1100, 4100):  # in one segment, in several
         x = rng.standard_normal((1, n))
         (out,), _ = play(_cumsum, [x], (1, False))

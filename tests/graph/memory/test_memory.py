@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 import flowvm as flow
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
-from flowvm.graph.memory.memory import ALGORITHMS, ALIGNMENT, Block, eager_peak, joined, plan_memory
-from flowvm.graph.memory.memory import _Blocks as Blocks
+from flowvm.graph.memory.offsets import (
+    ALGORITHMS,
+    ALIGNMENT,
+    Block,
+    eager_peak,
+    joined,
+    plan_memory,
+)
+from flowvm.graph.memory.offsets import _Blocks as Blocks
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
 

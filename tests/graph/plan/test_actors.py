@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.errors import ScheduleError, VMError
+from flowvm.errors import OutOfRangeError, ScheduleError, VMError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import BufferKind
 from flowvm.graph.plan import actors as actors_module
 from flowvm.graph.plan.actors import actors_of, by_actor
-from flowvm.graph.plan.plan import Plan, compile_plan
+from flowvm.graph.plan.plan import Plan, _closing, compile_plan
 from flowvm.graph.plan.words import ActorWords
 from flowvm.profiler import profile
 from flowvm.vm.machine.plan_words import ACTOR, RUNTIME
 from tests.vm.kernels import USER_STATUS, Gate, fail, mix, tensor, update, wait_for_gate
-from tests.vm.live import Background, until
+from tests.vm.live import Background, lively, until
 
 STREAMS = [flow.Stream(f"actors{k}") for k in range(3)]
 
@@ -353,6 +353,45 @@ def test_a_plan_that_goes_while_it_runs_finishes_first():
     until(lambda: all(words.ended), "Eord has passed every actor")
 
 
+def test_words_stay_while_a_message_names_them():
+    """All have ended, and the message of the second to the first lies where nobody has read it."""
+    with Gate() as gate, Gate() as before:
+        x, held = tensor(), (tensor([0]), tensor([0]))
+        with capturing("never launched", [(x, "x")]) as capture:
+            with flow.stream(STREAMS[0]):
+                first = mix(x, x, 0)
+            with flow.stream(STREAMS[1]):
+                capture.output(mix(first, x, 0))
+        plan = compile_plan(capture.graph)
+        words = runtime(plan)
+        address = words.address
+        with flow.stream(STREAMS[1]):
+            wait_for_gate(held[1], tensor([0]), before.address)
+        until(lambda: before.is_reached, "the second actor's worker is busy")
+        del plan
+        gc.collect()
+        until(lambda: words.ended == [True, False], "Eord is with the second actor")
+        with flow.stream(STREAMS[0]):
+            wait_for_gate(held[0], tensor([0]), gate.address)
+        until(lambda: gate.is_reached, "the first actor's worker is busy")
+        before.open()
+        until(lambda: words.ended == [True, True], "the second actor has ended")
+        _drop_a_plan()
+        assert address in _closing, "the words are freed, and a message names them"
+        assert not words.is_left
+    until(lambda: words.is_left, "the message is answered")
+    _drop_a_plan()
+    assert address not in _closing
+
+
+def _drop_a_plan() -> None:
+    """Its end lets go of those that ended before."""
+    plan = compile_plan(captured(7)[0])
+    assert plan.actors
+    del plan
+    gc.collect()
+
+
 def test_two_threads_launch_one_plan():
     gate = Gate()
     gate.open()
@@ -391,17 +430,92 @@ def test_the_verifier_looks_into_launches_beside_each_other(record):
             outs = [plan.launch([x]) for x in inputs]
         assert flow.vm.verify(seen).pairs > 0
         last = max(index for index, _ in seen.uses)
-        for key, (begun, ended) in seen.uses.items():
+        for key, times in seen.uses.items():
             if key[0] == last:  # as if the last launch had been the first to use everything
-                assert 0 < begun <= ended
-                seen.uses[key] = 0, ended
+                for k, (begun, ended) in enumerate(times):
+                    assert 0 < begun <= ended or (begun, ended) == (0, 0)
+                    times[k] = min(begun, 1), ended
         with pytest.raises(ScheduleError, match="random"):
             flow.vm.verify(seen)
     else:
         with profile() as seen:
             outs = [plan.launch([x]) for x in inputs]
         assert seen.verify().pairs > 0
-        seen.run.use_times[seen.run.use_of == seen.run.use_of.max()] = 1
+        last = seen.run.use_of == seen.run.use_of.max()
+        seen.run.use_times[last & (seen.run.use_times[:, 0] > 0)] = 1
         with pytest.raises(ScheduleError, match="random"):
             seen.verify()
     assert len(outs) == 12
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_variable_of_a_failed_launch_is_whole_or_poisoned(several):
+    """Not begun: as if the step had not been; half written, or returned: the error."""
+    done, half, later, given = (flow.zeros(4) for _ in range(4))
+
+    def step(x, places):
+        done.add_(1)
+        half.add_(1)
+        y = flow.index_select(x, 0, places)
+        with flow.stream(STREAMS[0] if several else None):
+            z = y * 2
+        half.mul_(z)
+        later.add_(z)
+        given.add_(z)
+        return y, given
+
+    graph = flow.compile(step)
+    places = flow.tensor([0, 1, 2, 3])
+    graph(flow.ones(4), places)
+    assert bool(graph.plan.actors) == several
+    before = later.tolist()
+    outs = graph(flow.ones(4), flow.tensor([0, 1, 2, 9]))
+    for t in (*outs, half, given):
+        with pytest.raises(OutOfRangeError, match="index 9"):
+            t.numpy()
+    assert (done.tolist(), later.tolist()) == ([2] * 4, before)
+
+
+def test_a_launch_with_a_poisoned_input_behind_one_in_flight_does_not_run():
+    """It is opened when the one in front is closed, and looked at once more."""
+    total, one = tensor([0]), tensor([1])
+    with Gate() as gate:
+        with capturing("pipeline", [(one, "one")]) as capture:
+            with flow.stream(STREAMS[0]):
+                batch = mix(one, one, 1)
+            wait_for_gate(total, batch, gate.address)
+            capture.output(mix(batch, batch, 0))
+        plan = compile_plan(replace(capture.graph, regst_num=2))
+        bad = tensor([1])
+        fail(bad, bad, USER_STATUS)
+        good, spoiled = plan.launch([tensor([1])]), plan.launch([bad])
+        until(lambda: gate.is_reached, "the first launch is in flight")
+        until(lambda: lively() >= 2, "both are received")
+    assert good[0].item() == 2 * 3
+    for t in (*spoiled, total):
+        with pytest.raises(VMError, match="fail"):
+            t.numpy()
+
+
+@pytest.mark.parametrize("record", ["trace", "profile"])
+def test_the_verifier_knows_that_a_launch_that_was_skipped_used_nothing(record):
+    """It was in flight beside one that computed, and came to nothing when that one failed."""
+    bad, total, one = tensor([1]), tensor([0]), tensor([1])
+    with Gate() as gate:
+        with capturing("build", [(one, "one")]) as capture:
+            with flow.stream(STREAMS[0]):
+                batch = mix(one, one, 1)
+            wait_for_gate(total, batch, gate.address)
+            fail(bad, total, USER_STATUS)
+            capture.output(mix(total, batch, 0))
+        plan = compile_plan(replace(capture.graph, regst_num=2))
+        words = runtime(plan).words
+        with flow.vm.record() if record == "trace" else profile() as seen:
+            outs = [plan.launch([tensor([1])])[0] for _ in range(2)]
+            until(lambda: words[RUNTIME.STARTED] == 2, "both launches are in flight")
+            gate.open()
+    checked = flow.vm.verify(seen) if record == "trace" else seen.verify()
+    assert checked.pairs > 0
+    for out in outs:
+        with pytest.raises(VMError, match="fail"):
+            out.numpy()

@@ -31,6 +31,13 @@ READS_VALUES = {
     "index_put": "how many elements a mask picks",
     "one_hot": "the number of classes, unless it is given",
     "repeat_interleave": "the sum of the repeats",
+    "segment_reduce": "the lengths, which it looks over",
+    "matrix_exp": "how often it squares",
+    "cov": "weights, which it looks over",
+    **dict.fromkeys(("histogram", "histogramdd"), "the limits, unless given"),
+    **dict.fromkeys(
+        (name for name, _ in NAMED if "_polynomial_" in name), "the highest of degrees in a tensor"
+    ),
 }
 
 

@@ -15,10 +15,11 @@ from flowvm.dtype import dtype_named
 from flowvm.errors import CompileError
 from flowvm.launch import View
 from flowvm.ops.declare.cpu import body_kernel as bodies
+from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
-from flowvm.ops.declare.cpu.elementwise_kernel import DIVISION_BY_ZERO, elementwise_kernel
-from flowvm.ops.declare.cpu.memory import array_in
-from flowvm.ops.declare.cpu.plan import plan_of
+from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO, Program
+from flowvm.ops.declare.cpu.elementwise_kernel import elementwise_kernel
+from flowvm.ops.declare.cpu.tile_plan import plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel, walk
 from flowvm.ops.scalar import functions as scalar
 
@@ -50,9 +51,9 @@ def elementwise(expr, outs, ins, compute=None, scalars=None, splits=()):
     dtypes = [str(a.dtype) for a in ins]
     kinds = ["float64" if isinstance(v, float) else "int64" for v in scalars.values()]
     compute = compute or [*dtypes, *(dtypes[:1] * len(kinds) or kinds)]
-    address = elementwise_kernel(
-        expr, [*names, *scalars], [*dtypes, *kinds], [str(o.dtype) for o in outs], compute, scalars
-    )
+    results = tuple(str(o.dtype) for o in outs)
+    arguments = (*names, *scalars), (*dtypes, *kinds), results, tuple(compute), frozenset(scalars)
+    address = elementwise_kernel(Program(expr, *arguments))
     operands = [*outs, *(np.broadcast_to(a, outs[0].shape) for a in ins)]
     plan = planned(operands)
     cuts = [s for s in splits if s < plan.units]
@@ -130,7 +131,7 @@ def tiles(request, monkeypatch):
     """Also with tiles so small that small arrays have many."""
     if request.param == "small tiles":
         for name, value in (("CHUNK", 24), ("STAGE", 512), ("SHORT", 4), ("PIECE", 4)):
-            monkeypatch.setattr(f"flowvm.ops.declare.cpu.plan.{name}", value)
+            monkeypatch.setattr(f"flowvm.ops.declare.cpu.tile_plan.{name}", value)
 
 
 @pytest.mark.parametrize("splits", [(), (1,), (3, 4, 9), tuple(range(1, 210))])
@@ -341,9 +342,9 @@ def test_scalars_literals_and_several_outputs(rng):
 
 def test_wrong_requests_raise_at_once():
     with pytest.raises(ValueError, match="complex64"):
-        elementwise_kernel("x", ["x"], ["complex64"], ["float32"], ["float32"])
+        elementwise_kernel(Program("x", ("x",), ("complex64",), ("float32",), ("float32",)))
     with pytest.raises(ValueError, match="args"):
-        elementwise_kernel("x", ["x", "y"], ["float32"], ["float32"], ["float32"])
+        elementwise_kernel(Program("x", ("x", "y"), ("float32",), ("float32",), ("float32",)))
 
 
 def test_the_walk_means_the_same_in_python():

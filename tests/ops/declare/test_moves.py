@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flowvm.compiler import jit
+from flowvm.ops.declare.cpu import walk
 from flowvm.ops.declare.cpu.moves import move
 
 SIDES = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 70, 130)
@@ -62,6 +63,28 @@ def test_compiled(compiled, block):
 def test_in_python():
     for seed in range(100):
         check(move, seed, SIDES[:9])
+
+
+def test_what_stands_in_until_it_is_compiled(monkeypatch):
+    """It moves the same, and gives way to the compiled one as soon as that is there."""
+    tuned = ctypes.c_int64(0)
+    monkeypatch.setattr(walk, "_tuned", tuned)
+    monkeypatch.setattr(walk, "_TUNED", f"flowvm_tuned_move_{id(tuned)}")
+    jit.provide(walk._TUNED, ctypes.addressof(tuned))
+    kind = ctypes.CFUNCTYPE(None, *([ctypes.c_int64] * 9))
+    plain = kind(jit.load(walk._plain_move, "plain move", facts=id(tuned)))
+    for seed in range(600):
+        check(plain, seed)
+    plain(4, 0, 4, 4, 0, 4, 4, 0, 3)  # nothing to move: nothing is read
+    calls = []
+    noted = kind(lambda *words: calls.append(words))
+    tuned.value = ctypes.cast(noted, ctypes.c_void_p).value
+    plain(*range(9))
+    assert calls == [tuple(range(9))]
+    walk._use_tuned()
+    assert tuned.value == walk.make_move()
+    for seed in range(100):
+        check(plain, seed)
 
 
 def test_onto_itself(compiled, rng):

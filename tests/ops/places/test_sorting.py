@@ -7,7 +7,8 @@ import pytest
 from op_calls import flow
 
 from flowvm.errors import OutOfRangeError
-from flowvm.ops.places.cpu.order import RANKED, ROW, key_consts, key_of
+from flowvm.ops.places.cpu.order import RANKED, ROW, key_of
+from flowvm.ops.places.cpu.order import order_of as keys_of
 from flowvm.ops.places.parts.nth import NTH_FROM
 
 INTEGERS = ["uint8", "int8", "int16", "int32", "int64"]
@@ -104,12 +105,12 @@ def test_keys_have_the_order_of_numbers(dtype, rng):
     """The Python twin of what the kernels do, on every kind of number."""
     a = np.unique(floats(rng, 500, dtype))
     numbers = np.sort(np.append(a[~np.isnan(a)], rng.standard_normal(100).astype(dtype)))
-    flip, infinity = key_consts(flow.tensor(numbers)._meta)
+    order = keys_of(flow.tensor(numbers)._meta)
     bits = numbers.view(f"i{numbers.itemsize}")
-    keys = [key_of(b, flip, infinity, 0) for b in bits]
+    keys = [key_of(b, order) for b in bits]
     for i in range(1, len(keys)):
         assert (keys[i - 1] < keys[i]) == (numbers[i - 1] < numbers[i])
-    assert key_of(np.array(-np.nan, dtype).view(f"i{numbers.itemsize}"), flip, infinity, 0) == flip
+    assert key_of(np.array(-np.nan, dtype).view(f"i{numbers.itemsize}"), order) == order.flip
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -16,9 +16,16 @@ from flowvm.ops.declare.cpu.vector_code import lanes_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 from flowvm.ops.planes.conv import _conv_reference, _transposed_reference
 from flowvm.ops.planes.cpu.conv_plan import Shape, shifts_of, strips_of, taps_of, tiles_of
-from flowvm.ops.planes.cpu.conv_tile import ADDED, ALONE, PLACED, convolve_strip, strip_rows
+from flowvm.ops.planes.cpu.conv_tile import (
+    ADDED,
+    ALONE,
+    PLACED,
+    StripSize,
+    convolve_strip,
+    strip_rows,
+)
 from flowvm.ops.planes.parts import conv_ops
-from flowvm.ops.planes.pooling import _reference as _pooled
+from flowvm.ops.planes.pooling import reference as _pooled
 
 
 def tensor(array):
@@ -271,8 +278,8 @@ def test_a_kernel_without_elements():
 
 def _strip(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, lo, hi):
     convolve_strip(
-        rows, depth, a, 3, b, 5, table, 1, c, 2, 16 * vectors, kind, plus, 1,
-        spots.view(np.int32), masks.view(np.uint16), vectors,
+        c[2:], a[3:], b[5:], table[1:], plus[1:], spots.view(np.int32), masks.view(np.uint16),
+        StripSize(rows, depth, vectors, 16 * vectors, kind),
     )  # fmt: skip
 
 

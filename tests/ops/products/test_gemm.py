@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.compiler.target import Target
 from flowvm.ops.declare.registry import op
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.cpu.gemm_kernels import DOTS, STREAM, TILES
@@ -70,7 +71,7 @@ def check(a, b, dtype, layouts=("rows", "rows")):
 
 def plan_of(a, b):
     launch = product("test", a._meta, b._meta)
-    return launch.consts[1], launch
+    return launch.consts[0], launch
 
 
 # --- products -----------------------------------------------------------------------------------
@@ -417,9 +418,9 @@ def test_packing(rng, vector_code, dtype):
 
 
 OTHERS = {
-    "haswell": ("x86_64-unknown-linux-gnu", "haswell", {"avx": True}, "vfmadd", "zmm"),
-    "skylake": ("x86_64-unknown-linux-gnu", "skylake-avx512", {"avx512f": True}, "zmm", "callq"),
-    "neoverse": ("aarch64-unknown-linux-gnu", "neoverse-n1", {"neon": True}, "fmla", "bl\t"),
+    "haswell": ("x86_64-unknown-linux-gnu", "haswell", "+avx", "vfmadd", "zmm"),
+    "skylake": ("x86_64-unknown-linux-gnu", "skylake-avx512", "+avx512f", "zmm", "callq"),
+    "neoverse": ("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon", "fmla", "bl\t"),
 }
 
 
@@ -430,7 +431,9 @@ def test_the_largest_tile_stays_in_registers_elsewhere(cpu, dtype):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, opt=3)
-    module = llvm.parse_assembly(str(emitted("tile", dtype, tile_shape(dtype, features))))
+    module = llvm.parse_assembly(
+        str(emitted("tile", dtype, tile_shape(dtype, Target(name, features))))
+    )
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(2))
     builder.getModulePassManager().run(module, builder)
     text = machine.emit_assembly(module)

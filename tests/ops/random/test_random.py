@@ -321,3 +321,27 @@ def test_dropout_extremes():
 
 def test_dropout_mask():
     assert set(np.unique(dropout_mask((50, 1), 0.5, flow.float32).numpy())) == {0.0, 2.0}
+
+
+def test_more_distributions_in_place():
+    flow.manual_seed(5)
+    cauchy = flow.zeros(20001, dtype=flow.float64).cauchy_(1.0, 2.0).numpy()
+    assert np.median(cauchy) == pytest.approx(1.0, abs=0.1)
+    assert np.subtract(*np.quantile(cauchy, [0.75, 0.25])) == pytest.approx(4.0, rel=0.05)
+    trials = flow.zeros(20000).geometric_(0.25).numpy()
+    assert trials.min() == 1
+    assert trials.mean() == pytest.approx(4.0, rel=0.05)
+    logs = flow.zeros(20000, dtype=flow.float64).log_normal_(0.5, 0.25).log().numpy()
+    assert (logs.mean(), logs.std()) == pytest.approx((0.5, 0.25), rel=0.05)
+    counts = flow.binomial(flow.full((20000,), 10.0), flow.tensor(0.3)).numpy()
+    assert counts.mean() == pytest.approx(3.0, rel=0.05)
+    assert counts.var() == pytest.approx(2.1, rel=0.05)
+    assert flow.zeros(100, dtype=flow.int64).geometric_(0.5).dtype is flow.int64
+    for wrong in (
+        lambda: flow.zeros(2).cauchy_(0, 0),
+        lambda: flow.zeros(2).geometric_(1.5),
+        lambda: flow.zeros(2).log_normal_(0, -1),
+        lambda: flow.binomial(flow.tensor([-1.0]), flow.tensor([0.5])),
+    ):
+        with pytest.raises(ValueError, match=r"positive|between|negative"):
+            wrong()

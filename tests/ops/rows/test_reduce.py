@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.ops.rows.cpu.scan_blocks import PRODUCTS, SUMS
+from flowvm.ops.rows.cpu.scan_blocks import blocks_of
+from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY
 from flowvm.vm.engine.engine import engine
 
 SHAPES = [
@@ -202,9 +203,9 @@ def test_running_products(shape, dim, rng):
 
 def test_the_python_twins_of_eight_at_a_time(rng):
     x = rng.integers(1, 4, 8)
-    for running, function in ((SUMS, np.cumsum), (PRODUCTS, np.cumprod)):
-        integers = running[1]
-        out, start = np.zeros(8, np.int64), np.int64(integers.start)
+    for (_, rule), function in ((ADD, np.cumsum), (MULTIPLY, np.cumprod)):
+        integers = blocks_of(rule)
+        out, start = np.zeros(8, np.int64), np.int64(rule.neutral)
         assert integers.forward(out, x, 0, start) == function(x)[-1]
         np.testing.assert_array_equal(out, function(x))
         assert integers.backward(out, x, 0, start) == function(x)[-1]

@@ -34,6 +34,7 @@ PLAYED = """
     import atexit, itertools
     from flowvm.profiler.run.collect import collect
     from flowvm.profiler.front.profiling import Profile
+    from flowvm.vm.machine.lang import Uncompiled
     from flowvm.vm.machine.words import CTL, QUE, RING, STR
     from flowvm.vm.workers import shell
     from flowvm.vm.workers.execute import execute
@@ -44,6 +45,7 @@ PLAYED = """
     # nobody starts: the test is scheduler and worker, with one clock for all, which goes on by a
     # microsecond when somebody looks at it: the core may be taken away at any moment
     time.monotonic_ns = itertools.count(time.monotonic_ns(), 1000).__next__
+    Uncompiled.ticks = time.monotonic_ns
     engine.running, engine.words[CTL.SCHEDULER_SLEEPS] = True, 0
     atexit.register(setattr, engine, "running", False)
     engine.flight.clocks = lambda: (time.monotonic_ns(),) * 2
@@ -188,7 +190,7 @@ def test_gil_after_a_wait(xs, long_turns):
         opened.open()
         wait_for_gate(xs[0], xs[1], opened.address)  # compiled
     xs[0].numpy()
-    over = engine._cell()[0]  # its third word: when this thread's wait was over
+    over = engine.local.cell[0]  # its third word: when this thread's wait was over
 
     def until_it_is_there():
         over[2] = 0

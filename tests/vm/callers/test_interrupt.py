@@ -106,6 +106,34 @@ def test_one_ctrl_c_ends_a_wait(how):
     script(HELPERS + stuck + textwrap.dedent(WAITS[how]) + "\nusable()\n")
 
 
+def test_one_in_a_collection_is_put_off_until_a_wait():
+    """CPython ignores what a callback of the garbage collection raises."""
+    script(
+        HELPERS
+        + """
+import gc
+gate.open()
+tensor([1]).item()
+sent = []
+def callback(phase, info):
+    if not sent:
+        sent.append(phase)
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(100):
+            pass
+gc.callbacks.append(callback)
+came = False
+try:
+    gc.collect()
+    threading.Event().wait(100)
+except KeyboardInterrupt:
+    came = True
+assert came
+usable()
+"""
+    )
+
+
 # The timer's signal goes where SIGINT's does, and comes at any moment, between any two bytecodes.
 STORM = (
     HELPERS

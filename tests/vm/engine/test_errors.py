@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import linecache
 import os
 import re
 import struct
+import traceback
 import weakref
 
 import pytest
@@ -20,7 +22,7 @@ from flowvm.errors import KernelError, Status, VMError
 from flowvm.ops.declare.recording import Recorded, record
 from flowvm.vm.engine.engine import engine, no_op
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND
-from flowvm.vm.workers import execute, owning
+from flowvm.vm.workers import allocation, execute
 from tests.vm.kernels import (
     META,
     SIGNATURE,
@@ -261,7 +263,7 @@ def test_statuses_become_their_exceptions(status, kind, builtin):
 
 
 def test_the_statuses_that_the_vm_itself_reports():
-    assert owning.OUT_OF_MEMORY == Status.OUT_OF_MEMORY
+    assert allocation.OUT_OF_MEMORY == Status.OUT_OF_MEMORY
     assert execute.CAPTURED == Status.CAPTURED
 
 
@@ -454,3 +456,43 @@ def test_a_waiter_hears_of_the_error_while_others_still_wait():
             wait_for_gate(stuck, stuck, gate.address)
         fail(x, x, STATUS)
         assert isinstance(raised_by(x.numpy), KernelError)
+
+
+def test_a_remembered_failure_keeps_no_frames_tensors():
+    """Neither of the reader's nor of the callback's frames, while its words and lines stay."""
+    gc.collect()
+    sync_quietly()
+    before = flow.vm.stats()["live_bytes"]
+
+    def read(kind):
+        mine = flow.ones(1 << 14)
+        bad = flow.index_select(mine, 0, flow.tensor([1 << 20]))
+        with pytest.raises(kind) as caught:
+            bad.numpy()
+        return str(caught.value), caught.value.__notes__
+
+    def call_back(tensor):
+        local = flow.ones(1 << 14)
+
+        def fail(address):
+            kept = local + 0
+            raise ValueError(f"{kept.shape} of a callback")
+
+        engine.call_back(fail, [tensor._ref], [OPERAND.MUT])
+        with pytest.raises(ValueError, match="of a callback") as caught:
+            tensor.numpy()
+        return "".join(traceback.format_tb(caught.tb))
+
+    words, notes = read(IndexError)
+    assert 'raise ValueError(f"{kept.shape} of a callback")' in call_back(flow.ones(3))
+    sync_quietly()
+    gc.collect()
+    flow.vm.sync()
+    assert flow.vm.stats()["live_bytes"] <= before
+    assert any(str(f.exception) == words for f in flow.vm.errors())
+    assert "bad = flow.index_select" in "".join(notes)
+
+
+def sync_quietly():
+    with contextlib.suppress(Exception):
+        flow.vm.sync()

@@ -147,12 +147,28 @@ def test_a_child_of_a_busy_parent_gets_a_clear_error():
     script(
         FORK
         + """
-wait_idle = engine.wait_idle
-engine.wait_idle = lambda seconds=None: seconds != 60.0 and wait_idle(seconds)
-update(x, one, 0)
+from flowvm.vm.engine import forking
+forking.PATIENCE_S = 0.2
+go_on = threading.Event()
+engine.call_back(lambda address: go_on.wait(), [x._ref], [OPERAND.MUT])
 said = forked(lambda: x.item())
+go_on.set()
 assert "VMError" in said and "forked while its parent's VM was busy" in said, said
-assert x.item() == 6
+assert x.item() == 1
+assert forked(lambda: x.item()) == "1", "the next child is well again"
+"""
+    )
+
+
+def test_a_child_of_a_callback_gets_a_clear_error():
+    script(
+        FORK
+        + """
+said = []
+engine.call_back(lambda address: said.append(forked(lambda: x.item())), [one._ref], [OPERAND.MUT])
+assert one.item() == 1
+assert "VMError" in said[0] and "forked by a callback" in said[0], said
+assert forked(lambda: x.item()) == "1"
 """
     )
 

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 
 from flowvm.eager.modes import current_stream, use_stream
+from flowvm.vm import sequential
 from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
@@ -130,6 +131,35 @@ def test_eight_threads_wait_and_read():
         together(lambda k: [mix(x, x, i).item() for i in range(200)])
         == [[2 + i for i in range(200)]] * THREADS
     )
+
+
+def test_the_engine_may_be_changed_while_another_thread_issues():
+    """Nothing is lost or done twice or out of order, whoever runs it."""
+    x, one, done = tensor([0]), tensor([1]), threading.Event()
+    counts = []
+
+    def work():
+        while not done.is_set():
+            for _ in range(50):
+                update(x, one, len(counts))
+                counts.append(len(counts))
+        return x.item()
+
+    thread = Background(work)
+    for k in range(12):
+        own = tensor([k])
+        update(own, own, 1)
+        with sequential():
+            update(own, own, 1)
+            assert own.item() == 36 * k + 7
+        enough = len(counts) + 60
+        until(lambda enough=enough: len(counts) > enough, "the other thread goes on")
+    done.set()
+    value = np.array([0])
+    got = thread.result()
+    for k in counts:
+        value = 5 * value + 1 + k
+    assert got == value[0]
 
 
 ANOTHER_MACHINE = """

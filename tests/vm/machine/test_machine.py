@@ -155,20 +155,40 @@ def test_issuing_is_bounded_in_bytes_but_never_stops_for_good():
     writer = Instruction(KIND.OP_CALL, 0, mut(1), nbytes=1000)
     bench = Bench()
     bench.m[CTL.BYTES_HIGH] = 2500
-    for _ in range(3):
+    bench.issue(writer)
+    assert bench.receive()
+    assert bench.m[CTL.LIMIT] > bench.issued
+    for _ in range(4):  # who issues has not looked
         bench.issue(writer)
-        assert bench.m[CTL.LIMIT] > bench.issued
-        bench.receive()
-    assert bench.m[CTL.IN_FLIGHT_BYTES] == 3000
+    assert bench.receive()
     assert bench.m[CTL.LIMIT] == bench.m[CTL.HEAD] == 0  # wait, whoever you are
+    assert not bench.receive()
+    assert bench.m[CTL.IN_FLIGHT_BYTES] == 2000
     bench.dispatch()
     machine.complete(bench.m, 0)
-    assert bench.m[CTL.LIMIT] > bench.issued
+    assert bench.receive()
+    assert not bench.receive()
+    assert bench.m[CTL.IN_FLIGHT_BYTES] == 2000
+    free = op(*mut(2))  # what allocates nothing waits for its turn alone
+    bench = Bench()
+    bench.m[CTL.BYTES_HIGH] = 2500
+    for ins in (writer, writer, free, writer):
+        bench.issue(ins)
+    assert [bench.receive() for _ in range(4)] == [True, True, True, False]
     alone = Instruction(KIND.OP_CALL, 0, mut(1), nbytes=10_000)  # more than may be in flight at all
     player = Player(Bench())
     player.bench.m[CTL.BYTES_HIGH] = 2500
     player.run([alone] * 5, random.Random(0), at_once)
     check_run(player)
+
+
+def test_who_is_held_takes_no_records():
+    bench = Bench()
+    bench.issue(op(*mut(1)))
+    bench.m[CTL.HOLD] = 1
+    assert not bench.receive()
+    bench.m[CTL.HOLD] = 0
+    assert bench.receive()
 
 
 def test_a_poisoned_or_failed_instruction_is_complete_like_any_other(seed):

@@ -133,15 +133,22 @@ def test_a_stuck_kernel_stops_issuing_at_the_limit_of_instructions(limit):
 
 
 def test_a_stuck_kernel_stops_issuing_at_the_limit_of_bytes():
-    """The bytes that the scheduler has seen, looked at every 256 records."""
+    """Half of the bytes that the scheduler has seen, looked at every 256 records; what it takes is
+    never more than all of them.
+    """
     body = """
+seen = []
 def step():
     mix(big, big, 1)
-    while engine.words[CTL.RECEIVED] < int(repr(hot["counter"])[6:-1]):
+    issued = int(repr(hot["counter"])[6:-1])
+    while engine.words[CTL.RECEIVED] < min(issued, first + 33):
         os.sched_yield()
+    seen.append(engine.words[CTL.IN_FLIGHT_BYTES])
 big = empty(4096)
 big.numpy()
-check(33 + 256)
+first = engine.words[CTL.RECEIVED]
+check(17 + 256)
+assert max(seen) == 1 << 20, max(seen)
 """
     script(AHEAD + body, run_ahead_bytes="1M")
 

@@ -14,6 +14,7 @@ from flowvm.vm import dump, record, trace
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, Access, Kind
 from flowvm.vm.watch.trace import Edge, Trace, Traced, TracedOperand
+from flowvm.vm.watch.uses import UNUSED
 from flowvm.vm.watch.verify import verify
 from tests.vm.kernels import Gate, mix, open_gate, tensor, update, update_in_chunks, wait_for_gate
 from tests.vm.live import streams
@@ -135,6 +136,30 @@ def test_a_reader_behind_a_later_writer_is_caught():
     """w r w, where the read runs after the second write: RAW holds, WAR does not."""
     with pytest.raises(ScheduleError, match="1 of 3 "):
         check(traced(0, 0, 1, (5, MUT)), traced(1, 4, 5, (5, CONST)), traced(2, 2, 3, (5, MUT)))
+
+
+def test_a_launch_that_used_nothing_hides_no_order_around_it():
+    """Three beside each other: the second did nothing, and the third overtook the first."""
+    found = Trace()
+    found.instructions += [traced(k, 0, 9, (5, MUT)) for k in range(3)]
+    found.uses.update(
+        {(0, 5): [UNUSED, (4, 6)], (1, 5): [UNUSED, UNUSED], (2, 5): [UNUSED, (7, 8)]}
+    )
+    assert verify(found).pairs == 3
+    found.uses[2, 5] = [UNUSED, (3, 5)]
+    with pytest.raises(ScheduleError, match=r"1 of 3 .*\n +#0 op0 and #2 op2 overlap"):
+        verify(found)
+
+
+def test_launches_beside_each_other_may_both_read_what_both_write():
+    found = Trace()
+    found.instructions += [traced(k, 0, 9, (5, MUT)) for k in range(2)]
+    found.uses.update({(0, 5): [(1, 7), (2, 3)], (1, 5): [(4, 6), (8, 9)]})
+    assert verify(found).pairs == 1
+    for times in ([(2, 6), (8, 9)], [(4, 6), (6, 9)], [UNUSED, (2, 9)]):
+        found.uses[1, 5] = times
+        with pytest.raises(ScheduleError):
+            verify(found)
 
 
 def test_one_instruction_may_read_what_it_writes():

@@ -306,28 +306,89 @@ steps = st.lists(
 @settings(max_examples=150)
 @given(steps, st.sampled_from((20 << 20, 1 << 40)))
 def test_accounting_is_that_of_a_model(steps, most):
-    """Live, peak and reserved bytes; blocks are handed out once; what is live is never freed."""
-    m, system = memory(), System(most)
+    with pytest.MonkeyPatch.context() as patch:
+        play(patch, steps, most)
+
+
+def play(patch, steps, most):
+    """Live, peak and reserved bytes; no two live blocks overlap; what is live is never freed."""
+    m, system = memory(), installed(patch, System(most))
     live: dict[int, tuple[int, int]] = {}  # block -> stream, class
     peak = 0
-    with pytest.MonkeyPatch.context() as patch:
-        installed(patch, system)
-        for what, stream, size in steps:
-            if what == "allocate":
-                block = allocate(m, stream, size)
-                if block:
-                    assert block not in live
-                    live[block] = stream, class_of(size)
-            elif what == "trim":
-                trim(m, stream)
-                assert m[STR.AT + stream * STR.WORDS + STR.CACHED] == 0
-            elif live:
-                block = list(live)[size % len(live)]
-                release(m, live[block][0], block, live.pop(block)[1])
-            now = sum(size_of(c) for _, c in live.values())
-            peak = max(peak, now)
-            assert m[CTL.LIVE_BYTES] == now
-            assert m[CTL.PEAK_BYTES] == peak
-            assert m[CTL.RESERVED_BYTES] == system.held >= now
-            large = {b for b, (_, c) in live.items() if c > LARGE_CLASS}
-            assert large <= set(system.blocks)
+    for what, stream, size in steps:
+        if what == "allocate":
+            block = allocator.allocate(m, stream, size)
+            if block:
+                end = block + min(SLAB, size_of(class_of(size)))  # as much as the System has
+                assert not any(
+                    block < other + min(SLAB, size_of(c)) and other < end
+                    for other, (_, c) in live.items()
+                ), "two live blocks overlap"
+                live[block] = stream, class_of(size)
+        elif what == "trim":
+            allocator.trim(m, stream)
+            assert m[STR.AT + stream * STR.WORDS + STR.CACHED] == 0
+        elif live:
+            block = list(live)[size % len(live)]
+            allocator.release(m, live[block][0], block, live.pop(block)[1])
+        now = sum(size_of(c) for _, c in live.values())
+        peak = max(peak, now)
+        assert m[CTL.LIVE_BYTES] == now
+        assert m[CTL.PEAK_BYTES] == peak
+        assert m[CTL.RESERVED_BYTES] == system.held >= now
+        large = {b for b, (_, c) in live.items() if c > LARGE_CLASS}
+        assert large <= set(system.blocks), "what is live was freed"
+
+
+def _cut_too_little(m, at, size_class):
+    """The slab goes on where the block in front of it has not ended."""
+    block = allocator_take(m, at, size_class)
+    if 0 < size_class <= LARGE_CLASS and m[at + STR.SLAB] == block + size_of(size_class):
+        m[at + STR.SLAB] -= 64
+    return block
+
+
+def _leave_on_the_list(m, at, size_class):
+    return m[at + STR.CLASSES + size_class]
+
+
+def _free_at_once(m, stream, size):
+    block = allocator_allocate(m, stream, size)
+    if class_of(size) > LARGE_CLASS and block:
+        allocator.free(block)
+    return block
+
+
+def _count_nothing(count, now, peak, size):
+    pass
+
+
+def _on_the_next_list(m, at, size_class, block):
+    allocator_push(m, at, size_class + (0 < size_class < LARGE_CLASS), block)
+
+
+allocator_take, allocator_allocate, allocator_push = (
+    allocator.take, allocator.allocate, allocator.push,
+)  # fmt: skip
+PLANTED = {
+    "overlapping blocks": ("take", _cut_too_little),
+    "a block that stays on its list": ("pop", _leave_on_the_list),
+    "memory freed while it lives": ("allocate", _free_at_once),
+    "bytes not counted": ("count_more", _count_nothing),
+    "a block on the list of a larger class": ("push", _on_the_next_list),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_the_model_finds_what_is_planted(what, seed, monkeypatch):
+    name, function = PLANTED[what]
+    assert hasattr(allocator, name)
+    rng, program = random.Random(seed), []
+    for _ in range(400):
+        kind = rng.choice(("allocate", "allocate", "release", "release", "trim"))
+        size = rng.choice((rng.randrange(5000), rng.randrange(1, 64) << 18))
+        program.append((kind, rng.randrange(STREAMS), size))
+    play(monkeypatch, program, 1 << 40)
+    monkeypatch.setattr(allocator, name, function)
+    with pytest.raises((AssertionError, KeyError)):
+        play(monkeypatch, program, 1 << 40)

@@ -208,7 +208,10 @@ def test_edges_are_counted_exactly():
 
 def test_a_full_table_of_entries_is_begun_anew(monkeypatch):
     """More kinds of calls than the table holds: caches are cleared, calls mean what they did."""
-    engine._clear_entries()  # of other tests: what they left would be room afterwards
+    engine.forget_entries()  # of other tests: what they left would be room afterwards
+    engine.wait_idle()
+    engine._let_entries_go()
+    engine._nameless.clear()
     monkeypatch.setattr(ENT, "LENGTH", len(engine.entry_info) + 12)
     cleared = []
     monkeypatch.setattr(

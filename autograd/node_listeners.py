@@ -1,0 +1,50 @@
+"""Being told of every node as it is made.
+
+`Node.__init__` stays as it is while nobody asks; the first hook puts another function in its place
+and the last one takes it away, for all threads.  A hook says itself which threads it is for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.eager.nodes import Node
+from flowvm.forks import held_at_fork
+
+Hook = Callable[[Any], None]
+
+_lock = held_at_fork(threading.Lock())
+_plain = Node.__init__
+_askers: dict[object, Hook] = {}  # who asked: for what
+
+
+def _telling(node: Node, *args: Any, **kwargs: Any) -> None:
+    _plain(node, *args, **kwargs)
+    for hook in dict.fromkeys(_askers.values()):
+        hook(node)
+
+
+def tell(hook: Hook, asker: object) -> None:
+    """Call `hook` with every node that is made from now on: once, however many ask for it."""
+    with _lock:
+        _askers[asker] = hook
+        _install()
+
+
+def forget(asker: object) -> None:
+    """Take back what `asker` asked for, if it did."""
+    with _lock:
+        _askers.pop(asker, None)
+        _install()
+
+
+def is_told(hook: Hook) -> bool:
+    """Whether `hook` is called."""
+    return hook in _askers.values()
+
+
+def _install() -> None:
+    init = _telling if _askers else _plain
+    setattr(Node, "__init__", init)  # noqa: B010 - mypy minds an assignment

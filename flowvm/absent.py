@@ -1,0 +1,47 @@
+"""What PyTorch has and flowvm has not, and what there is instead: one sentence for each name.
+
+`import flowvm.sparse` works and any name of it is an AttributeError that says this; so a program
+finds out where it uses such a thing, and not where it imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+ABSENT: Final = {
+    "sparse": "tensors are dense here; where a matrix is mostly zeros, index and scatter_add",
+    "sparse_coo_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
+    "sparse_csr_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
+    "quantization": "there are no quantized kernels; bfloat16 and float16 there are",
+    "ao": "there are no quantized kernels; bfloat16 and float16 there are",
+    "classes": "there are no C++ extensions; an op of your own is a Python function (flow.ops)",
+    "futures": "calls are asynchronous by themselves: a tensor is its own future",
+    "monitor": "see flow.profiler and flow.vm.stats()",
+    "masked": "there are no masked tensors; use where, masked_fill and the nan reductions",
+    "nested": "there are no nested tensors; pad, or nn.utils.rnn.pack_padded_sequence",
+    "export": "capture with nn.Graph or flow.compile, and save that (Graph.save)",
+    "package": "save a state_dict with flow.save; code is kept where code is kept",
+    "_dynamo": "nothing compiles Python here; flow.compile captures what a function does",
+    "_inductor": "nothing compiles Python here; flow.compile captures what a function does",
+    "_C": "there is no C++ in flowvm; its ops are in flow.ops",
+    "utils.cpp_extension": "there are no C++ extensions; an op of your own is a Python function",
+    "utils.bottleneck": "see flow.profiler",
+    "utils.mobile_optimizer": "graphs run where Python runs",
+}
+
+
+def nothing_of(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module that has nothing."""
+
+    def missing(name: str) -> Any:
+        raise AttributeError(
+            f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name=name, obj=None
+        )
+
+    return missing
+
+
+def instead_of(name: str) -> str:
+    """The end of a message about a name that flowvm has not; "" where nothing is known of it."""
+    return f": {ABSENT[name]}" if name in ABSENT else ""

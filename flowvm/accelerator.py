@@ -1,0 +1,71 @@
+"""`flow.accelerator`: the device beside the CPU, whichever there is: CUDA or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm import cuda
+from flowvm.device import Device
+
+__all__ = [
+    "current_accelerator",
+    "current_device_idx",
+    "current_device_index",
+    "current_stream",
+    "device_count",
+    "device_index",
+    "empty_cache",
+    "is_available",
+    "set_device_idx",
+    "set_device_index",
+    "synchronize",
+]
+
+
+def is_available() -> bool:
+    """Whether there is one that can be used."""
+    return cuda.is_available()
+
+
+def device_count() -> int:
+    """How many there are."""
+    return cuda.device_count() if cuda.is_available() else 0
+
+
+def current_accelerator(check_available: bool = False) -> Device | None:
+    """The device, without a number; None where there is none."""
+    return Device("cuda") if cuda.is_available() else None
+
+
+def current_device_index() -> int:
+    """The number of the device that "cuda" means here.  DeviceError where there is none."""
+    return cuda.current_device()
+
+
+def set_device_index(device: Any) -> None:
+    """Let "cuda" mean this device."""
+    cuda.set_device(device)
+
+
+def device_index(device: Any) -> Any:
+    """A with statement in which "cuda" means this device."""
+    return cuda.device(device)
+
+
+def current_stream(device: Any = None) -> Any:
+    """The stream that work goes to."""
+    return cuda.current_stream(device)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait for all that was given to the device."""
+    cuda.synchronize(device)
+
+
+def empty_cache() -> None:
+    """Give back memory that is held and not used."""
+    cuda.empty_cache()
+
+
+current_device_idx = current_device_index
+set_device_idx = set_device_index

@@ -1,0 +1,33 @@
+"""Modules some of whose attributes are switches: setting one asks who keeps it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from flowvm.cuda.options import Switches
+
+
+class SwitchModule(types.ModuleType):
+    """A module with the switches of `_switches` among its attributes."""
+
+    _switches: Switches
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_switches":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self._switches, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or isinstance(value, types.ModuleType):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._switches, name, value)
+
+
+def with_switches(module: str, switches: Switches) -> None:
+    """Give a module's switches their names in it."""
+    found = sys.modules[module]
+    found.__dict__["_switches"] = switches
+    found.__class__ = SwitchModule

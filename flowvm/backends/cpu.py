@@ -1,0 +1,17 @@
+"""`flow.backends.cpu`: what the CPU can do."""
+
+import platform
+
+from flowvm.compiler.target import host
+
+__all__ = ["get_cpu_capability"]
+
+
+def get_cpu_capability() -> str:
+    """PyTorch's word for the widest vectors of this CPU: "AVX512", "AVX2" or "DEFAULT"."""
+    has = host().has
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return "DEFAULT"
+    if has("avx512f") and has("avx512bw"):
+        return "AVX512"
+    return "AVX2" if has("avx2") else "DEFAULT"

@@ -1,0 +1,55 @@
+"""`flow.backends.cudnn`: flowvm uses no cuDNN, its convolutions are its own kernels and cuBLAS.
+
+`allow_tf32` says whether float32 convolutions on CUDA may use TF32.  `benchmark`,
+`benchmark_limit`, `deterministic` and `enabled` are taken and kept; they change nothing:
+convolutions are deterministic always, and nothing is tried out.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from flowvm.backends._switching import with_switches
+from flowvm.cuda import options
+
+__all__ = ["CUDNN_TENSOR_DTYPES", "flags", "is_acceptable", "is_available", "version"]
+
+CUDNN_TENSOR_DTYPES: Final[frozenset[Any]] = frozenset()
+
+
+def is_available() -> bool:
+    """Whether cuDNN is used: never."""
+    return False
+
+
+def version() -> int | None:
+    """cuDNN's version: None, for there is none."""
+    return None
+
+
+def is_acceptable(tensor: Any) -> bool:
+    """Whether cuDNN would compute with it: never."""
+    return False
+
+
+def flags(
+    enabled: bool = False,
+    benchmark: bool = False,
+    benchmark_limit: int = 10,
+    deterministic: bool = False,
+    allow_tf32: bool = True,
+    **others: Any,
+) -> AbstractContextManager[Any]:
+    """A with statement in which these switches are set."""
+    given = {
+        "enabled": enabled,
+        "benchmark": benchmark,
+        "benchmark_limit": benchmark_limit,
+        "deterministic": deterministic,
+        "allow_tf32": allow_tf32,
+    }
+    return options.Setting(options.convolution, given)
+
+
+with_switches(__name__, options.convolution)

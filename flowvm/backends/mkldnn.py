@@ -1,0 +1,36 @@
+"""`flow.backends.mkldnn`: flowvm uses no oneDNN.  `enabled` and the others are taken and kept."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from flowvm.backends._switching import with_switches
+from flowvm.cuda import options
+
+__all__ = ["flags", "is_acl_available", "is_available"]
+
+_own: Final = options.Switches(
+    "flow.backends.mkldnn", {"enabled": False, "deterministic": True, "allow_tf32": False}
+)
+
+
+def is_available() -> bool:
+    """Whether oneDNN is used: never."""
+    return False
+
+
+def is_acl_available() -> bool:
+    """Whether it is used with the Arm Compute Library: never."""
+    return False
+
+
+def flags(
+    enabled: bool = False, deterministic: bool = False, allow_tf32: bool = True, **others: Any
+) -> AbstractContextManager[Any]:
+    """A with statement in which these switches are set; they change nothing."""
+    given = {"enabled": enabled, "deterministic": deterministic, "allow_tf32": allow_tf32}
+    return options.Setting(_own, given)
+
+
+with_switches(__name__, _own)

@@ -1,0 +1,18 @@
+"""`flow.backends.mps`: flowvm does not compute on Apple's GPUs."""
+
+__all__ = ["is_available", "is_built", "is_macos_or_newer"]
+
+
+def is_available() -> bool:
+    """Whether Metal can be used: never."""
+    return False
+
+
+def is_built() -> bool:
+    """Whether this flowvm could use Metal: never."""
+    return False
+
+
+def is_macos_or_newer(major: int, minor: int) -> bool:
+    """Whether a macOS of this version has devices for flowvm: never."""
+    return False

@@ -1,0 +1,8 @@
+"""`flow.backends.nnpack`: flowvm uses no NNPACK."""
+
+__all__ = ["is_available"]
+
+
+def is_available() -> bool:
+    """Whether NNPACK is used: never."""
+    return False

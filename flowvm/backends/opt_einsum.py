@@ -1,0 +1,24 @@
+"""`flow.backends.opt_einsum`: einsum chooses the order of its products itself."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flowvm.backends._switching import with_switches
+from flowvm.cuda import options
+
+__all__ = ["get_opt_einsum", "is_available"]
+
+
+def is_available() -> bool:
+    """Whether the package opt_einsum is used: never."""
+    return False
+
+
+def get_opt_einsum() -> Any:
+    """The package: None, for it is not used."""
+    return None
+
+
+_own: Final = options.Switches("flow.backends.opt_einsum", {"enabled": False, "strategy": None})
+with_switches(__name__, _own)

@@ -1,0 +1,184 @@
+"""`import torch` and `import oneflow` mean flowvm in this process.
+
+    import flowvm.compat.torch
+    flowvm.compat.torch.install()
+    import torch                      # flowvm under that name, submodules too
+    from torch.utils.data import DataLoader
+
+What a program asks for and flowvm has not is an AttributeError or ModuleNotFoundError as ever, and
+is listed on stderr when Python ends: a list of what is missing for that program.  Names are looked
+up in flowvm when they are asked for; nothing is copied, so `torch.nn.Module is flowvm.nn.Module`.
+`torch.__version__` is that of the PyTorch whose names these are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flowvm.absent import instead_of
+from flowvm.errors import ArgumentError
+from flowvm.version import Version
+
+ROOTS: Final = ("torch", "oneflow")
+VERSION: Final = Version("2.13.0+flowvm")
+# modules of PyTorch whose names stand elsewhere in flowvm
+_ELSEWHERE: Final = {
+    "cuda.amp": "amp",
+    "nn.modules.container": "nn.modules.containers",
+    "nn.modules.module": "nn.module",
+    "nn.grad": "nn.functional",
+    "_tensor": "eager.tensor",
+    "serialization": "serialization",
+    "types": "dtype",
+    "return_types": "ops",
+}
+# packages of flowvm that have all names of the modules that PyTorch has inside
+_FLAT: Final = {
+    "distributions": "distributions",
+    "nn.modules": "nn",
+    "optim": "optim",
+    "utils.data": "utils.data",
+}
+_missed: Counter[str] = Counter()
+
+
+class _Mirror(types.ModuleType):
+    """A module of PyTorch's name: its attributes are those of one of flowvm's."""
+
+    def __init__(self, name: str, of: types.ModuleType) -> None:
+        super().__init__(name, of.__doc__)
+        self.__dict__["_of"] = of
+        self.__dict__["__path__"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        of: types.ModuleType = self.__dict__["_of"]
+        if name in ("__version__", "__git_version__") and "." not in self.__name__:
+            return VERSION
+        try:
+            found = getattr(of, name)
+        except AttributeError as error:
+            inner = f"{self.__name__}.{name}"
+            if not name.startswith("__"):
+                if _counterpart(inner.partition(".")[2]) is not None:
+                    return importlib.import_module(inner)
+                _missed[inner] += 1
+            raise AttributeError(
+                str(error) or f"flowvm has no {inner}", name=name, obj=None
+            ) from None
+        if _is_flowvms(found):
+            inner = f"{self.__name__}.{name}"
+            if found.__name__ == f"{of.__name__}.{name}":
+                return importlib.import_module(inner)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__") or isinstance(value, _Mirror):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.__dict__["_of"], name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted(dir(self.__dict__["_of"]))
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r}: {self.__dict__['_of'].__name__}>"
+
+
+def _is_flowvms(value: Any) -> bool:
+    name = getattr(value, "__name__", "") if isinstance(value, types.ModuleType) else ""
+    return name.startswith("flowvm.")
+
+
+def _counterpart(path: str) -> types.ModuleType | None:
+    """The module of flowvm that has the names of PyTorch's `path` ("nn.functional")."""
+    parent, _, last = path.rpartition(".")
+    for place in (path, _ELSEWHERE.get(path)):
+        if place is None:
+            continue
+        name = f"flowvm.{place}" if place else "flowvm"
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(str(error.name)):
+                raise
+    if parent in _FLAT and last.isidentifier() and not last.startswith("__"):
+        return importlib.import_module(f"flowvm.{_FLAT[parent]}")
+    return None
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of the roots."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        root, _, inner = fullname.partition(".")
+        if root not in ROOTS:
+            return None
+        if _counterpart(inner) is None:
+            _missed[fullname] += 1
+            raise ModuleNotFoundError(
+                f"flowvm has no module for {fullname!r}{instead_of(inner)}", name=fullname
+            )
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        found = _counterpart(spec.name.partition(".")[2])
+        if found is None:
+            raise ModuleNotFoundError(f"flowvm has no module for {spec.name!r}", name=spec.name)
+        return _Mirror(spec.name, found)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """A mirror has nothing to run."""
+
+
+_finder: Final = _Finder()
+
+
+def install(*, report: bool = True) -> None:
+    """Let `import torch` and `import oneflow` mean flowvm, from now on.
+
+    report    list on stderr, when Python ends, what was asked for and is not there
+
+    ArgumentError if PyTorch or OneFlow itself is imported already.
+    """
+    if _finder in sys.meta_path:
+        return
+    for root in ROOTS:
+        if root in sys.modules and not isinstance(sys.modules[root], _Mirror):
+            raise ArgumentError(
+                f"flowvm.compat.torch.install: {root} is imported already; install first"
+            )
+    sys.meta_path.insert(0, _finder)
+    if report:
+        atexit.register(_report)
+
+
+def uninstall() -> None:
+    """Let these names mean what they did; modules that were imported keep what they have."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    for name in [n for n, module in sys.modules.items() if isinstance(module, _Mirror)]:
+        del sys.modules[name]
+    atexit.unregister(_report)
+    _missed.clear()
+
+
+def missing() -> dict[str, int]:
+    """What was asked for and is not there, and how often."""
+    return dict(sorted(_missed.items()))
+
+
+def _report() -> None:
+    if _missed:
+        print(f"flowvm.compat.torch: {len(_missed)} names that flowvm has not:", file=sys.stderr)
+        for name, count in missing().items():
+            print(f"  {name}" + (f"  ({count} times)" if count > 1 else ""), file=sys.stderr)

@@ -1,0 +1,181 @@
+"""Processes that compile for this one what it can do without for a while.
+
+A helper
+- has the lowest priority;
+- ends with its parent, however that ends: it watches the pipe that is its stdin;
+- does its jobs one after another, and whatever a job compiles is in the cache from then on; so what
+  a short program begins a later one goes on with.  Of several programs that begin at one time only
+  one does a job, the others' helpers wait for it.
+
+A job is "module:function" or "module:function:argument", of flowvm.  Where the cache may not be
+written, the helpers write to a folder of this process, where `kept` looks, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import json
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowvm.compiler import cache, jit
+from flowvm.config import config
+from flowvm.lazy import lazy
+
+if TYPE_CHECKING:
+    import shutil
+    import subprocess
+    import tempfile
+else:  # when something is to be made, and not with flowvm
+    shutil = lazy("shutil")
+    subprocess = lazy("subprocess")
+    tempfile = lazy("tempfile")
+
+GLANCE_S = 1.0  # between two looks whether the parent is there, whose pipe a fork of it may hold
+_START = """
+import sys, json
+sys.path[:] = json.loads(sys.argv[1])
+from flowvm.compiler import helpers
+helpers.main(sys.argv[2:])
+"""
+
+
+class Helper:
+    """One process, which does `jobs`.  OSError or ValueError where there can be none."""
+
+    def __init__(self, jobs: Sequence[str]) -> None:
+        environment = {
+            **os.environ,
+            "FLOWVM_CACHE_DIR": str(_folder()),
+            "FLOWVM_CHECK": config.check,
+            "FLOWVM_DEBUG": "0",
+            "FLOWVM_WINDOW": "0",
+        }
+        path = json.dumps([p or os.getcwd() for p in sys.path])
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, path, *jobs],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is not meant for it
+        )
+        _helpers.append(self)
+
+    def is_at_work(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.process.poll() is None
+
+
+def later(job: str, made: Callable[[], None]) -> None:
+    """Have `job` done by a helper, and then, or if there is none, call `made` on a thread."""
+    try:
+        helper = Helper([job])
+    except (OSError, ValueError):
+        helper = None
+
+    def wait() -> None:
+        if helper is not None:
+            helper.process.wait()
+        if helper is None or helper.process.returncode >= 0:  # else this process ends
+            made()
+
+    threading.Thread(target=wait, name="flowvm-later", daemon=True).start()
+
+
+_helpers: list[Helper] = []
+_own: Path | None = None  # instead of the cache
+
+
+def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) -> int | None:
+    """`jit.kept`, also of what helpers have made where the cache may not be written."""
+    address = jit.kept(function, signature, facts=facts)
+    if address is None and _own is not None:
+        address = jit.kept(function, signature, facts=facts, folder=_own)
+    return address
+
+
+def _folder() -> Path:
+    """Where helpers write: the cache, or else a folder of this process."""
+    global _own
+    if _own is None and not _may_write(jit.cache_dir()):
+        _own = Path(tempfile.mkdtemp(prefix="flowvm-"))
+    return _own or jit.cache_dir()
+
+
+def _may_write(folder: Path) -> bool:
+    """Whether entries can be kept there, as far as that can be told without writing one."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return not cache.trouble(folder) and os.access(folder, os.W_OK)
+    return False
+
+
+def stop() -> None:
+    """Nobody wants what is being made any more: this process ends."""
+    global _own
+    for helper in _helpers:
+        helper.process.kill()
+        helper.process.wait()
+    _helpers.clear()
+    if _own is not None:
+        shutil.rmtree(_own, ignore_errors=True)
+        _own = None
+
+
+def _after_fork_in_child() -> None:
+    """The helpers are the parent's, and so is their folder."""
+    global _own
+    for helper in _helpers:
+        helper.process.returncode = 0  # or it would be waited for
+    _helpers.clear()
+    _own = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+# --- in a helper ----------------------------------------------------------------------------------
+
+
+def main(jobs: Sequence[str]) -> None:
+    """Do the jobs, unless the process that wants them ends first."""
+    os.nice(19)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    for job in jobs:
+        do(job)
+
+
+def do(job: str) -> None:
+    """Do the job here, while no helper of any process does it."""
+    module, name, *argument = job.split(":")
+    with _alone(job.replace(":", ".")):
+        getattr(importlib.import_module(module), name)(*argument)
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        if select.select([sys.stdin], [], [], GLANCE_S)[0]:
+            break  # nothing is ever written to it: it was closed
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """No other process does this meanwhile; without that, where there can be no locks."""
+    lock = -1
+    with contextlib.suppress(OSError):
+        flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(jit.cache_dir() / f"{name}.lock", flags, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)

@@ -1,0 +1,75 @@
+"""The processor that code is made for: this one, or a level of its family, which many have.
+
+A kernel that is compiled when it is first used is made for the processor that uses it.  What lies
+in a wheel is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor that has the level
+runs it.  Vectors are as wide as the target's.
+
+Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from typing import NamedTuple
+
+from flowvm.config import config
+from flowvm.errors import ConfigError
+from flowvm.lazy import lazy
+
+llvm = lazy("llvmlite.binding")
+
+_V2 = ("sse2", "cx16", "sahf", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2}  # the highest first
+
+
+class Target(NamedTuple):
+    """A processor as LLVM names it: "znver4", "+avx2,-avx512f,..."."""
+
+    cpu: str
+    features: str
+
+    def has(self, feature: str) -> bool:
+        """Whether it has this feature ("avx2")."""
+        return f"+{feature}" in self.features.split(",")
+
+
+@functools.cache
+def host() -> Target:
+    """This processor; without features where LLVM cannot tell them."""
+    try:
+        features = str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:
+        features = ""
+    return Target(str(llvm.get_host_cpu_name()), features)
+
+
+@functools.cache
+def level(name: str) -> Target:
+    """The least processor of a level."""
+    return Target(name, ",".join(f"+{feature}" for feature in LEVELS[name]))
+
+
+def levels_here() -> list[str]:
+    """The levels whose code this processor runs, the highest first."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return []
+    return [name for name, features in LEVELS.items() if all(map(host().has, features))]
+
+
+@functools.cache
+def target() -> Target:
+    """What this process compiles for.
+
+    ConfigError where FLOWVM_TARGET is a level that this processor does not have.
+    """
+    if not config.target:
+        return host()
+    if config.target not in levels_here():
+        raise ConfigError(
+            f"FLOWVM_TARGET={config.target} cannot be run here: this processor has "
+            f"{', '.join(levels_here()) or 'none of the levels of x86-64'}"
+        )
+    return level(config.target)

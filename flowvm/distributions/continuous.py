@@ -1,0 +1,382 @@
+"""Distributions of one real number with a location, a scale or bounds: their formulas are short.
+
+Long because it is a list of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from flowvm import ops
+from flowvm.distributions import constraints
+from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
+from flowvm.distributions.utils import EULER, LOG_2PI, Value, broadcast_all
+from flowvm.dtype import finfo
+from flowvm.errors import ArgumentError
+
+
+class _LocScale(Distribution):
+    """Of loc + scale * a standard number."""
+
+    arg_constraints: ClassVar[Any] = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return self._expanded(batch_shape, loc=0, scale=0)
+
+    def _standard(self, value: Value) -> Value:
+        return (self._checked(value) - self.loc) / self.scale
+
+
+class Normal(_LocScale, ExponentialFamily):
+    """The normal distribution of mean `loc` and standard deviation `scale`.
+
+    >>> flow.distributions.Normal(0.0, 1.0).log_prob(flow.tensor(0.0))  # -0.9189
+    """
+
+    @property
+    def mean(self) -> Value:
+        return self.loc
+
+    @property
+    def mode(self) -> Value:
+        return self.loc
+
+    @property
+    def stddev(self) -> Value:
+        return self.scale
+
+    @property
+    def variance(self) -> Value:
+        return self.scale**2
+
+    def rsample(self, sample_shape: Any = ()) -> Value:
+        shape = self._extended_shape(sample_shape)
+        drawn = ops.randn(tuple(shape), dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + drawn * self.scale
+
+    def log_prob(self, value: Value) -> Value:
+        z = self._standard(value)
+        return -(z**2) / 2 - self.scale.log() - LOG_2PI / 2
+
+    def cdf(self, value: Value) -> Value:
+        return (1 + (self._standard(value) / math.sqrt(2)).erf()) / 2
+
+    def icdf(self, value: Value) -> Value:
+        return self.loc + self.scale * (2 * value - 1).erfinv() * math.sqrt(2)
+
+    def entropy(self) -> Value:
+        return 0.5 + LOG_2PI / 2 + self.scale.log()
+
+
+class Laplace(_LocScale):
+    """The Laplace distribution: density exp(-|x - loc| / scale) / (2 scale)."""
+
+    @property
+    def mean(self) -> Value:
+        return self.loc
+
+    @property
+    def mode(self) -> Value:
+        return self.loc
+
+    @property
+    def variance(self) -> Value:
+        return 2 * self.scale**2
+
+    @property
+    def stddev(self) -> Value:
+        return math.sqrt(2) * self.scale
+
+    def rsample(self, sample_shape: Any = ()) -> Value:
+        u = uniform_in(self.loc, self._extended_shape(sample_shape)) * 2 - 1
+        u = ops.clamp(u, min=finfo(u.dtype).eps - 1, max=1 - finfo(u.dtype).eps)
+        return self.loc - self.scale * u.sign() * (-u.abs()).log1p()
+
+    def log_prob(self, value: Value) -> Value:
+        return -(2 * self.scale).log() - self._standard(value).abs()
+
+    def cdf(self, value: Value) -> Value:
+        z = self._standard(value)
+        return 0.5 - 0.5 * z.sign() * (-z.abs()).expm1()
+
+    def icdf(self, value: Value) -> Value:
+        t = value - 0.5
+        return self.loc - self.scale * t.sign() * (-2 * t.abs()).log1p()
+
+    def entropy(self) -> Value:
+        return 1 + (2 * self.scale).log()
+
+
+class Cauchy(_LocScale):
+    """The Cauchy distribution of median `loc` and half width `scale`; it has no mean."""
+
+    @property
+    def mean(self) -> Value:
+        return ops.full_like(self.loc, math.nan)
+
+    @property
+    def mode(self) -> Value:
+        return self.loc
+
+    @property
+    def variance(self) -> Value:
+        return ops.full_like(self.loc, math.inf)
+
+    def rsample(self, sample_shape: Any = ()) -> Value:
+        u = uniform_in(self.loc, self._extended_shape(sample_shape))
+        return self.loc + self.scale * (math.pi * (u - 0.5)).tan()
+
+    def log_prob(self, value: Value) -> Value:
+        return -math.log(math.pi) - self.scale.log() - (self._standard(value) ** 2).log1p()
+
+    def cdf(self, value: Value) -> Value:
+        return self._standard(value).atan() / math.pi + 0.5
+
+    def icdf(self, value: Value) -> Value:
+        return (math.pi * (value - 0.5)).tan() * self.scale + self.loc
+
+    def entropy(self) -> Value:
+        return math.log(4 * math.pi) + self.scale.log()
+
+
+class Gumbel(_LocScale):
+    """The Gumbel distribution: of the largest of many numbers."""
+
+    @property
+    def mean(self) -> Value:
+        return self.loc + self.scale * EULER
+
+    @property
+    def mode(self) -> Value:
+        return self.loc
+
+    @property
+    def stddev(self) -> Value:
+        return math.pi / math.sqrt(6) * self.scale
+
+    @property
+    def variance(self) -> Value:
+        return self.stddev**2
+
+    def rsample(self, sample_shape: Any = ()) -> Value:
+        u = uniform_in(self.loc, self._extended_shape(sample_shape))
+        u = ops.clamp(u, max=1 - finfo(u.dtype).eps)
+        return self.loc - self.scale * (-u.log()).log()
+
+    def log_prob(self, value: Value) -> Value:
+        y = -self._standard(value)
+        return y - y.exp() - self.scale.log()
+
+    def cdf(self, value: Value) -> Value:
+        return (-(-self._standard(value)).exp()).exp()
+
+    def icdf(self, value: Value) -> Value:
+        return self.loc - self.scale * (-value.log()).log()
+
+    def entropy(self) -> Value:
+        return self.scale.log() + (1 + EULER)
+
+
+class Uniform(Distribution):
+    """The uniform distribution on [low, high)."""
+
+    has_rsample = True
+
+    arg_constraints: ClassVar[Any] = {
+        "low": constraints.dependent, "high": constraints.dependent,
+    }  # fmt: skip
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        self.low, self.high = broadcast_all(low, high)
+        super().__init__(self.low.shape, validate_args=validate_args)
+        if self._validate_args and not bool((self.low < self.high).all()):
+            raise ArgumentError("Uniform is not defined when low>= high")
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """[low, high]."""
+        return constraints.interval(self.low, self.high)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return self._expanded(batch_shape, low=0, high=0)
+
+    @property
+    def mean(self) -> Value:
+        return (self.high + self.low) / 2
+
+    @property
+    def mode(self) -> Value:
+        return self.mean * math.nan
+
+    @property
+    def stddev(self) -> Value:
+        return (self.high - self.low) / math.sqrt(12)
+
+    @property
+    def variance(self) -> Value:
+        return (self.high - self.low) ** 2 / 12
+
+    def rsample(self, sample_shape: Any = ()) -> Value:
+        shape = tuple(self._extended_shape(sample_shape))
+        drawn = ops.rand(shape, dtype=self.low.dtype, device=self.low.device)
+        return self.low + drawn * (self.high - self.low)
+
+    def log_prob(self, value: Value) -> Value:
+        value = self._checked(value)
+        inside = ((self.low <= value) & (self.high > value)).to(self.low.dtype)
+        return inside.log() - (self.high - self.low).log()
+
+    def cdf(self, value: Value) -> Value:
+        return ops.clamp((self._checked(value) - self.low) / (self.high - self.low), min=0, max=1)
+
+    def icdf(self, value: Value) -> Value:
+        return value * (self.high - self.low) + self.low
+
+    def entropy(self) -> Value:
+        return (self.high - self.low).log()
+
+
+class Exponential(ExponentialFamily):
+    """The exponential distribution: density rate * exp(-rate x)."""
+
+    arg_constraints: ClassVar[Any] = {"rate": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = broadcast_all(rate)
+        super().__init__(self.rate.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return self._expanded(batch_shape, rate=0)
+
+    @property
+    def mean(self) -> Value:
+        return 1 / self.rate
+
+    @property
+    def mode(self) -> Value:
+        return ops.zeros_like(self.rate)
+
+    @property
+    def stddev(self) -> Value:
+        return 1 / self.rate
+
+    @property
+    def variance(self) -> Value:
+        return self.rate**-2
+
+    def rsample(self, sample_shape: Any = ()) -> Value:
+        shape = tuple(self._extended_shape(sample_shape))
+        drawn = ops.empty(shape, dtype=self.rate.dtype, device=self.rate.device)
+        return drawn.exponential_() / self.rate
+
+    def log_prob(self, value: Value) -> Value:
+        return self.rate.log() - self.rate * self._checked(value)
+
+    def cdf(self, value: Value) -> Value:
+        return -(-self.rate * self._checked(value)).expm1()
+
+    def icdf(self, value: Value) -> Value:
+        return -(-value).log1p() / self.rate
+
+    def entropy(self) -> Value:
+        return 1 - self.rate.log()
+
+
+class VonMises(Distribution):
+    """The von Mises distribution of angles in [-pi, pi) around `loc`.
+
+    Sampled by Best and Fisher, "Efficient simulation of the von Mises distribution", 1979; the
+    Bessel functions by Abramowitz and Stegun, 9.8.1 to 9.8.4.
+    """
+
+    arg_constraints: ClassVar[Any] = {
+        "loc": constraints.real, "concentration": constraints.positive,
+    }  # fmt: skip
+    support = constraints.real
+
+    def __init__(self, loc: Any, concentration: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.concentration = broadcast_all(loc, concentration)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return self._expanded(batch_shape, loc=0, concentration=0)
+
+    @property
+    def mean(self) -> Value:
+        """The circular mean."""
+        return self.loc
+
+    @property
+    def mode(self) -> Value:
+        return self.loc
+
+    @property
+    def variance(self) -> Value:
+        """The circular variance."""
+        k = self.concentration
+        return 1 - (_log_bessel(k, 1) - _log_bessel(k, 0)).exp()
+
+    def log_prob(self, value: Value) -> Value:
+        k = self.concentration
+        return (
+            k * (self._checked(value) - self.loc).cos() - math.log(2 * math.pi) - _log_bessel(k, 0)
+        )
+
+    def sample(self, sample_shape: Any = ()) -> Value:
+        shape = tuple(self._extended_shape(sample_shape))
+        k = self.concentration.detach().double()
+        tau = 1 + (1 + 4 * k**2).sqrt()
+        rho = (tau - (2 * tau).sqrt()) / (2 * k)
+        precise = (1 + rho**2) / (2 * rho)
+        r = ops.where(k < 1e-5, 1 / k + k, precise).broadcast_to(shape)
+        k = k.broadcast_to(shape)
+        found = ops.zeros(shape, dtype=k.dtype, device=k.device)
+        done = found > 1
+        while not bool(done.all()):
+            u1, u2, u3 = (uniform_in(k, shape) for _ in range(3))
+            z = (math.pi * u1).cos()
+            f = (1 + r * z) / (r + z)
+            c = k * (r - f)
+            good = ((c * (2 - c) - u2) > 0) | (((c / u2).log() + 1 - c) >= 0)
+            angle = (u3 - 0.5).sign() * ops.clamp(f, min=-1, max=1).acos()
+            found = ops.where(good & ~done, angle, found)
+            done = done | good
+        turned = (found + math.pi + self.loc.detach().double()) % (2 * math.pi) - math.pi
+        return turned.to(self.loc.dtype)
+
+
+_SMALL = (
+    (1.0, 3.5156229, 3.0899424, 1.2067492, 0.2659732, 0.360768e-1, 0.45813e-2),
+    (0.5, 0.87890594, 0.51498869, 0.15084934, 0.2658733e-1, 0.301532e-2, 0.32411e-3),
+)
+_LARGE = (
+    (0.39894228, 0.1328592e-1, 0.225319e-2, -0.157565e-2, 0.916281e-2, -0.2057706e-1,
+     0.2635537e-1, -0.1647633e-1, 0.392377e-2),
+    (0.39894228, -0.3988024e-1, -0.362018e-2, 0.163801e-2, -0.1031555e-1, 0.2282967e-1,
+     -0.2895312e-1, 0.1787654e-1, -0.420059e-2),
+)  # fmt: skip
+
+
+def _polynomial(y: Value, coefficients: tuple[float, ...]) -> Value:
+    total = 0 * y + coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        total = c + y * total
+    return total
+
+
+def _log_bessel(x: Value, order: int) -> Value:
+    """The logarithm of the modified Bessel function of order 0 or 1, for x >= 0."""
+    small = _polynomial((x / 3.75) ** 2, _SMALL[order])
+    if order == 1:
+        small = x * small
+    large = x - 0.5 * x.log() + _polynomial(3.75 / x, _LARGE[order]).log()
+    return ops.where(x < 3.75, small.log(), large)

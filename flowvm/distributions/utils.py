@@ -1,0 +1,102 @@
+"""What distributions share: arguments made alike, probabilities and their logarithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flowvm import ops
+from flowvm.dtype import finfo, get_default_dtype
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError
+from flowvm.meta import Size
+
+Value = Any  # a tensor, or what becomes one
+
+EULER: Final = 0.57721566490153286060  # the Euler-Mascheroni constant
+LOG_2PI: Final = math.log(2 * math.pi)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a plain number."""
+    return isinstance(value, (int, float)) and not isinstance(value, Tensor)
+
+
+def broadcast_all(*values: Any) -> tuple[Any, ...]:
+    """Tensors of one shape: numbers become tensors of the dtype and device of the first tensor, or
+    of the default dtype.
+    """
+    for value in values:
+        if not isinstance(value, Tensor) and not is_number(value):
+            raise ArgumentTypeError(
+                f"Input arguments must all be numbers or tensors, got {type(value).__name__}"
+            )
+    first = next((v for v in values if isinstance(v, Tensor)), None)
+    options: dict[str, Any] = {"dtype": get_default_dtype()}
+    if first is not None:
+        options = {"dtype": first.dtype, "device": first.device}
+        if not first.dtype.is_floating_point:
+            options["dtype"] = get_default_dtype()
+    tensors = [v if isinstance(v, Tensor) else ops.tensor(float(v), **options) for v in values]
+    return tuple(ops.broadcast_tensors(*tensors))
+
+
+def clamp_probs(probs: Value) -> Value:
+    """Probabilities away from 0 and 1 by the machine epsilon, so that logarithms are finite."""
+    eps = finfo(probs.dtype).eps
+    return ops.clamp(probs, min=eps, max=1 - eps)
+
+
+def logits_to_probs(logits: Value, is_binary: bool = False) -> Value:
+    """Sigmoid, or softmax of the last dimension."""
+    return logits.sigmoid() if is_binary else logits.softmax(-1)
+
+
+def probs_to_logits(probs: Value, is_binary: bool = False) -> Value:
+    """Logarithms, or log odds; of clamped probabilities."""
+    safe = clamp_probs(probs)
+    return safe.log() - (-safe).log1p() if is_binary else safe.log()
+
+
+def sum_rightmost(value: Value, dims: int) -> Value:
+    """The sum over the last `dims` dimensions."""
+    if dims == 0 or is_number(value):
+        return value
+    shape = tuple(value.shape)
+    return value.reshape(*shape[: len(shape) - dims], -1).sum(-1)
+
+
+def log_gamma_multivariate(a: Value, p: int) -> Value:
+    """The logarithm of the multivariate gamma function."""
+    total = p * (p - 1) / 4 * math.log(math.pi) + 0 * a
+    for j in range(p):
+        total = total + (a - j / 2).lgamma()
+    return total
+
+
+def shape_of(value: Any) -> Size:
+    """The shape of a tensor, () of a number."""
+    return Size(value.shape) if isinstance(value, Tensor) else Size(())
+
+
+def joined(*shapes: Sequence[int]) -> Size:
+    """The shape that these broadcast to."""
+    dims: list[int] = []
+    for shape in shapes:
+        lead = len(shape) - len(dims)
+        dims = [1] * lead + dims
+        for i, n in enumerate(reversed(shape)):
+            if dims[-1 - i] == 1:
+                dims[-1 - i] = n
+            elif n not in (1, dims[-1 - i]):
+                raise ValueError(f"shapes {shapes} cannot be broadcast to one")
+    return Size(dims)
+
+
+def triangular_solve(lower: Value, right: Value) -> Value:
+    """x with lower @ x = right, of matrices (*, n, n) and (*, n, k) that are broadcast."""
+    batch = joined(lower.shape[:-2], right.shape[:-2])
+    a = lower.broadcast_to((*batch, *lower.shape[-2:])).contiguous()
+    b = right.broadcast_to((*batch, *right.shape[-2:])).contiguous()
+    return ops.solve(a, b)

@@ -1,0 +1,71 @@
+"""Locks that a fork takes, so that a child finds nothing half done.
+
+A child has one thread, and memory as it was at one moment, in the middle of whatever the other
+threads did: a lock that one of them had is never free again, and what it guards is half written.
+So who makes a lock says here that a fork is to wait for it: the forking thread takes all of them,
+in the order of their ranks, and lets go in the parent and in the child.  Numba's and llvmlite's are
+taken with them.
+
+A lock is taken in the order of ranks elsewhere, too; within a rank no thread takes a second one.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from flowvm.private.locks import foreign_locks, make_free
+
+_Lock = TypeVar("_Lock")
+
+
+class Rank(IntEnum):
+    """Which lock is taken first."""
+
+    GRAPH = 0  # held while a graph is captured and compiled
+    VM = 1
+    COMPILER = 2
+    FOREIGN = 3  # Numba's and llvmlite's
+    LEAF = 4  # held for a few lines that take no other and issue nothing
+
+
+_ranks: weakref.WeakKeyDictionary[Any, Rank] = weakref.WeakKeyDictionary()
+
+
+def held_at_fork(lock: _Lock, rank: Rank = Rank.LEAF) -> _Lock:
+    """`lock`, for which forks wait from now on, as long as somebody keeps it."""
+    _ranks[lock] = rank
+    return lock
+
+
+class Held:
+    """The locks that a fork has taken, and those that it did not get."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self.missed: list[Any] = []
+
+    def take(self, leaves: bool, until: float) -> bool:
+        """Take the leaves, or all other locks, waiting until the moment `until` of the monotonic
+        clock; whether all came.
+        """
+        ranked = [*_ranks.items(), *((lock, Rank.FOREIGN) for lock in foreign_locks())]
+        for lock, rank in sorted(ranked, key=lambda item: item[1]):
+            if (rank == Rank.LEAF) is not leaves:
+                continue
+            if lock.acquire(timeout=max(0.0, until - time.monotonic())):
+                self.taken.append(lock)
+            else:
+                self.missed.append(lock)
+        return not self.missed
+
+    def let_go(self, in_child: bool = False) -> None:
+        """Free the locks; in a child those as well whose owners it does not have."""
+        if in_child:
+            for lock in self.missed:
+                make_free(lock)
+        while self.taken:
+            self.taken.pop().release()
+        self.missed = []

@@ -1,0 +1,33 @@
+"""`flow.func`: functions of functions: gradients, Jacobians, maps over a batch, modules.
+
+PyTorch's `torch.func`, over the one tape of `flowvm.autograd`: transforms nest.  `trees` is what
+they say of nested arguments.
+Not here: `flow.autograd.functional`, whose functions take a point rather than give a function.
+"""
+
+from flowvm.func.batching import vmap
+from flowvm.func.stateless import functional_call, stack_module_state
+from flowvm.func.transforms import (
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    vjp,
+)
+
+__all__ = [
+    "functional_call",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "linearize",
+    "stack_module_state",
+    "vjp",
+    "vmap",
+]

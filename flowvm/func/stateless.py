@@ -1,0 +1,105 @@
+"""Modules as functions of their parameters and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.ops.shapes.join import stack
+
+
+def functional_call(
+    module: Any,
+    parameter_and_buffer_dicts: Any,
+    args: Any = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:
+    """`module(*args, **kwargs)` with other tensors in the places of its parameters and buffers.
+
+    parameter_and_buffer_dicts   tensors by the names of `named_parameters` and `named_buffers`, or
+                                 several dicts of them
+    args          the arguments, a tuple or one of them
+    tie_weights   a tensor goes to every name that its parameter has
+    strict        every parameter and buffer is given, and no other name
+
+    The module is as it was when this returns; what it does in place to a buffer is done to the
+    tensor given for it.
+    """
+    given: dict[str, Any] = {}
+    several = isinstance(parameter_and_buffer_dicts, (tuple, list))
+    for table in parameter_and_buffer_dicts if several else (parameter_and_buffer_dicts,):
+        if given.keys() & table.keys():
+            raise ArgumentError(
+                f"functional_call: {sorted(given.keys() & table.keys())} are given twice"
+            )
+        given |= table
+    places = _places(module)
+    if strict:
+        unknown, absent = given.keys() - places.keys(), places.keys() - given.keys()
+        if unknown or absent:
+            raise ArgumentError(
+                f"functional_call: unexpected {sorted(unknown)}, missing {sorted(absent)}"
+            )
+    wanted = {name: t for name, t in given.items() if name in places}
+    if tie_weights:
+        wanted = _tied(places, wanted)
+    call_args = () if args is None else args if isinstance(args, tuple) else (args,)
+    before = {name: places[name] for name in wanted}
+    try:
+        for name, value in wanted.items():
+            owner, table, own, _ = places[name]
+            if not isinstance(value, Tensor):
+                raise ArgumentTypeError(
+                    f"functional_call: {name} is a Tensor, got {type(value).__name__}"
+                )
+            owner._put(table, own, value)
+        return module(*call_args, **(kwargs or {}))
+    finally:
+        for owner, table, own, value in before.values():
+            owner._put(table, own, value)
+
+
+def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
+    """Where each parameter and buffer stands, by its whole name."""
+    found = {}
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for table in ("_parameters", "_buffers"):
+            for own, value in getattr(owner, table).items():
+                if value is not None:
+                    found[f"{prefix}.{own}" if prefix else own] = (owner, table, own, value)
+    return found
+
+
+def _tied(places: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    by_value: dict[int, Any] = {}
+    for name, value in wanted.items():
+        own = id(places[name][3])
+        if by_value.setdefault(own, value) is not value:
+            raise ArgumentError(f"functional_call: {name} is tied to another that is given, too")
+    return {
+        name: by_value[id(place[3])] for name, place in places.items() if id(place[3]) in by_value
+    }
+
+
+def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters and the buffers of modules of one class, each stacked in a new first
+    dimension: for `functional_call` inside `vmap`.  Parameters are leaves that require grad.
+    """
+    if not models:
+        raise ArgumentError("stack_module_state: at least one model is needed")
+    if any(type(m) is not type(models[0]) for m in models):
+        raise ArgumentTypeError("stack_module_state: the models are of one class")
+    if any(m.training is not models[0].training for m in models):
+        raise ArgumentError("stack_module_state: the models are all in training, or none is")
+    params, buffers = ([dict(getattr(m, kind)()) for m in models]
+                       for kind in ("named_parameters", "named_buffers"))  # fmt: skip
+    stacked: dict[str, Any] = {}
+    for name, first in params[0].items():
+        together: Any = stack([p[name].detach() for p in params])
+        stacked[name] = together.requires_grad_(first.requires_grad)
+    return stacked, {name: stack([b[name] for b in buffers]) for name in buffers[0]}

@@ -1,0 +1,268 @@
+"""Functions that compute derivatives of functions.
+
+Each call makes leaves of the arguments to differentiate by, runs the function, and goes back.  A
+result is in the graph only where a transform around it, or an argument that requires grad, wants
+it: then the leaves are views of what was given.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvm import autograd
+from flowvm.autograd import enable_grad, is_grad_enabled
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError, AutogradError, ShapeError
+from flowvm.func.trees import leaves, mapped, rebuilt
+from flowvm.ops.shapes.create import tensor
+from flowvm.ops.shapes.fill import ones_like, zeros_like
+from flowvm.ops.shapes.join import stack
+from flowvm.regions import Mode, Region
+
+Function = Callable[..., Any]
+_around: Mode[int] = Mode(0)  # how many transforms this thread is in
+
+
+def _inside() -> Region:
+    """Inside a transform of this thread."""
+    return _around.to(_around.now() + 1)
+
+
+def _wanted(tensors: Sequence[Any]) -> bool:
+    """Whether the results are to be differentiated again."""
+    if _around.now():
+        return True
+    required = any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+    return required and is_grad_enabled()
+
+
+def _leaf(name: str, x: Any) -> Any:
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        kind = x.dtype.name if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentTypeError(f"{name}: arguments to differentiate by are floats, got {kind}")
+    alias: Any = x
+    return alias.view_as(x) if x.requires_grad else alias.detach().requires_grad_()
+
+
+def _done(result: Any, wanted: bool) -> Any:
+    if wanted:
+        return result
+    return mapped(lambda r: r.detach() if isinstance(r, Tensor) else r, result)
+
+
+def _back(outputs: Any, inputs: Any, starts: Any, again: bool) -> list[Any]:
+    """The gradients of `inputs`, zeros where the outputs do not depend on them."""
+    pairs = [
+        (o, s) for o, s in zip(outputs, starts, strict=True)
+        if isinstance(o, Tensor) and o.requires_grad
+    ]  # fmt: skip
+    if not pairs:
+        return [zeros_like(x) for x in inputs]
+    given = autograd.grad(
+        [o for o, _ in pairs], inputs, [s for _, s in pairs],
+        retain_graph=True, create_graph=again, allow_unused=True,
+    )  # fmt: skip
+    return [zeros_like(x) if g is None else g for g, x in zip(given, inputs, strict=True)]
+
+
+def _chosen(name: str, args: tuple[Any, ...], argnums: Any) -> tuple[int, ...]:
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    for n in numbers:
+        if not isinstance(n, int) or not -len(args) <= n < len(args):
+            raise ArgumentTypeError(f"{name}: argnums {argnums!r} for {len(args)} arguments")
+    return tuple(n % len(args) for n in numbers)
+
+
+def _with_leaves(
+    name: str, args: tuple[Any, ...], numbers: tuple[int, ...]
+) -> tuple[list[Any], list[Any]]:
+    """The arguments with leaves of the graph at the places `numbers`, and these leaves."""
+    given, made = list(args), []
+    for n in numbers:
+        given[n] = mapped(functools.partial(_leaf, name), args[n])
+        made += leaves(given[n])
+    return given, made
+
+
+def _with_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
+    if not has_aux:
+        return result, None
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ArgumentTypeError("has_aux: the function answers (output, aux)")
+    return result
+
+
+def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+    """The function that gives (gradient, value) of `func`, whose value is one number.
+
+    argnums   the argument, or a tuple of arguments, to differentiate by: trees of float tensors
+    has_aux   `func` answers (value, aux), and this (gradient, (value, aux))
+    """
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        numbers = _chosen("grad", args, argnums)
+        wanted = _wanted(leaves(args))
+        with _inside(), enable_grad():
+            given, made = _with_leaves("grad", args, numbers)
+            value, aux = _with_aux(func(*given, **kwargs), has_aux)
+            if not isinstance(value, Tensor) or value.ndim:
+                shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise ShapeError(f"grad: the function gives one number, a 0-d tensor, got {shape}")
+            found = _back([value], made, [ones_like(value)], wanted)
+        trees, at = [], 0
+        for n in numbers:
+            count = len(leaves(args[n]))
+            trees.append(rebuilt(args[n], found[at : at + count]))
+            at += count
+        gradient = _done(tuple(trees) if isinstance(argnums, tuple) else trees[0], wanted)
+        value, aux = _done(value, wanted), _done(aux, wanted)
+        return gradient, ((value, aux) if has_aux else value)
+
+    return call
+
+
+def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+    """The function that gives the gradient of `func`, whose value is one number; with `has_aux`,
+    (gradient, aux).  Arguments as `grad_and_value`.
+
+    >>> flow.func.grad(lambda x: x * x)(flow.tensor(3.0))
+    tensor(6.)
+    """
+    both = grad_and_value(func, argnums, has_aux)
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        gradient, value = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return call
+
+
+def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(func(*primals), a function from what the outputs are weighed with to the gradients of the
+    primals, a tuple if there are several); with `has_aux`, `aux` is third.
+    """
+    wanted = _wanted(leaves(primals))
+    with _inside(), enable_grad():
+        given, made = _with_leaves("vjp", primals, tuple(range(len(primals))))
+        output, aux = _with_aux(func(*given), has_aux)
+    ends = leaves(output)
+
+    def back(*cotangents: Any, retain_graph: bool = True, create_graph: Any = None) -> Any:
+        weights = leaves(cotangents[0] if len(cotangents) == 1 else cotangents)
+        if len(weights) != len(ends):
+            raise ArgumentTypeError(
+                f"vjp: {len(ends)} outputs are weighed with as many tensors, got {len(weights)}"
+            )
+        again = wanted or _wanted(weights)
+        found = rebuilt(primals, _done(_back(ends, made, weights, again), again))
+        return found if len(primals) > 1 else found[0]
+
+    result = _done(output, wanted), back
+    return (*result, _done(aux, wanted)) if has_aux else result
+
+
+def jvp(
+    func: Function, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
+) -> tuple[Any, ...]:
+    """(func(*primals), its derivative in the direction `tangents`, a tree like the primals); with
+    `has_aux`, `aux` is third.
+
+    The gradient of vjp by what it weighs with: two backwards, whatever the sizes.
+    """
+    if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
+        raise ArgumentTypeError("jvp: primals and tangents are tuples, of all arguments")
+    if len(leaves(primals)) != len(leaves(tangents)):
+        raise ArgumentTypeError("jvp: tangents have the structure of the primals")
+    wanted = _wanted([*leaves(primals), *leaves(tangents)])
+    with _inside(), enable_grad():
+        given, made = _with_leaves("jvp", primals, tuple(range(len(primals))))
+        output, aux = _with_aux(func(*given), has_aux)
+        ends = leaves(output)
+        weights: list[Any] = [zeros_like(e).requires_grad_() for e in ends]
+        back = _back(ends, made, weights, True)
+        slopes = _back(back, weights, leaves(tangents), wanted)
+    result = _done(output, wanted), _done(rebuilt(output, slopes), wanted)
+    return (*result, _done(aux, wanted)) if has_aux else result
+
+
+def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
+    """(func(*primals), the function from tangents to the derivative in their direction there)."""
+    output = func(*primals)
+
+    def forward(*tangents: Any) -> Any:
+        return jvp(func, primals, tangents)[1]
+
+    return output, forward
+
+
+def jacrev(
+    func: Function,
+    argnums: Any = 0,
+    *,
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+    _preallocate_and_copy: bool = False,
+) -> Function:
+    """The function that gives the Jacobian of `func`: for each output and each argument of
+    `argnums`, a tensor of shape [*output's, *argument's].
+
+    A row is computed at a time, by backward, so `chunk_size`, how many at once, means nothing.
+    """
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        numbers = _chosen("jacrev", args, argnums)
+        wanted = _wanted(leaves(args))
+        with _inside(), enable_grad():
+            given, made = _with_leaves("jacrev", args, numbers)
+            output, aux = _with_aux(func(*given, **kwargs), has_aux)
+            blocks = [_rows(end, made, wanted) for end in leaves(output)]
+        trees = []
+        for block in blocks:
+            each, at = [], 0
+            for n in numbers:
+                count = len(leaves(args[n]))
+                each.append(rebuilt(args[n], block[at : at + count]))
+                at += count
+            trees.append(tuple(each) if isinstance(argnums, tuple) else each[0])
+        result = _done(rebuilt(output, trees), wanted)
+        return (result, _done(aux, wanted)) if has_aux else result
+
+    return call
+
+
+def _rows(end: Any, made: list[Any], again: bool) -> list[Any]:
+    if not isinstance(end, Tensor):
+        raise AutogradError(f"jacrev: the function gives tensors, got {type(end).__name__}")
+    count = end.numel()
+    if not count:
+        return [zeros_like(x).expand((*end.shape, *x.shape)) for x in made]
+    rows = []
+    for row in np.eye(count).reshape(count, *end.shape):
+        start = tensor(row, dtype=end.dtype, device=end.device)
+        rows.append(_back([end], made, [start], again))
+    stacked: list[Any] = [stack([row[k] for row in rows]) for k in range(len(made))]
+    return [s.reshape((*end.shape, *x.shape)) for s, x in zip(stacked, made, strict=True)]
+
+
+def jacfwd(
+    func: Function, argnums: Any = 0, has_aux: bool = False, *, randomness: str = "error"
+) -> Function:
+    """`jacrev`, by another name: no gradient goes forwards here, so the same numbers come of rows.
+
+    `randomness` is of PyTorch's map over columns, and means nothing.
+    """
+    return jacrev(func, argnums, has_aux=has_aux)
+
+
+def hessian(func: Function, argnums: Any = 0) -> Function:
+    """The function that gives the second derivatives of `func`: for each output and each two
+    arguments of `argnums`, a tensor of shape [*output's, *argument's, *argument's].
+    """
+    return jacfwd(jacrev(func, argnums), argnums)

@@ -1,0 +1,48 @@
+"""Nested tuples, lists and dicts, and what stands at their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+def leaves(tree: Any) -> list[Any]:
+    """What stands in tuples, lists and dicts, in order; a tree that is none of them is one leaf."""
+    if isinstance(tree, dict):
+        return [leaf for branch in tree.values() for leaf in leaves(branch)]
+    if isinstance(tree, (tuple, list)):
+        return [leaf for branch in tree for leaf in leaves(branch)]
+    return [tree]
+
+
+def rebuilt(tree: Any, values: Sequence[Any]) -> Any:
+    """The tree with these leaves instead of its own."""
+    return _filled(tree, iter(values))
+
+
+def _filled(tree: Any, values: Iterator[Any]) -> Any:
+    if isinstance(tree, dict):
+        return type(tree)((key, _filled(branch, values)) for key, branch in tree.items())
+    if isinstance(tree, (tuple, list)):
+        branches = [_filled(branch, values) for branch in tree]
+        return type(tree)(*branches) if hasattr(tree, "_fields") else type(tree)(branches)
+    return next(values)
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with `function` of each leaf."""
+    return rebuilt(tree, [function(leaf) for leaf in leaves(tree)])
+
+
+def spread(prefix: Any, tree: Any) -> list[Any]:
+    """For each leaf of `tree`, the leaf of `prefix` that stands there or above it."""
+    if isinstance(prefix, dict) and isinstance(tree, dict):
+        return [leaf for key in tree for leaf in spread(prefix[key], tree[key])]
+    if isinstance(prefix, (tuple, list)) and isinstance(tree, (tuple, list)):
+        if len(prefix) != len(tree):
+            raise ValueError(f"{len(prefix)} for {len(tree)} arguments")
+        pairs = zip(prefix, tree, strict=True)
+        return [leaf for above, branch in pairs for leaf in spread(above, branch)]
+    if isinstance(prefix, (tuple, list, dict)):
+        raise ValueError(f"{prefix!r} for what is no such structure")
+    return [prefix] * len(leaves(tree))

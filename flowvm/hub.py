@@ -1,0 +1,68 @@
+"""`flow.hub`: flowvm fetches nothing and runs no code from elsewhere; what asks for that says so.
+
+Weights that were downloaded otherwise are read by `flow.load`, PyTorch's files too; code is
+installed by pip.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flowvm.errors import ArgumentError
+
+__all__ = [
+    "download_url_to_file",
+    "get_dir",
+    "help",
+    "list",
+    "load",
+    "load_state_dict_from_url",
+    "set_dir",
+]
+
+_folder: list[str] = []
+
+
+def _refuse(what: str, where: Any) -> NoReturn:
+    raise ArgumentError(
+        f"flow.hub.{what}({where!r}): flowvm downloads nothing and runs no code of a repository; "
+        f"install the package, or fetch the file yourself and read it with flow.load(path)"
+    )
+
+
+def get_dir() -> str:
+    """The folder in which programs keep weights: $FLOWVM_HUB, or ~/.cache/flowvm/hub."""
+    default = os.environ.get("FLOWVM_HUB") or Path.home() / ".cache" / "flowvm" / "hub"
+    return _folder[0] if _folder else str(default)
+
+
+def set_dir(d: str | os.PathLike[str]) -> None:
+    """Let get_dir answer this folder."""
+    _folder[:] = [os.fspath(d)]
+
+
+def load(repo_or_dir: str, model: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """ArgumentError: no code of a repository is run."""
+    _refuse("load", repo_or_dir)
+
+
+def help(github: str, model: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """ArgumentError: no code of a repository is run."""
+    _refuse("help", github)
+
+
+def list(github: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """ArgumentError: no code of a repository is run."""
+    _refuse("list", github)
+
+
+def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """ArgumentError: nothing is downloaded."""
+    _refuse("load_state_dict_from_url", url)
+
+
+def download_url_to_file(url: str, dst: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """ArgumentError: nothing is downloaded."""
+    _refuse("download_url_to_file", url)

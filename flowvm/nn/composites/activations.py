@@ -1,0 +1,111 @@
+"""Activations that draw random numbers, and softmax over a dimension that is not named."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from flowvm import ops
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from flowvm.dtype import DType
+
+
+def _dim(name: str, dim: int | None, input: Tensor) -> int:
+    """`dim`, or what PyTorch takes where it is None: 0 for 0, 1 and 3 dimensions, else 1."""
+    if dim is not None:
+        return dim
+    warnings.warn(f"{name}: without dim it is chosen by the input's shape; name it", stacklevel=3)
+    return 0 if input.ndim in (0, 1, 3) else 1
+
+
+def softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> Tensor:
+    """exp(x) / sum(exp(x)) along `dim`, computed as `dtype`; see flow.softmax.
+
+    Without `dim`, dimension 0 where there are 0, 1 or 3, else 1, with a warning.  _stacklevel is
+    taken and means nothing.
+    """
+    return ops.softmax(input, _dim("softmax", dim, input), dtype)
+
+
+def log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> Tensor:
+    """log(softmax(x)) along `dim`, which is as in `softmax`."""
+    return ops.log_softmax(input, _dim("log_softmax", dim, input), dtype)
+
+
+def softmin(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> Tensor:
+    """softmax(-x) along `dim`, which is as in `softmax`."""
+    return ops.softmin(input, _dim("softmin", dim, input), dtype)
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    """A sample of the Gumbel-softmax distribution (Jang et al., 2017; Maddison et al., 2017): the
+    softmax along `dim` of (logits + Gumbel noise) / tau.
+
+    hard  one-hot vectors, with the gradients of the soft ones
+    eps   is taken and means nothing, as in PyTorch
+    """
+    noise = -ops.log(ops.empty_like(logits.detach()).exponential_())
+    soft = ops.softmax((logits + noise) / tau, dim)
+    if not hard:
+        return soft
+    top = ops.argmax(soft.detach(), dim, keepdim=True)
+    one = ops.zeros_like(soft.detach()).scatter_(dim, top, 1.0)
+    out: Tensor = one - soft.detach() + soft
+    return out
+
+
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """x where positive, a * x elsewhere: in training `a` is drawn for each element, uniformly from
+    `lower` to `upper`, else it is their mean (Xu et al., 2015).
+    """
+    if lower > upper:
+        raise ArgumentError(f"rrelu: lower {lower} is greater than upper {upper}")
+    if not training:
+        out: Tensor = ops.leaky_relu(input, (lower + upper) / 2, inplace)
+        return out
+    slopes = ops.empty_like(input.detach()).uniform_(lower, upper)
+    factor = ops.where(ops.gt(input.detach(), 0), 1.0, slopes)
+    scaled: Tensor = input.mul_(factor) if inplace else input * factor
+    return scaled
+
+
+def rrelu_(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
+) -> Tensor:
+    """rrelu in place."""
+    return rrelu(input, lower, upper, training, True)
+
+
+def _in_place(function: Any, name: str) -> Any:
+    def changed(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        out: Tensor = function(input, *args, inplace=True, **kwargs)
+        return out
+
+    changed.__name__ = changed.__qualname__ = name
+    changed.__doc__ = f"{function.__name__} in place."
+    return changed
+
+
+celu_ = _in_place(ops.celu, "celu_")
+elu_ = _in_place(ops.elu, "elu_")
+hardtanh_ = _in_place(ops.hardtanh, "hardtanh_")
+leaky_relu_ = _in_place(ops.leaky_relu, "leaky_relu_")
+selu_ = _in_place(ops.selu, "selu_")
+threshold_ = _in_place(ops.threshold, "threshold_")

@@ -1,0 +1,63 @@
+"""How far rows of tensors are from each other, and their bilinear product."""
+
+from __future__ import annotations
+
+import math
+
+from flowvm import ops
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y_k = x1 @ weight_k @ x2 + bias_k over the last dimensions of x1 and x2."""
+    if tuple(input1.shape[:-1]) != tuple(input2.shape[:-1]):
+        raise ShapeError(
+            f"bilinear: all dimensions but the last must agree, got {tuple(input1.shape)} and "
+            f"{tuple(input2.shape)}"
+        )
+    rows = math.prod(input1.shape[:-1])
+    x1 = input1.reshape((rows, input1.shape[-1]))
+    x2 = input2.reshape((rows, input2.shape[-1]))
+    out = ops.sum((x1 @ weight) * x2, -1).t()  # (k, rows, in2) -> (k, rows) -> (rows, k)
+    out = out if bias is None else out + bias
+    return ops.reshape(out, (*input1.shape[:-1], weight.shape[0]))
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of x1 - x2 + eps over the last dimension of both, broadcast.
+
+    p may be 0 (how many elements are not 0), infinite, or any other number.
+    """
+    return _norm(ops.abs(x1 - x2 + eps), p, keepdim)
+
+
+def _norm(size: Tensor, p: float, keepdim: bool) -> Tensor:
+    """The p-norm over the last dimension of what is not negative; its gradient is 0 at 0."""
+    out: Tensor
+    if p == 0:
+        out = ops.sum(ops.sign(size), -1, keepdim)
+    elif math.isinf(p):
+        out = (ops.amax if p > 0 else ops.amin)(size, -1, keepdim)
+    elif p == 1:
+        out = ops.sum(size, -1, keepdim)
+    else:
+        powers = ops.sum(size * size if p == 2 else size**p, -1, keepdim)
+        none = ops.eq(powers, 0)
+        root = powers.masked_fill(none, 1.0)
+        out = (ops.sqrt(root) if p == 2 else root ** (1.0 / p)).masked_fill(none, 0.0)
+    return out
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norms between all pairs of rows of (N, M): (N (N - 1) / 2,), pair (0, 1) first, then
+    (0, 2).
+    """
+    if input.ndim != 2:
+        raise ShapeError(f"pdist: input has two dimensions, got shape {tuple(input.shape)}")
+    n = input.shape[0]
+    pairs = ops.triu_indices(n, n, 1, device=input.device)
+    first, second = (ops.index_select(input, 0, row) for row in (pairs[0], pairs[1]))
+    return _norm(ops.abs(first - second), p, False)

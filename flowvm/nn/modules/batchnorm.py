@@ -1,0 +1,228 @@
+"""Batch norm, and what it shares with instance norm: statistics that follow the batches.
+
+running_mean and running_var follow the batches seen in training (running_var the unbiased
+variance), and evaluation uses them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowvm import ops
+from flowvm.autograd import no_grad
+from flowvm.dtype import int64
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
+from flowvm.nn import functional as F
+from flowvm.nn.module import Module
+from flowvm.nn.modules._affine import Affine
+from flowvm.nn.modules._check import channels, integer
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+    from flowvm.dtype import DType
+
+
+class _NormBase(Affine):
+    """What batch and instance norm share: a weight for each channel, and running statistics.
+
+    `_ndims` are the input ranks they accept; without any, a subclass has a `_check_input_dim` of
+    its own.
+    """
+
+    _ndims: tuple[int, ...] = ()
+    _version = 2
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_features = integer(self, "num_features", num_features)
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        n = self.num_features
+        track = track_running_stats
+        self.register_buffer(
+            "running_mean", ops.zeros(n, device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer(
+            "running_var", ops.ones(n, device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer(
+            "num_batches_tracked", ops.zeros((), device=device, dtype=int64) if track else None
+        )
+        self._make((n,), affine, affine and bias, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Forget the batches seen; weight to ones, bias to zeros."""
+        self.reset_running_stats()
+        super().reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Forget the batches seen."""
+        if self.running_mean is None or self.running_var is None:
+            return
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.zero_()
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim not in self._ndims:
+            wanted = " or ".join(f"{n}D" for n in self._ndims)
+            raise ShapeError(
+                f"{type(self).__name__}: expected {wanted} input, got {input.ndim}D of shape "
+                f"{tuple(input.shape)}"
+            )
+
+    def _count_batch(self) -> tuple[Tensor | None, Tensor | None, float]:
+        """Note one more training batch: mean and variance to follow it, and its weight in them."""
+        mean, var, counter = self.running_mean, self.running_var, self.num_batches_tracked
+        if self.training and not self.track_running_stats:
+            return None, None, 0.0  # they are kept, and do not follow
+        if not self.training or counter is None or mean is None or var is None:
+            return mean, var, self.momentum or 0.0
+        counter.add_(1)
+        if self.momentum is not None:
+            return mean, var, self.momentum
+        # None asks for the plain average of all batches.  The weight is 1 / count, which is known
+        # to the VM and not to Python: the batch's own statistics first, `_average` does the rest.
+        return ops.zeros_like(mean), ops.zeros_like(var), 1.0
+
+    def _average(self, mean: Tensor | None, var: Tensor | None) -> None:
+        """What the batch's own statistics do to the averages, where `_count_batch` gave such."""
+        if mean is None or mean is self.running_mean:
+            return
+        with no_grad():
+            for running, batch in ((self.running_mean, mean), (self.running_var, var)):
+                if running is not None and batch is not None:
+                    running.add_((batch - running) / self.num_batches_tracked)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        key = prefix + "num_batches_tracked"
+        older = local_metadata.get("version") is None or local_metadata["version"] < 2
+        if older and self.track_running_stats and key not in state_dict:
+            state_dict[key] = self.num_batches_tracked  # which was not saved then
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_NormBase):
+    """What BatchNorm1d, BatchNorm2d and BatchNorm3d share."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        channels(self, input, 1, self.num_features, "num_features")
+        mean, var, momentum = self._count_batch()
+        out = F.batch_norm(
+            input,
+            mean,
+            var,
+            self.weight,
+            self.bias,
+            self.training or mean is None,
+            momentum,
+            self.eps,
+        )
+        self._average(mean, var)
+        return out
+
+
+class BatchNorm1d(_BatchNorm):
+    """Normalises each channel of (N, C) or (N, C, L) over everything else."""
+
+    _ndims = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Normalises each channel of (N, C, H, W) over everything else."""
+
+    _ndims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Normalises each channel of (N, C, D, H, W) over everything else."""
+
+    _ndims = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm of any (N, C, ...) over the batches of all processes; there is one process here, so
+    over its own.
+
+    process_group is taken and kept.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias
+        )
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ShapeError(
+                f"SyncBatchNorm: expected at least 2D input, got shape {tuple(input.shape)}"
+            )
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """`module` with each batch norm in it, itself included, as a SyncBatchNorm with the same
+        parameters and statistics.
+        """
+        result = module
+        if isinstance(module, _BatchNorm):
+            result = cls._like(module, process_group)
+        for name, child in module.named_children():
+            result.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return result
+
+    @classmethod
+    def _like(cls, module: _BatchNorm, process_group: Any) -> SyncBatchNorm:
+        made = cls(
+            module.num_features,
+            module.eps,
+            module.momentum,
+            module.affine,
+            module.track_running_stats,
+            process_group,
+            bias=module.bias is not None,
+        )
+        made.weight, made.bias = module.weight, module.bias
+        made.running_mean, made.running_var = module.running_mean, module.running_var
+        made.num_batches_tracked = module.num_batches_tracked
+        made.training = module.training
+        return made

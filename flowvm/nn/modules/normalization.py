@@ -1,0 +1,149 @@
+"""Normalisation over the last dimensions, over groups of channels, and across channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.nn import functional as F
+from flowvm.nn.composites.norms import cross_map_norm
+from flowvm.nn.module import Module
+from flowvm.nn.modules._affine import Affine
+from flowvm.nn.modules._check import channels, integer
+
+if TYPE_CHECKING:
+    from flowvm.device import Device
+    from flowvm.dtype import DType
+
+
+class LayerNorm(Affine):
+    """Normalises over the last dimensions, whose sizes are `normalized_shape`."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _shape(self, normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        affine = elementwise_affine
+        self._make(self.normalized_shape, affine, affine and bias, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, "
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        )
+
+
+class RMSNorm(Affine):
+    """Divides by the root mean square over the last dimensions; eps=None is the dtype's own."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _shape(self, normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self._make(self.normalized_shape, elementwise_affine, False, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
+
+
+class GroupNorm(Affine):
+    """Normalises (N, C, ...) over groups of channels and everything behind them."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_groups = integer(self, "num_groups", num_groups, 1)
+        self.num_channels = integer(self, "num_channels", num_channels)
+        if num_channels % num_groups:
+            raise ArgumentError(
+                f"GroupNorm: num_channels={num_channels} must be divisible by "
+                f"num_groups={num_groups}"
+            )
+        self.eps = eps
+        self.affine = affine
+        self._make((self.num_channels,), affine, affine and bias, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        channels(self, input, 1, self.num_channels, "num_channels")
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class LocalResponseNorm(Module):
+    """x / (k + alpha * mean of x² over `size` channels around) ** beta, for (N, C, ...)."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(Module):
+    """LocalResponseNorm of (N, C, H, W) as Torch 7 had it: the window is as wide on both sides, and
+    what is beyond it of the first channel stays in the sums.
+
+    Outputs are PyTorch's; the gradient is that of the output, which PyTorch's is not.
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim != 4:
+            raise ShapeError(f"CrossMapLRN2d: expected 4D input, got shape {tuple(input.shape)}")
+        return cross_map_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+def _shape(owner: Module, shape: int | Sequence[int]) -> tuple[int, ...]:
+    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(integer(owner, "normalized_shape", size) for size in wanted)

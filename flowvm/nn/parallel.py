@@ -1,0 +1,57 @@
+"""`nn.parallel`: DataParallel, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.errors import ArgumentError
+from flowvm.nn.module import Module
+
+__all__ = ["DataParallel", "data_parallel"]
+
+
+def _one(device_ids: Sequence[Any] | None) -> None:
+    if device_ids is not None and len(set(device_ids)) > 1:
+        raise ArgumentError(
+            f"DataParallel: flowvm runs a model on one device, got device_ids {list(device_ids)}"
+        )
+
+
+class DataParallel(Module):
+    """Calls `module`, which lies in it by that name, as PyTorch's does with one device: nothing is
+    split.
+
+    device_ids, output_device and dim are taken; more than one device is an error.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Sequence[Any] | None = None,
+        output_device: Any = None,
+        dim: int = 0,
+    ) -> None:
+        super().__init__()
+        _one(device_ids)
+        self.dim = dim
+        self.module = module
+        self.device_ids = [] if device_ids is None else list(device_ids)
+        self.output_device = output_device
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        return self.module(*inputs, **kwargs)
+
+
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Sequence[Any] | None = None,
+    output_device: Any = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """module(*inputs, **module_kwargs); the other arguments are as for DataParallel."""
+    _one(device_ids)
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    return module(*given, **(module_kwargs or {}))

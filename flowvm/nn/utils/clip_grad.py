@@ -1,0 +1,118 @@
+"""Gradient clipping, over all the parameters at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from flowvm import ops
+from flowvm.autograd import no_grad
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import InvalidValueError
+
+__all__ = [
+    "clip_grad_norm",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "get_total_norm",
+]
+
+
+def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [param.grad for param in params if param.grad is not None]
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale the gradients so that their norm, taken over all of them as one vector, is at most
+    max_norm.
+
+    Returns the norm before clipping, as a 0-d tensor. Nothing waits for it: the scale is applied on
+    the device, unless error_if_nonfinite asks to look.  foreach is taken and means nothing.
+    """
+    grads = _grads(parameters)
+    with no_grad():
+        total = get_total_norm(grads, norm_type, error_if_nonfinite)
+        _scale(grads, max_norm, total)
+    return total
+
+
+def clip_grad_norm(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """`clip_grad_norm_` under its older name."""
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of all elements of `tensors` as one vector, 0-d; foreach means nothing.
+
+    InvalidValueError with error_if_nonfinite, which waits for it, where it is not finite.
+    """
+    held = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if not held:
+        return ops.tensor(0.0)
+    total = _total_norm(held, float(norm_type))
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise InvalidValueError(
+            f"the total norm of order {norm_type} for gradients is {total.item()}, so it "
+            "cannot be clipped; error_if_nonfinite=False scales the gradients all the same"
+        )
+    return total
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Scale the gradients as `clip_grad_norm_` does for a norm of theirs that is known; foreach
+    means nothing.
+    """
+    with no_grad():
+        _scale(_grads(parameters), max_norm, total_norm)
+
+
+def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
+    scale = (float(max_norm) / (total + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(scale.to(grad.dtype))
+
+
+def _total_norm(grads: list[Tensor], order: float) -> Tensor:
+    total: Tensor
+    if order == math.inf:
+        total = ops.amax(ops.stack([ops.amax(ops.abs(grad)) for grad in grads]))
+    elif order == 2.0:
+        total = ops.sqrt(ops.sum(ops.stack([ops.sum(grad * grad) for grad in grads])))
+    else:
+        powers = ops.stack([ops.sum(ops.abs(grad) ** order) for grad in grads])
+        total = ops.sum(powers) ** (1.0 / order)
+    return total
+
+
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
+    """Clamp every gradient element to [-clip_value, clip_value]; foreach means nothing."""
+    bound = float(clip_value)
+    with no_grad():
+        for grad in _grads(parameters):
+            grad.clamp_(-bound, bound)

@@ -1,0 +1,33 @@
+"""A model's parameters as one vector, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowvm import ops
+from flowvm.autograd import no_grad
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
+
+__all__ = ["parameters_to_vector", "vector_to_parameters"]
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """The parameters, flattened, one after the other."""
+    return ops.cat([param.reshape(-1) for param in parameters])
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Copy slices of `vec` into the parameters, in order; the inverse of parameters_to_vector."""
+    params = list(parameters)
+    total = sum(param.numel() for param in params)
+    if vec.ndim != 1 or vec.shape[0] != total:
+        raise ShapeError(
+            f"the vector has shape {tuple(vec.shape)}, the parameters hold {total} elements"
+        )
+    start = 0
+    with no_grad():
+        for param in params:
+            end = start + param.numel()
+            param.copy_(vec[start:end].reshape(param.shape))
+            start = end

@@ -1,0 +1,27 @@
+"""A module made without the work of drawing its parameters."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+from flowvm.errors import ArgumentError
+from flowvm.nn.module import Module
+
+__all__ = ["skip_init"]
+
+M = TypeVar("M", bound=Module)
+
+
+def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
+    """module_cls(*args, **kwargs) whose parameters and buffers are to be filled: they have no
+    defined values.
+
+    It takes a `device`, as every layer does.
+    """
+    if not issubclass(module_cls, Module):
+        raise ArgumentError(f"skip_init makes a Module, got {module_cls}")
+    if "device" not in inspect.signature(module_cls).parameters:
+        raise ArgumentError(f"skip_init: {module_cls.__name__} takes no device")
+    device = kwargs.pop("device", "cpu")
+    return module_cls(*args, **kwargs, device=device).to_empty(device=device)

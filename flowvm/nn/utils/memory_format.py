@@ -1,0 +1,21 @@
+"""Memory formats, which programs ask for: here tensors keep their own strides."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from flowvm.nn.module import Module
+
+__all__ = ["convert_conv2d_weight_memory_format", "convert_conv3d_weight_memory_format"]
+
+M = TypeVar("M", bound=Module)
+
+
+def convert_conv2d_weight_memory_format(module: M, memory_format: Any) -> M:
+    """`module` as it is: memory_format is taken and means nothing, kernels read any strides."""
+    return module
+
+
+def convert_conv3d_weight_memory_format(module: M, memory_format: Any) -> M:
+    """`module` as it is, as convert_conv2d_weight_memory_format."""
+    return module

@@ -1,0 +1,295 @@
+"""Sequences of different lengths for recurrent layers: padded, packed, and lists of them.
+
+A PackedSequence has the samples of each step one below the other, the longest sequence first, so
+that step t is the first `batch_sizes[t]` of them and nothing is computed for padding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+from flowvm import ops
+from flowvm.device import Device
+from flowvm.dtype import float16, float32, float64, int8, int16, int32, int64, uint8
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+
+__all__ = [
+    "PackedSequence",
+    "invert_permutation",
+    "pack_padded_sequence",
+    "pack_sequence",
+    "pad_packed_sequence",
+    "pad_sequence",
+    "unpack_sequence",
+    "unpad_sequence",
+]
+
+
+class _Packed(NamedTuple):
+    data: Tensor
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+
+
+class PackedSequence(_Packed):
+    """Sequences of different lengths: `data` (rows, *), the samples of each step.
+
+    `batch_sizes` (steps,), int64 on the CPU: how many samples a step has.  `sorted_indices` put the
+    given samples in the order of their lengths, `unsorted_indices` put them back; None where they
+    were given in that order.  Made by `pack_padded_sequence` or `pack_sequence`.
+    """
+
+    def __new__(
+        cls,
+        data: Tensor,
+        batch_sizes: Tensor | None = None,
+        sorted_indices: Tensor | None = None,
+        unsorted_indices: Tensor | None = None,
+    ) -> Self:
+        if batch_sizes is None:  # PackedSequence((data, batch_sizes)), as it once was
+            data, batch_sizes = data
+        if batch_sizes.device.type != "cpu":
+            raise ArgumentError(
+                f"PackedSequence: batch_sizes must be on the CPU, got a tensor on "
+                f"{batch_sizes.device}"
+            )
+        if unsorted_indices is None:
+            unsorted_indices = invert_permutation(sorted_indices)
+        return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
+
+    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """The sequences in another dtype or on another device; itself if nothing changes."""
+        data = self.data.to(*args, **kwargs)
+        if data is self.data:
+            return self
+        there = [t if t is None else t.to(data.device) for t in self[2:]]
+        return type(self)(data, self.batch_sizes, *there)
+
+    def cpu(self) -> PackedSequence:
+        """The sequences on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: Device | str | int | None = None) -> PackedSequence:
+        """The sequences on a CUDA device."""
+        where = f"cuda:{device}" if isinstance(device, int) else device
+        return self.to("cuda" if where is None else where)
+
+    def double(self) -> PackedSequence:
+        """Data of float64."""
+        return self.to(float64)
+
+    def float(self) -> PackedSequence:
+        """Data of float32."""
+        return self.to(float32)
+
+    def half(self) -> PackedSequence:
+        """Data of float16."""
+        return self.to(float16)
+
+    def long(self) -> PackedSequence:
+        """Data of int64."""
+        return self.to(int64)
+
+    def int(self) -> PackedSequence:
+        """Data of int32."""
+        return self.to(int32)
+
+    def short(self) -> PackedSequence:
+        """Data of int16."""
+        return self.to(int16)
+
+    def char(self) -> PackedSequence:
+        """Data of int8."""
+        return self.to(int8)
+
+    def byte(self) -> PackedSequence:
+        """Data of uint8."""
+        return self.to(uint8)
+
+    def pin_memory(self) -> PackedSequence:
+        """Itself: memory is not pinned here."""
+        return self
+
+    def is_pinned(self) -> bool:
+        """False: memory is not pinned here."""
+        return False
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the data is on a CUDA device."""
+        return bool(self.data.device.type == "cuda")
+
+
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """Where each place goes: `invert_permutation(p)[p[i]]` is i; None for None.
+
+    >>> nn.utils.rnn.invert_permutation(flow.tensor([2, 0, 1]))
+    tensor([1, 2, 0])
+    """
+    if permutation is None:
+        return None
+    places = ops.arange(permutation.numel(), device=permutation.device)
+    inverse: Tensor = ops.empty_like(permutation).scatter(0, permutation, places)
+    return inverse
+
+
+def _lengths(name: str, lengths: Tensor | Sequence[int], batch: int) -> list[int]:
+    found = lengths.tolist() if isinstance(lengths, Tensor) else [int(n) for n in lengths]
+    if not isinstance(found, list) or len(found) != batch:
+        raise ArgumentError(
+            f"{name}: lengths must be one for each of the {batch} samples, got {found}"
+        )
+    return found
+
+
+def _rows(sizes: Sequence[int], batch: int) -> list[int]:
+    """Where the rows of packed data lie among the rows of an array (steps, batch)."""
+    return [t * batch + b for t, size in enumerate(sizes) for b in range(size)]
+
+
+def pack_padded_sequence(
+    input: Tensor,
+    lengths: Tensor | Sequence[int],
+    batch_first: bool = False,
+    enforce_sorted: bool = True,
+) -> PackedSequence:
+    """The first `lengths[b]` steps of each sample b of input (steps, samples, *), packed.
+
+    batch_first: input is (samples, steps, *).  With enforce_sorted the lengths must fall, else the
+    samples are sorted first.  ArgumentError for lengths that are not positive, longer than the
+    input, not one a sample, or, with enforce_sorted, rising.
+
+    >>> packed = nn.utils.rnn.pack_padded_sequence(flow.arange(6).reshape(3, 2), [3, 1])
+    >>> packed.data, packed.batch_sizes
+    (tensor([0, 1, 2, 4]), tensor([2, 1, 1]))
+    """
+    if input.ndim < 2:
+        raise ShapeError(
+            f"pack_padded_sequence: input needs 2 dimensions, got shape {tuple(input.shape)}"
+        )
+    x = input.transpose(0, 1) if batch_first else input
+    steps, batch = x.shape[:2]
+    found = _lengths("pack_padded_sequence", lengths, batch)
+    order = sorted(range(batch), key=lambda b: -found[b])
+    if not found or min(found) <= 0 or max(found) > steps:
+        raise ArgumentError(
+            f"pack_padded_sequence: lengths must be from 1 to the input's {steps} steps, got "
+            f"{found}"
+        )
+    if enforce_sorted and any(a < b for a, b in itertools.pairwise(found)):
+        raise ArgumentError(
+            f"pack_padded_sequence: lengths must fall with enforce_sorted=True, got {found}; "
+            "enforce_sorted=False sorts the samples"
+        )
+    sizes = [sum(n > t for n in found) for t in range(max(found))]
+    indices = None
+    if not enforce_sorted:
+        indices = ops.tensor(order, dtype=int64, device=input.device)
+        x = ops.index_select(x, 1, indices)
+    rows = ops.tensor(_rows(sizes, batch), dtype=int64, device=input.device)
+    data = ops.index_select(x.reshape((steps * batch, *x.shape[2:])), 0, rows)
+    return PackedSequence(data, ops.tensor(sizes, dtype=int64), indices)
+
+
+def pad_packed_sequence(
+    sequence: PackedSequence,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(the sequences side by side, (steps, samples, *), their lengths): what was packed.
+
+    `total_length` steps, as many as the longest has at least, else ArgumentError.
+    """
+    sizes = sequence.batch_sizes.tolist()
+    steps, batch = len(sizes), sizes[0]
+    if total_length is not None:
+        if total_length < steps:
+            raise ArgumentError(
+                f"pad_packed_sequence: total_length {total_length} is less than the longest "
+                f"sequence's {steps}"
+            )
+        steps = total_length
+    data = sequence.data
+    rows = ops.tensor(_rows(sizes, batch), dtype=int64, device=data.device)
+    blank = ops.full(
+        (steps * batch, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device
+    )
+    padded = ops.index_copy(blank, 0, rows, data).reshape((steps, batch, *data.shape[1:]))
+    lengths = ops.tensor([sum(size > b for size in sizes) for b in range(batch)], dtype=int64)
+    if sequence.unsorted_indices is not None:
+        padded = ops.index_select(padded, 1, sequence.unsorted_indices)
+        lengths = ops.index_select(lengths, 0, sequence.unsorted_indices.to("cpu"))
+    return padded.transpose(0, 1) if batch_first else padded, lengths
+
+
+def pad_sequence(
+    sequences: Tensor | Iterable[Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor:
+    """Tensors (length, *) side by side, (longest, count, *), filled up with `padding_value`.
+
+    batch_first: (count, longest, *).  `padding_side` is "right" or "left".
+
+    >>> nn.utils.rnn.pad_sequence([flow.ones(2), flow.ones(1)], batch_first=True)
+    tensor([[1., 1.],
+            [1., 0.]])
+    """
+    if isinstance(sequences, Tensor):
+        sequences = sequences.unbind(0)
+    if not isinstance(sequences, Iterable):
+        raise ArgumentTypeError(
+            f"pad_sequence: sequences must be tensors, got {type(sequences).__name__}"
+        )
+    if padding_side not in ("left", "right"):
+        raise ArgumentError(
+            f'pad_sequence: padding_side must be "left" or "right", got {padding_side!r}'
+        )
+    found = list(sequences)
+    if not found:
+        raise ArgumentError("pad_sequence: got no sequence")
+    longest = max(len(s) for s in found)
+    filled = []
+    for s in found:
+        if s.shape[1:] != found[0].shape[1:]:
+            raise ShapeError(
+                f"pad_sequence: sequences must agree in all but the first dimension, got shapes "
+                f"{tuple(found[0].shape)} and {tuple(s.shape)}"
+            )
+        more = (longest - s.shape[0], *s.shape[1:])
+        rest = ops.full(more, padding_value, dtype=s.dtype, device=s.device)
+        filled.append(ops.cat([rest, s] if padding_side == "left" else [s, rest], 0))
+    stacked: Tensor = ops.stack(filled, 0 if batch_first else 1)
+    return stacked
+
+
+def unpad_sequence(
+    padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
+) -> list[Tensor]:
+    """The first `lengths[b]` steps of each sample b of (steps, samples, *), as a list."""
+    x = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
+    found = _lengths("unpad_sequence", lengths, x.shape[0])
+    return [x[b][:n] for b, n in enumerate(found)]
+
+
+def pack_sequence(sequences: Iterable[Tensor], enforce_sorted: bool = True) -> PackedSequence:
+    """Tensors (length, *) packed; the longest first if enforce_sorted.
+
+    >>> nn.utils.rnn.pack_sequence([flow.ones(2), flow.zeros(1)]).data
+    tensor([1., 0., 1.])
+    """
+    found = list(sequences)
+    lengths = [len(s) for s in found]
+    return pack_padded_sequence(pad_sequence(found), lengths, enforce_sorted=enforce_sorted)
+
+
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences of a PackedSequence, in the order in which they were given."""
+    padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
+    return unpad_sequence(padded, lengths, batch_first=True)

@@ -1,0 +1,83 @@
+"""weight_norm of PyTorch's older kind: a hook that computes the weight in front of each call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm import ops
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+from flowvm.nn.hooks import RemovableHandle
+from flowvm.nn.module import Module
+from flowvm.nn.parameter import Parameter
+
+__all__ = ["remove_weight_norm", "weight_norm"]
+
+
+def norm_except_dim(v: Tensor, dim: int) -> Tensor:
+    """The lengths of `v` over all dimensions but `dim`, which stay with size 1; of all of it, a 0-d
+    tensor, for -1.
+    """
+    if dim == -1:
+        total: Tensor = ops.sqrt(ops.sum(v * v))
+        return total
+    others = tuple(d for d in range(v.ndim) if d != dim)
+    squares = v * v
+    lengths: Tensor = ops.sqrt(ops.sum(squares, others, True) if others else squares)
+    return lengths
+
+
+class WeightNorm:
+    """The hook; `name` is the parameter, computed of `<name>_g` and `<name>_v`."""
+
+    def __init__(self, name: str, dim: int | None) -> None:
+        self.name = name
+        self.dim = -1 if dim is None else dim
+
+    def compute_weight(self, module: Module) -> Tensor:
+        """Lengths times directions."""
+        g, v = getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v")
+        out: Tensor = v * (g / norm_except_dim(v, self.dim))
+        return out
+
+    def __call__(self, module: Module, inputs: Any) -> None:
+        setattr(module, self.name, self.compute_weight(module))
+
+
+def _found(module: Module, kind: type, name: str) -> int | None:
+    for key, hook in module._forward_pre_hooks.items():
+        if isinstance(hook, kind) and getattr(hook, "name", None) == name:
+            return key
+    return None
+
+
+def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
+    """Have `module.<name>` computed as `<name>_g` times the directions of `<name>_v` in front of
+    each call; see `nn.utils.parametrizations.weight_norm`, which is newer.
+    """
+    if _found(module, WeightNorm, name) is not None:
+        raise RuntimeError(f"weight_norm is on {name!r} of this {type(module).__name__} already")
+    hook = WeightNorm(name, dim)
+    weight = getattr(module, name)
+    delattr(module, name)
+    g = norm_except_dim(weight.detach(), hook.dim)
+    module.register_parameter(f"{name}_g", Parameter(g))
+    module.register_parameter(f"{name}_v", Parameter(weight.detach()))
+    hook(module, None)
+    handle: RemovableHandle = module.register_forward_pre_hook(hook)
+    del handle
+    return module
+
+
+def remove_weight_norm(module: Module, name: str = "weight") -> Module:
+    """Undo `weight_norm`: the parameter has the value that was computed last."""
+    key = _found(module, WeightNorm, name)
+    if key is None:
+        raise ArgumentError(f"there is no weight_norm on {name!r} of this {type(module).__name__}")
+    hook: Any = module._forward_pre_hooks.pop(key)
+    weight = hook.compute_weight(module)
+    delattr(module, name)
+    delattr(module, f"{name}_g")
+    delattr(module, f"{name}_v")
+    module.register_parameter(name, Parameter(weight.detach()))
+    return module

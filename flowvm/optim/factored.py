@@ -1,0 +1,273 @@
+"""Adafactor, LAMB and Muon: steps that look at a parameter as a whole, its norm or its matrix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flowvm import ops
+from flowvm.dtype import bfloat16, finfo
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, InvalidValueError
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
+
+
+class Adafactor(Optimizer):
+    """Adam's divisor from the means of squared gradients of rows and of columns; no momentum.
+
+    The step is clipped to the root mean square `d`, and scaled by that of the parameter, which is
+    eps[1] at least.  The share of new gradients is step ** beta2_decay.  eps[0] None is the
+    machine epsilon of the parameter's dtype. See Optimizer for the flags.
+
+    Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018.
+
+    >>> opt = flow.optim.Adafactor(model.parameters(), lr=1e-2)
+    >>> loss.backward(); opt.step(); opt.zero_grad()
+    """
+
+    live_options = ("lr", "beta2_decay", "weight_decay")
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "beta2_decay": beta2_decay,
+            "eps": eps,
+            "d": d,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check(self, group: Group) -> None:
+        at_least("lr", group["lr"])
+        at_least("d", group["d"], 1.0)
+        at_least("weight_decay", group["weight_decay"])
+        if not group["beta2_decay"] <= 0.0:
+            raise ArgumentError(f"beta2_decay should be <= 0 but is: {group['beta2_decay']}")
+        for i, eps in enumerate(group["eps"]):
+            if eps is not None or i:
+                at_least(f"eps[{i}]", eps)
+
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        if param.ndim < 2:
+            return {"step": 0, "variance": zeros_of(param)}
+        *lead, rows, columns = param.shape
+        return {
+            "step": 0,
+            "row_var": ops.zeros((*lead, rows, 1), dtype=param.dtype, device=param.device),
+            "col_var": ops.zeros((*lead, 1, columns), dtype=param.dtype, device=param.device),
+        }
+
+    def _step_group(self, group: Group) -> None:
+        lr, decay, (eps1, eps2) = number(group["lr"]), group["weight_decay"], group["eps"]
+        for param, raw, entry in self._with_state(group):
+            step = entry["step"] = entry["step"] + 1
+            grad = -raw if group["maximize"] else raw
+            least = finfo(param.dtype).eps if eps1 is None else eps1
+            new = step ** group["beta2_decay"]
+            slowed = 1 / step**0.5
+            rate = slowed if slowed < lr else lr
+            size = param.numel() ** 0.5
+            scale = ops.clamp(param.norm() / size, min=eps2) * rate
+            if decay:
+                param.mul_(1 - lr * decay)
+            estimate = _second_moment(grad, entry, new, least)
+            change = ops.clamp(estimate, min=least * least).rsqrt() * grad
+            clipped = ops.clamp(change.norm() / (size * group["d"]), min=1.0)
+            param.sub_(change * (scale / clipped))
+
+
+def _second_moment(grad: Tensor, entry: dict[str, Any], new: Any, least: float) -> Tensor:
+    """The estimate of squared gradients, of which a share `new` is this one's."""
+    if grad.ndim < 2:
+        entry["variance"].lerp_(grad * grad, new)
+        variance: Tensor = entry["variance"]
+        return variance
+    row, column = entry["row_var"], entry["col_var"]
+    square = grad * grad
+    row.lerp_(square.mean(-1, keepdim=True), new)
+    column.lerp_(square.mean(-2, keepdim=True), new)
+    estimate: Tensor = row @ column / ops.clamp(row.mean(-2, keepdim=True), min=least)
+    return estimate
+
+
+class LAMB(Optimizer):
+    """OneFlow's LAMB: p -= lr * |p| / |d| * (d + weight_decay * p), d being Adam's direction.
+
+    The ratio of norms is 1 where one of them is 0. adam_w_mode=False adds weight_decay * p to the
+    gradient instead. do_bias_correction=False leaves Adam's moments uncorrected. amsgrad is turned
+    down, as by OneFlow; contiguous_params and fused are taken and choose nothing.
+
+    You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020.
+
+    >>> opt = flow.optim.LAMB(model.parameters(), lr=1e-3)
+    >>> loss.backward(); opt.step(); opt.zero_grad()
+    """
+
+    live_options = ("lr", "betas", "eps", "weight_decay")
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        adam_w_mode: bool = True,
+        do_bias_correction: bool = True,
+        amsgrad: bool = False,
+        contiguous_params: bool = False,
+        fused: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adam_w_mode": adam_w_mode,
+            "do_bias_correction": do_bias_correction,
+            "amsgrad": amsgrad,
+            "contiguous_params": contiguous_params,
+            "fused": fused,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check(self, group: Group) -> None:
+        if group["amsgrad"]:
+            raise InvalidValueError("LAMB does not support the AMSGrad variant: amsgrad=False")
+        for name in ("lr", "eps", "weight_decay"):
+            at_least(name, group[name])
+        check_betas(group)
+
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
+
+    def _step_group(self, group: Group) -> None:
+        lr, (beta1, beta2) = number(group["lr"]), group["betas"]
+        corrected, decay = group["do_bias_correction"], group["weight_decay"]
+        decoupled = group["adam_w_mode"]
+        for param, grad, entry in self._with_state(group):
+            step = entry["step"] = entry["step"] + 1
+            direction = ops.lamb_direction_(
+                zeros_of(param), param, grad, entry["exp_avg"], entry["exp_avg_sq"],
+                corrected, group["maximize"], beta1, beta2, group["eps"],
+                0.0 if decoupled else decay, step,
+            )  # fmt: skip
+            own, its = param.norm(), direction.norm()
+            trust = ops.where((own > 0) & (its > 0), own / its, ops.ones_like(own))
+            if decoupled:
+                direction = direction + decay * param
+            param.sub_(direction * (trust * lr))
+
+
+class Muon(Optimizer):
+    """Momentum whose matrix is made nearly orthogonal, for parameters of two dimensions.
+
+    b = lerp(b, grad, 1 - momentum), nesterov takes a step further; then `ns_steps` times
+    X = a X + (b A + c A A) X with A = X X^T, (a, b, c) the ns_coefficients, from X = b / |b|, in
+    bfloat16. The rate is lr * sqrt(max(1, rows / columns)), or with adjust_lr_fn
+    "match_rms_adamw" lr * 0.2 * sqrt(max(rows, columns)); weight decay shrinks the parameter by
+    lr * weight_decay.  Sums in bfloat16 products are rounded where PyTorch's are not always: steps
+    agree with its to two digits.
+
+    Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; Liu et al.,
+    "Muon is scalable for LLM training", 2025.
+
+    >>> opt = flow.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=1e-3)
+    >>> loss.backward(); opt.step(); opt.zero_grad()
+    """
+
+    live_options = ("lr", "weight_decay", "momentum")
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        super().__init__(params, defaults)
+
+    def _check(self, group: Group) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            at_least(name, group[name])
+        if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
+            raise ArgumentError(
+                f"Adjust learning rate function {group['adjust_lr_fn']} is not supported: None, "
+                f"'original' or 'match_rms_adamw'"
+            )
+        if group["ns_steps"] >= 100:
+            raise ArgumentError(f"ns_steps must be less than 100, got {group['ns_steps']}")
+        if len(group["ns_coefficients"]) != 3:
+            raise ArgumentError(f"ns_coefficients are 3 numbers, got {group['ns_coefficients']}")
+        for param in group["params"]:
+            if param.ndim != 2:
+                raise ArgumentError(
+                    f"Muon only supports 2D parameters whereas we found a parameter with size: "
+                    f"{tuple(param.shape)}; give the others to AdamW"
+                )
+
+    def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        return {"momentum_buffer": zeros_of(param)}
+
+    def _step_group(self, group: Group) -> None:
+        lr, momentum, kept = number(group["lr"]), group["momentum"], group["weight_decay"]
+        for param, grad, entry in self._with_state(group):
+            buffer = entry["momentum_buffer"]
+            buffer.lerp_(grad, 1 - momentum)
+            way = ops.lerp(grad, buffer, momentum) if group["nesterov"] else buffer
+            change = _orthogonal(way, group["ns_coefficients"], group["ns_steps"], group["eps"])
+            param.mul_(1 - lr * kept)
+            rate = lr * _stretch(group["adjust_lr_fn"], *param.shape)
+            param.sub_(change.to(param.dtype) * rate)
+
+
+def _stretch(rule: str | None, rows: int, columns: int) -> float:
+    if rule == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1, rows / columns))
+
+
+def _orthogonal(
+    matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:
+    """U V^T of the matrix U S V^T, nearly: singular values between 0.5 and 1.5, in bfloat16."""
+    a, b, c = coefficients
+    tall = matrix.shape[0] > matrix.shape[1]
+    x: Tensor = matrix.to(bfloat16)
+    x = x.t() if tall else x
+    x = x / ops.clamp(x.norm(), min=eps)
+    for _ in range(steps):
+        gram = x @ x.t()
+        x = ops.addmm(x, ops.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.t() if tall else x

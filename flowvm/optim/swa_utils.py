@@ -1,0 +1,226 @@
+"""Averages of a model's weights along the way: SWA and exponential moving averages.
+
+Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+from flowvm import ops
+from flowvm.autograd import no_grad
+from flowvm.dtype import int64
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+from flowvm.nn.module import Module
+from flowvm.optim._schedule import LRScheduler, cosine, each_group
+from flowvm.optim.optimizer import Optimizer, number
+
+__all__ = [
+    "SWALR",
+    "AveragedModel",
+    "get_ema_avg_fn",
+    "get_ema_multi_avg_fn",
+    "get_swa_avg_fn",
+    "get_swa_multi_avg_fn",
+    "update_bn",
+]
+
+Average = Callable[[Tensor, Tensor, Any], Tensor]
+MultiAverage = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
+
+
+def _check_decay(decay: float) -> None:
+    if not 0.0 <= decay <= 1.0:
+        raise ArgumentError(
+            f"Invalid decay value {decay} provided. Please provide a value in [0,1]"
+        )
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
+    """f(averages, currents, n) that moves each average, in place: decay * a + (1 - decay) * c."""
+    _check_decay(decay)
+
+    def move(averages: Sequence[Tensor], currents: Sequence[Tensor], _n: Any) -> None:
+        with no_grad():
+            for average, current in zip(averages, currents, strict=True):
+                if average.dtype.is_floating_point:
+                    average.lerp_(current, 1 - decay)
+                else:
+                    average.copy_(average * decay + current * (1 - decay))
+
+    return move
+
+
+def get_swa_multi_avg_fn() -> MultiAverage:
+    """f(averages, currents, n) that takes an (n + 1)-th value into each average, in place."""
+
+    def move(averages: Sequence[Tensor], currents: Sequence[Tensor], n: Any) -> None:
+        count = int(n) + 1
+        with no_grad():
+            for average, current in zip(averages, currents, strict=True):
+                average.copy_(average + (current - average) / count)
+
+    return move
+
+
+def get_ema_avg_fn(decay: float = 0.999) -> Average:
+    """f(average, current, n): decay * average + (1 - decay) * current."""
+    _check_decay(decay)
+
+    def moved(average: Tensor, current: Tensor, _n: Any) -> Tensor:
+        with no_grad():
+            return decay * average + (1 - decay) * current
+
+    return moved
+
+
+def get_swa_avg_fn() -> Average:
+    """f(average, current, n): the average of n values and one more."""
+
+    def moved(average: Tensor, current: Tensor, n: Any) -> Tensor:
+        with no_grad():
+            new: Tensor = average + (current - average) / (n + 1)
+            return new
+
+    return moved
+
+
+class AveragedModel(Module):
+    """A copy of `model` whose parameters are averages of those given to update_parameters.
+
+    avg_fn(average, current, n) gives a new average, multi_avg_fn(averages, currents, n) changes all
+    in place; without one of them they are equally weighted. n, the buffer `n_averaged`, counts.
+    use_buffers averages buffers too; otherwise they are the newest model's.
+
+    >>> swa = flow.optim.swa_utils.AveragedModel(model)
+    >>> opt.step(); swa.update_parameters(model)
+    """
+
+    n_averaged: Tensor
+
+    def __init__(
+        self,
+        model: Module,
+        device: Any = None,
+        avg_fn: Average | None = None,
+        multi_avg_fn: MultiAverage | None = None,
+        use_buffers: bool = False,
+    ) -> None:
+        super().__init__()
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise ArgumentError("Only one of avg_fn and multi_avg_fn should be provided")
+        self.module = copy.deepcopy(model)
+        if device is not None:
+            self.module = self.module.to(device)
+        self.register_buffer("n_averaged", ops.tensor(0, dtype=int64, device=device))
+        self.avg_fn, self.multi_avg_fn = avg_fn, multi_avg_fn
+        self.use_buffers = use_buffers
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def update_parameters(self, model: Module) -> None:
+        """Take the parameters of `model` into the averages."""
+        averages = [t.detach() for t in self._averaged(self.module)]
+        currents = [
+            new.detach().to(old.device)
+            for new, old in zip(self._averaged(model), averages, strict=True)
+        ]
+        n = int(self.n_averaged)
+        with no_grad():
+            if n == 0:
+                for average, current in zip(averages, currents, strict=True):
+                    average.copy_(current)
+            elif self.avg_fn is None:
+                (self.multi_avg_fn or get_swa_multi_avg_fn())(averages, currents, self.n_averaged)
+            else:
+                for average, current in zip(averages, currents, strict=True):
+                    average.copy_(self.avg_fn(average, current, self.n_averaged))
+            if not self.use_buffers:
+                for old, new in zip(self.module.buffers(), model.buffers(), strict=True):
+                    old.copy_(new.detach().to(old.device))
+            self.n_averaged.add_(1)
+
+    def _averaged(self, model: Module) -> Iterable[Tensor]:
+        own = model.module if isinstance(model, AveragedModel) else model
+        return chain(own.parameters(), own.buffers()) if self.use_buffers else own.parameters()
+
+
+def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+    """Make batch norms' running statistics anew: the averages over the batches of `loader`.
+
+    The model is called with each batch, or its first item where that is a list or tuple, in
+    training mode, once for each; modes and momenta are what they were afterwards.
+    """
+    momenta: dict[Any, float | None] = {}
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if getattr(module, "track_running_stats", False) and hasattr(module, "momentum"):
+            momenta[module] = module.momentum
+            module.reset_running_stats()
+    if not momenta:
+        return
+    was_training = model.training
+    model.train()
+    try:
+        for module in momenta:
+            module.momentum = None
+        with no_grad():
+            for batch in loader:
+                given = batch[0] if isinstance(batch, (list, tuple)) else batch
+                model(given if device is None else given.to(device))
+    finally:
+        for module, momentum in momenta.items():
+            module.momentum = momentum
+        model.train(was_training)
+
+
+class SWALR(LRScheduler):
+    """From the rates of the moment to swa_lr in anneal_epochs steps ("cos" or "linear"), and
+    that.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        swa_lr: float | Sequence[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        last_epoch: int = -1,
+    ) -> None:
+        if anneal_strategy not in ("cos", "linear"):
+            raise ArgumentError(
+                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy!r}"
+            )
+        if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
+            raise ArgumentError(
+                f"anneal_epochs must be equal or greater than 0, got {anneal_epochs}"
+            )
+        for group, rate in zip(
+            optimizer.param_groups, each_group("swa_lr", optimizer, swa_lr), strict=True
+        ):
+            group["swa_lr"] = rate
+        self.anneal_epochs, self._linear = anneal_epochs, anneal_strategy == "linear"
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Where each group's rate began follows from where it is now."""
+        t = self._step_count - 1
+        if self.anneal_epochs == 0:
+            t = max(1, t)
+        done, now = self._share(t - 1), self._share(t)
+        rates = []
+        for group in self.optimizer.param_groups:
+            end = group["swa_lr"]
+            start = end if done == 1 else (number(group["lr"]) - done * end) / (1 - done)
+            rates.append(end * now + start * (1 - now))
+        return rates
+
+    def _share(self, t: int) -> float:
+        """How much of the way is gone after t steps."""
+        x = max(0.0, min(1.0, t / max(1, self.anneal_epochs)))
+        return x if self._linear else cosine(0.0, 1.0, x)

@@ -1,0 +1,324 @@
+"""Switches that no exception tears from what undoes them.
+
+An exception may come between any two bytecodes: KeyboardInterrupt, whatever a signal handler of the
+user's raises, MemoryError, RecursionError.  Between a switch and the `try` that undoes it, in
+`__enter__` behind the switch, at the first step of `__exit__` or of a `finally`, it would leave the
+switch behind.  So neither the switch nor what undoes it is Python code here:
+
+- what a with statement will do is made ready while `__enter__` and `__exit__` are looked up, which
+  changes nothing; what it then calls as `__enter__` is one function written in C;
+- what it keeps as `__exit__`, the *hold*, is kept by nobody else.  However the statement is left,
+  its frame drops the hold, and a weak reference to that, whose callback is written in C too, is the
+  undoing.  `__exit__` itself does nothing.
+
+A `Mode` is what a thread's with statements say of one thing; the innermost that is open counts.
+Whether any thread is in one is `inside`, which the same holds keep: there is no count beside it.
+
+`Switched` is for what takes several steps: its `_undo` is Python code, which runs as `__exit__`
+and, if an exception came in it, from its beginning again when the hold is dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import compress
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Takes whatever a with statement gives its `__exit__`, does nothing, and answers something false.
+_nothing = "".format
+_EXIT_IS_FIRST = sys.version_info >= (3, 14)  # to be looked up
+
+
+class _Entry:
+    """One with statement, or one call of `Mode.set`."""
+
+    __slots__ = ("__weakref__", "gone", "hold", "key", "owner", "value")
+
+    value: Any
+    owner: Any  # the region
+    key: object  # in the thread's entries
+    hold: Any  # until it is handed to the with statement
+    gone: Any  # the weak reference that takes the entry away
+
+
+class _Within:
+    """What one with statement calls and what it holds: it looks both up as slots, without a step of
+    Python, and then has the hold alone, for nobody else has this object.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+
+class _Here(threading.local):
+    """What one thread's with statements say."""
+
+    def __init__(self) -> None:
+        self.entries: dict[object, _Entry] = {}  # innermost last
+
+
+class Mode(Generic[T]):
+    """Something that with statements switch, for the thread that they are on."""
+
+    def __init__(self, default: T, inside: set[Any] | None = None) -> None:
+        self.default = default
+        self.here = _Here()
+        # one element for each statement that is open, of any thread; several modes may share one
+        self.inside: set[Any] = set() if inside is None else inside
+
+    def now(self) -> T:
+        """What holds on this thread."""
+        if self.inside and (entries := self.here.entries):
+            for key in reversed(entries):
+                value: T = entries[key].value
+                return value
+        return self.default
+
+    def set(self, value: T) -> T:
+        """Let `value` hold until the innermost statement that is open ends; what held before."""
+        entry = next(reversed(self.here.entries.values()), None)
+        if entry is None:
+            if value != self.default:
+                self._prepared(self, value, None)[1]()
+            return self.default
+        before: T = entry.value
+        if entry.owner is self and value == self.default:
+            entry.hold = None
+        else:
+            entry.value = value
+        return before
+
+    def to(self, value: T, keep: Any = None) -> Region:
+        """A region in which `value` holds, and which keeps `keep`."""
+        return _To(self, value, keep)
+
+    def within(self, value: T) -> AbstractContextManager[None]:
+        """`with mode.within(value):` is `with mode.to(value):`, for this statement alone, at a
+        third of the cost.
+        """
+        statement: Any = _Within()
+        entry, statement.__enter__ = self._prepared(None, value, None)
+        statement.__exit__, entry.hold = entry.hold, None
+        within: AbstractContextManager[None] = statement
+        return within
+
+    def _prepared(self, owner: Any, value: T, given: Any) -> tuple[_Entry, Callable[[], Any]]:
+        """An entry, and what makes it count; `given` is what that answers."""
+        entries, inside = self.here.entries, self.inside
+        entry = _Entry()
+        entry.value, entry.owner = value, owner
+        entry.key = key = id(entry)
+        entry.hold = hold = partial(_nothing)
+        entry.gone = ref(hold, partial(entries.pop, key))
+        inside.add(ref(hold, inside.discard))
+        if given is None:
+            return entry, partial(entries.__setitem__, key, entry)
+        return entry, compress((given,), map(entries.setdefault, (key,), (entry,))).__next__
+
+
+# --- with statements --------------------------------------------------------------------------
+
+
+class _Pending(threading.local):
+    entry: Callable[[], _Entry | None] = staticmethod(lambda: None)
+
+
+_pending = _Pending()
+
+
+def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
+    """Whether the with statement that looks up this region's methods now has prepared `entry`."""
+    return entry is not None and entry.owner is region and entry.key not in mode.here.entries
+
+
+class _Enter:
+    """`__enter__`: looked up, it prepares; called, it switches."""
+
+    def __get__(self, region: Any, owner: Any = None) -> Any:
+        if region is None:
+            return _enter
+        mode, value, given = region._switch()
+        entry = _pending.entry() if _EXIT_IS_FIRST else None
+        if entry is not None and _is_pending(entry, region, mode):
+            entries = mode.here.entries
+            entry.value = value
+            return compress((given,), map(entries.setdefault, (entry.key,), (entry,))).__next__
+        entry, enter = mode._prepared(region, value, given)
+        _pending.entry = ref(entry)
+        return enter
+
+
+class _Exit:
+    """`__exit__`: looked up, it is the hold, which from then on is the with statement's alone."""
+
+    def __get__(self, region: Any, owner: Any = None) -> Any:
+        if region is None:
+            return _exit
+        entry, mode = _pending.entry(), region._mode()
+        if entry is None or not _is_pending(entry, region, mode):
+            entry = next((e for e in reversed(mode.here.entries.values())
+                          if e.owner is region and e.hold is not None), None)  # fmt: skip
+            if entry is None:
+                if not _EXIT_IS_FIRST:
+                    raise RuntimeError(f"{region!r} was not entered")
+                entry, _ = mode._prepared(region, None, None)
+                _pending.entry = ref(entry)
+                entry.hold.__dict__["entry"] = entry  # nobody else keeps it yet
+        hold, entry.hold = entry.hold, None
+        return hold
+
+
+def _enter(region: Any) -> Any:
+    """For who asks the class, as `contextlib.ExitStack` does."""
+    return region.__enter__()
+
+
+def _exit(region: Any, *error: Any) -> Any:
+    return region.__exit__(*error)
+
+
+class Region:
+    """The base of what switches a mode in a with statement.
+
+    Who calls `__enter__` and `__exit__` by themselves gets what they do, without the guarantee.
+    """
+
+    __slots__ = ()
+
+    __enter__ = _Enter()
+    __exit__ = _Exit()
+
+    def _mode(self) -> Mode[Any]:
+        raise NotImplementedError
+
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        """The mode, its value from now on, and what `as` gives; asked when it is entered."""
+        raise NotImplementedError
+
+
+class AroundToo(Region):
+    """A region that may be written around a function, too, as a decorator."""
+
+    __slots__ = ()
+
+    def __call__(self, function: F) -> F:
+        """Decorate `function`: its body runs in the region."""
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
+
+
+class _To(AroundToo):
+    """See `Mode.to`."""
+
+    def __init__(self, mode: Mode[Any], value: Any, keep: Any) -> None:
+        self.mode, self.value, self.keep = mode, value, keep
+
+    def _mode(self) -> Mode[Any]:
+        return self.mode
+
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return self.mode, self.value, None
+
+
+# --- several steps ----------------------------------------------------------------------------
+
+
+class _Open:
+    """`__enter__` of a Switched: first it is said to be open, then it is switched."""
+
+    def __get__(self, region: Any, owner: Any = None) -> Any:
+        return _enter if region is None else partial(_open, region)
+
+
+class _Close:
+    """`__exit__` of a Switched: what the with statement holds, and what follows when it is gone."""
+
+    def __get__(self, region: Any, owner: Any = None) -> Any:
+        if region is None:
+            return _exit
+        hold = partial(_leave, region)
+        region._gone = ref(hold, partial(_dropped, region))
+        return hold
+
+
+class Switched:
+    """The base of what switches in several steps: `_undo()` runs however the block is left.
+
+    It must be one that may be called twice, from its beginning, and also where `_switch` has not
+    come to its end. An object is for one with statement at a time.
+    """
+
+    _is_open = False
+    _gone: Any = None  # calls `_dropped` when nobody has the hold any more
+    __enter__ = _Open()
+    __exit__ = _Close()
+
+    def _switch(self) -> Any:
+        """Switch; what `as` gives."""
+        return self
+
+    def _left(self, *error: Any) -> None:
+        """The block was left: before it is switched back."""
+
+    def _undo(self) -> None:
+        raise NotImplementedError
+
+
+def _open(region: Switched) -> Any:
+    region._is_open = True
+    return region._switch()
+
+
+def _leave(region: Switched, *error: Any) -> None:
+    try:
+        region._left(*error)
+    finally:
+        region._undo()
+        region._is_open = False
+        region._gone = None
+
+
+def _dropped(region: Switched, gone: Any) -> None:
+    """An exception came before `_leave` was through: CPython would ignore another one here."""
+    if region._is_open:
+        region._undo()
+        region._is_open = False
+
+
+class reverting(Switched):  # noqa: N801 - read as a part of the with statement
+    """`with reverting(undo, switch):` what `switch()` switches, `undo()` switches back.
+
+    Without `switch`: what the block switches.  See `Switched` of `undo`.
+    """
+
+    def __init__(self, undo: Callable[[], Any], switch: Callable[[], Any] | None = None) -> None:
+        self.undo, self.switch = undo, switch
+
+    def _switch(self) -> Any:
+        return None if self.switch is None else self.switch()
+
+    def _undo(self) -> None:
+        self.undo()
+
+    def __call__(self, function: F) -> F:
+        """Decorate `function`: each call of it is such a block."""
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self.undo, self.switch):
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]

@@ -1,0 +1,143 @@
+"""PyTorch's switches of the whole process that have one right answer here.
+
+What is asked is answered truthfully, and what is set is remembered where it has no effect: every
+algorithm is deterministic, whoever asks for that; threads are those of `flow.set_num_threads`,
+there is no second pool of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.autograd.anomaly import is_anomaly_enabled, set_detect_anomaly
+from flowvm.dtype import DType, bfloat16, float16
+from flowvm.eager.autocasting import autocast_dtype
+from flowvm.errors import ArgumentError, ArgumentTypeError
+
+__all__ = [
+    "are_deterministic_algorithms_enabled",
+    "get_autocast_cpu_dtype",
+    "get_autocast_dtype",
+    "get_autocast_gpu_dtype",
+    "get_deterministic_debug_mode",
+    "get_num_interop_threads",
+    "is_anomaly_enabled",
+    "is_autocast_cache_enabled",
+    "is_autocast_cpu_enabled",
+    "is_autocast_enabled",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_vulkan_available",
+    "is_warn_always_enabled",
+    "set_anomaly_enabled",
+    "set_deterministic_debug_mode",
+    "set_flush_denormal",
+    "set_num_interop_threads",
+    "set_warn_always",
+    "use_deterministic_algorithms",
+]
+
+_DEBUG = ("default", "warn", "error")
+_state: dict[str, Any] = {"deterministic": 0, "interop": 1, "warn": False}
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Remember that deterministic algorithms are asked for: all are, whatever `mode` is."""
+    if not isinstance(mode, bool):
+        raise ArgumentTypeError(
+            f"use_deterministic_algorithms: mode is True or False, got {mode!r}"
+        )
+    _state["deterministic"] = 0 if not mode else 1 if warn_only else 2
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """What `use_deterministic_algorithms` was last given."""
+    return bool(_state["deterministic"])
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """Whether that was with `warn_only`."""
+    return bool(_state["deterministic"] == 1)
+
+
+def set_deterministic_debug_mode(debug_mode: int | str) -> None:
+    """The same by a number or word: 0 "default", 1 "warn", 2 "error"."""
+    if debug_mode not in (*range(3), *_DEBUG):
+        raise ArgumentError(
+            f"set_deterministic_debug_mode: 0, 1, 2 or one of {_DEBUG}, got {debug_mode!r}"
+        )
+    number = _DEBUG.index(debug_mode) if isinstance(debug_mode, str) else int(debug_mode)
+    _state["deterministic"] = number
+
+
+def get_deterministic_debug_mode() -> int:
+    """That number."""
+    return int(_state["deterministic"])
+
+
+def set_num_interop_threads(threads: int) -> None:
+    """Remember a number of threads for independent operations: the VM's streams need no pool."""
+    if not isinstance(threads, int) or threads < 1:
+        raise ArgumentError(f"set_num_interop_threads: a positive int, got {threads!r}")
+    _state["interop"] = threads
+
+
+def get_num_interop_threads() -> int:
+    """That number; at first 1."""
+    return int(_state["interop"])
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """False: subnormal numbers stay numbers, and that cannot be changed."""
+    return False
+
+
+def set_warn_always(b: bool) -> None:
+    """Remember whether a warning is to be given each time: Python's filters decide that."""
+    _state["warn"] = bool(b)
+
+
+def is_warn_always_enabled() -> bool:
+    """What `set_warn_always` was last given."""
+    return bool(_state["warn"])
+
+
+def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    """`flow.autograd.set_detect_anomaly(mode, check_nan)`."""
+    set_detect_anomaly(mode, check_nan)
+
+
+def is_autocast_enabled(device_type: str = "cuda") -> bool:
+    """Whether this thread is inside an enabled `autocast`, which is for tensors of every device."""
+    return autocast_dtype() is not None
+
+
+def is_autocast_cpu_enabled() -> bool:
+    """`is_autocast_enabled("cpu")`."""
+    return is_autocast_enabled("cpu")
+
+
+def is_autocast_cache_enabled() -> bool:
+    """True: a parameter is converted once, and again when it has changed."""
+    return True
+
+
+def get_autocast_dtype(device_type: str) -> DType:
+    """What the `autocast` around converts to; without one, its default for the device type."""
+    if device_type not in ("cpu", "cuda"):
+        raise ArgumentError(f"get_autocast_dtype: 'cpu' or 'cuda', got {device_type!r}")
+    return autocast_dtype() or (bfloat16 if device_type == "cpu" else float16)
+
+
+def get_autocast_cpu_dtype() -> DType:
+    """`get_autocast_dtype("cpu")`."""
+    return get_autocast_dtype("cpu")
+
+
+def get_autocast_gpu_dtype() -> DType:
+    """`get_autocast_dtype("cuda")`."""
+    return get_autocast_dtype("cuda")
+
+
+def is_vulkan_available() -> bool:
+    """False: there are the CPU and CUDA."""
+    return False

@@ -1,0 +1,5 @@
+"""PyTorch's place of DistributedSampler."""
+
+from flowvm.utils.data.sampler import DistributedSampler
+
+__all__ = ["DistributedSampler"]

@@ -1,0 +1,160 @@
+"""The VM's native functions, and what there is until they are compiled.
+
+Compiling them takes some ten seconds, once on a machine.  Nobody waits for that: what is not in the
+cache is made by helper processes (`flowvm.compiler.helpers`), and until then the same functions run
+as the Python that they are written in, on the thread that issues (`Engine.start`).
+
+Where there can be no processes, or they fail, a thread of this one compiles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from flowvm.compiler.helpers import Helper
+from flowvm.config import say
+from flowvm.vm.machine.lang import Uncompiled, address_of, kept_address
+
+MAKERS = 2  # more would wait for the one that makes the worker's loop, which is half of it all
+LOOK_S = 0.05  # between two looks whether the helpers are done
+
+
+class Loops:
+    """The functions of `room` with these `signatures`: C functions, or until then Python's.
+
+    `ready` is called by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        room: Any,
+        signatures: Mapping[str, str],
+        first: Iterable[str],
+        last: Iterable[str],
+        on_clock: Callable[[], None],
+        job: str,
+    ) -> None:
+        self.room = room
+        self.job = job  # in a helper, with a name behind it: makes that function
+        self.on_clock = on_clock  # `ticks` of Python's functions is the native clock from now on
+        self.signatures = signatures
+        self.first = tuple(first)  # those that take longest to make, one a helper
+        self.last = tuple(last)  # nobody waits for these; made when others are made, then loaded
+        self.native: dict[str, Callable[..., int]] = {}
+        self.wanted: set[str] = set()  # being made, for somebody who wants them
+        self.makers: list[Helper] = []
+        self.thread: threading.Thread | None = None
+        self.looked = 0.0
+
+    def ready(self, names: Iterable[str]) -> bool:
+        """Whether all of these are native; those that are not are being made from now on.
+
+        Quick while they are: it looks every LOOK_S.
+        """
+        missing = [name for name in names if name not in self.native]
+        if not missing:
+            return True
+        making, now = self.wanted.issuperset(missing), time.monotonic()
+        if making and now < self.looked + LOOK_S:
+            return False
+        self.looked, at_work = now, making and self._are_at_work()
+        for name in missing:
+            if not self._take(name) and at_work:
+                return False
+        missing = [name for name in missing if name not in self.native]
+        if not missing:
+            self.wanted.clear()
+            for name in self.last:
+                self._take(name)
+        elif making:  # they have failed
+            self._make_here(missing)
+        else:
+            self.wanted |= set(missing)
+            self._send(missing)
+        return not missing
+
+    def function(self, name: str) -> Callable[..., int]:
+        """The native function, or until it is made the Python function."""
+        return self.native.get(name) or partial(_python, getattr(self.room, name))
+
+    def compiled(self, name: str) -> Callable[..., int]:
+        """The native function; it is compiled now, on this thread, if it was not before."""
+        if name not in self.native:
+            self._use(name, address_of(getattr(self.room, name), self.signatures[name]))
+        return self.native[name]
+
+    def after_fork_in_child(self) -> None:
+        """Who makes what is wanted is the parent's."""
+        self.makers, self.thread = [], None
+        self.wanted.clear()
+
+    # --- taking -------------------------------------------------------------------------------
+
+    def _take(self, name: str) -> bool:
+        """Load the function if it is made; whether it is."""
+        address = kept_address(getattr(self.room, name), self.signatures[name])
+        if address is not None:
+            self._use(name, address)
+        return address is not None
+
+    def _use(self, name: str, address: int) -> None:
+        count = self.signatures[name].count("int64") - 1
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_int64] * count))
+        self.native[name] = kind(address)
+        if name == "read_clocks":
+            Uncompiled.ticks = partial(_native_ticks, self.native[name], (ctypes.c_int64 * 2)())
+            self.on_clock()
+
+    # --- making -------------------------------------------------------------------------------
+
+    def _are_at_work(self) -> bool:
+        at_work = self.thread is not None and self.thread.is_alive()
+        return at_work or any(maker.is_at_work() for maker in self.makers)
+
+    def _send(self, names: list[str]) -> None:
+        """Let helper processes make these functions."""
+        say(1, "the VM is compiled by helpers; until then it runs uncompiled")
+        self.makers.clear()
+        try:
+            for share in self._shares(names):
+                self.makers.append(Helper([f"{self.job}:{name}" for name in share]))
+        except (OSError, ValueError) as error:  # no Python to be run, or no more processes
+            say(1, f"there are no helpers ({error})")
+            if not self.makers:
+                self._make_here(names)
+
+    def _shares(self, names: list[str]) -> list[list[str]]:
+        count = min(MAKERS, len(os.sched_getaffinity(0)))
+        shares: list[list[str]] = [[] for _ in range(count)]
+        for name in self.first:
+            if name in names:
+                min(shares, key=len).append(name)
+        rest = [name for name in names if name not in self.first]
+        rest += [name for name in self.last if name not in names]
+        shares[-1] += rest
+        return [share for share in shares if share]
+
+    def _make_here(self, names: list[str]) -> None:
+        """Let a thread of this process make them, for `_take` to find."""
+
+        def make() -> None:
+            for name in names:
+                address_of(getattr(self.room, name), self.signatures[name])
+
+        self.thread = threading.Thread(target=make, name="flowvm-making", daemon=True)
+        self.thread.start()
+
+
+def _python(function: Callable[..., Any], *args: int) -> int:
+    return int(function(*args))
+
+
+def _native_ticks(read_clocks: Callable[[int], int], pair: Any) -> int:
+    read_clocks(ctypes.addressof(pair))
+    return int(pair[0])

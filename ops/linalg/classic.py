@@ -1,0 +1,276 @@
+"""Linear algebra under the names that PyTorch has at its top and as methods: `flow.svd`, `x.qr()`.
+
+Where `flow.linalg` has the same function with other conventions, these are the older ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.dtype import DType, int32
+from flowvm.eager.autocasting import outside
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.linalg import decompositions, norms, spectra
+from flowvm.ops.linalg.decompositions import (
+    QR,
+    householder_product,
+    lu_factor_ex,
+    reflected,
+    unpacked,
+)
+from flowvm.ops.linalg.parts.shared import batched, identity, matrices, same_dtype, square, turned
+from flowvm.ops.products.matmul import matmul
+from flowvm.ops.rows.statistics import vector_norm
+from flowvm.ops.shapes.fill import zeros
+
+__all__ = [
+    "cholesky_inverse", "cholesky_solve", "geqrf", "lu", "lu_solve", "lu_unpack", "norm",
+    "orgqr", "ormqr", "pinverse", "qr", "svd", "triangular_solve",
+]  # fmt: skip
+
+
+class SVD(NamedTuple):
+    """input = U @ diag(S) @ V.T."""
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+class Geqrf(NamedTuple):
+    """R with reflectors below it, and their factors."""
+
+    a: Tensor
+    tau: Tensor
+
+
+class TriangularSolve(NamedTuple):
+    """What `triangular_solve` gives."""
+
+    solution: Tensor
+    cloned_coefficient: Tensor
+
+
+@method()
+@with_out
+def qr(input: Tensor, some: bool = True) -> QR:
+    """Q and R of matrices (*, m, n), reduced, or complete without `some`; see `linalg.qr`."""
+    return decompositions.qr(input, "reduced" if some else "complete")
+
+
+@method()
+@with_out
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+    """U, S and V (not its transpose) of matrices (*, m, n); without `some` the full U and V.
+
+    Without `compute_uv` U and V are zeros.
+    """
+    x = matrices("svd", input, "input")
+    m, n = x.shape[-2:]
+    if not compute_uv:
+        u, v = (zeros((*x.shape[:-2], k, k), dtype=x.dtype, device=x.device) for k in (m, n))
+        return SVD(u, spectra.svdvals(x), v)
+    u, s, vh = spectra.svd(x, not some)
+    return SVD(u, s, turned(vh))
+
+
+@method()
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    """The Moore-Penrose inverse; see `linalg.pinv`."""
+    return spectra.pinv(input, rcond)
+
+
+@method()
+def geqrf(input: Tensor) -> Geqrf:
+    """R in the upper triangle of the matrices, reflectors of Q below it, and their factors, as
+    `orgqr` and `ormqr` take them.  No gradient.
+    """
+    return Geqrf(*decompositions.geqrf(input))
+
+
+@method()
+def orgqr(input: Tensor, tau: Tensor) -> Tensor:
+    """The Q of `geqrf`'s answer; see `linalg.householder_product`."""
+    return householder_product(input, tau)
+
+
+@method()
+@with_out
+def ormqr(
+    input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False
+) -> Tensor:
+    """The product of the whole Q (m, m) of `geqrf`'s answer with `other`: Q @ other, other @ Q
+    without `left`, Q's transpose with `transpose`.
+    """
+    x, other = matrices("ormqr", input, "input"), matrices("ormqr", other, "other")
+    same_dtype("ormqr", x, other)
+    if other.shape[-2 if left else -1] != x.shape[-2]:
+        raise ShapeError(
+            f"ormqr: other of shape {tuple(other.shape)} does not fit Q of {x.shape[-2]} rows"
+        )
+    if left:
+        return reflected(x, tau, other, transpose)
+    return turned(reflected(x, tau, turned(other), not transpose))
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+@method()
+@with_out
+def norm(
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: int | tuple[int, ...] | list[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """The norm of order `p` of all elements, or over `dim`, as one vector: "fro", None and 2 are
+    the root of the sum of squares; see `linalg.vector_norm`.
+
+    "nuc" is the sum of the singular values of a matrix, or of the matrices in two dimensions.
+    """
+    if p == "nuc":
+        dims = (-2, -1) if dim is None else dim
+        if dim is None and input.ndim != 2:
+            raise ShapeError(f'norm: p="nuc" without dim needs a matrix, got {tuple(input.shape)}')
+        return norms.matrix_norm(input, "nuc", dims, keepdim, dtype=dtype)
+    if isinstance(p, str) and p != "fro":
+        raise ArgumentError(f'norm: p is "fro", "nuc" or a number, got {p!r}')
+    order = 2 if p is None or isinstance(p, str) else p
+    return vector_norm(input, order, dim, keepdim, dtype=dtype)
+
+
+# --- LU -------------------------------------------------------------------------------------------
+
+
+@method()
+def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
+    """The factors in one matrix and LAPACK's exchanges, and with `get_infos` its info; see
+    `linalg.lu_factor`.
+    """
+    factors = lu_factor_ex(input, pivot=pivot)
+    return tuple(factors) if get_infos else (factors.LU, factors.pivots)
+
+
+@with_out
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> decompositions.LU:
+    """P, L and U of what `lu` gave; without elements what is not asked for."""
+    if LU_pivots.dtype is not int32:
+        raise ArgumentError(f"lu_unpack: pivots are int32, got {LU_pivots.dtype.name}")
+    p, lower, upper = unpacked(matrices("lu_unpack", LU_data, "LU_data"), LU_pivots)
+    none = zeros(0, dtype=LU_data.dtype, device=LU_data.device)
+    if not unpack_data:
+        lower = upper = none
+    return decompositions.LU(p if unpack_pivots else none, lower, upper)
+
+
+@method()
+@with_out
+def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    """X with A @ X = b, by the factors of A that `lu` gave; see `linalg.lu_solve`."""
+    return decompositions.lu_solve(LU_data, LU_pivots, b)
+
+
+# --- triangles ------------------------------------------------------------------------------------
+
+
+@method()
+@with_out
+def triangular_solve(
+    b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> TriangularSolve:
+    """X with A @ X = b for triangular A, or its transpose, and A; see `linalg.solve_triangular`."""
+    a, b = batched(square("triangular_solve", A), matrices("triangular_solve", b, "b"))
+    t = turned(a) if transpose else a
+    x = decompositions.solve_triangular(t, b, upper=upper != transpose, unitriangular=unitriangular)
+    return TriangularSolve(x, a.clone())
+
+
+@method()
+@with_out
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """X with A @ X = B (*, n, k), by Cholesky's factor of A, the lower one or the `upper`."""
+    factor = square("cholesky_solve", L, "L")
+    y = decompositions.solve_triangular(turned(factor) if upper else factor, B, upper=False)
+    return decompositions.solve_triangular(factor if upper else turned(factor), y, upper=True)
+
+
+@method()
+@with_out
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of A, by its Cholesky factor, the lower one or the `upper`."""
+    factor = square("cholesky_inverse", L, "L")
+    eye = identity(factor, factor.shape[-1])
+    half = decompositions.solve_triangular(turned(factor) if upper else factor, eye, upper=False)
+    return outside(matmul, turned(half), half)  # type: ignore[no-any-return]
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def _regular(rng: np.random.Generator, *shape: int) -> Any:
+    """Matrices that are far from singular."""
+    return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
+
+
+def _reflectors(a: Any, tau: Any) -> Any:
+    """The first columns of the product of the reflectors in a's columns."""
+    q = np.eye(len(a))
+    for i, scale in enumerate(tau):
+        v = np.concatenate([np.zeros(i), [1.0], a[i + 1 :, i]])
+        q = q - scale * np.outer(q @ v, v)
+    return q[:, : a.shape[1]]
+
+
+samples(
+    norm,
+    lambda rng: [
+        Sample((rng.uniform(0.5, 2, (3, 4)) * rng.choice([-1.0, 1.0], (3, 4)), *rest))
+        for rest in ((), (1, 1), (math.inf, 0, True), (3, (0, 1)), ("nuc",))
+    ],
+    lambda x, p=2, dim=None, keepdim=False: (
+        np.linalg.norm(x, p)
+        if p == "nuc"
+        else np.linalg.norm(x, p, dim, keepdim)
+        if isinstance(dim, int)
+        else (np.abs(x) ** p).sum() ** (1 / p)
+    ),
+    errors=(
+        (lambda flow: flow.norm(flow.ones(2, 2), "other"), ValueError),
+        (lambda flow: flow.norm(flow.arange(3)), RuntimeError),
+    ),
+)
+samples(pinverse, lambda rng: [Sample((_regular(rng, 3, 3),))], np.linalg.pinv)
+samples(
+    cholesky_solve,
+    lambda rng: [
+        Sample((rng.standard_normal((3, 2)), np.tril(_regular(rng, 3, 3)))),
+        Sample((rng.standard_normal((3, 2)), np.triu(_regular(rng, 3, 3)), True)),
+    ],
+    lambda b, f, upper=False: np.linalg.solve(f.T @ f if upper else f @ f.T, b),
+)
+samples(
+    cholesky_inverse,
+    lambda rng: [Sample((np.tril(_regular(rng, 3, 3)),))],
+    lambda f: np.linalg.inv(f @ f.T),
+)
+samples(
+    orgqr, lambda rng: [Sample((rng.standard_normal((4, 3)), rng.uniform(0.1, 1, 2)))], _reflectors
+)
+samples(
+    ormqr,
+    lambda rng: [
+        Sample((rng.standard_normal((4, 2)), rng.uniform(0.1, 1, 2), rng.standard_normal((4, 3))))
+    ],
+    lambda a, tau, c: _reflectors(np.pad(a, ((0, 0), (0, 2))), tau) @ c,
+)

@@ -1,0 +1,16 @@
+"""What LAPACK computes is not there on CUDA: the call says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.errors import DeviceError
+
+
+def absent(launch: Any, metas: tuple[Any, ...], attrs: tuple[Any, ...]) -> Any:
+    """DeviceError, whatever the call."""
+    shapes = ", ".join(str(tuple(m.shape)) for m in metas)
+    raise DeviceError(
+        f"this factorization (of {shapes}) is LAPACK's, on the CPU alone, and has no CUDA kernel; "
+        "compute it on the CPU: x.cpu()"
+    )

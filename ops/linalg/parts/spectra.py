@@ -1,0 +1,226 @@
+"""Singular and eigenvalues of a matrix by LAPACK, each an op with its gradient, and least squares.
+
+LAPACK is given rows as columns, the transposed matrix: of Aᵀ = conj(V) S Uᵀ it gives what in our
+rows is Vᴴ and U, so nothing is turned.  Gradients follow Giles, "Collected matrix derivative
+results for forward and reverse mode algorithmic differentiation" (2008), and for rectangular
+matrices Walter and Lehmann (2010).  They are infinite or NaN where two values that they divide by
+the difference of are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flowvm.dtype import int32
+from flowvm.eager.tensor import Tensor
+from flowvm.launch import Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import op
+from flowvm.ops.linalg.cpu.lapack import INFO, Argument, Char, Int, Program, Real, named
+from flowvm.ops.linalg.parts.shared import identity, turned
+from flowvm.ops.pointwise.compare import eq, where
+from flowvm.ops.products.matmul import matmul
+
+ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
+LEAF = 25  # SMLSIZ of LAPACK's ilaenv: subproblems of divide and conquer
+
+
+def _real(meta: TensorMeta) -> Any:
+    return meta.dtype
+
+
+# --- singular values ------------------------------------------------------------------------------
+
+
+def _gaps(values: Tensor) -> Tensor:
+    """E with E_ij = v_j - v_i, and 1 on the diagonal."""
+    gaps: Tensor = values.unsqueeze(-2) - values.unsqueeze(-1)
+    return gaps + identity(values, values.shape[-1])
+
+
+def _over(x: Tensor, divisor: Tensor) -> Tensor:
+    """x / divisor, 0 where x is: what was not used has gradient 0, whatever values are equal."""
+    quotient: Tensor = x / where(eq.call(x, 0), 1, divisor)
+    return quotient
+
+
+def _skew(x: Tensor) -> Tensor:
+    return x - turned(x)
+
+
+def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
+    """U (diag(gS) + skew(Uᵀ gU)/E S + S skew(Vᵀ gV)/E) Vᵀ, and what lies outside of the spaces that
+    U and V span, by 1/S.
+    """
+    u, s, vh = c.saved
+    k = s.shape[-1]
+    m, n = u.shape[-2], vh.shape[-1]
+    u, vh = u[..., :k], vh[..., :k, :]
+    gaps = _gaps(s * s)
+    row, column = s.unsqueeze(-2), s.unsqueeze(-1)
+    core: Any = 0 if gs is None else gs.diag_embed()
+    if gu is not None:
+        gu = gu[..., :k]
+        core = core + _over(_skew(matmul(turned(u), gu)), gaps) * row
+    if gvh is not None:
+        gvh = gvh[..., :k, :]
+        core = core + column * _over(_skew(matmul(vh, turned(gvh))), gaps)
+    if isinstance(core, int):
+        return (None,)
+    out = matmul(matmul(u, core), vh)
+    if gu is not None and m > k:
+        outside = _over(gu, row)
+        out = out + matmul(outside - matmul(u, matmul(turned(u), outside)), vh)
+    if gvh is not None and n > k:
+        outside = _over(gvh, column)
+        out = out + matmul(u, outside - matmul(matmul(outside, turned(vh)), vh))
+    return (out,)
+
+
+@op("a -> u, s, vh", name="svd", saves="u, s, vh", grad=_svd_grad, cuda=ABSENT)
+def svd_op(a: TensorMeta, full: bool) -> Launch:
+    """U (m, k), S (k) and Vᴴ (k, n) of a (m, n); with `full` U (m, m) and Vᴴ (n, n)."""
+    m, n = a.shape[-2:]
+    k, batch = min(m, n), a.shape[:-2]
+    left, right = (m, n) if full else (k, k)
+    outputs = (
+        a.with_shape((*batch, m, left)), a.with_shape((*batch, k), _real(a)),
+        a.with_shape((*batch, right, n)),
+    )  # fmt: skip
+    p = Program(outputs, (a,), batch)
+    if k > 0:
+        _gesdd(p, a, "A" if full else "S", p.out(1), p.out(2), n, p.out(0), left)
+    elif full:
+        for place, size in ((0, m), (2, n)):  # whose rows and columns are the identity's
+            _identity(p, place, size, a)
+    return p.launch()
+
+
+def _identity(p: Program, place: int, n: int, a: TensorMeta) -> None:
+    p.call(
+        named("svd", a, "laset"), Char("A"), Int(n), Int(n), Real(0.0, a.dtype), Real(1.0, a.dtype),
+        p.out(place), Int(max(1, n)),
+    )  # fmt: skip
+
+
+def _gesdd(
+    p: Program, a: TensorMeta, job: str, s: Argument, u: Argument, ldu: int, vt: Argument, ldvt: int
+) -> None:
+    m, n = a.shape[-2:]
+    k, size = min(m, n), a.dtype.itemsize
+    copied = p.work(m * n * size)
+    words = 4 * k * k + 8 * k + 2 * max(m, n) + 32 * (m + n)
+    p.copy(p.given(0), copied)
+    p.call(
+        named("svd", a, "gesdd"), Char(job), Int(n), Int(m), copied, Int(n), s, u, Int(ldu), vt,
+        Int(ldvt), p.work(words * size), Int(words), p.work(8 * k * 4), INFO,
+    )  # fmt: skip
+
+
+def _svdvals_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    """U diag(g) Vᵀ: no difference divides it, so equal values do no harm."""
+    u, _, vh = svd_op(c.saved[0], False)
+    return (matmul(u * g.unsqueeze(-2), vh),)
+
+
+@op("a -> s", name="svdvals", saves="a", grad=_svdvals_grad, cuda=ABSENT)
+def svdvals_op(a: TensorMeta) -> Launch:
+    """S (k) alone."""
+    m, n = a.shape[-2:]
+    p = Program((a.with_shape((*a.shape[:-2], min(m, n)), _real(a)),), (a,), a.shape[:-2])
+    if min(m, n) > 0:
+        none = p.work(8)
+        _gesdd(p, a, "N", p.out(0), none, n, none, min(m, n))
+    return p.launch()
+
+
+# --- eigenvalues of symmetric matrices ------------------------------------------------------------
+
+
+def _eigh_grad(c: Any, gw: Any, gvh: Any) -> tuple[Any, ...]:
+    """V (diag(gw) + (Vᵀ gV)/E) Vᵀ, whose second term has no diagonal: V's columns have length 1."""
+    w, vh = c.saved
+    n = w.shape[-1]
+    core: Any = 0 if gw is None else gw.diag_embed()
+    if gvh is not None:
+        eye = identity(w, n)
+        core = core + _over(matmul(vh, turned(gvh)), _gaps(w)) * (1 - eye)
+    if isinstance(core, int):
+        return (None,)
+    return (matmul(turned(vh), matmul(core, vh)),)
+
+
+@op("a -> w, vh", name="eigh", saves="w, vh", grad=_eigh_grad, cuda=ABSENT)
+def eigh_op(a: TensorMeta, lower: bool) -> Launch:
+    """The eigenvalues, ascending, and Vᴴ; one triangle of a is read."""
+    p = Program((a.with_shape(a.shape[:-1], _real(a)), a.dense()), (a,), a.shape[:-2])
+    p.copy(p.given(0), p.out(1))
+    _syevd(p, a, "V", lower, p.out(1))
+    return p.launch()
+
+
+def _eigvalsh_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    """V diag(g) Vᵀ."""
+    _, vh = eigh_op(c.saved[0], *c.attrs)
+    return (matmul(turned(vh) * g.unsqueeze(-2), vh),)
+
+
+@op("a -> w", name="eigvalsh", saves="a", grad=_eigvalsh_grad, cuda=ABSENT)
+def eigvalsh_op(a: TensorMeta, lower: bool) -> Launch:
+    """The eigenvalues alone."""
+    p = Program((a.with_shape(a.shape[:-1], _real(a)),), (a,), a.shape[:-2])
+    copied = p.work(a.shape[-1] ** 2 * a.dtype.itemsize)
+    p.copy(p.given(0), copied)
+    _syevd(p, a, "N", lower, copied)
+    return p.launch()
+
+
+def _syevd(p: Program, a: TensorMeta, job: str, lower: bool, place: Argument) -> None:
+    n, size = a.shape[-1], a.dtype.itemsize
+    if n == 0:
+        return
+    words = 1 + 6 * n + 2 * n * n + 32 * n
+    ints = 3 + 5 * n
+    p.call(
+        named("eigh", a, "syevd"), Char(job), Char("U" if lower else "L"), Int(n), place, Int(n),
+        p.out(0), p.work(words * size), Int(words), p.work(4 * ints), Int(ints), INFO,
+    )  # fmt: skip
+
+
+# --- least squares --------------------------------------------------------------------------------
+
+
+@op("a, b -> x, rank, s", name="lstsq", cuda=ABSENT)
+def lstsq_op(a: TensorMeta, b: TensorMeta, rcond: float, driver: str) -> Launch:
+    """X (k, max(m, n)) of A (n, m), by columns, and right sides (k, max(m, n)); A's rank where the
+    driver finds it, and its singular values where it does.
+    """
+    n, m = a.shape[-2:]
+    k, small, large, size = b.shape[-2], min(m, n), max(m, n), a.dtype.itemsize
+    batch = a.shape[:-2]
+    outputs = b.dense(), a.with_shape(batch, int32), a.with_shape((*batch, small))
+    p = Program(outputs, (a, b), batch)
+    p.copy(p.given(1), p.out(0))
+    if small == 0 or k == 0:
+        return p.launch()
+    copied = p.work(m * n * size)
+    p.copy(p.given(0), copied)
+    first = (Int(m), Int(n), Int(k), copied, Int(m), p.out(0), Int(large))
+    limit, name = Real(rcond, a.dtype), named("lstsq", a, driver)
+    if driver == "gels":
+        words = small + max(small, k) * 32 + 32 * large
+        p.call(name, Char("N"), *first, p.work(words * size), Int(words), INFO)
+    elif driver == "gelsy":
+        chosen = p.work(4 * n + 8)
+        p.clear(chosen, (n + 2) // 2)
+        words = max(small + 3 * n + 1, 2 * small + k) + 2 * n + 32 * (n + 1 + k) + 32 * large
+        p.call(name, *first, chosen, limit, p.out(1), p.work(words * size), Int(words), INFO)
+    else:
+        levels = max(0, int(math.log2(small / (LEAF + 1))) + 1) if small > LEAF else 1
+        words = 12 * large + 2 * large * LEAF + 8 * large * levels + large * k + (LEAF + 1) ** 2
+        words += 3 * small + 32 * (large + k)
+        shared = (p.out(2), limit, p.out(1), p.work(words * size), Int(words))
+        ints = p.work(4 * (3 * small * levels + 11 * small)) if driver == "gelsd" else None
+        p.call(name, *first, *shared, *([] if ints is None else [ints]), INFO)
+    return p.launch()

@@ -1,0 +1,312 @@
+"""Systems of equations, inverses and determinants, by PyTorch's newer conventions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.dtype import finfo, int64
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.linalg.decompositions import checked
+from flowvm.ops.linalg.parts.factors import right_solve
+from flowvm.ops.linalg.parts.shared import (
+    batched,
+    constant_of,
+    identity,
+    matrices,
+    same_dtype,
+    square,
+    turned,
+    vector_side,
+)
+from flowvm.ops.linalg.parts.spectra import lstsq_op
+from flowvm.ops.linalg.spectra import pinv
+from flowvm.ops.linalg.systems import det as _det
+from flowvm.ops.linalg.systems import inverse as _inverse
+from flowvm.ops.linalg.systems import slogdet as _slogdet
+from flowvm.ops.linalg.systems import solve as _solve
+from flowvm.ops.products.matmul import matmul
+from flowvm.ops.rows.reduce import all as all_of
+from flowvm.ops.rows.reduce import sum
+from flowvm.ops.shapes.fill import zeros
+from flowvm.ops.shapes.join import cat
+
+__all__ = [
+    "InvEx", "Lstsq", "Slogdet", "SolveEx", "det", "inv", "inv_ex", "lstsq", "slogdet", "solve",
+    "solve_ex", "tensorinv", "tensorsolve",
+]  # fmt: skip
+
+
+class InvEx(NamedTuple):
+    """What `inv_ex` gives."""
+
+    inverse: Tensor
+    info: Tensor
+
+
+class SolveEx(NamedTuple):
+    """What `solve_ex` gives."""
+
+    result: Tensor
+    info: Tensor
+
+
+class Slogdet(NamedTuple):
+    """A determinant is sign * exp(logabsdet)."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class Lstsq(NamedTuple):
+    """What `lstsq` gives; empty where the driver does not find it."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+@with_out
+def inv(A: Tensor) -> Tensor:
+    """The inverse of square matrices (*, n, n).
+
+    LinAlgError where the result is read, if a matrix is singular.
+
+    >>> flow.linalg.inv(flow.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.2500]])
+    """
+    return _inverse(square("linalg.inv", A))
+
+
+@with_out
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> InvEx:
+    """The inverse of square matrices, and in `info`, int32, the first column without a pivot, from
+    1 up, or 0; of a singular matrix the inverse is anything.
+
+    With `check_errors` LinAlgError at the call, which then waits.
+    """
+    A = square("linalg.inv_ex", A)
+    out, info = right_solve(A, identity(A, A.shape[-1]).expand(A.shape))
+    checked("linalg.inv_ex", info, check_errors)
+    return InvEx(out, info)
+
+
+@with_out
+def det(A: Tensor) -> Tensor:
+    """The determinant of square matrices (*, n, n)."""
+    return _det(square("linalg.det", A))
+
+
+@with_out
+def slogdet(A: Tensor) -> Slogdet:
+    """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute value:
+    0 and -inf of a singular one.
+    """
+    return Slogdet(*_slogdet(square("linalg.slogdet", A)))
+
+
+def _system(name: str, A: Tensor, B: Tensor, left: bool) -> tuple[Tensor, Tensor, bool]:
+    """A and B as matrices, and whether B is one of vectors."""
+    A = square(name, A)
+    B = need_tensor(name, "B", B)
+    same_dtype(name, A, B)
+    vector = vector_side(A, B)
+    if vector and not left and B._meta.ndim > 1:
+        raise ArgumentError(f"{name}: B of vectors, shape {tuple(B.shape)}, goes with left=True")
+    if vector:
+        if B._meta.ndim == 1 and not left:
+            raise ArgumentError(f"{name}: a vector B goes with left=True")
+        B = B.unsqueeze(-1)
+    if B._meta.ndim < 2 or B.shape[-2 if left else -1] != A.shape[-1]:
+        raise ShapeError(
+            f"{name}: B of shape {tuple(B.shape)} does not fit A of shape {tuple(A.shape)}"
+        )
+    return A, B, vector
+
+
+@with_out
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X with A @ X = B (or X @ A = B without `left`), for A (*, n, n) and B (*, n, k), or B (n), or
+    B (*, n) with as many vectors as matrices; batches broadcast.
+
+    LinAlgError where the result is read, if a matrix is singular.
+    """
+    A, B, vector = _system("linalg.solve", A, B, left)
+    x = _solve(A, B) if left else turned(_solve(turned(A), turned(B)))
+    return x.squeeze(-1) if vector else x
+
+
+@with_out
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveEx:
+    """`solve`, and in `info`, int32, the first column of A without a pivot, from 1 up, or 0; the
+    answer for a singular matrix is anything.
+    """
+    A, B, vector = _system("linalg.solve_ex", A, B, left)
+    A, B = batched(A, B)
+    x, info = right_solve(turned(A), turned(B)) if left else right_solve(A, B)
+    checked("linalg.solve_ex", info, check_errors)
+    x = turned(x) if left else x
+    return SolveEx(x.squeeze(-1) if vector else x, info)
+
+
+# --- least squares --------------------------------------------------------------------------------
+
+
+def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    """X = A⁺ B: by B (A⁺)ᵀ g, by A what `pinv` has of the gradient g Bᵀ of A⁺ (Golub and Pereyra,
+    1973), in products with k columns.
+    """
+    a, b, x = c.saved
+    y = pinv(a)
+    by_b = matmul(turned(y), g)
+    if not c.needs[0]:
+        return None, by_b
+    residual = b - matmul(a, x)
+    rest = g - matmul(y, matmul(a, g))
+    out = -matmul(by_b, turned(x)) + matmul(residual, turned(matmul(y, by_b)))
+    return out + matmul(matmul(turned(y), x), turned(rest)), by_b
+
+
+_lstsq_node = Recorded("lstsq", _lstsq_grad, ("a", "b"), "a, b, out")
+DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
+    """X that makes the norm of A @ X - B the least, of matrices A (*, m, n), B (*, m, k) or (*, m);
+    the shortest such X where there are many.
+
+    rcond    singular values below it times the largest are 0; max(m, n) * eps by default
+    driver   "gelsy" (QR with pivots, the default), "gels" (QR, full rank), "gelsd" and "gelss"
+             (singular values)
+
+    `residuals` are the squared norms of the columns of A @ X - B, where m > n, all ranks are n and
+    the driver is not gelsy; `rank` is int64.  To know whether the ranks are full the call waits.
+    """
+    name = "linalg.lstsq"
+    A = matrices(name, A)
+    B = need_tensor(name, "B", B)
+    same_dtype(name, A, B)
+    driver = "gelsy" if driver is None else driver
+    if driver not in DRIVERS:
+        raise ArgumentError(f"{name}: driver is one of {', '.join(DRIVERS)}, got {driver!r}")
+    (m, n), dtype, device = A.shape[-2:], A.dtype, A.device
+    vector = B._meta.ndim == 1 or tuple(B.shape) == tuple(A.shape[:-1])
+    if vector:
+        B = B.unsqueeze(-1)
+    if B._meta.ndim < 2 or B.shape[-2] != m:
+        raise ShapeError(f"{name}: B of shape {tuple(B.shape)} does not fit A {tuple(A.shape)}")
+    A, B = batched(A, B)
+    rows = B.detach()
+    if n > m:
+        more = zeros((*B.shape[:-2], n - m, B.shape[-1]), dtype=dtype, device=device)
+        rows = cat([rows, more], -2)
+    limit = finfo(dtype).eps * max(m, n) if rcond is None else float(rcond)
+    found, rank, values = lstsq_op(turned(A.detach()), turned(rows), limit, driver)
+    full = turned(found)
+    x = full[..., :n, :].clone()
+    record(_lstsq_node, (A, B), x, (), (A, B, x))
+    none = zeros(0, dtype=dtype, device=device)
+    residuals = constant_of(A, none)
+    if m > n and driver != "gelsy" and (driver == "gels" or bool(all_of(rank == n).item())):
+        residuals = sum((matmul(A, x) - B) ** 2, -2)
+    return Lstsq(
+        x.squeeze(-1) if vector else x,
+        residuals,
+        zeros(0, dtype=int64, device=device) if driver == "gels" else rank.to(int64),
+        values if driver in ("gelsd", "gelss") else none,
+    )
+
+
+# --- tensors as matrices --------------------------------------------------------------------------
+
+
+@with_out
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of `tensordot(A, ., ind)`: A's first `ind` dimensions have as many elements
+    together as the others.
+    """
+    ind = whole("linalg.tensorinv", "ind", ind)
+    if ind <= 0:
+        raise ArgumentError(f"linalg.tensorinv: ind is positive, got {ind}")
+    head, tail = tuple(A.shape[:ind]), tuple(A.shape[ind:])
+    if math.prod(head) != math.prod(tail):
+        raise ShapeError(
+            f"linalg.tensorinv: dimensions {head} and {tail} must have as many elements together"
+        )
+    out: Tensor = inv(A.reshape((math.prod(head), math.prod(tail)))).reshape((*tail, *head))
+    return out
+
+
+@with_out
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """X with tensordot(A, X, X.ndim) = B; `dims` of A are moved to the end first."""
+    if dims is not None:
+        wrapped = [d + A.ndim if d < 0 else d for d in dims]
+        A = A.permute([d for d in range(A.ndim) if d not in wrapped] + wrapped)
+    tail = tuple(A.shape[B.ndim :])
+    size = math.prod(tail)
+    if size != B.numel() or tuple(A.shape[: B.ndim]) != tuple(B.shape):
+        size_of = math.prod(A.shape[: B.ndim])
+        if size != size_of or size != B.numel():
+            raise ShapeError(
+                f"linalg.tensorsolve: A of shape {tuple(A.shape)} does not fit B of shape "
+                f"{tuple(B.shape)}"
+            )
+    out: Tensor = solve(A.reshape((size, size)), B.reshape(-1)).reshape(tail)
+    return out
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def _regular(rng: np.random.Generator, *shape: int) -> Any:
+    """Matrices that are far from singular."""
+    return rng.standard_normal(shape) * 0.3 + np.eye(shape[-1]) * 2
+
+
+samples(
+    inv,
+    lambda rng: [Sample((_regular(rng, 3, 3),)), Sample((_regular(rng, 2, 2, 2),))],
+    np.linalg.inv,
+    name="linalg.inv",
+    errors=((lambda flow: inv(flow.zeros(2, 2)).numpy(), RuntimeError),),
+)
+samples(det, lambda rng: [Sample((_regular(rng, 2, 3, 3),))], np.linalg.det, name="linalg.det")
+samples(
+    slogdet,
+    lambda rng: [Sample((_regular(rng, 2, 3, 3),))],
+    lambda a: tuple(np.linalg.slogdet(a)),
+    name="linalg.slogdet",
+)
+samples(
+    solve,
+    lambda rng: [
+        Sample((_regular(rng, 3, 3), rng.standard_normal((3, 2)))),
+        Sample((_regular(rng, 2, 3, 3), rng.standard_normal((2, 4, 3))), {"left": False}),
+        Sample((_regular(rng, 2, 3, 3), rng.standard_normal((2, 3)))),
+    ],
+    lambda a, b, left=True: (
+        (np.linalg.solve(a, b) if b.ndim == a.ndim else np.linalg.solve(a, b[..., None])[..., 0])
+        if left
+        else b @ np.linalg.inv(a)
+    ),
+    name="linalg.solve",
+    errors=((lambda flow: solve(flow.ones(2, 2), flow.ones(3, 1)), RuntimeError),),
+)
+samples(
+    tensorinv, lambda rng: [Sample((_regular(rng, 6, 6).reshape(2, 3, 6), 2))], np.linalg.tensorinv
+)
+samples(
+    tensorsolve,
+    lambda rng: [Sample((_regular(rng, 6, 6).reshape(2, 3, 6), rng.standard_normal((2, 3))))],
+    np.linalg.tensorsolve,
+)

@@ -1,0 +1,153 @@
+"""Orthogonal polynomials by their recurrences (DLMF 18.9): Chebyshev, Hermite, Laguerre, Legendre.
+
+The degree is a number or a tensor that broadcasts; as many steps are computed as the highest
+degree.  No gradient, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import get_default_dtype
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.compare import where
+from flowvm.ops.shapes.create import tensor
+from flowvm.ops.shapes.fill import zeros_like
+
+__all__ = [
+    "chebyshev_polynomial_t",
+    "chebyshev_polynomial_u",
+    "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w",
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+    "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w",
+]
+
+# (the polynomial of degree 1, that of degree k + 1 by x, k and those of degrees k and k - 1)
+_Rule = tuple[Callable[[Any], Any], Callable[[Any, int, Any, Any], Any]]
+
+
+def _doubled(x: Any, k: int, p: Any, q: Any) -> Any:
+    return 2 * x * p - q
+
+
+_RULES: dict[str, _Rule] = {
+    "chebyshev_polynomial_t": (lambda x: x, _doubled),
+    "chebyshev_polynomial_u": (lambda x: 2 * x, _doubled),
+    "chebyshev_polynomial_v": (lambda x: 2 * x - 1, _doubled),
+    "chebyshev_polynomial_w": (lambda x: 2 * x + 1, _doubled),
+    "hermite_polynomial_h": (lambda x: 2 * x, lambda x, k, p, q: 2 * x * p - 2 * k * q),
+    "hermite_polynomial_he": (lambda x: x, lambda x, k, p, q: x * p - k * q),
+    "laguerre_polynomial_l": (
+        lambda x: 1 - x,
+        lambda x, k, p, q: ((2 * k + 1 - x) * p - k * q) / (k + 1),
+    ),
+    "legendre_polynomial_p": (
+        lambda x: x,
+        lambda x, k, p, q: ((2 * k + 1) * x * p - k * q) / (k + 1),
+    ),
+}
+
+
+def _polynomial(name: str, shifted: bool = False) -> Any:
+    first, following = _RULES[name.removeprefix("shifted_")]
+
+    def call(input: Any, n: Any) -> Tensor:
+        if not isinstance(input, Tensor) and not isinstance(n, Tensor):
+            raise ArgumentTypeError(f"{name} needs a Tensor among its arguments")
+        x: Any = input if isinstance(input, Tensor) else tensor(float(input))
+        degree: Any = n if isinstance(n, Tensor) else tensor(n)
+        x = x.detach()
+        if not x.dtype.is_floating_point:
+            wide = degree.dtype if degree.dtype.is_floating_point else get_default_dtype()
+            x = x.to(wide)
+        if isinstance(input, Tensor) and not isinstance(n, Tensor):
+            degree = degree.to(x.dtype)
+        z = 2 * x - 1 if shifted else x
+        z, degree = z + zeros_like(degree).to(z.dtype), degree.detach().trunc()
+        total = zeros_like(z)
+        if isinstance(n, Tensor):
+            highest = int(degree.max().item()) if degree.numel() else -1
+        else:
+            highest = int(n)
+        one, p = None, z * 0 + 1
+        for k in range(highest + 1):
+            total = where(degree == k, p, total)
+            one, p = p, first(z) if k == 0 else following(z, k, p, one)
+        return total
+
+    call.__name__ = call.__qualname__ = name
+    family = name.split("_")[1 if shifted else 0].capitalize()
+    moved = " at 2 x - 1" if shifted else ""
+    call.__doc__ = f"{family}'s polynomial {name[-1].upper()} of degree `n`{moved}; 0 for n < 0."
+    return with_out(call)
+
+
+chebyshev_polynomial_t = _polynomial("chebyshev_polynomial_t")
+chebyshev_polynomial_u = _polynomial("chebyshev_polynomial_u")
+chebyshev_polynomial_v = _polynomial("chebyshev_polynomial_v")
+chebyshev_polynomial_w = _polynomial("chebyshev_polynomial_w")
+hermite_polynomial_h = _polynomial("hermite_polynomial_h")
+hermite_polynomial_he = _polynomial("hermite_polynomial_he")
+laguerre_polynomial_l = _polynomial("laguerre_polynomial_l")
+legendre_polynomial_p = _polynomial("legendre_polynomial_p")
+shifted_chebyshev_polynomial_t = _polynomial("shifted_chebyshev_polynomial_t", True)
+shifted_chebyshev_polynomial_u = _polynomial("shifted_chebyshev_polynomial_u", True)
+shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v", True)
+shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w", True)
+
+
+def _angle(k: Callable[[Any, Any], Any], moved: bool) -> Any:
+    """By the cosine: Chebyshev's polynomials for |x| < 1 (DLMF 18.5)."""
+
+    def reference(x: Any, n: Any) -> Any:
+        return k(np.arccos(2 * x - 1 if moved else x), n)
+
+    return reference
+
+
+_ANGLES: dict[str, Callable[[Any, Any], Any]] = {
+    "t": lambda a, n: np.cos(n * a),
+    "u": lambda a, n: np.sin((n + 1) * a) / np.sin(a),
+    "v": lambda a, n: np.cos((n + 0.5) * a) / np.cos(a / 2),
+    "w": lambda a, n: np.sin((n + 0.5) * a) / np.sin(a / 2),
+}
+
+
+def _scipy(name: str) -> Any:
+    def reference(x: Any, n: Any) -> Any:
+        import scipy.special
+
+        return getattr(scipy.special, name)(np.asarray(n, np.int64), x)
+
+    return reference
+
+
+for _name in __all__:
+    _letter, _moved = _name[-1], _name.startswith("shifted")
+    _other = {"h": "eval_hermite", "e": "eval_hermitenorm", "l": "eval_laguerre",
+              "p": "eval_legendre"}  # fmt: skip
+    samples(
+        globals()[_name],
+        lambda rng: [
+            Sample((rng.uniform(0.1, 0.9, (2, 3)), 4)),
+            Sample((rng.uniform(0.1, 0.9, (2, 3)), np.array([0.0, 1.0, 5.0]))),
+        ],
+        _scipy(_other[_letter]) if _letter in _other else _angle(_ANGLES[_letter], _moved),
+        grad=False,
+        floats=("float64", "float32"),
+        rtol=2e-4,
+        atol=1e-5,
+    )

@@ -1,0 +1,62 @@
+"""How the work of a reduction is cut on the CPU, whichever it is: sums, searches, moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flowvm.launch import Const, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.rows.parts.fold_walk import Columns, Runs, Walk, grain_of
+
+
+def fold_launch(
+    outputs: tuple[TensorMeta, ...],
+    bodies: tuple[Callable[..., None], Callable[..., None]],
+    views: tuple[View, ...],
+    walk: Walk,
+    consts: tuple[Const, ...],
+    partial: int,
+) -> Launch:
+    """`bodies`, of `Runs` and of `Columns`, are body(outputs, x, sizes, consts, scratch, arena, lo,
+    hi).  `partial` is the bytes of what a segment leaves of a result.
+    """
+    rows, columns = bodies
+    if walk.in_columns:
+        c = Columns.of(walk)
+        outers, every = walk.kept[0][0], c.segments * c.parts
+        return Launch(
+            outputs,
+            columns,
+            views,
+            (c, *consts),
+            units=outers * -(-c.width // c.tile) * c.segments,
+            grain=grain_of(c.length * c.tile),
+            scratch=partial * outers * c.width * c.segments if every > 1 else 8,
+            arena=partial * c.tile,
+            phases=((walk.results, grain_of(every)),) if every > 1 else (),
+        )
+    r, results = Runs.of(walk), walk.results
+    return Launch(
+        outputs,
+        rows,
+        views,
+        (r, *consts),
+        units=results * r.segments,
+        grain=grain_of(r.length),
+        scratch=partial * results * r.segments if r.segments > 1 else 8,
+        arena=64,
+        phases=((results, grain_of(r.segments)),) if r.segments > 1 else (),
+    )
+
+
+def blocks_of(walk: Walk) -> tuple[int, ...]:
+    """What units of a launch touch of one output and one input, as `Launch.blocks`."""
+    if walk.in_columns:
+        c = Columns.of(walk)
+        outers = walk.kept[0][0]
+        together = outers == walk.reduced[0][0] == 1 and c.tile == c.width == c.near
+        return (0, c.length * c.width) if together else ()
+    r = Runs.of(walk)
+    if walk.lies_together and (r.segments == 1 or walk.results == 1):
+        return int(r.segments == 1), r.length
+    return ()

@@ -1,0 +1,235 @@
+"""Reductions over dimensions: sums and their kin, extremes with their places, moments.
+
+What joins two elements is written once for every device, in `fold_rules`, `orders` and
+`moment_rules`; this module puts it into the form of `reducing`.  Float sums are kept in float64;
+four float32 elements are joined before they join those.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.cuda.launch import CudaLaunch, Operand
+from flowvm.dtype import DType, bool_, uint8
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.rows.cuda.fold_kernels import Reduction, reduction_steps
+from flowvm.ops.rows.cuda.sums import element, unchanged
+from flowvm.ops.rows.parts import folds
+from flowvm.ops.rows.parts.fold_rules import Rule
+from flowvm.ops.rows.parts.fold_walk import walk_of
+from flowvm.ops.rows.parts.moment_rules import joined
+from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
+
+Array = Any
+State = Any
+Rows = Callable[[Launch, tuple[TensorMeta, ...], tuple[Any, ...]], CudaLaunch]
+
+
+def number_type(dtype: DType) -> Any:
+    """NumPy's type that a kernel reckons in: reduced floats as float32, integers as int64."""
+    return dtype.compute.numpy.type if dtype.is_floating_point else np.int64
+
+
+def load_of(dtype: DType) -> Callable[[Any], Any]:
+    """An element as `number_type`."""
+    return _load(number_type(dtype))
+
+
+@functools.cache
+def _load(kind: Any) -> Callable[[Any], Any]:
+    def load(v: Any) -> Any:
+        return kind(v)
+
+    return load
+
+
+def memory_of(meta: TensorMeta, extent: int) -> View:
+    """The memory of an operand as one dimension; bools are bytes."""
+    return View(uint8 if meta.dtype is bool_ else meta.dtype, (extent,))
+
+
+# --- sums, products, extremes, truth --------------------------------------------------------------
+
+
+@functools.cache
+def _fold(
+    rule: Rule, lift: Callable[[Any], Any], source: DType, kind: DType, divided: bool
+) -> Reduction:
+    keep, start = rule.keep, rule.start
+    stored = np.uint8 if kind is bool_ else np.dtype(kind.name).type
+    own = number_type(kind)
+    wide = np.dtype(rule.wide).type if rule.wide else own
+    load = load_of(source)
+
+    def begin(v: Any, e: int) -> State:
+        return (wide(start(wide(0), wide(1), wide(own(lift(load(v)))))),)
+
+    def take(state: State, v: Any, e: int) -> State:
+        return (keep(state[0], wide(own(lift(load(v))))),)
+
+    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+        ab = keep(own(lift(load(a))), own(lift(load(b))))
+        cd = keep(own(lift(load(c))), own(lift(load(d))))
+        return (keep(state[0], wide(keep(ab, cd))),)
+
+    def join(a: State, b: State) -> State:
+        return (keep(a[0], b[0]),)
+
+    def put(out: Array, second: Array, m: int, state: State, divisor: float) -> None:
+        if divided:
+            out[m] = stored(state[0] / divisor)
+        else:
+            out[m] = stored(state[0])
+
+    return Reduction((wide,), element, begin, take, take_4, unchanged, join, put)
+
+
+def fold_rule(
+    fold: folds.Fold, launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> CudaLaunch:
+    """The launch of one of `folds`."""
+    x, out = metas[0], launch.outputs[0]
+    dims, _, divisor, *_ = (*attrs, 1.0, None) if len(attrs) > 1 else (
+        tuple(range(x.ndim)), False, 1.0
+    )  # fmt: skip
+    walk = walk_of(x, dims)
+    assert walk is not None
+    rule = fold.rules[not out.dtype.is_floating_point]
+    reduction = _fold(rule, fold.lift, x.dtype, out.dtype, divisor != 1.0)
+    to = Operand(0, memory_of(out, walk.results))
+    from_ = Operand(1, memory_of(x, walk.extent))
+    steps, scratch = reduction_steps(reduction, walk, (from_,), (to, to), divisor)
+    return CudaLaunch(launch.outputs, steps, scratch)
+
+
+def _rule_of(fold: folds.Fold) -> Rows:
+    return functools.partial(fold_rule, fold)
+
+
+fold_sum = _rule_of(folds.add_up)
+fold_prod = _rule_of(folds.multiply_up)
+fold_amax = _rule_of(folds.largest)
+fold_amin = _rule_of(folds.smallest)
+fold_any = _rule_of(folds.some)
+fold_all = _rule_of(folds.every)
+fold_count_nonzero = _rule_of(folds.count_up)
+fold_sum_of_squares = _rule_of(folds.square_up)
+fold_sum_of_magnitudes = _rule_of(folds.magnitude_up)
+
+
+# --- extremes and where they are ------------------------------------------------------------------
+
+
+@functools.cache
+def _search(order: Order, source: DType, kind: DType) -> Reduction:
+    beats, replaces = order.beats, order.replaces
+    stored = np.uint8 if kind is bool_ else np.dtype(kind.name).type
+    load = load_of(source)
+
+    def begin(v: Any, e: int) -> State:
+        return load(v), np.int64(e)
+
+    def take(state: State, v: Any, e: int) -> State:
+        other = load(v)
+        if beats(other, state[0]):
+            return other, np.int64(e)
+        return state
+
+    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+        state = take(take(state, a, e), b, e + step)
+        return take(take(state, c, e + 2 * step), d, e + 3 * step)
+
+    def join(a: State, b: State) -> State:
+        return b if replaces(a[0], a[1], b[0], b[1]) else a
+
+    def put(values: Array, indices: Array, m: int, state: State, extra: float) -> None:
+        values[m] = stored(state[0])
+        indices[m] = state[1]
+
+    return Reduction(
+        (number_type(source), np.int64), element, begin, take, take_4, unchanged, join, put
+    )
+
+
+def _search_launch(
+    order: Order, launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> CudaLaunch:
+    x, (values, indices) = metas[0], launch.outputs
+    walk = walk_of(x, (attrs[0],))
+    assert walk is not None
+    reduction = _search(order, x.dtype, values.dtype)
+    to = (
+        Operand(0, memory_of(values, walk.results)),
+        Operand(1, View(indices.dtype, (walk.results,))),
+    )
+    steps, scratch = reduction_steps(reduction, walk, (Operand(2, memory_of(x, walk.extent)),), to)
+    return CudaLaunch(launch.outputs, steps, scratch)
+
+
+largest: Rows = functools.partial(_search_launch, LARGEST)
+smallest: Rows = functools.partial(_search_launch, SMALLEST)
+
+
+# --- moments --------------------------------------------------------------------------------------
+
+
+@functools.cache
+def moments_of(source: DType, own: Any, stored: Any) -> Reduction:
+    """Mean, and variance = squared distances / `extra`; distances are taken in the type `own`.
+
+    A lane sums distances from the segment's first element and their squares: that element is one of
+    the set, so little cancels.
+    """
+    load = load_of(source)
+    zero = own(0)
+
+    def begin(v: Any, e: int) -> State:
+        first = own(load(v))
+        if not abs(first) < np.inf:  # then the mean is infinite, too
+            first = zero
+        return first, 0.0, 0.0
+
+    def take(state: State, v: Any, e: int) -> State:
+        d = np.float64(own(load(v)) - state[0])
+        return state[0], state[1] + d, state[2] + d * d
+
+    def take_4(state: State, a: Any, b: Any, c: Any, d: Any, e: int, step: int) -> State:
+        first = state[0]
+        p, q = own(load(a)) - first, own(load(b)) - first
+        r, s = own(load(c)) - first, own(load(d)) - first
+        total = np.float64((p + q) + (r + s))
+        squares = np.float64((p * p + q * q) + (r * r + s * s))
+        return first, state[1] + total, state[2] + squares
+
+    def close(state: State, taken: int) -> State:
+        if taken == 0:
+            return 0.0, 0.0, 0.0
+        count = np.float64(taken)
+        off = state[1] / count
+        return count, np.float64(state[0]) + off, max(state[2] - state[1] * off, 0.0)
+
+    def put(variance: Array, mean: Array, m: int, state: State, extra: float) -> None:
+        variance[m] = stored(np.float64(state[2]) / extra)
+        mean[m] = stored(state[1])
+
+    kinds = np.float64, np.float64, np.float64
+    return Reduction(kinds, element, begin, take, take_4, close, joined, put)
+
+
+def moments(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
+    """Variance and mean over dimensions."""
+    x, (dims, _, freedom) = metas[0], attrs
+    walk = walk_of(x, dims)
+    assert walk is not None
+    kind = launch.outputs[0].dtype
+    reduction = moments_of(x.dtype, np.float64, number_type(kind))
+    to = tuple(Operand(k, View(kind, (walk.results,))) for k in range(2))
+    steps, scratch = reduction_steps(
+        reduction, walk, (Operand(2, memory_of(x, walk.extent)),), (to[0], to[1]), freedom
+    )
+    return CudaLaunch(launch.outputs, steps, scratch)

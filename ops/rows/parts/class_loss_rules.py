@@ -1,0 +1,72 @@
+"""What the losses against class indices make of a row, said once for every device.
+
+A row of n logits has a target t, which names a class, or is the one that is ignored: then the row
+counts nothing.  It weighs w = weight[t], 1 without weights.  With s for label_smoothing and
+spread = s / n, the row's cross entropy is
+
+    (1 - s) w (log(sum) - x[t]) + spread sum(weight (log(sum) - x))
+
+A row's `top` is its largest logit and `level` the logarithm of the sum of exp(x - top): apart they
+are exact where their sum would lose the logarithm to a large maximum.  The gradient of a logit is
+`ENTROPY_BACKWARD`, less `target_gradient` at the target; `scale` is what the row's loss is
+multiplied by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.ops.rows.parts.row_program import RowProgram, Sweep
+
+INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops over rows
+
+ENTROPY_BACKWARD = RowProgram(
+    ("x",),
+    (Sweep((), (("s", "(x - top) - level"), ("e", "decay(s)"))),),
+    "e * factor - off",
+    heads=("top", "level", "factor", "off"),
+)
+WEIGHTED_ENTROPY_BACKWARD = ENTROPY_BACKWARD._replace(
+    result="e * factor - off * weight", weights=("weight",)
+)
+
+
+def is_class(target: Any, n: int) -> Any:
+    """Whether a target that is not ignored may be."""
+    return 0 <= target < n
+
+
+def entropy_of(x: Any, top: Any, level: Any, w: Any, keep: Any) -> Any:
+    """Of a row whose target has the logit x; `keep` is 1 - s."""
+    return keep * w * (level - (x - top))
+
+
+def smoothing_of(level: Any, apart: Any, whole: Any, spread: Any) -> Any:
+    """What smoothing adds: `whole` is the sum of weights, `apart` that of weight * (x - top)."""
+    return spread * (whole * level - apart)
+
+
+def factor_and_off(scale: Any, w: Any, whole: Any, keep: Any, spread: Any) -> tuple[Any, Any]:
+    """The row's numbers that `ENTROPY_BACKWARD` needs."""
+    return scale * (keep * w + spread * whole), scale * spread
+
+
+def target_gradient(scale: Any, w: Any, keep: Any) -> Any:
+    """What the gradient of the target's logit is less."""
+    return keep * w * scale
+
+
+def likelihood_of(x: Any, w: Any) -> Any:
+    """The negative log likelihood of a row whose target has the log probability x."""
+    return -(x * w)
+
+
+def likelihood_gradient(scale: Any, w: Any) -> Any:
+    """That of the target's log probability; others have none."""
+    return -(scale * w)
+
+
+def reduced_loss(total: float, weights: float, mean: bool) -> tuple[float, float]:
+    """The loss of all rows from the sums of theirs and of what they weigh, and its divisor."""
+    divisor = weights if mean else 1.0
+    return total / divisor, divisor

@@ -1,0 +1,45 @@
+"""What norms by channel do with the numbers of a group or a channel, said once for every device.
+
+The kernels of each call these functions:
+
+    M(h), M(h * (x - mean)) of a group, h = g * weight      `base_and_slope`
+    the gradient of a channel's weight                      `weight_gradient`
+    running means and variances                             `moved`, `unbiasing`
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.ops.scalar.functions import sqrt
+
+INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
+
+
+def base_and_slope(
+    plain: float, slanted: float, spread: Any, share: float, eps: float
+) -> tuple[float, float]:
+    """rstd * M(h) and rstd**3 * M(h * (x - mean)), from the sums of h and h * (x - mean) over a
+    group of 1 / share elements; `share` is 0 where mean and variance do not depend on x.
+    """
+    variance = np.float64(spread) + eps
+    scale = 1.0 / sqrt(variance)
+    return plain * share * scale, slanted * share / variance * scale
+
+
+def weight_gradient(slanted: float, spread: Any, eps: float) -> float:
+    """What g * (x - mean), summed to `slanted`, gives to the gradient of the weight."""
+    gradient: float = slanted / sqrt(np.float64(spread) + eps)
+    return gradient
+
+
+def unbiasing(count: int) -> float:
+    """What makes a variance of `count` elements an estimate of that of all there could be."""
+    return count / max(1, count - 1)
+
+
+def moved(running: Any, to: Any, momentum: float) -> Any:
+    """A running mean or variance, moved towards that of a batch."""
+    return running + momentum * (to - running)

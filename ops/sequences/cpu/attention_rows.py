@@ -1,0 +1,85 @@
+"""What attention does to a row of scores: its softmax so far, and the gradient of one.
+
+A row's weights are exp(score - top) / total.  `top` is the largest score so far and `total` the sum
+so far, so that a row can be gone through in blocks (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018).  LLVM may reorder the sums written here (`REASSOCIATE`); how a row
+is summed depends on its length alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.ops.rows.cpu.runs import rank, ranked
+from flowvm.ops.scalar.functions import exp
+
+REASSOCIATE = True  # for flowvm.compiler.native
+Array = Any
+
+
+def scaled(row: Array, scale: float) -> None:
+    """Scores from products."""
+    factor = row.dtype.type(scale)
+    for j in range(len(row)):
+        row[j] *= factor
+
+
+def scaled_and_masked(row: Array, mask: Array, scale: float) -> None:
+    """The same, with a mask added."""
+    factor = row.dtype.type(scale)
+    for j in range(len(row)):
+        row[j] = row[j] * factor + mask[j]
+
+
+def fill(row: Array, value: Any) -> None:
+    for j in range(len(row)):
+        row[j] = value
+
+
+def largest(row: Array, least: Any) -> Any:
+    """The largest element, `least` at least.  NaN counts as the largest or is passed over."""
+    top = rank(least)
+    for j in range(len(row)):
+        r = rank(row[j])
+        top = r if r > top else top
+    return ranked(top)
+
+
+def weighed(row: Array, top: Any) -> Any:
+    """exp(x - top) in place, and their sum."""
+    total = row.dtype.type(0)
+    for j in range(len(row)):
+        e = exp(row[j] - top)
+        row[j] = e
+        total += e
+    return total
+
+
+def times(row: Array, factor: Any) -> None:
+    for j in range(len(row)):
+        row[j] *= factor
+
+
+def stored(out: Array, row: Array, factor: Any) -> None:
+    """`row` times a factor, written elsewhere."""
+    for j in range(len(row)):
+        out[j] = row[j] * factor
+
+
+def dot(x: Array, y: Array) -> Any:
+    """The sum of products."""
+    total = x.dtype.type(0)
+    for j in range(len(x)):
+        total += x[j] * y[j]
+    return total
+
+
+def back_to_scores(weights: Array, g: Array, level: Any, mean: Any, scale: float) -> None:
+    """Scores become weights, exp(x - level), in place, and the weights' gradient `g` that of the
+    products: g = weight * (g - mean) * scale.
+    """
+    factor = weights.dtype.type(scale)
+    for j in range(len(weights)):
+        w = exp(weights[j] - level)
+        weights[j] = w
+        g[j] = w * (g[j] - mean) * factor

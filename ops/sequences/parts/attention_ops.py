@@ -1,0 +1,238 @@
+"""Attention as ops: the composition for all devices, and the op that has no matrix of weights.
+
+While gradients are recorded, the op's backward is a composition too, so that it can be
+differentiated again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.device import cpu
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.tensor import Tensor
+from flowvm.launch import ARENA_BYTES, Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import broadcast_shapes, op
+from flowvm.ops.places.masks import masked_fill
+from flowvm.ops.pointwise.compare import eq, logical_not
+from flowvm.ops.products.cpu.tile import tile_functions
+from flowvm.ops.products.cpu.tile_shape import tile_shape
+from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
+from flowvm.ops.rows.reduce import amax
+from flowvm.ops.rows.softmax import softmax
+from flowvm.ops.sequences.cpu.attention_kernels import Attention, backward_body, forward_body
+from flowvm.ops.sequences.parts.masks import INFINITY, causal
+
+BLOCK, ACROSS = 48, 96  # queries and keys of a block: four tiles' rows, whole panels
+
+
+def _weights(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> Tensor:
+    """softmax(query key' * scale + mask).
+
+    A row of scores that are all -inf has no softmax: its weights are 0, and so are its gradients.
+    """
+    scores = _matmul_nt(query * scale, key)
+    if is_causal:
+        queries, keys = scores._meta.shape[-2:]
+        seen = causal(queries, keys, False, scores._meta.device)
+        scores = masked_fill(scores, logical_not.call(seen), -INFINITY)
+    if mask is None or scores._meta.shape[-1] == 0:
+        weights: Tensor = softmax(scores, -1)
+        return weights
+    scores = scores + mask
+    blind = eq.call(amax(scores.detach(), -1, True), -INFINITY)
+    return masked_fill(softmax(masked_fill(scores, blind, 0.0), -1), blind, 0.0)
+
+
+def composed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    drop: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """The matrix of weights, dropped, times the values."""
+    weights = _weights(query, key, mask, is_causal, scale)
+    out: Tensor = matmul(weights if drop is None else drop(weights), value)
+    return out
+
+
+def _composed_back(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, g: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    weights = _weights(q, k, mask, is_causal, scale)
+    slopes = _matmul_nt(g, v)
+    slopes = weights * (slopes - (slopes * weights).sum(-1, keepdim=True)) * scale
+    return matmul(slopes, k), _matmul_tn(slopes, q), _matmul_tn(weights, g)
+
+
+# --- fused ----------------------------------------------------------------------------------------
+
+
+def _flat(meta: TensorMeta) -> View:
+    return View(meta.dtype, (meta.span // meta.dtype.itemsize,))
+
+
+def _record(
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | None, is_causal: bool,
+    scale: float,
+) -> Attention:  # fmt: skip
+    name, size = q.dtype.name, q.dtype.itemsize
+    tile, found = tile_shape(name), tile_functions(name)
+    across = ACROSS // tile.columns * tile.columns
+    block = max(tile.rows, BLOCK // tile.rows * tile.rows)
+    seen: tuple[int, ...] = (0, 0, 0)
+    if mask is not None:
+        around = zip(mask.shape[:3], mask.stride[:3], strict=True)
+        seen = tuple(0 if n == 1 else s for n, s in around)
+    numbers = (
+        q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], block, across, int(is_causal),
+        *q.stride[:3], *k.stride[:3], *v.stride[:3], *seen, tile.rows, tile.columns, tile.lanes,
+        size, found.tile, found.copy, found.transpose, float(scale),
+    )  # fmt: skip
+    return Attention._make(numbers)
+
+
+def _forward(
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | None, is_causal: bool,
+    scale: float,
+) -> Launch:  # fmt: skip
+    p = _record(q, k, v, mask, is_causal, scale)
+    batch, heads, queries = q.shape[:3]
+    out, levels = q.with_shape((*q.shape[:3], p.width)), q.with_shape(q.shape[:3])
+    views = *(_flat(t) for t in (out, levels, q, k, v)), _seen(mask, q)
+    units = batch * heads * -(-queries // p.block)
+    return Launch(
+        (out, levels), forward_body, views, (p,), units, 1, arena=p.forward_elements() * p.size
+    )
+
+
+def _seen(mask: TensorMeta | None, q: TensorMeta) -> View:
+    return View.optional(None if mask is None else _flat(mask), q.dtype)
+
+
+def _backward(
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
+    g: TensorMeta, mask: TensorMeta | None, is_causal: bool, scale: float,
+) -> Launch:  # fmt: skip
+    p = _record(q, k, v, mask, is_causal, scale)
+    outputs = q.with_shape(q.shape), k.with_shape(k.shape), v.with_shape(v.shape)
+    views = *(_flat(t) for t in (*outputs, q, k, v, out, levels, g)), _seen(mask, q)
+    units = q.shape[0] * q.shape[1]
+    return Launch(
+        outputs, backward_body, views, (p,), units, 1, arena=p.backward_elements() * p.size
+    )
+
+
+def _plain_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    q, k, v, out, levels = c.saved
+    if grad_enabled():
+        return _composed_back(q, k, v, None, g, *c.attrs)
+    gradients: tuple[Any, ...] = _plain_back(q, k, v, out, levels, g.contiguous(), *c.attrs)
+    return gradients
+
+
+@op(
+    "q, k, v -> out, levels", name="attention", saves="q, k, v, out, levels", constants="levels",
+    grad=_plain_grad, dense=False,
+)  # fmt: skip
+def _plain(q: TensorMeta, k: TensorMeta, v: TensorMeta, is_causal: bool, scale: float) -> Launch:
+    return _forward(q, k, v, None, is_causal, scale)
+
+
+@op("q, k, v, out, levels, g -> dq, dk, dv", name="attention_backward", dense=False)
+def _plain_back(
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
+    g: TensorMeta, is_causal: bool, scale: float,
+) -> Launch:  # fmt: skip
+    return _backward(q, k, v, out, levels, g, None, is_causal, scale)
+
+
+def _masked_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    q, k, v, mask, out, levels = c.saved
+    if grad_enabled():
+        return *_composed_back(q, k, v, mask, g, *c.attrs), None
+    return *_masked_back(q, k, v, out, levels, g.contiguous(), mask, *c.attrs), None
+
+
+@op(
+    "q, k, v, mask -> out, levels", name="attention", saves="q, k, v, mask, out, levels",
+    constants="levels", grad=_masked_grad, dense=False,
+)  # fmt: skip
+def _masked(
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float
+) -> Launch:
+    return _forward(q, k, v, mask, is_causal, scale)
+
+
+@op("q, k, v, out, levels, g, mask -> dq, dk, dv", name="attention_backward", dense=False)
+def _masked_back(
+    q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
+    g: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float,
+) -> Launch:  # fmt: skip
+    return _backward(q, k, v, out, levels, g, mask, is_causal, scale)
+
+
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether `fused` takes these: on the CPU, with queries and keys, a mask that is constant, and
+    features that leave room for blocks in a thread's arena.
+    """
+    metas = query._meta, key._meta, value._meta
+    wide = metas[0].shape[-1] + metas[2].shape[-1]
+    return (
+        all(m.device is cpu and m.numel > 0 for m in metas)
+        and (mask is None or mask._node is None)
+        and (4 * ACROSS + 4 * BLOCK) * (wide + 64) * max(4, metas[0].dtype.itemsize) <= ARENA_BYTES
+    )
+
+
+def fused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> Tensor:
+    """The same as `composed`, as one instruction."""
+    around = broadcast_shapes(*(t._meta.shape[:-2] for t in (query, key, value)))
+    rows = query._meta.shape[-2], key._meta.shape[-2], value._meta.shape[-2]
+    operands = [_four(t, around, n) for t, n in zip((query, key, value), rows, strict=True)]
+    if mask is None:
+        out = _plain(*operands, is_causal, scale)[0]
+    else:
+        out = _masked(*operands, _four_of_mask(mask, around, rows[1]), is_causal, scale)[0]
+    if len(around) == 2:
+        whole: Tensor = out
+        return whole
+    result: Tensor = out.reshape((*around, *out._meta.shape[-2:]))
+    return result
+
+
+def _heads(around: tuple[int, ...]) -> tuple[int, int]:
+    """(batch, heads) of the dimensions in front."""
+    return (math.prod(around[:-1]), around[-1]) if around else (1, 1)
+
+
+def _four(t: Tensor, around: tuple[int, ...], rows: int) -> Tensor:
+    """`t` as (batch, heads, rows, features), with contiguous features."""
+    if t._meta.shape[:-2] != around:
+        t = t.expand((*around, rows, t._meta.shape[-1]))
+    if len(around) != 2:
+        t = t.reshape((*_heads(around), rows, t._meta.shape[-1]))
+    return t if t._meta.stride[-1] == 1 else t.contiguous()
+
+
+def _four_of_mask(mask: Tensor, around: tuple[int, ...], keys: int) -> Tensor:
+    """The mask in four dimensions; those of size 1 are broadcast where they are read."""
+    meta = mask._meta
+    if meta.shape[-1] != keys or meta.stride[-1] != 1:
+        mask = mask.expand((*meta.shape[:-1], keys)).contiguous()
+    if meta.ndim - 2 > 2 or len(around) > 2:
+        rows = mask._meta.shape[-2]
+        mask = mask.expand((*around, rows, keys)).reshape((*_heads(around), rows, keys))
+    while mask._meta.ndim < 4:
+        mask = mask.unsqueeze(0)
+    return mask

@@ -1,0 +1,93 @@
+"""Masks of attention: what is added to scores, and causal ones that need not be made."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from flowvm.dtype import bool_, float32
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import broadcast_shapes
+from flowvm.ops.pointwise.compare import where
+from flowvm.ops.shapes.fill import ones, zeros
+from flowvm.ops.shapes.matrices import tril
+
+INFINITY = float("inf")
+
+
+class CausalVariant(enum.IntEnum):
+    """Where a causal mask that is no square has its corner."""
+
+    UPPER_LEFT = 1
+    LOWER_RIGHT = 2
+
+
+class CausalBias:
+    """A causal mask (queries, keys) by what it is: a kernel need not read it."""
+
+    def __init__(self, variant: CausalVariant, *size: Any) -> None:
+        if len(size) == 1 and not isinstance(size[0], int):
+            size = tuple(size[0])
+        if len(size) != 2:
+            raise ArgumentError(f"a causal mask has two sizes, queries and keys; got {size}")
+        self.variant = CausalVariant(variant)
+        self.seq_len_q, self.seq_len_kv = size
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(queries, keys)."""
+        return self.seq_len_q, self.seq_len_kv
+
+    @property
+    def first(self) -> bool:
+        """Whether it is what `is_causal` means."""
+        square = self.seq_len_q == self.seq_len_kv
+        return square or self.variant is CausalVariant.UPPER_LEFT
+
+    def materialize(self, device: Any = None) -> Tensor:
+        """Which keys each query sees, as bools."""
+        return causal(*self.shape, self.variant is CausalVariant.LOWER_RIGHT, device)
+
+    def __repr__(self) -> str:
+        return f"CausalBias({self.variant.name}, {self.seq_len_q}, {self.seq_len_kv})"
+
+
+def additive(mask: Any, query: TensorMeta, key: TensorMeta) -> Tensor | None:
+    """The mask as numbers that are added to scores, of the query's dtype, at least 2-d."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor):
+        raise ArgumentTypeError(
+            f"scaled_dot_product_attention: attn_mask must be a Tensor, got {type(mask).__name__}"
+        )
+    meta = mask._meta
+    if meta.dtype not in (bool_, query.dtype, float32):
+        raise DTypeError(
+            f"scaled_dot_product_attention: attn_mask must be of bools or of the query's "
+            f"{query.dtype.name}, got {meta.dtype.name}"
+        )
+    scores = (query.shape[-2], key.shape[-2])
+    around = broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    if meta.ndim < 2 or broadcast_shapes(meta.shape, (*around, *scores))[-2:] != scores:
+        raise ShapeError(
+            f"scaled_dot_product_attention: attn_mask of shape {tuple(meta.shape)} does not "
+            f"broadcast to {(*around, *scores)}: queries by keys"
+        )
+    if meta.dtype is bool_:
+        found: Tensor = where(mask, 0.0, -INFINITY).to(query.dtype)
+        return found
+    given: Tensor = mask.to(query.dtype)
+    return given
+
+
+def causal(queries: int, keys: int, last: bool, device: Any) -> Tensor:
+    """Which keys each query sees, (queries, keys) of bools: those up to its own place, counted from
+    the first query and key or, if `last`, from the last ones.
+    """
+    every = ones((queries, keys), dtype=bool_, device=device)
+    if queries == 0 or keys == 0:
+        return zeros((queries, keys), dtype=bool_, device=device)
+    seen: Tensor = tril(every, keys - queries if last else 0)
+    return seen

@@ -1,0 +1,151 @@
+"""A recurrent layer in one direction as one op: every step of a sequence, and its gradient.
+
+The rows of x are the samples of each step, step by step, `sizes` many (see
+`flowvm.ops.sequences.cpu.recurrent_kernels`).  `state` is (samples, size), for LSTM (samples, 2 *
+size): h, then c.  The gradient is an instruction too.  Its own gradient, which few ask for, is that
+of the same steps written in ops (`steps`): while gradients are recorded, backward computes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
+from flowvm.launch import ARENA_BYTES, Launch
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.registry import op
+from flowvm.ops.products.cpu.gemm_kernels import COPIED, TRANSPOSED
+from flowvm.ops.products.cpu.tile import tile_functions
+from flowvm.ops.products.cpu.tile_shape import tile_shape
+from flowvm.ops.products.matmul import _matmul_tn
+from flowvm.ops.sequences.cpu.recurrent_kernels import (
+    GRU,
+    LSTM,
+    RELU,
+    TANH,
+    Recurrence,
+    back_body,
+    scan_body,
+)
+from flowvm.ops.sequences.parts.steps import steps_back
+
+CELLS = {"tanh": TANH, "relu": RELU, "lstm": LSTM, "gru": GRU}
+GATES = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
+KEPT = {"tanh": 0, "relu": 0, "lstm": 5, "gru": 4}
+BLOCK = 24  # samples of a unit at most: two tiles' rows, so that more can go to other threads
+
+Sizes = tuple[int, ...]
+
+
+def fits(dtype_size: int, gates: int) -> bool:
+    """Whether a sample's gates have room in an arena, of which every unit takes one at least."""
+    return gates * dtype_size <= ARENA_BYTES
+
+
+def _recurrence(
+    x: TensorMeta, weight: TensorMeta, samples: int, cell: str, reverse: bool, back: bool
+) -> Recurrence:
+    gates, size = weight.shape
+    stored = x.dtype.itemsize
+    units = max(1, -(-samples // BLOCK))
+    block = min(-(-samples // units) + 3 & ~3, max(1, ARENA_BYTES // (gates * stored)))
+    tile, found = tile_shape(x.dtype.name), tile_functions(x.dtype.name)
+    depth, columns = (gates, size) if back else (size, gates)
+    b_step, b_column = (size, 1) if back else (1, size)
+    return Recurrence(
+        CELLS[cell], size, gates, 2 * size if cell == "lstm" else size, KEPT[cell] * size, samples,
+        max(1, block), int(reverse), depth, columns, tile.rows, tile.columns, tile.lanes, b_step,
+        b_column, COPIED if back else TRANSPOSED, stored, stored, found.tile, found.copy,
+        found.transpose,
+    )  # fmt: skip
+
+
+def _launch(
+    outputs: tuple[TensorMeta, ...], body: Any, p: Recurrence, sizes: Sizes, arena: int
+) -> Launch:
+    starts = (0, *itertools.accumulate(sizes))
+    blocks = -(-p.samples // p.block)
+    return Launch(
+        outputs, body, consts=(p, starts), units=p.panels, grain=max(1, p.panels),
+        scratch=max(64, p.panels * p.nr * p.depth * p.stored), arena=arena, phases=((blocks, 1),),
+    )  # fmt: skip
+
+
+def _check(
+    x: TensorMeta, weight: TensorMeta, bias: TensorMeta, state: TensorMeta, cell: str, sizes: Sizes
+) -> None:
+    gates, size = weight.shape
+    width = 2 * size if cell == "lstm" else size
+    fit = x.shape[1] == gates == GATES[cell] * size and x.shape[0] == sum(sizes)
+    if not fit or bias.shape != (gates,) or state.shape != (max(sizes, default=0), width):
+        raise ShapeError(
+            f"{cell}: gates of shape {tuple(x.shape)}, weight {tuple(weight.shape)}, bias "
+            f"{tuple(bias.shape)} and state {tuple(state.shape)} do not fit {len(sizes)} steps"
+        )
+
+
+def _scan_grad(c: Any, g: Tensor, dlast: Tensor) -> tuple[Any, ...]:
+    x, weight, bias, state, out, notes = c.saved
+    cell, sizes, reverse = c.attrs
+    if grad_enabled():
+        return steps_back(x, weight, bias, state, g, dlast, cell, sizes, reverse)
+    dx, dhidden, dstate, before = scan_back(weight, state, out, notes, g, dlast, *c.attrs)
+    around = dhidden if cell == "gru" else dx
+    return (
+        dx,
+        _matmul_tn(around, before) if c.needs[1] else None,
+        around.sum(0) if c.needs[2] else None,
+        dstate,
+    )
+
+
+@op(
+    "x, weight, bias, state -> out, last, notes",
+    name="recurrent",
+    saves="x, weight, bias, state, out, notes",
+    constants="notes",
+    grad=_scan_grad,
+)
+def scan(
+    x: TensorMeta,
+    weight: TensorMeta,
+    bias: TensorMeta,
+    state: TensorMeta,
+    cell: str,
+    sizes: Sizes,
+    reverse: bool,
+) -> Launch:
+    """h of every row, and the state of each sample after its last step."""
+    _check(x, weight, bias, state, cell, sizes)
+    p = _recurrence(x, weight, state.shape[0], cell, reverse, False)
+    rows = x.shape[0]
+    outputs = (
+        x.with_shape((rows, p.features)), x.with_shape(state.shape), x.with_shape((rows, p.kept)),
+    )  # fmt: skip
+    return _launch(outputs, scan_body, p, sizes, max(64, p.block * p.gates * p.stored))
+
+
+@op("weight, state, out, notes, g, dlast -> dx, dhidden, dstate, before", name="recurrent_backward")
+def scan_back(
+    weight: TensorMeta,
+    state: TensorMeta,
+    out: TensorMeta,
+    notes: TensorMeta,
+    g: TensorMeta,
+    dlast: TensorMeta,
+    cell: str,
+    sizes: Sizes,
+    reverse: bool,
+) -> Launch:
+    """See `back_body`."""
+    p = _recurrence(g, weight, state.shape[0], cell, reverse, True)
+    rows = g.shape[0]
+    hidden = (rows if cell == "gru" else 0, p.gates)
+    outputs = (
+        g.with_shape((rows, p.gates)), g.with_shape(hidden), g.with_shape(state.shape),
+        g.with_shape((rows, p.features)),
+    )  # fmt: skip
+    return _launch(outputs, back_body, p, sizes, 0)

@@ -1,0 +1,153 @@
+"""What tensors and shapes are, asked by functions: `is_tensor`, `numel`, `broadcast_shapes`.
+
+Most are methods too; they stand here under `flow`'s names.  Each answer is a plain Python value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.eager.tensor import Storage, Tensor
+from flowvm.errors import ArgumentTypeError
+from flowvm.meta import Size, as_shape
+from flowvm.ops.declare import core, registry
+from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.registry import Sample, samples
+
+__all__ = [
+    "broadcast_shapes",
+    "clone",
+    "detach",
+    "get_device",
+    "is_complex",
+    "is_conj",
+    "is_distributed",
+    "is_floating_point",
+    "is_inference",
+    "is_neg",
+    "is_nonzero",
+    "is_same_size",
+    "is_signed",
+    "is_storage",
+    "is_tensor",
+    "numel",
+    "resolve_conj",
+    "resolve_neg",
+]
+
+
+def is_tensor(obj: Any, /) -> bool:
+    """Whether `obj` is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
+def is_storage(obj: Any, /) -> bool:
+    """Whether `obj` is a tensor's storage."""
+    return isinstance(obj, Storage)
+
+
+def numel(input: Tensor) -> int:
+    """The number of elements."""
+    return need_tensor("numel", "input", input)._meta.numel
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is a floating point one."""
+    return need_tensor("is_floating_point", "input", input)._meta.dtype.is_floating_point
+
+
+def is_complex(input: Tensor) -> bool:
+    """Whether the dtype is a complex one."""
+    return need_tensor("is_complex", "input", input)._meta.dtype.is_complex
+
+
+def is_signed(input: Tensor) -> bool:
+    """Whether the dtype has negative values."""
+    return need_tensor("is_signed", "input", input)._meta.dtype.is_signed
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Whether the value of a one-element tensor is not zero.  Waits for the tensor."""
+    return bool(need_tensor("is_nonzero", "input", input).item())
+
+
+def is_same_size(input: Tensor, other: Tensor) -> bool:
+    """Whether both tensors have one shape."""
+    shape = need_tensor("is_same_size", "input", input)._meta.shape
+    return shape == need_tensor("is_same_size", "other", other)._meta.shape
+
+
+def is_conj(input: Tensor) -> bool:
+    """False: values that are to be conjugated when they are read do not exist here."""
+    need_tensor("is_conj", "input", input)
+    return False
+
+
+def is_neg(input: Tensor) -> bool:
+    """False: values that are to be negated when they are read do not exist here."""
+    need_tensor("is_neg", "input", input)
+    return False
+
+
+def is_inference(input: Tensor) -> bool:
+    """False, see the method."""
+    need_tensor("is_inference", "input", input)
+    return False
+
+
+def is_distributed(input: Tensor) -> bool:
+    """False: each process has its own tensors."""
+    need_tensor("is_distributed", "input", input)
+    return False
+
+
+def get_device(input: Tensor) -> int:
+    """The index of its CUDA device; -1 on the CPU."""
+    index = need_tensor("get_device", "input", input)._meta.device.index
+    return -1 if index is None else index
+
+
+def resolve_conj(input: Tensor) -> Tensor:
+    """`input` itself, see `is_conj`."""
+    return need_tensor("resolve_conj", "input", input)
+
+
+def resolve_neg(input: Tensor) -> Tensor:
+    """`input` itself, see `is_neg`."""
+    return need_tensor("resolve_neg", "input", input)
+
+
+for _function in (is_conj, is_neg, resolve_conj, resolve_neg):
+    setattr(Tensor, _function.__name__, _function)
+
+
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy of `input`, in C order, that gradients flow through."""
+    return core.clone(need_tensor("clone", "input", input), memory_format=memory_format)
+
+
+def detach(input: Tensor) -> Tensor:
+    """`input` outside the autograd graph: the same memory, no gradient."""
+    return core.detach(need_tensor("detach", "input", input))
+
+
+def broadcast_shapes(*shapes: Any) -> Size:
+    """The shape that tensors of these shapes (a number is a vector's) have together; ShapeError if
+    they do not broadcast.
+
+    >>> flow.broadcast_shapes((3, 1), 4)
+    flow.Size([3, 4])
+    """
+    for shape in shapes:
+        if isinstance(shape, Tensor):
+            raise ArgumentTypeError("broadcast_shapes takes shapes; give it tensor.shape")
+    return Size(registry.broadcast_shapes(*map(as_shape, shapes)))
+
+
+samples(
+    clone,
+    lambda rng: [Sample((rng.standard_normal((2, 3)),))],
+    lambda x: x,
+    errors=((lambda flow: flow.clone([1.0]), TypeError),),
+)
+samples(detach, lambda rng: [Sample((rng.standard_normal(3),))], lambda x: x, grad=False)

@@ -1,0 +1,61 @@
+"""`range`: evenly spaced numbers with the last one among them.
+
+In a file of its own because its name is that of Python's loops, which kernels are made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import as_device
+from flowvm.dtype import float64
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+from flowvm.formats import accept
+from flowvm.ops.declare.outputs import dtype_for
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.shapes.fill import dtype_or, finished
+from flowvm.ops.shapes.ranges import Scalar, number_of, ramped
+
+__all__ = ["range"]
+
+
+def range(
+    start: Scalar = 0,
+    end: Scalar | None = None,
+    step: Scalar = 1,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **options: Any,
+) -> Tensor:
+    """The numbers from `start` to `end`, which is included, `step` apart, in the default dtype
+    unless another is given.  PyTorch wants `arange` used instead; so do we.
+    """
+    accept("range", options)
+    place, dtype = as_device(device), dtype_or(dtype_for("range", out, dtype))
+    if end is None:
+        start, end = 0, start
+    first, last, by = (number_of("range", n) for n in (start, end, step))
+    if by == 0 or (last - first) * by < 0:
+        raise ArgumentError(f"range: from {first} to {last} with step {by} never arrives")
+    n = int((last - first) / by) + 1
+    compute = dtype if dtype.is_floating_point else float64
+    ramp = ramped(n, n, first, last, by, compute, place)
+    return finished(ramp.to(dtype), requires_grad, out, "range")
+
+
+samples(
+    range,
+    lambda rng: [Sample((0, 4)), Sample((1.0, 2.0, 0.25)), Sample((3, -1, -2))],
+    lambda start, end, step=1: np.arange(start, end + step / 2, step),
+    grad=False,
+    errors=(
+        (lambda flow: flow.range(0, 3, 0), ValueError),
+        (lambda flow: flow.range(3, 0), ValueError),
+    ),
+)

@@ -1,0 +1,133 @@
+"""Windows of signal processing: `hann_window` and its kin.
+
+Computed in float64 by NumPy, on the host, and rounded once: they are short, and made once.
+Formulas: F. J. Harris, "On the use of windows for harmonic analysis with the discrete Fourier
+transform" (1978).  A periodic window is that of one more sample without its last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowvm.device import as_device
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, DTypeError
+from flowvm.formats import accept
+from flowvm.ops.declare.outputs import dtype_for, written
+from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.shapes.create import tensor
+from flowvm.ops.shapes.fill import dtype_or
+
+__all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
+
+Array = Any
+
+
+def made(
+    name: str, length: Any, periodic: bool, shape: Callable[[Array, float], Array],
+    options: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The window whose values at 0, 1, ... of `last` are `shape(places, last)`."""
+    n = whole(name, "window_length", length)
+    if n < 0:
+        raise ArgumentError(f"{name}: window_length is not negative, got {n}")
+    out, device = options.pop("out", None), as_device(options.pop("device", None))
+    kind = dtype_or(dtype_for(name, out, options.pop("dtype", None)))
+    wanted = options.pop("requires_grad", False)
+    accept(name, options)
+    if not kind.is_floating_point:
+        raise DTypeError(f"{name}: a window is of floats, got dtype {kind.name}")
+    last = n if periodic else n - 1
+    values = np.ones(n) if n <= 1 else shape(np.arange(n, dtype=np.float64), float(last))
+    window = written(name, out, tensor(values, dtype=kind, device=device))
+    return window.requires_grad_(True) if wanted else window
+
+
+def _cosines(*weights: float) -> Callable[[Array, float], Array]:
+    def shape(k: Array, last: float) -> Array:
+        turns = 2 * np.pi * k / last
+        return sum((-1) ** j * w * np.cos(j * turns) for j, w in enumerate(weights))
+
+    return shape
+
+
+def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    """sin(pi k / N) ** 2 for k from 0 on: N is `window_length`, or one less unless `periodic`.
+
+    `options` are those of `flow.zeros`: dtype, device, requires_grad, and so on.
+    """
+    return made("hann_window", window_length, periodic, _cosines(0.5, 0.5), options)
+
+
+def hamming_window(
+    window_length: int,
+    periodic: bool = True,
+    alpha: float = 0.54,
+    beta: float = 0.46,
+    **options: Any,
+) -> Tensor:
+    """alpha - beta cos(2 pi k / N); N and `options` as `hann_window`."""
+    return made("hamming_window", window_length, periodic, _cosines(alpha, beta), options)
+
+
+def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`."""
+    return made("blackman_window", window_length, periodic, _cosines(0.42, 0.5, 0.08), options)
+
+
+def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`."""
+    return made(
+        "bartlett_window",
+        window_length,
+        periodic,
+        lambda k, last: 1 - np.abs(2 * k / last - 1),
+        options,
+    )
+
+
+def kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any
+) -> Tensor:
+    """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function; N
+    and `options` as `hann_window`.
+    """
+
+    def shape(k: Array, last: float) -> Array:
+        inside = np.maximum(1 - (2 * k / last - 1) ** 2, 0)
+        return np.i0(beta * np.sqrt(inside)) / float(np.i0(beta))
+
+    if not math.isfinite(beta):
+        raise ArgumentError(f"kaiser_window: beta is finite, got {beta}")
+    return made("kaiser_window", window_length, periodic, shape, options)
+
+
+def _symmetric(f: Callable[[int], Array]) -> Callable[..., Array]:
+    def reference(n: int, periodic: bool = True) -> Array:
+        return f(n + 1)[:-1] if periodic and n > 1 else f(n)
+
+    return reference
+
+
+for _window, _reference in (
+    (hann_window, np.hanning),
+    (hamming_window, np.hamming),
+    (blackman_window, np.blackman),
+    (bartlett_window, np.bartlett),
+    (kaiser_window, lambda n: np.kaiser(n, 12.0)),
+):
+    samples(
+        _window,
+        lambda rng: [Sample((5,)), Sample((6, False)), Sample((1,)), Sample((0,))],
+        _symmetric(_reference),
+        grad=False,
+        errors=(
+            (lambda flow, window=_window: window(-1), ValueError),
+            (lambda flow, window=_window: window(3, dtype=flow.int64), RuntimeError),
+        ),
+    )

@@ -1,0 +1,236 @@
+"""Tensors made by calling a class: `flow.Tensor(2, 3)`, `flow.FloatTensor([1, 2])`, and the names
+of types that PyTorch had before dtypes.
+
+A typed class, such as `flow.LongTensor`, makes tensors of its dtype and device type, and
+`isinstance(t, flow.LongTensor)` asks whether `t` is one of them; no tensor is an instance of it in
+any other sense.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flowvm.device import cpu as _cpu
+from flowvm.device import set_default_device
+from flowvm.dtype import (
+    ALL_DTYPES,
+    DType,
+    as_dtype,
+    dtype_named,
+    get_default_dtype,
+    set_default_dtype,
+)
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentTypeError
+from flowvm.meta import Size
+from flowvm.ops.shapes.create import tensor
+from flowvm.ops.shapes.fill import empty
+
+__all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
+    "set_default_tensor_type",
+    "typename",
+]
+
+_KINDS = {
+    "BFloat16": "bfloat16",
+    "Bool": "bool",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "Int": "int32",
+    "Long": "int64",
+    "Short": "int16",
+}
+_WORDS = {dtype: word for word, dtype in _KINDS.items()}
+
+
+class TensorType(type):
+    """What `flow.FloatTensor` and its kin are: a dtype and a device type, to call and to ask."""
+
+    dtype: DType
+    place: str
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return (
+            isinstance(instance, Tensor)
+            and instance._meta.dtype is cls.dtype
+            and instance._meta.device.type == cls.place
+        )
+
+    def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        return made_of(cls.__name__, args, cls.dtype, device or cls.place, **kwargs)
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__qualname__}'>"
+
+
+def _typed(word: str, place: str) -> TensorType:
+    dtype, module = dtype_named(_KINDS[word]), "flowvm" if place == "cpu" else "flowvm.cuda"
+    doc = (
+        f"{word}Tensor(*sizes), {word}Tensor(sequence), {word}Tensor(): a tensor of dtype\n"
+        f"{dtype.name} on the {place} device, uninitialized if sizes are given, else with a copy\n"
+        f"of the numbers. `isinstance(t, {word}Tensor)` asks for that dtype and device."
+    )
+    body = {"dtype": dtype, "place": place, "__doc__": doc, "__module__": module}
+    return TensorType(f"{word}Tensor", (), body)
+
+
+BFloat16Tensor = _typed("BFloat16", "cpu")
+BoolTensor = _typed("Bool", "cpu")
+ByteTensor = _typed("Byte", "cpu")
+CharTensor = _typed("Char", "cpu")
+DoubleTensor = _typed("Double", "cpu")
+FloatTensor = _typed("Float", "cpu")
+HalfTensor = _typed("Half", "cpu")
+IntTensor = _typed("Int", "cpu")
+LongTensor = _typed("Long", "cpu")
+ShortTensor = _typed("Short", "cpu")
+
+on_cuda = {f"{word}Tensor": _typed(word, "cuda") for word in _KINDS}
+
+
+def made_of(
+    name: str, args: tuple[Any, ...], dtype: DType, device: Any = None, size: Any = None
+) -> Tensor:
+    """What a call of a class means: nothing, sizes, a Size, numbers in a sequence or an array, or a
+    tensor of that dtype, whose memory is shared.
+    """
+    if size is not None:
+        if args:
+            raise ArgumentTypeError(f"{name}() takes sizes or size=, not both")
+        args = (Size(size),)
+    if not args:
+        return empty(0, dtype=dtype, device=device)
+    (first, *rest) = args
+    if not rest:
+        if isinstance(first, Tensor):
+            if first._meta.dtype is not dtype:
+                raise ArgumentTypeError(
+                    f"{name}() of a {first.dtype.name} tensor; use .to(flow.{dtype.name})"
+                )
+            shared: Tensor = first.detach()
+            return shared
+        if isinstance(first, Size):
+            return empty(first, dtype=dtype, device=device)
+        if isinstance(first, (list, tuple, np.ndarray)):
+            data = np.asarray(first) if isinstance(first, np.ndarray) else first
+            return tensor(data, dtype=dtype, device=device)
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in args):
+        listed = ", ".join(type(a).__name__ for a in args)
+        raise ArgumentTypeError(
+            f"{name}() takes sizes, a sequence of numbers, a tensor or nothing, got ({listed}); "
+            f"flow.tensor(...) makes a tensor of a number"
+        )
+    return empty(*args, dtype=dtype, device=device)
+
+
+def _construct(cls: type[Tensor], *args: Any, device: Any = None, size: Any = None) -> Tensor:
+    """`flow.Tensor(...)`: of the default dtype, but a tensor keeps its own; a subclass likewise."""
+    dtype = get_default_dtype()
+    if len(args) == 1 and isinstance(args[0], Tensor):
+        dtype = args[0]._meta.dtype
+    made = made_of(cls.__name__, args, dtype, device, size)
+    return made if cls is Tensor else alias(made, made._meta, 0, cls)
+
+
+Tensor.__new__ = _construct  # type: ignore[method-assign,assignment]
+
+
+@method()
+def as_subclass(x: Tensor, cls: type[Tensor]) -> Tensor:
+    """`x` as an instance of `cls`, a subclass of Tensor: one memory, one place in the graph."""
+    if not (isinstance(cls, type) and issubclass(cls, Tensor)):
+        raise ArgumentTypeError(f"as_subclass: expected a subclass of Tensor, got {cls!r}")
+    same = alias(x, x._meta, 0, cls)
+    same._node = x._node
+    return same
+
+
+@method()
+def new(x: Tensor, *args: Any, device: Any = None, size: Any = None) -> Tensor:
+    """What `x`'s typed class would make of the arguments: sizes, numbers, a tensor, or nothing."""
+    return made_of("new", args, x._meta.dtype, device or x._meta.device, size)
+
+
+# --- names of types -------------------------------------------------------------------------------
+
+
+def type_name(x: Tensor) -> str:
+    """The name of its typed class: "flowvm.FloatTensor", "flowvm.cuda.LongTensor"."""
+    module = "flowvm" if x._meta.device is _cpu else "flowvm.cuda"
+    return f"{module}.{_WORDS[x._meta.dtype.name]}Tensor"
+
+
+def _parsed(name: str, dtype: Any) -> tuple[DType, Any]:
+    """The dtype and device type that a typed class, its name, or a dtype means."""
+    if isinstance(dtype, TensorType):
+        return dtype.dtype, dtype.place
+    if isinstance(dtype, str):
+        *module, word = dtype.split(".")
+        place = "cuda" if module[1:] == ["cuda"] else "cpu"
+        kind = _KINDS.get(word.removesuffix("Tensor"))
+        if kind and word.endswith("Tensor") and len(module) <= 2:
+            return dtype_named(kind), place
+        raise ArgumentTypeError(
+            f"{name}: no type is called {dtype!r}; write one such as 'flowvm.FloatTensor', or "
+            f"give a dtype"
+        )
+    return as_dtype(dtype), None
+
+
+@method("type")
+def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """The name of `x`'s type, "flowvm.FloatTensor"; or `x` in another: a dtype, a typed class, or
+    the name of one, "flowvm.cuda.HalfTensor" (or with `torch` or `oneflow` in front).
+    """
+    if kwargs.keys() - {"async"}:  # what PyTorch called non_blocking first
+        raise ArgumentTypeError(f"type() got an unknown argument {next(iter(kwargs))!r}")
+    if dtype is None:
+        return type_name(x)
+    kind, place = _parsed("type", dtype)
+    return x.to(kind) if place is None else x.to(device=place, dtype=kind)
+
+
+def set_default_tensor_type(t: Any, /) -> None:
+    """Let new tensors of floats have the dtype, and all new tensors the device, of a typed class
+    or of its name; ArgumentTypeError unless it is a floating-point one.
+    """
+    if isinstance(t, DType):
+        raise ArgumentTypeError("set_default_tensor_type takes no dtype; use set_default_dtype")
+    kind, place = _parsed("set_default_tensor_type", t)
+    set_default_dtype(kind)
+    set_default_device(place)
+
+
+def typename(obj: Any, /) -> str:
+    """The name of a tensor's type, as `obj.type()`; of any other object, that of its class or of
+    itself with its module.
+    """
+    if isinstance(obj, Tensor):
+        return type_name(obj)
+    named = obj if hasattr(obj, "__qualname__") else type(obj)
+    module = getattr(named, "__module__", None)
+    prefix = f"{module}." if module not in (None, "builtins") else ""
+    return f"{prefix}{named.__qualname__}"
+
+
+def no_sparse(name: str) -> NoReturn:
+    """What is asked of sparse tensors."""
+    raise ArgumentTypeError(f"{name}: there are no sparse tensors here, all are flow.strided")
+
+
+assert {kind.name for kind in ALL_DTYPES} >= set(_WORDS)

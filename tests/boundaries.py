@@ -1,0 +1,185 @@
+"""An exception at every boundary between two bytecodes, one run for each.
+
+`drive(run, check, ...)` counts the boundaries that a run passes in flowvm's code, in contextlib's
+and in `run` itself, then runs once for each with an exception raised there, and checks after each.
+`interrupted(..., after=n)` is for one at random: it looks at bytecodes from the n-th call on only,
+since counting all of them costs a hundred times what the run does.
+CPython calls a trace function in front of every bytecode, and what that raises comes as if the
+bytecode before it had: so these are all moments at which an exception can come, and more.
+
+Not among them: finalizers, whose exceptions CPython ignores; and those at which nothing can come
+without a trace function, since neither a signal is looked at nor memory allocated, where they
+matter: between taking a sequence number from its counter and storing it, between the end of a
+block and the release of the lock that it is under, and in front of a NOP, which CPython leaves out
+of the blocks that an exception would leave.  Nor those in the simulator of a GPU, which
+stands for a driver that is no Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import faulthandler
+import itertools
+import linecache
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from flowvm.vm.callers.lines import INTERNAL
+
+PATIENCE = 60  # seconds for one run
+_MARK = "injected"
+_LOCKED = re.compile(r"^\s*with (\w+\.)*_?lock:")
+_SIMULATOR = "/cuda/simulator/"
+_TAKES = frozenset({"seq", "_seq"})
+
+
+class Interruption(BaseException):
+    """What a user's signal handler might raise."""
+
+
+ERRORS: tuple[type[BaseException], ...] = (Interruption, KeyboardInterrupt, MemoryError)
+
+
+def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  # noqa: B006
+    """Offsets in front of which no exception comes: see the module."""
+    if code not in known:
+        steps = list(dis.get_instructions(code))
+        known[code] = {
+            step.offset
+            for before, step in itertools.pairwise(steps)
+            if before.opname.startswith("FOR_ITER") and step.argval in _TAKES
+        }
+        known[code] |= {step.offset for step in steps if step.opname == "NOP"}
+        line = 0
+        for step in steps:
+            line = step.starts_line or line
+            if _LOCKED.search(linecache.getline(code.co_filename, line)):
+                known[code].add(step.offset)
+    return known[code]
+
+
+class _Tracer:
+    """Counts boundaries from call number `after` on, and raises `kind` at number `at`."""
+
+    def __init__(self, code: CodeType, at: int, kind: type[BaseException], after: int = 0) -> None:
+        self.code, self.at, self.kind, self.after = code, at, kind, after
+        self.count = self.calls = 0
+        self.where = ""
+
+    def call(self, frame: FrameType, event: str, value: Any) -> Any:
+        code = frame.f_code
+        if code.co_name == "__del__" or not self._is_looked_at(code):
+            return None
+        self.calls += 1
+        if self.calls <= self.after:
+            return None
+        if self.calls == self.after + 1 > 1:
+            self._look_at_callers(frame.f_back)
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self.step
+
+    def _is_looked_at(self, code: CodeType) -> bool:
+        if code is self.code or code.co_filename == contextlib.__file__:
+            return True
+        return INTERNAL[code.co_filename] and _SIMULATOR not in code.co_filename
+
+    def _look_at_callers(self, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_name != "__del__":
+            if self._is_looked_at(frame.f_code):
+                frame.f_trace_opcodes, frame.f_trace_lines = True, False
+                frame.f_trace = self.step
+            if frame.f_code is self.code:
+                return
+            frame = frame.f_back
+
+    def step(self, frame: FrameType, event: str, value: Any) -> Any:
+        if event == "opcode" and frame.f_lasti not in _closed(frame.f_code):
+            if self.count == self.at:
+                code = frame.f_code
+                self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
+                self.where += f" at bytecode {frame.f_lasti}"
+                raise self.kind(_MARK)
+            self.count += 1
+        return self.step
+
+
+def interrupted(
+    run: Callable[[], Any], at: int, kind: type[BaseException], after: int = 0
+) -> tuple[str, str]:
+    """Run with an exception at boundary `at` behind call number `after`: where that was, and what
+    came out if not that.
+    """
+    tracer = _Tracer(run.__code__, at, kind, after)
+    before, problem = sys.gettrace(), "the exception was swallowed"
+    sys.settrace(tracer.call)
+    try:
+        run()
+    except BaseException as error:
+        sys.settrace(before)
+        problem = "" if _is_ours(error) else repr(error)
+    finally:
+        sys.settrace(before)
+    return tracer.where, problem if tracer.where else ""
+
+
+def _is_ours(error: BaseException | None) -> bool:
+    """Whether it is the exception that was raised, or tells of it."""
+    return error is not None and (
+        _MARK in error.args or _is_ours(error.__cause__) or _is_ours(error.__context__)
+    )
+
+
+def count(run: Callable[[], Any]) -> int:
+    """How many boundaries a run passes."""
+    return _traced(run, _Tracer(run.__code__, -1, BaseException)).count
+
+
+def count_calls(run: Callable[[], Any]) -> int:
+    """How many calls `interrupted(..., after=)` may wait for."""
+    return _traced(run, _Tracer(run.__code__, -1, BaseException, sys.maxsize)).calls
+
+
+def _traced(run: Callable[[], Any], tracer: _Tracer) -> _Tracer:
+    before = sys.gettrace()
+    sys.settrace(tracer.call)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return tracer
+
+
+def drive(
+    start: Callable[[], Callable[[], Any]],
+    check: Callable[[], Any],
+    *,
+    most: int | None = None,
+    seed: int = 0,
+    errors: Sequence[type[BaseException]] = ERRORS,
+) -> int:
+    """Run `start()` with an exception at each boundary, or at `most` of them; how many there were.
+
+    `check()` says, after each run and when the exception is gone, what is wrong, or something
+    false. AssertionError with the first of all that was wrong.
+    """
+    start()()  # what is only done once
+    total = count(start())
+    places = list(range(total))
+    if most is not None and most < total:
+        places = sorted(random.Random(seed).sample(places, most))
+    wrong: list[str] = []
+    for n, at in enumerate(places):
+        kind = errors[(n + seed) % len(errors)]
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        where, problem = interrupted(start(), at, kind)
+        problem = problem or check()
+        faulthandler.cancel_dump_traceback_later()
+        if problem:
+            wrong.append(f"{kind.__name__} in front of {where}: {problem}")
+    assert not wrong, f"{len(wrong)} of {len(places)} boundaries:\n" + "\n".join(wrong[:20])
+    return len(places)

@@ -1,0 +1,419 @@
+"""Every interleaving of actors, for small graphs and two launches.
+
+The scheduler hands launches to their home; that opens and closes them; workers take messages and
+let actors look, and act.  Each of these is a step, run by the functions that the VM runs, with one
+in the place of `run_tasks` that notes who has written what.  `explore` goes through every state
+that any order of steps leads to, each once.  Checked are
+
+- values: a task finds in each operand what the tasks in front of it have written, of this launch
+  all, of an earlier one all, or nothing if that one failed;
+- poison: no task runs on it, an error poisons the outputs, no variable is left half written, who
+  comes behind a poisoned variable is skipped, and a deferred ReleaseTensor clears its own alone;
+- the end: where no step can be taken, all launches are closed, so no message was lost.
+
+`python -m tests.graph.plan.exploring 3` explores all graphs of up to three tasks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import flowvm as flow
+from flowvm.graph.capture.capture import capturing
+from flowvm.graph.plan.plan import Plan, compile_plan
+from flowvm.graph.plan.words import ActorWords
+from flowvm.vm.machine.lang import words_at
+from flowvm.vm.machine.plan_words import ACTOR, PLAN, RUNTIME
+from flowvm.vm.machine.words import CTL, ENT, ERR, INS, KIND, MBX, OPERAND, QUE, RING, STO, STR
+from flowvm.vm.workers import actors, shell
+from tests.vm.bench import Bench
+from tests.vm.kernels import mix, tensor, update
+from tests.vm.mutants import copy_of
+
+STATUS = 77  # of the task that fails
+LAUNCHES = 2
+ENTRY = 1  # of the launches; ENTRY + 1: of releases
+MAIL = 64  # messages of a run in one mailbox, at most
+SIDE = flow.Stream("exploring")
+SOURCES = ("x", "v", "w", "last")
+TASKS = [
+    (stream, target, source)
+    for stream in (0, 1)
+    for target in ("v", "w", "new")
+    for source in SOURCES
+    if target != source
+]
+Task = tuple[int, str, str]  # stream, what it writes, what it reads
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of tasks; the (launch, task) that fails; the launch whose input is poisoned; whether
+    the first output is released behind the first launch; launches in flight.
+    """
+
+    tasks: tuple[Task, ...]
+    failing: tuple[int, int] | None = None
+    bad: int = -1
+    released: bool = False
+    depth: int = 2
+    returned: str = "last"
+
+
+def cases(length: int) -> Iterator[Case]:
+    """All cases of so many tasks on two streams, but for the streams' names."""
+    for tasks in itertools.product(TASKS, repeat=length):
+        if tasks[0][0] or not any(stream for stream, _, _ in tasks):
+            continue
+        for failing in (None, *itertools.product(range(LAUNCHES), range(length))):
+            for bad in (-1, 0, 1) if failing is None else (-1,):
+                for released, depth in ((False, 1), (False, 2), (True, 2)):
+                    yield Case(tasks, failing, bad, released, depth)
+
+
+def random_case(rng: random.Random, length: int) -> Case:
+    """One like them."""
+    tasks = [rng.choice(TASKS) for _ in range(length)]
+    tasks[0] = (0, *tasks[0][1:])
+    tasks[-1] = (1, *tasks[-1][1:])
+    failing = None if rng.random() < 0.3 else (rng.randrange(LAUNCHES), rng.randrange(length))
+    return Case(
+        tuple(tasks), failing, rng.choice([-1, -1, 0, 1]) if failing is None else -1,
+        rng.random() < 0.3, rng.choice([1, 2, 2]), rng.choice(["last", "last", "v"]),
+    )  # fmt: skip
+
+
+def plan_of(case: Case) -> Plan:
+    """The graph, captured and compiled as it stands."""
+    x, t = tensor(), {"v": tensor(), "w": tensor()}
+    with capturing("explored", [(x, "x")]) as capture:
+        t["x"] = t["last"] = x
+        for k, (stream, target, source) in enumerate(case.tasks):
+            with flow.stream(SIDE if stream else None):
+                if target == "new":
+                    t["last"] = mix(t[source], x, k)
+                else:
+                    update(t[target], t[source], k)
+        capture.output(t[case.returned])
+    return compile_plan(replace(capture.graph, regst_num=case.depth))
+
+
+class World:
+    """A Plan and its launches in a VM's memory; all of it can be copied and put back."""
+
+    shared: Bench | None = None
+
+    def __init__(self, case: Case, rules: Any = None) -> None:
+        World.shared = World.shared or Bench()
+        self.case, self.bench = case, World.shared
+        self.m, self.array = self.bench.m, self.bench.array
+        self.actors, self.shell = _with_rules(rules, self)
+        self.plan = plan_of(case)
+        assert self.plan.actors, "a graph on one stream"
+        (words,) = [k for k in self.plan.kept if isinstance(k, ActorWords)]
+        self.runtime = words.words
+        self.home = int(self.runtime[RUNTIME.HOME])
+        self.streams = sorted({actor.stream for actor in self.plan.actors})
+        self.inputs, self.made = len(self.plan.graph.inputs), len(self.plan.made)
+        block = self.plan.launching.own["blocks"][0][1]
+        self.count = int(self.plan.words[PLAN.OPERANDS])
+        self.accesses = [int(a) for a in block[self.count : 2 * self.count]]
+        self._place()
+        self.m[CTL.USED_STREAMS] = STR.LENGTH
+        self.written = [
+            [r.buffer for access, _, r in task.registers if access != "const"]
+            for task in self.plan.tasks
+        ]
+        self.writers: dict[Any, list[int]] = {}
+        for t, buffers in enumerate(self.written):
+            for buffer in dict.fromkeys(buffers):
+                self.writers.setdefault(buffer, []).append(t)
+        self.values: dict[Any, tuple[Any, ...]] = {}
+        self.pending = dict.fromkeys(self.streams, 0)
+        self.opened = -1
+        self.dispatched = 0
+
+    def _place(self) -> None:
+        """Write records, and where the words are that change."""
+        fresh, storage = self.made + self.inputs, 1
+        variables = {k: 100 + k for k in range(fresh, self.count)}
+        self.storages: list[list[int]] = []
+        self.blocks = []
+        self.queue: list[tuple[int, int]] = []  # (launch or -1, slot)
+        slots = 0
+        for n in range(LAUNCHES):
+            own = list(range(storage, storage + fresh))
+            storage += fresh
+            self.storages.append([*own, *variables.values()])
+            block = np.array([*self.storages[n], *self.accesses, *[0] * 8], np.int64)
+            self.blocks.append(block)
+            self._record(slots, ENTRY, [block.ctypes.data, self.count])
+            self.queue.append((n, slots))
+            slots += 1
+            if n == 0 and self.case.released and self.made:
+                self._record(slots, ENTRY + 1, [own[0]])
+                self.queue.append((-1, slots))
+                slots += 1
+        at = ENT.AT + ENTRY * ENT.WORDS
+        self.m[at + ENT.KIND], self.m[at + ENT.OUTLINE] = KIND.LAUNCH, 1
+        self.m[at + ENT.LAYOUT] = int(self.plan.words.ctypes.data)
+        self.m[at + ENT.WORDS + ENT.KIND], self.m[at + ENT.WORDS + ENT.COUNT] = KIND.RELEASE, 1
+        self.m[at + ENT.WORDS + ENT.ACCESS] = OPERAND.MUT
+        ids = {s for row in self.storages for s in row}
+        places = [*range(CTL.AT, CTL.AT + CTL.WORDS, 8)]
+        for s in ids:
+            places.append(STO.AT + s * STO.WORDS + STO.POISON)
+        for stream in (*self.streams, self.home):
+            at = STR.AT + stream * STR.WORDS
+            places += [at + STR.TAIL, at + STR.DONE]
+            at = MBX.AT + stream * MBX.WORDS
+            places += [at + MBX.HEAD, at + MBX.TAIL, *range(at + MBX.FIRST, at + MBX.FIRST + MAIL)]
+        places += [INS.AT + k * INS.WORDS + INS.STATUS for k in range(slots)]
+        places += range(QUE.AT + self.home * RING.SLOTS, QUE.AT + self.home * RING.SLOTS + slots)
+        places += range(ERR.AT, ERR.AT + 4 * ERR.WORDS)
+        self.places = np.array(places)
+        self.array[self.places] = 0
+        if self.case.bad >= 0:
+            s = self.storages[self.case.bad][self.made]
+            self.m[STO.AT + s * STO.WORDS + STO.POISON] = 1000
+
+    def _record(self, slot: int, entry: int, operands: list[int]) -> None:
+        at = RING.AT + (slot + 1) * RING.WORDS
+        values = [*operands[::-1], entry | self.home << ENT.BITS, slot + 1]
+        for k, value in enumerate(values):
+            self.m[at - len(values) + k] = value
+
+    # --- a state --------------------------------------------------------------------------------
+
+    def state(self) -> tuple[Any, ...]:
+        return (
+            self.array[self.places].tobytes(), self.runtime.tobytes(),
+            frozenset(self.values.items()), tuple(self.pending.values()), self.opened,
+            self.dispatched,
+        )  # fmt: skip
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        words, runtime, values, pending, self.opened, self.dispatched = state
+        self.array[self.places] = np.frombuffer(words, np.int64)
+        self.runtime[:] = np.frombuffer(runtime, np.int64)
+        self.values = dict(values)
+        self.pending = dict(zip(self.streams, pending, strict=True))
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Any]:
+        """Functions of those who might do something now: whether they did."""
+        yield self.dispatch
+        yield self.keep_house
+        for stream in self.streams:
+            yield lambda stream=stream: self.serve(stream)
+
+    def dispatch(self) -> bool:
+        """The scheduler: the next record to the home's queue."""
+        if self.dispatched == len(self.queue):
+            return False
+        at = STR.AT + self.home * STR.WORDS + STR.TAIL
+        self.m[QUE.AT + self.home * RING.SLOTS + self.m[at]] = self.queue[self.dispatched][1]
+        self.m[at] += 1
+        self.dispatched += 1
+        return True
+
+    def keep_house(self) -> bool:
+        """The home's worker: what `worker_loop` and `run_window` do between two looks."""
+        m, at = self.m, STR.AT + self.home * STR.WORDS
+        plan = words_at(self.runtime.ctypes.data, len(self.runtime))
+        if self.opened >= 0:
+            if self.shell.open_next_launch(m, self.home, plan, self.opened):
+                self.opened += 1
+                return True
+            if m[at + STR.DONE] == self.opened:
+                self.opened = -1
+                return True
+            return bool(self.shell.close_next(m, self.home, plan))
+        if m[at + STR.DONE] == m[at + STR.TAIL]:
+            return False
+        slot = m[QUE.AT + self.home * RING.SLOTS + m[at + STR.DONE]]
+        entry = ENT.AT + (ENTRY + (self._launch(slot) < 0)) * ENT.WORDS
+        if self.shell.runtime_of(m, entry) != 0 and self.shell.poison_of(m, slot, entry) == 0:
+            self.opened = m[at + STR.DONE]
+        else:
+            self.shell.execute(m, self.home, slot)
+            self.shell.finish(m, self.home)
+        return True
+
+    def serve(self, stream: int) -> bool:
+        """A stream's worker: a message, or a look of the actor that it was for."""
+        if self.pending[stream]:
+            actor = words_at(self.pending[stream], ACTOR.WORDS)
+            if not self.actors.look(self.m, stream, actor):
+                self.actors.leave(actor)
+                self.pending[stream] = 0
+            return True
+        self.pending[stream] = int(self.actors.take(self.m, stream))
+        return self.pending[stream] != 0
+
+    def _launch(self, slot: int) -> int:
+        return next(n for n, s in self.queue if s == slot)
+
+    # --- instead of the tasks -------------------------------------------------------------------
+
+    def run_tasks(self, stream: int, first: int, count: int, n: int) -> int:
+        """Note who writes what; AssertionError if a task finds something else than it should."""
+        for t in range(first, first + count):
+            self.m[STR.AT + stream * STR.WORDS + STR.TASK] = t
+            keys = {r.buffer: self._key(r, n) for _, _, r in self.plan.tasks[t].registers}
+            for buffer, key in keys.items():
+                self._check_operand(n, t, buffer, key)
+            failed = (n, t) == self.case.failing
+            for buffer in dict.fromkeys(self.written[t]):
+                key = keys[buffer]
+                self.values[key] = (*self.values.get(key, ()), "garbage" if failed else (n, t))
+            if failed:
+                return STATUS
+        return 0
+
+    def _key(self, register: Any, n: int) -> Any:
+        k = register.operand
+        return (n, register.buffer.name, id(register)) if k < 0 else self.storages[n][k]
+
+    def _poison(self, storage: int) -> int:
+        return int(self.m[STO.AT + storage * STO.WORDS + STO.POISON])
+
+    def _check_operand(self, n: int, t: int, buffer: Any, key: Any) -> None:
+        found = self.values.get(key, ())
+        writers = self.writers.get(buffer, [])
+        mine = tuple((n, k) for k in writers if k < t)
+        before = found[: len(found) - len(mine)]
+        assert found[len(before) :] == mine, f"task {t} of launch {n} finds {found}, not {mine}"
+        variable = self.plan.registers[buffer].operand >= self.made + self.inputs
+        allowed = self._whole(n, writers) if variable else {()}
+        assert before in allowed, f"task {t} of launch {n} finds {before}"
+        if isinstance(key, int):
+            assert self._poison(key) == 0, f"task {t} of launch {n} runs on poison"
+
+    def _whole(self, launches: int, writers: list[int]) -> set[tuple[Any, ...]]:
+        """What may be left of so many launches: of each all, or nothing if it did not succeed."""
+        found: set[tuple[Any, ...]] = {()}
+        for n in range(launches):
+            all_of = tuple((n, k) for k in writers)
+            may_fail = self.case.bad == n or (self.case.failing or (-1,))[0] == n
+            found = {(*f, *all_of) for f in found} | (found if may_fail else set())
+        return found
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """No step can be taken."""
+        m, case = self.m, self.case
+        done = m[STR.AT + self.home * STR.WORDS + STR.DONE]
+        assert done == len(self.queue), f"stuck behind {done} of {self.queue}"
+        status = [
+            int(m[INS.AT + slot * INS.WORDS + INS.STATUS]) for n, slot in self.queue if n >= 0
+        ]
+        failing = -1 if case.failing is None else case.failing[0]
+        variables = self.storages[0][self.made + self.inputs :]
+        spoiled = [s for s in variables if self._poison(s)]
+        for n, ended in enumerate(status):
+            behind = n > max(failing, case.bad) >= 0 and bool(spoiled)
+            due = STATUS if n == failing else INS.POISONED if n == case.bad or behind else 0
+            assert ended == due, f"launch {n} ended with {ended}, not {due}"
+            outputs = self.storages[n][: self.made]
+            released = outputs[:1] if case.released and n == 0 else []
+            for s in outputs:
+                assert (self._poison(s) != 0) == (ended != 0 and s not in released)
+            if n == case.bad:
+                ran = [v for values in self.values.values() for v in values if v[0] == n]
+                assert not ran, f"tasks {ran} of a launch that was to be skipped"
+        assert m[CTL.ERROR_COUNT] == (failing >= 0)
+        for register in self.plan.registers.values():
+            if register.operand >= self.made + self.inputs:
+                s = self.storages[0][register.operand]
+                writers = self.writers.get(register.buffer, [])
+                left = self.values.get(s, ())
+                assert s in spoiled or left in self._whole(LAUNCHES, writers), f"half: {left}"
+                if case.bad >= 0 and writers:
+                    assert s in spoiled, "a skipped launch poisons all that it writes"
+                if self.accesses[register.operand] & OPERAND.RETURNED and failing >= 0:
+                    whole = (failing, writers[-1]) in left
+                    assert s in spoiled or whole, "a returned variable is not what it should be"
+
+
+def _with_rules(rules: Any, world: World) -> tuple[Any, Any]:
+    """The modules of actors and of loops, with tasks that only note; `rules`: other functions."""
+    if World.__dict__.get("modules") is None:
+        acting, looping = copy_of(actors), copy_of(shell)
+        World.modules = (acting, looping)
+        World.plain = {**vars(acting)}, {**vars(looping)}
+    acting, looping = World.modules
+    for module, plain in zip(World.modules, World.plain, strict=True):
+        vars(module).update(plain)
+    acting.run_tasks = lambda m, stream, at, task, count, chunk, scalars: world.run_tasks(
+        stream, task, count, chunk - 1
+    )
+    acting.take_chunk = lambda m, stream, slot, entry: world._launch(slot) + 1
+    acting.release = lambda m, stream, pointer, size: None
+    for name, value in (rules or {}).items():
+        assert hasattr(acting, name)
+        setattr(acting, name, value)
+    for name, value in vars(actors).items():
+        if callable(value) and vars(looping).get(name) is value:
+            setattr(looping, name, getattr(acting, name))
+    return acting, looping
+
+
+def explore(world: World) -> tuple[int, int]:
+    """Go through every state that can be reached: how many, and how many steps were taken."""
+    start = world.state()
+    try:
+        return _explore(world, start)
+    finally:
+        world.restore(start)  # for the Plan's end goes through its actors
+
+
+def _explore(world: World, start: tuple[Any, ...]) -> tuple[int, int]:
+    seen, todo, steps = {start}, [start], 0
+    while todo:
+        state = todo.pop()
+        did = False
+        for k in range(2 + len(world.streams)):
+            world.restore(state)
+            step = next(itertools.islice(world.steps(), k, None))
+            if not step():
+                continue
+            did = True
+            steps += 1
+            after = world.state()
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+        if not did:
+            world.restore(state)
+            world.check_end()
+    return len(seen), steps
+
+
+def main(length: int) -> None:
+    """Explore all cases up to a length, and say how many there were."""
+    for n in range(2, length + 1):
+        begun, count, states, steps = time.process_time(), 0, 0, 0
+        for case in cases(n):
+            found = explore(World(case))
+            count, states, steps = count + 1, states + found[0], steps + found[1]
+        minutes = (time.process_time() - begun) / 60
+        print(
+            f"{n} tasks: {count:,} cases, {states:,} states, {steps:,} steps, "
+            f"{minutes:.1f} minutes",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,107 @@
+"""Every interleaving of actors, of small graphs: see `tests.graph.plan.exploring`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, RUNTIME
+from flowvm.vm.workers import actors
+from tests.graph.plan.exploring import Case, World, explore, random_case
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_cases_by_chance(length, seed):
+    rng = random.Random(seed + length)
+    for _ in range({2: 40, 3: 40}[length]):
+        case = random_case(rng, length)
+        try:
+            explore(World(case))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{case}") from error
+
+
+def test_an_error_behind_is_none_of_the_launch_in_front():
+    """The second launch fails on one stream while the first has yet to act on the other."""
+    explore(World(Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v")))
+
+
+# --- what is planted is found ---------------------------------------------------------------------
+
+CASES = [
+    Case(((0, "new", "x"), (1, "w", "x")), (0, 1)),
+    Case(((0, "v", "x"), (1, "w", "v")), returned="w"),
+    Case(((0, "new", "x"), (1, "new", "last"), (0, "v", "last"))),
+    Case(((0, "v", "x"), (1, "w", "v"), (0, "v", "w")), (0, 1)),
+    Case(((0, "v", "x"), (1, "w", "v"), (1, "new", "w")), (0, 1), released=True),
+    Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v"),
+    Case(((0, "new", "v"), (1, "w", "last")), None, 1),
+    Case(((0, "w", "x"), (1, "new", "w"), (1, "v", "last")), (0, 2), returned="v"),
+]
+
+
+def caught(rules: Any) -> bool:
+    """Whether exploring one of the cases finds something."""
+    for case in CASES:
+        try:
+            explore(World(case, rules))
+        except AssertionError:
+            return True
+    return False
+
+
+def test_nothing_planted_nothing_found():
+    assert not caught({})
+
+
+def _forget_credits(plan: Any, actor: Any) -> bool:
+    known = actor[ACTOR.CREDITS]
+    actor[ACTOR.CREDITS] = 0
+    may = actors.may_act(plan, actor)
+    actor[ACTOR.CREDITS] = known
+    return may
+
+
+def _forget_inputs(plan: Any, actor: Any) -> bool:
+    known = actor[ACTOR.INS]
+    actor[ACTOR.INS] = 0
+    may = actors.may_act(plan, actor)
+    actor[ACTOR.INS] = known
+    return may
+
+
+def _tell_consumers_alone(m: Any, plan: Any, actor: Any) -> None:
+    for k in range(actor[ACTOR.TELLS] - 1):
+        actors.post(m, actors.actor_of(plan, plan[actor[ACTOR.TELL] + k]))
+
+
+def _close_at_once(plan: Any) -> bool:
+    at = RUNTIME.WORDS + plan[RUNTIME.FINISHED] % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
+    return bool(plan[at + LAUNCH.LEFT] < plan[RUNTIME.ACTORS])
+
+
+def _open_unseen(m: Any, slot: int, entry: int, plan: Any) -> bool:
+    return bool(plan[RUNTIME.STARTED] - plan[RUNTIME.FINISHED] < plan[RUNTIME.DEPTH])
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "a consumer's credit is forgotten": {"may_act": _forget_credits},
+    "an input is forgotten": {"may_act": _forget_inputs},
+    "somebody is not told": {"tell": _tell_consumers_alone},
+    "a launch is closed when one actor has acted": {"may_close": _close_at_once},
+    "poison is not looked at when a launch is opened": {"may_open": _open_unseen},
+    "a launch in flight does not look for poison": {"poison_in_front": lambda m, slot, entry: 0},
+    "it looks at what was poisoned behind it": {"poison_in_front": actors.poison_of},
+    "what a failure leaves half written is not poisoned": {"poison_rest": lambda *words: None},
+    "outputs of a failure are not poisoned": {"poison_outputs": lambda *words: None},
+    "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},
+    "an error is not reported": {"report": lambda *words: None},
+    "the sources are not told": {"tell_sources": lambda m, plan: None},
+}
+
+
+@pytest.mark.parametrize("what", MUTANTS)
+def test_what_is_planted_is_found(what):
+    assert caught(MUTANTS[what])

@@ -1,0 +1,172 @@
+"""PyTorch's own samples of its modules, run by flowvm's of the same name: output, gradients of
+inputs and parameters, state dict, repr.  Skipped without torch.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import nn
+
+torch = pytest.importorskip("torch")
+common_modules = pytest.importorskip("torch.testing._internal.common_modules")
+
+# other families have tests of their own
+ELSEWHERE = (
+    "Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoderLayer",
+    "MultiheadAttention", "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",
+    "FractionalMaxPool2d", "FractionalMaxPool3d",
+)  # fmt: skip
+INFOS = {info.module_cls.__name__: info for info in common_modules.module_db}
+LOGARITHMS = ("KLDivLoss",)  # of negative numbers: whether a gradient beside NaN is one as well
+MOST = 6  # samples of a module: the later ones vary what the first have shown
+
+
+def ours(x: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    """The flowvm counterpart of an argument; tensors that require gradients go into `pairs`."""
+    if isinstance(x, torch.Tensor):
+        tensor = flow.tensor(x.detach().numpy().copy())
+        if x.requires_grad:
+            tensor.requires_grad_(True)
+            pairs.append((x, tensor))
+        return tensor
+    if isinstance(x, torch.dtype):
+        return getattr(flow, str(x).removeprefix("torch."))
+    if isinstance(x, torch.device):
+        return str(x)
+    if isinstance(x, (list, tuple)):
+        return type(x)(ours(item, pairs) for item in x)
+    if isinstance(x, dict):
+        return {key: ours(item, pairs) for key, item in x.items()}
+    return x
+
+
+def tensors(result: Any) -> list[Any]:
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in tensors(item)]
+    return [] if result is None else [result]
+
+
+def same(mine: Any, theirs: Any, what: str, atol: float = 3e-5) -> None:
+    assert tuple(mine.shape) == tuple(theirs.shape), what
+    assert str(mine.dtype).rpartition(".")[2] == str(theirs.dtype).removeprefix("torch."), what
+    np.testing.assert_allclose(
+        mine.detach().numpy(), theirs.detach().numpy(), rtol=3e-4, atol=atol, err_msg=what
+    )
+
+
+def gradients(lib: Any, outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> Any:
+    wanted = [(out, seed) for out, seed in zip(outputs, seeds, strict=True) if out.requires_grad]
+    if not wanted:
+        return []
+    outs, given = zip(*wanted, strict=True)
+    return lib.autograd.grad(outs, inputs, [lib.tensor(seed) for seed in given], allow_unused=True)
+
+
+def compare(name: str, info: Any, sample: Any, training: bool) -> None:
+    made = sample.constructor_input
+    theirs = info.module_cls(*made.args, **made.kwargs).train(training)
+    args: list[tuple[Any, Any]] = []
+    mine = getattr(nn, name)(*ours(made.args, []), **ours(made.kwargs, [])).train(training)
+    assert repr(mine) == repr(theirs)
+    if name.startswith("Lazy"):
+        theirs(*sample.forward_input.args)
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
+    called = sample.forward_input
+    got = tensors(mine(*ours(called.args, args), **ours(called.kwargs, args)))
+    expected = tensors(theirs(*called.args, **called.kwargs))
+    assert len(got) == len(expected)
+    if name == "RReLU" and training:
+        return
+    for here, there in zip(got, expected, strict=True):
+        same(here, there, "output")
+    seeds = [np.cos(np.arange(t.numel())).reshape(t.shape).astype(np.float32) for t in expected]
+    found = gradients(flow, got, [*(b for _, b in args), *mine.parameters()], seeds)
+    right = gradients(torch, expected, [*(a for a, _ in args), *theirs.parameters()], seeds)
+    for k, (here, there) in enumerate(zip(found, right, strict=True)):
+        if there is not None and not (name in LOGARITHMS and there.isnan().any()):
+            # ctc_loss sums logarithms of some hundred, each rounded
+            same(here, there, f"gradient {k}", 1e-3 if name == "CTCLoss" else 3e-5)
+    for key, value in theirs.state_dict().items():
+        same(mine.state_dict()[key], value, key)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in INFOS if hasattr(nn, name) and name not in ELSEWHERE]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_samples(name: str) -> None:
+    info = INFOS[name]
+    torch.manual_seed(0)
+    ran = 0
+    for training in (True, False) if info.train_and_eval_differ else (True,):
+        samples = info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
+        )
+        for sample in itertools.islice(samples, MOST):
+            if sample.forward_input is not None:
+                compare(name, info, sample, training)
+                ran += 1
+    assert ran
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_windows_at_given_places(n: int, rng: np.random.Generator) -> None:
+    x = rng.normal(size=(2, 3, 7, 6, 5)[: n + 2])
+    where = rng.uniform(size=(2, 3, n))
+    name = f"fractional_max_pool{n}d_with_indices"
+    found = getattr(nn.functional, name)(
+        flow.tensor(x), 2, output_size=(4, 3, 2)[:n], _random_samples=flow.tensor(where)
+    )
+    right = getattr(torch.nn.functional, name)(
+        torch.tensor(x), 2, output_size=(4, 3, 2)[:n], _random_samples=torch.tensor(where)
+    )
+    for here, there in zip(found, right, strict=True):
+        np.testing.assert_array_equal(here.numpy(), there.numpy())
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(3, 4), (11, 2), (5, 9)])
+@pytest.mark.parametrize("corners", [False, True])
+def test_smoothed_resizing(
+    mode: str, size: tuple[int, int], corners: bool, rng: np.random.Generator
+) -> None:
+    x = rng.normal(size=(2, 2, 7, 8))
+    found, right = (
+        lib.nn.functional.interpolate(
+            lib.tensor(x), size, mode=mode, align_corners=corners, antialias=True
+        )
+        for lib in (flow, torch)
+    )
+    np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("targets", [[0, 5, 9, 2, 3], [1, 1], 7])
+def test_adaptive_softmax(targets: Any, rng: np.random.Generator) -> None:
+    theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 10, [2, 5], div_value=2.0).double()
+    mine = nn.AdaptiveLogSoftmaxWithLoss(8, 10, [2, 5], div_value=2.0).double()
+    mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
+    x = rng.normal(size=(*np.shape(targets), 8))
+    results = []
+    for lib, layer in ((flow, mine), (torch, theirs)):
+        output, loss = layer(lib.tensor(x), lib.tensor(targets))
+        loss.backward()
+        grads = [p.grad for p in layer.parameters() if p.grad is not None]
+        values = [output, loss, *grads]
+        if np.ndim(targets):
+            values += [layer.log_prob(lib.tensor(x)), layer.predict(lib.tensor(x))]
+        results.append([np.array(value.detach().numpy()) for value in values])
+    for here, there in zip(*results, strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-10)
+    with pytest.raises(IndexError):
+        mine(flow.tensor(x), flow.tensor(targets) * 0 + 10).loss.item()
+
+
+def test_normalization_across_maps_as_torch_7_had_it(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(2, 6, 3, 2))
+    found, right = (lib.nn.CrossMapLRN2d(4, alpha=0.1)(lib.tensor(x)) for lib in (flow, torch))
+    np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-12)

@@ -1,0 +1,91 @@
+"""What is kept of shapes is bounded by bytes: the oldest unused goes first, what is used stays."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import flowvm as flow
+from flowvm import kept
+from flowvm.kept import Kept
+from flowvm.vm.engine import engine as engine_module
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import ENT
+
+
+@pytest.fixture
+def cache():
+    found = Kept("test")
+    yield found
+    found.forget()
+    kept._dropped.pop("test", None)
+
+
+def amounts(group):
+    now = flow.vm.stats()
+    return [now[f"{group}_kept"], now[f"{group}_kept_bytes"], now[f"{group}_dropped"]]
+
+
+def test_what_is_unused_for_two_generations_is_dropped_and_what_is_used_is_not(cache):
+    used, unused = object(), object()
+    cache.put("used", used, 100)
+    cache.put("unused", unused, 50)
+    assert amounts("test") == [2, 150, 0]
+    for turn in range(3):
+        kept.drop_old()
+        assert cache.find("used") is used, turn
+    assert cache.find("unused") is None
+    assert amounts("test") == [1, 100, 1]
+
+
+def test_the_first_to_be_kept_is_what_all_get(cache):
+    first, second = object(), object()
+    assert cache.put("key", first, 10) is first
+    assert cache.put("key", second, 10) is first
+    kept.drop_old()
+    assert cache.put("key", second, 10) is first, "the old counts, too"
+    assert amounts("test") == [1, 10, 0]
+
+
+def test_bytes_are_bounded(cache):
+    with flow.config(kept_bytes=1 << 20):
+        for n in range(5000):
+            cache.put(n, object(), 1000)
+            total = sum(x for name, x in flow.vm.stats().items() if name == "test_kept_bytes")
+            assert total <= 1 << 20
+    assert cache.find(4999) is not None
+
+
+def test_entries_of_dropped_calls_are_used_again(monkeypatch):
+    """Far more kinds of calls than are kept: the table stays small, and all mean what they did."""
+    monkeypatch.setattr(engine_module, "NAMES", 50)
+    before = engine.entries_reused
+    with flow.config(kept_bytes=1 << 19):
+        for n in range(1, 900):
+            x = flow.ones(n)
+            assert ((x * 2 + 1).sum().item()) == 3 * n
+    assert engine.entries_reused > before
+    held = [info for info, more in engine.entry_info if more]
+    assert len(held) < len(engine.entry_info) <= ENT.LENGTH
+
+
+def test_a_call_in_flight_keeps_its_entry(monkeypatch):
+    monkeypatch.setattr(engine_module, "NAMES", 0)
+    big = flow.ones(700, 700)
+    slow = big @ big @ big
+    rows = [slow[:n].sum(0) for n in range(1, 60)]
+    engine.forget_entries()
+    gc.collect()
+    others = [flow.ones(n, 2) * n for n in range(1, 60)]  # they would take the numbers
+    assert [r[0].item() for r in rows] == [490000.0 * n for n in range(1, 60)]
+    assert [o[0, 0].item() for o in others] == list(range(1, 60))
+
+
+def test_functions_of_shapes_remember_what_was_used_last():
+    kept_before = amounts("views")
+    for n in range(1, kept.PLACES + 200):
+        flow.ones(n).reshape(1, n)
+    count, nbytes, dropped = amounts("views")
+    assert dropped > kept_before[2]
+    assert nbytes == count * kept.RESULT_BYTES

@@ -1,0 +1,273 @@
+"""The modules that PyTorch's programs import beside tensors and layers: what they answer is true,
+and what is not there says so.
+"""
+
+import importlib
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import nn, testing
+
+
+def test_what_backends_answer() -> None:
+    b = flow.backends
+    off = (b.cudnn, b.mkl, b.mkldnn, b.mps, b.nnpack, b.openmp, b.opt_einsum)
+    assert not any(module.is_available() for module in off)
+    assert b.cudnn.version() is None
+    assert b.cuda.is_built()
+    assert b.cpu.get_cpu_capability() in ("AVX512", "AVX2", "DEFAULT")
+
+
+def test_switches_that_change_nothing_are_kept() -> None:
+    cudnn = importlib.import_module("flowvm.backends.cudnn")
+    assert cudnn is flow.backends.cudnn
+    before = cudnn.benchmark
+    cudnn.benchmark = True
+    assert flow.backends.cudnn.benchmark is True
+    cudnn.benchmark = before
+    with pytest.raises(AttributeError, match="has no 'benchmrk'; there are"):
+        cudnn.benchmrk = True
+    with flow.backends.mkldnn.flags(enabled=True):
+        assert flow.backends.mkldnn.enabled
+    assert not flow.backends.mkldnn.enabled
+    with flow.backends.cuda.sdp_kernel(enable_flash=False):
+        assert not flow.backends.cuda.flash_sdp_enabled()
+    assert flow.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu"])
+def test_devices_that_are_not_there(name: str) -> None:
+    module = getattr(flow, name)
+    assert not module.is_available()
+    assert module.device_count() == 0
+    with pytest.raises(RuntimeError, match=f"no '{name}' devices"):
+        module.synchronize()
+
+
+def test_one_process() -> None:
+    assert not flow.distributed.is_available()
+    assert not flow.distributed.is_initialized()
+    with pytest.raises(AttributeError, match="has no 'init_process_group': flowvm computes in one"):
+        flow.distributed.init_process_group("nccl")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: flow.sparse.mm, "tensors are dense here"),
+        (lambda: flow.sparse_coo_tensor, "tensors are dense here"),
+        (lambda: flow.utils.cpp_extension.load, "no C.. extensions"),
+        (lambda: flow.quantization, "no quantized kernels"),
+    ],
+)
+def test_what_is_absent_says_what_there_is(ask: Any, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
+        ask()
+
+
+def test_nothing_is_downloaded(tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="runs no code of a repository"):
+        flow.hub.load("pytorch/vision", "resnet18")
+    before = flow.hub.get_dir()
+    flow.hub.set_dir(tmp_path)
+    assert flow.hub.get_dir() == str(tmp_path)
+    flow.hub.set_dir(before)
+
+
+def test_versions_compare_as_versions() -> None:
+    version = flow.version.Version("1.10.2+cpu")
+    assert version > "1.9"
+    assert version >= (1, 10)
+    assert version < "1.10.3"
+    assert flow.version.Version("2.0rc1") < "2.0"
+    assert flow.__version__ == flow.version.__version__
+    assert flow.version.cuda is None
+
+
+def test_compiler_says_whether_something_is_captured() -> None:
+    seen: list[bool] = []
+
+    @flow.compile
+    def double(x: flow.Tensor) -> flow.Tensor:
+        seen.append(flow.compiler.is_compiling() and flow.jit.is_tracing())
+        return x * 2
+
+    assert double(flow.ones(2)).tolist() == [2.0, 2.0]
+    assert True in seen
+    assert not flow.compiler.is_compiling()
+    f = flow.compiler.disable(lambda: 3)
+    assert f() == 3
+
+
+def test_jit_is_the_program_itself() -> None:
+    class Net(nn.Module):
+        @flow.jit.export
+        def twice(self, x: flow.Tensor) -> flow.Tensor:
+            return x * 2
+
+        @flow.jit.ignore(drop=True)
+        def forward(self, x: flow.Tensor) -> flow.Tensor:
+            return self.twice(x) if x.shape[0] > 1 else x
+
+    net = Net()
+    assert flow.jit.script(net) is net
+    traced = flow.jit.trace(net, flow.ones(2))
+    assert traced(flow.ones(2)).tolist() == [2.0, 2.0]
+    assert traced(flow.ones(1)).tolist() == [1.0]  # another shape: captured anew
+    assert flow.jit.isinstance([1], list[int])
+    with pytest.raises(ValueError, match="no file of code"):
+        flow.jit.save(net, "x.pt")
+
+
+def test_random_numbers_of_a_fork_are_not_missed() -> None:
+    flow.manual_seed(3)
+    first = flow.rand(3).tolist()
+    flow.manual_seed(3)
+    with flow.random.fork_rng():
+        flow.manual_seed(9)
+        flow.rand(5)
+    assert flow.rand(3).tolist() == first
+
+
+def test_overrides_there_are_none() -> None:
+    assert not flow.overrides.has_torch_function((flow.ones(1),))
+    assert flow.overrides.is_tensor_like(flow.ones(1))
+    assert not flow.overrides.is_tensor_like(np.ones(1))
+
+
+def test_an_op_of_ones_own() -> None:
+    @flow.library.custom_op("mine::cube", mutates_args=())
+    def cube(x: flow.Tensor) -> flow.Tensor:
+        return x**3
+
+    flow.library.register_autograd(
+        cube,
+        lambda ctx, g: g * 3 * ctx.saved_tensors[0] ** 2,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    )
+    x = flow.tensor([2.0], requires_grad=True)
+    cube(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [12.0]
+    with pytest.raises(TypeError, match="no op 'mine::square'"):
+        flow.library.register_autograd("mine::square", lambda ctx, g: g)
+
+
+def ends_well(i: int, limit: int) -> None:
+    assert float(flow.ones(3).sum()) == 3.0
+    if i >= limit:
+        raise SystemExit(3)
+
+
+def test_processes() -> None:
+    mp = flow.multiprocessing
+    assert mp.Queue
+    assert mp.get_sharing_strategy() in mp.get_all_sharing_strategies()
+    mp.start_processes(ends_well, (9,), nprocs=2, start_method="fork")
+    with pytest.raises(RuntimeError, match="process 1 of spawn ended with exit code 3"):
+        mp.start_processes(ends_well, (1,), nprocs=2, start_method="fork")
+
+
+# --- testing --------------------------------------------------------------------------------------
+
+
+def test_close_is_close() -> None:
+    testing.assert_close(flow.ones(3), flow.ones(3) + 1e-7)
+    testing.assert_close({"a": [flow.ones(2), 1.0]}, {"a": [flow.ones(2), 1.0 + 1e-9]})
+    testing.assert_close(flow.tensor(float("nan")), flow.tensor(float("nan")), equal_nan=True)
+    testing.assert_close(np.ones(2), np.ones(2))
+    testing.assert_close(flow.ones(2), flow.ones(2).double(), check_dtype=False)
+    testing.assert_allclose([1.0, 2.0], flow.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "options", "message"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], {}, r"Mismatched elements: 1 / 2 \(50.0%\)\nGreatest absolute "
+         r"difference: 0.5 at index \(1,\) \(up to 1e-05 allowed\)\nGreatest relative"),
+        ([1, 2], [1, 3], {}, r"Tensor-likes are not equal!"),
+        ([1.0], [[1.0]], {}, r"'shape' do not match: \(1,\) != \(1, 1\)"),
+        ([1.0], [1], {}, "'dtype' do not match: flow.float32 != flow.int64"),
+        ([1.0], [2.0], {"msg": "wrong"}, "^wrong$"),
+        ([1.0], [2.0], {"msg": lambda m: "Look: " + m}, "Look: Tensor-likes"),
+        ([float("nan")], [float("nan")], {}, "not close"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_said(actual: Any, expected: Any, options: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        testing.assert_close(flow.tensor(actual), flow.tensor(expected), **options)
+
+
+def test_other_things_that_differ() -> None:
+    with pytest.raises(AssertionError, match=r"Scalars are not close!\n\nExpected 2.0 but got 1.0"):
+        testing.assert_close(1.0, 2.0)
+    with pytest.raises(AssertionError, match=r"occurred for item \['a'\]\[1\]"):
+        testing.assert_close({"a": [1.0, 2.0]}, {"a": [1.0, 3.0]})
+    with pytest.raises(AssertionError, match="The length of the sequences mismatch: 1 != 2"):
+        testing.assert_close([1], [1, 2])
+    with pytest.raises(TypeError, match="No comparison pair"):
+        testing.assert_close(flow.ones(1), 1.0)
+    with pytest.raises(ValueError, match="both be specified"):
+        testing.assert_close(1.0, 1.0, rtol=1.0)
+
+
+def test_like_torchs_message() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = [[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.5], [3.0, 7.0]]
+    with pytest.raises(AssertionError) as theirs:
+        torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
+    with pytest.raises(AssertionError) as ours:
+        testing.assert_close(flow.tensor(a), flow.tensor(b))
+    strip = str(theirs.value).strip().splitlines()
+    assert [line.partition(":")[0] for line in str(ours.value).splitlines()] == [
+        line.partition(":")[0] for line in strip
+    ]
+
+
+def test_tensors_to_try_with() -> None:
+    x = testing.make_tensor(3, 4, dtype=flow.float32, low=1, high=2, requires_grad=True)
+    assert tuple(x.shape) == (3, 4)
+    assert x.requires_grad
+    assert bool(((x >= 1) & (x < 2)).all())
+    x = testing.make_tensor((3, 4), dtype=flow.int64, noncontiguous=True)
+    assert not x.is_contiguous()
+    x = testing.make_tensor(100, dtype=flow.uint8, low=0, high=2, exclude_zero=True)
+    assert x.tolist() == [1] * 100
+
+
+# --- tensorboard ----------------------------------------------------------------------------------
+
+
+class FakeWriter:
+    """What tensorboardX's writer is called with."""
+
+    def __init__(self, log_dir: str) -> None:
+        self.log_dir, self.calls = log_dir, []
+
+    def add_scalar(self, *args: Any, **kwargs: Any) -> None:
+        self.calls.append((args, kwargs))
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+
+def test_tensors_are_written_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = types.ModuleType("tensorboardX")
+    package.SummaryWriter = FakeWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorboardX", package)
+    with flow.utils.tensorboard.SummaryWriter("runs") as writer:
+        writer.add_scalar("loss", flow.tensor(0.5), global_step=3)
+        calls = writer.calls
+    assert writer.log_dir == "runs"
+    assert calls == [(("loss", 0.5), {"global_step": 3}), "closed"]
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ValueError, match="pip install tensorboardX"):
+        flow.utils.tensorboard.SummaryWriter()

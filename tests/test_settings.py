@@ -1,0 +1,43 @@
+"""PyTorch's switches of the process: what is asked is answered, what is set is remembered."""
+
+import pytest
+
+import flowvm as flow
+
+
+def test_deterministic_algorithms():
+    flow.use_deterministic_algorithms(True, warn_only=True)
+    assert flow.are_deterministic_algorithms_enabled()
+    assert flow.is_deterministic_algorithms_warn_only_enabled()
+    flow.set_deterministic_debug_mode("error")
+    assert flow.get_deterministic_debug_mode() == 2
+    flow.use_deterministic_algorithms(False)
+    assert not flow.are_deterministic_algorithms_enabled()
+    with pytest.raises(ValueError, match="loud"):
+        flow.set_deterministic_debug_mode("loud")
+    with pytest.raises(TypeError, match="mode"):
+        flow.use_deterministic_algorithms("yes")
+
+
+def test_threads_and_warnings():
+    flow.set_num_interop_threads(2)
+    assert flow.get_num_interop_threads() == 2
+    flow.set_num_interop_threads(1)
+    with pytest.raises(ValueError, match="positive"):
+        flow.set_num_interop_threads(0)
+    flow.set_warn_always(True)
+    assert flow.is_warn_always_enabled()
+    flow.set_warn_always(False)
+    assert flow.set_flush_denormal(True) is False
+
+
+def test_autocast_is_seen():
+    assert not flow.is_autocast_enabled()
+    assert flow.get_autocast_dtype("cpu") is flow.bfloat16
+    with flow.autocast("cpu", flow.float16):
+        assert flow.is_autocast_enabled("cpu")
+        assert flow.get_autocast_cpu_dtype() is flow.float16
+    flow.set_anomaly_enabled(True)
+    assert flow.is_anomaly_enabled()
+    flow.set_anomaly_enabled(False)
+    assert not flow.is_anomaly_enabled()

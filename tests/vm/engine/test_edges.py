@@ -1,0 +1,177 @@
+"""Forks beside busy threads, no descriptors left, and tensors that outlive Python's good days."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.vm.live import script
+from tools.campaign import forks, memory, threads
+
+# --- forks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "beside", [["issue", "stream"], ["fail", "fail"], ["compile", "graph"], ["backward", "delete"]]
+)
+def test_children_forked_beside_busy_threads(beside):
+    children = [
+        [0.001 * k, pending, forks.ENDS[k % 3], k] for k, pending in enumerate(forks.PENDING)
+    ]
+    case = {"threads": beside, "children": children}
+    done = subprocess.run(
+        [sys.executable, "-c", f"from tools.campaign import forks; forks.check({case!r})"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_thread_that_issues_waits_at_the_gate_and_goes_on():
+    script(
+        """
+        from flowvm.vm.engine import engine as module
+        forking = module._forking
+        x = tensor([1])
+        update(x, x, 1)
+        forking.before()
+        gate, begun, done = hot["counter"], threading.Event(), []
+        def other():
+            begun.set()
+            update(x, x, 1)
+            done.append(x.item())
+        thread = threading.Thread(target=other)
+        thread.start()
+        begun.wait()
+        thread.join(0.2)
+        assert thread.is_alive() and not done, "it issued through the gate"
+        assert engine.words[CTL.HEAD] == engine.words[CTL.RECEIVED]
+        forking.after_in_parent()
+        thread.join(20)
+        assert done and hot["counter"] is gate.counter
+        """
+    )
+
+
+def test_what_failed_in_the_parent_is_the_parents_to_report():
+    done = script(
+        """
+        x = tensor([1])
+        fail(x, x, 12345)
+        engine.wait_idle()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                x.item()
+            except BaseException as error:
+                kept = error
+            sys.exit(0)
+        os.waitpid(pid, 0)
+        try:
+            x.item()
+        except BaseException:
+            print("heard")
+        """
+    )
+    assert done.stdout == "heard\n"
+    assert not done.stderr
+
+
+# --- exit and descriptors -------------------------------------------------------------------------
+
+
+def test_finalizers_use_tensors_when_python_ends():
+    program = """
+    import builtins, sys
+    import flowvm as flow
+    class Holder:
+        def __init__(self):
+            self.t = flow.ones(3) * 2
+        def __del__(self):
+            print(self.t.tolist(), (self.t * 3 + 1).cumsum(0).tolist(), repr(self.t))
+    (flow.ones(3) * 3 + 1).cumsum(0).tolist()  # its kernels are in the cache, or compiled now
+    holder = Holder()
+    builtins.kept = Holder()
+    cycle = [Holder()]
+    cycle.append(cycle)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    assert done.stdout.count("[2.0, 2.0, 2.0] [7.0, 14.0, 21.0]") == 3, done.stdout
+
+
+def test_a_kernel_that_was_never_compiled_is_a_clear_error_when_python_ends():
+    done = script(
+        """
+        from flowvm.compiler import jit
+        from flowvm.errors import CompileError
+        def triple(x: int) -> int:
+            return 3 * x
+        class Holder:
+            facts = os.urandom(8)
+            def __del__(self):
+                try:
+                    jit.native(triple, "int64(int64)", facts=self.facts)
+                except CompileError as error:
+                    print(error)
+        jit.native(triple, "int64(int64)")
+        holder = Holder()
+        """
+    )
+    assert "Python is ending" in done.stdout, done.stdout + done.stderr
+    assert not done.stderr
+
+
+def test_the_watch_thread_outlives_running_out_of_descriptors():
+    done = script(
+        """
+        import resource, subprocess
+        from flowvm.vm.watch import window
+        tensor([1]).item()
+        asking = subprocess.Popen(
+            [sys.executable, "-c", '''
+        import sys
+        from flowvm.vm.watch import window
+        for line in sys.stdin:
+            print(window.ask(int(line), {})[0]["pid"], flush=True)
+        '''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        held = []
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            pass
+        asking.stdin.write(f"{os.getpid()}\\n")
+        time.sleep(1.5)
+        for number in held:
+            os.close(number)
+        print(int(asking.stdout.readline()) == os.getpid())
+        asking.stdin.write(f"{os.getpid()}\\n")
+        print(int(asking.stdout.readline()) == os.getpid())
+        asking.stdin.close()
+        print("flowvm-watch" in [t.name for t in threading.enumerate()])
+        """
+    )
+    assert done.stdout == "True\nTrue\nTrue\n", done.stdout + done.stderr
+
+
+# --- the campaigns, three cases each ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("campaign", [threads, memory], ids=["threads", "memory"])
+@pytest.mark.parametrize("seed", range(3))
+def test_campaigns(campaign, seed):
+    case = campaign.case(seed)
+    assert campaign.check(case)
+    assert len(campaign.parts(campaign.without(case, 0))) == len(campaign.parts(case)) - 1

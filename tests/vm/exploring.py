@@ -1,0 +1,323 @@
+"""Every interleaving of the machine's steps, for small programs.
+
+A step is what one thread does between two points where another may come in: the scheduler receives
+a record, dispatches, collects, or runs a barrier; a worker runs the instruction at the head of its
+queue.  `explore` goes through every state that any order of steps leads to, each once: what the
+machine knows is a few hundred words, which are copied and put back.  In every state
+
+- an instruction that runs finds in its operands what program order left there, values and poison,
+  and is skipped exactly if an operand is poisoned;
+- a waiter hears of exactly that poison;
+- where no step can be taken, everything is released.
+
+The machine's functions run as they are, and so do those of `execute` but the kernel itself.
+
+`python -m tests.vm.exploring 4` explores all programs of up to four instructions; six take hours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.vm.machine import machine
+from flowvm.vm.machine.record import LINE
+from flowvm.vm.machine.words import (
+    ACC,
+    CTL,
+    DEP,
+    EDG,
+    ERR,
+    FRE,
+    INS,
+    KIND,
+    QUE,
+    RING,
+    STATE,
+    STO,
+    STR,
+    WAI,
+)
+from flowvm.vm.workers import execute, shell
+from tests.vm.bench import Bench, Instruction, Program, const, mut
+from tests.vm.mutants import copy_of
+
+STATUS = 77  # of the instruction that fails
+STREAMS, STORAGES = 2, 2
+MOST = 6  # instructions
+
+
+@dataclass(frozen=True)
+class Explored:
+    """How many states were seen, and steps taken."""
+
+    states: int
+    steps: int
+
+
+def instructions() -> list[Instruction]:
+    """What programs are made of: ops that write one storage, and may read the other, on either
+    stream; waiters, releases and a barrier.
+    """
+    ops = [
+        Instruction(KIND.OP_CALL, stream, (*mut(a), *const(*reads)))
+        for stream in range(STREAMS)
+        for a in range(STORAGES)
+        for reads in ((), (1 - a,))
+    ]
+    return [
+        *ops,
+        *(Instruction(KIND.TOUCH, 0, const(a)) for a in range(STORAGES)),
+        *(Instruction(KIND.RELEASE, a, mut(a)) for a in range(STORAGES)),
+        Instruction(KIND.BARRIER),
+    ]
+
+
+def programs(length: int) -> Iterator[tuple[Program, int]]:
+    """All programs of so many instructions with at most one that fails (-1: none), but for the
+    names of streams and storages, and those that a waiter or barrier begins.
+    """
+    made = instructions()
+    begins = [i for i in made if i.kind == KIND.OP_CALL and not i.stream and i.touches().get(0)]
+    for program in itertools.product(begins, *[made] * (length - 1)):
+        yield program, -1
+        yield from ((program, k) for k, ins in enumerate(program) if ins.kind == KIND.OP_CALL)
+
+
+def random_case(rng: random.Random, length: int) -> tuple[Program, int]:
+    """One of `programs(length)`, or of those that differ from it by names."""
+    program = rng.choices(instructions(), k=length)
+    failing = [-1, *(k for k, ins in enumerate(program) if ins.kind == KIND.OP_CALL)]
+    return program, rng.choice(failing)
+
+
+class Expected:
+    """What program order says: for each instruction the values and the poison that it finds."""
+
+    def __init__(self, program: Program, failing: int) -> None:
+        values, poison = list(range(STORAGES)), [0] * STORAGES
+        self.values: list[list[int]] = []
+        self.poison: list[list[int]] = []
+        for k, ins in enumerate(program):
+            self.values.append(list(values))
+            self.poison.append(list(poison))
+            causes = [poison[o.storage] for o in ins.operands if poison[o.storage]]
+            if ins.kind == KIND.RELEASE:
+                for o in ins.operands:
+                    poison[o.storage] = 0
+            elif ins.kind == KIND.OP_CALL and (causes or k == failing):
+                poison[ins.operands[0].storage] = causes[0] if causes else k + 1
+            elif ins.kind == KIND.OP_CALL:
+                values[ins.operands[0].storage] = computed(k, ins, values)
+        self.values.append(values)
+        self.poison.append(poison)
+
+
+def computed(k: int, ins: Instruction, values: list[int]) -> int:
+    """What instruction `k` writes: another number for all that it is made of."""
+    return hash((k, *(values[o.storage] for o in ins.operands))) & 0xFFFFFFFF
+
+
+VALUES_AT = CTL.RECEIVED + 1  # where the values are kept: the rest of a line, which nobody uses
+
+
+def _indices() -> np.ndarray:
+    """Where what the machine knows of small programs is."""
+    nodes = 4 * MOST * STORAGES
+    places = [*range(CTL.AT, CTL.AT + CTL.WORDS, LINE), *range(VALUES_AT, VALUES_AT + STORAGES)]
+    for region, count in (
+        (INS, MOST), (DEP, STORAGES), (STO, STORAGES), (ACC, nodes), (EDG, nodes), (WAI, MOST),
+        (FRE, MOST), (ERR, 2),
+    ):  # fmt: skip
+        places += range(region.AT, region.AT + count * region.WORDS)
+    for stream in range(STREAMS):
+        at = STR.AT + stream * STR.WORDS
+        places += [at + STR.TAIL, at + STR.DONE, at + STR.COLLECTED]
+        places += range(QUE.AT + stream * RING.SLOTS, QUE.AT + stream * RING.SLOTS + MOST)
+    return np.array(places)
+
+
+INDICES = _indices()
+
+
+class World:
+    """A machine with a program issued, whose state can be copied and put back.
+
+    `at_once`: what is ready is dispatched before anything else happens.  The scheduler comes close
+    to that, and nothing but `add_edge` asks whether something is ready or dispatched already, which
+    is the same to it; there are a third as many states.
+    """
+
+    shared: Bench | None = None  # its memory is large: one for all
+
+    def __init__(
+        self, program: Program, failing: int, at_once: bool = False, rules: Any = machine
+    ) -> None:
+        self.program, self.failing, self.rules = program, failing, rules
+        self.at_once = at_once
+        self.expected = Expected(program, failing)
+        if World.shared is None:
+            World.shared = Bench()
+            World.fresh = World.shared.array[INDICES].copy()
+        bench = World.shared
+        bench.array[INDICES] = World.fresh
+        bench.program.clear()
+        bench.issued = 0
+        self.bench, self.m, self.array = bench, bench.m, bench.array
+        for ins in program:
+            bench.issue(ins)
+        for a in range(STORAGES):
+            self.m[VALUES_AT + a] = a
+
+    def moves(self) -> list[tuple[str, int]]:
+        """Every step that could be taken now."""
+        m, found = self.m, []
+        if self.at_once and m[CTL.READY_FIRST] >= 0:
+            return [("dispatch", 0)]
+        if m[CTL.RECEIVED] < len(self.program):
+            found.append(("receive", 0))
+        if m[CTL.READY_FIRST] >= 0:
+            found.append(("dispatch", 0))
+        if m[CTL.BARRIER_FIRST] >= 0 and self.rules.is_oldest(m, m[CTL.BARRIER_FIRST]):
+            found.append(("barrier", 0))
+        for stream in range(STREAMS):
+            at = STR.AT + stream * STR.WORDS
+            if m[at + STR.DONE] < m[at + STR.TAIL]:
+                found.append(("run", stream))
+            if m[at + STR.COLLECTED] < m[at + STR.DONE]:
+                found.append(("collect", stream))
+        return found
+
+    def receive(self, _: int) -> None:
+        assert self.rules.receive(self.m)
+
+    def dispatch(self, _: int) -> None:
+        slot = self.rules.next_ready(self.m)
+        self.rules.dispatch(self.m, slot)
+        if self.program[slot].kind == KIND.TOUCH:
+            self.wait(slot)
+
+    def barrier(self, _: int) -> None:
+        slot = self.rules.ready_barrier(self.m)
+        assert all(
+            self.m[INS.AT + k * INS.WORDS + INS.STATE] == STATE.RELEASED for k in range(slot)
+        )
+        self.wait(slot)
+
+    def wait(self, slot: int) -> None:
+        """What the scheduler does of a waiter: `shell.finish_wait` without its cell."""
+        outcome = shell.outcome_of(self.m, slot)
+        causes = {self.expected.poison[slot][o.storage] for o in self.program[slot].operands}
+        assert -outcome in causes - {0} or (outcome == 1 and not causes - {0}), (
+            f"#{slot} heard {outcome}, {causes} was due"
+        )
+        self.rules.complete(self.m, slot)
+
+    def run(self, stream: int) -> None:
+        at = STR.AT + stream * STR.WORDS
+        slot = self.m[QUE.AT + stream * RING.SLOTS + self.m[at + STR.DONE]]
+        ins = self.program[slot]
+        for o in ins.operands:
+            k = o.storage
+            found = self.m[VALUES_AT + k], self.m[STO.AT + k * STO.WORDS + STO.POISON]
+            due = self.expected.values[slot][k], self.expected.poison[slot][k]
+            assert found == due, f"#{slot} {ins} finds {found} in s{k}, {due} is due"
+        World.running = self
+        status = runner.execute(self.m, stream, slot)
+        poisoned = any(self.expected.poison[slot][o.storage] for o in ins.operands)
+        if ins.kind == KIND.OP_CALL:
+            due = INS.POISONED if poisoned else STATUS if slot == self.failing else 0
+            assert status == due, f"#{slot} {ins} ended with {status}, not {due}"
+        self.m[at + STR.DONE] += 1
+
+    def kernel(self, slot: int) -> int:
+        """Instead of the kernel."""
+        ins = self.program[slot]
+        if slot == self.failing:
+            return STATUS
+        values = [self.m[VALUES_AT + k] for k in range(STORAGES)]
+        self.m[VALUES_AT + ins.operands[0].storage] = computed(slot, ins, values)
+        return 0
+
+    def collect(self, stream: int) -> None:
+        at = STR.AT + stream * STR.WORDS
+        slot = self.m[QUE.AT + stream * RING.SLOTS + self.m[at + STR.COLLECTED]]
+        self.m[at + STR.COLLECTED] += 1
+        self.rules.complete(self.m, slot)
+
+    def check_end(self) -> None:
+        """No step can be taken: all is released, and is as program order says."""
+        left = [
+            k
+            for k in range(len(self.program))
+            if self.m[INS.AT + k * INS.WORDS + INS.STATE] != STATE.RELEASED
+        ]
+        assert not left, f"stuck: {left} of {self.program}"
+        assert self.m[CTL.HEAD] == len(self.program)
+        poison = [self.m[STO.AT + k * STO.WORDS + STO.POISON] for k in range(STORAGES)]
+        values = [self.m[VALUES_AT + k] for k in range(STORAGES)]
+        assert (values, poison) == (self.expected.values[-1], self.expected.poison[-1])
+        released = sum(len(i.operands) for i in self.program if i.kind == KIND.RELEASE)
+        assert self.m[CTL.FREED] == released
+        assert self.m[CTL.LIVE_ACCESSES] == 0
+        failed = int(
+            self.failing >= 0
+            and not any(
+                self.expected.poison[self.failing][o.storage]
+                for o in self.program[self.failing].operands
+            )
+        )
+        assert self.m[CTL.ERROR_COUNT] == failed
+
+
+def explore(world: World) -> Explored:
+    """Go through every state that can be reached; AssertionError says what is wrong where."""
+    start = world.array[INDICES].tobytes()
+    seen, todo, steps = {start}, [start], 0
+    while todo:
+        state = todo.pop()
+        words = np.frombuffer(state, np.int64)
+        world.array[INDICES] = words
+        moves = world.moves()
+        if not moves:
+            world.check_end()
+        for k, (what, stream) in enumerate(moves):
+            if k:
+                world.array[INDICES] = words
+            getattr(world, what)(stream)
+            steps += 1
+            after = world.array[INDICES].tobytes()
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+    return Explored(len(seen), steps)
+
+
+runner: Any = copy_of(execute)
+runner.run_kernel = lambda m, stream, slot, entry: World.running.kernel(slot)
+
+
+def main(length: int) -> None:
+    """Explore all programs up to a length, and say how many there were."""
+    for n in range(1, length + 1):
+        begun, count, states, steps = time.process_time(), 0, 0, 0
+        for program, failing in programs(n):
+            found = explore(World(program, failing, at_once=n > 4))
+            count, states, steps = count + 1, states + found.states, steps + found.steps
+        minutes = (time.process_time() - begun) / 60
+        print(
+            f"{n} instructions: {count:,} programs, {states:,} states, {steps:,} steps, "
+            f"{minutes:.1f} minutes",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

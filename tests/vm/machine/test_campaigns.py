@@ -1,0 +1,82 @@
+"""The campaigns of random programs: some cases of each, and that they find what is planted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.vm.mutants import HAZARDS
+from tools.campaign import graph, vm
+
+
+@pytest.mark.parametrize("campaign", [vm, graph])
+def test_some_cases(campaign, seed):
+    for k in range(8):
+        case = campaign.case(seed + k)
+        assert campaign.check(case) in ("right", "with errors"), campaign.kind(case)
+
+
+@pytest.mark.parametrize("campaign", [vm, graph])
+def test_cases_get_smaller(campaign, seed):
+    case = campaign.case(seed)
+    sizes = {len(str(case))} | {
+        len(str(campaign.without(case, k))) for k in range(min(4, len(campaign.parts(case))))
+    }
+    assert len(sizes) > 2
+
+
+FORGETFUL = """
+import sys
+from tests.vm.mutants import MUTANT, forgetful_scheduler
+from flowvm.vm.engine.engine import engine
+from tools.campaign import vm
+found = 0
+with forgetful_scheduler():
+    for seed in range({first}, {first} + 12):
+        case = {{**vm.case(seed), "streams": 4, "verify": True}}
+        engine.words[MUTANT] = {hazard}
+        try:
+            vm.check(case)
+        except Exception:
+            found += 1
+        engine.words[MUTANT] = 0
+        if found:
+            break
+sys.stdout.write(str(found))
+sys.stdout.flush()
+import os
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_a_scheduler_that_forgets_a_hazard_is_found(hazard, seed):
+    """In a process of its own, for what it breaks may be memory: a crash is a finding too."""
+    source = FORGETFUL.format(hazard=HAZARDS[hazard], first=seed)
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, cwd=os.getcwd()
+    )
+    assert done.returncode < 0 or done.stdout == "1", done.stderr
+
+
+def test_a_wrong_number_a_missing_error_and_a_wrong_one_are_found(seed):
+    """The checks themselves, given a case whose expectation is off."""
+    quiet = {"streams": 1, "verify": False, "values": seed}
+    bad = ["bad", "", 0, 1, 2, 3, 1]
+    read = ["read", "", 0, 0, 1, 1, 1]
+    assert vm.check({**quiet, "programs": [[bad, read]]}) == "with errors"
+
+    def broken(change):
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            with pytest.raises(AssertionError) as caught:
+                vm.check({**quiet, "programs": [[bad, read, ["sync", "", 0, 0, 0, 0, 1]]]})
+        return str(caught.value)
+
+    never = lambda patch: patch.setattr(vm.Model, "causes", lambda self, *names: frozenset())  # noqa: E731
+    assert "an error of step 0 where one of set() is due" in broken(never)
+    other = lambda patch: patch.setattr(vm, "_places", lambda n: vm.flow.tensor([0, 1, 2, 3]))  # noqa: E731
+    assert "read a number that {0} poisoned" in broken(other)

@@ -1,0 +1,116 @@
+"""Every interleaving of small programs: see `tests.vm.exploring`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from flowvm.vm.machine import machine
+from flowvm.vm.workers import execute
+from tests.vm import exploring
+from tests.vm.exploring import MOST, World, explore, programs, random_case, runner
+from tests.vm.mutants import copy_of
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_all_programs(length):
+    states = [explore(World(program, failing)).states for program, failing in programs(length)]
+    assert len(states) == {1: 4, 2: 68}[length]
+    assert sum(states) > 4 * len(states)
+
+
+@pytest.mark.parametrize("length", range(3, MOST + 1))
+def test_programs_by_chance(length, seed):
+    rng = random.Random(seed + length)
+    for _ in range({3: 400, 4: 200, 5: 80, 6: 40}[length]):
+        program, failing = random_case(rng, length)
+        explore(World(program, failing, at_once=length > 4))
+
+
+def test_two_that_wait_for_nothing_run_in_either_order():
+    """On two streams, and of one storage or of two: what waits has fewer states."""
+    writes = [i for i in exploring.instructions() if len(i.operands) == 1 and not i.kind]
+    states = {
+        (first, other): explore(World([writes[first], writes[other]], -1)).states
+        for first, other in ((0, 3), (0, 2))
+    }
+    assert [writes[k].operands[0].storage for k in (0, 2, 3)] == [0, 0, 1]
+    assert [writes[k].stream for k in (0, 2, 3)] == [0, 1, 1]
+    assert states[0, 3] > states[0, 2]
+
+
+# --- what is planted is found ---------------------------------------------------------------------
+
+
+def caught_by(cases: Any, rules: Any = machine) -> bool:
+    """Whether exploring one of these cases finds something."""
+    for program, failing in cases:
+        try:
+            explore(World(program, failing, rules=rules))
+        except AssertionError:
+            return True
+    return False
+
+
+def without(module: Any, name: str, value: Any) -> Any:
+    """The module with another function of this name."""
+    mutant = copy_of(module)
+    assert hasattr(mutant, name)
+    setattr(mutant, name, value)
+    return mutant
+
+
+def _no_edge(hazard: int) -> Any:
+    def add_edge(m: Any, source: int, target: int, of: int) -> None:
+        if of != hazard:
+            machine.add_edge(m, source, target, of)
+
+    return add_edge
+
+
+@pytest.mark.parametrize("hazard", ["RAW", "WAR", "WAW"])
+def test_a_missing_edge_is_found(hazard):
+    rules = without(machine, "add_edge", _no_edge(getattr(machine, hazard)))
+    assert caught_by(programs(3), rules)
+
+
+def test_a_barrier_that_does_not_wait_is_found():
+    assert caught_by(programs(2), without(machine, "is_oldest", lambda m, slot: True))
+
+
+def test_a_completion_that_lets_nobody_go_is_found():
+    def complete(m: Any, slot: int) -> None:
+        m[machine.INS.AT + slot * machine.INS.WORDS + machine.INS.AT_DONE] = -1
+        machine.complete(m, slot)
+
+    assert caught_by(programs(2), without(machine, "complete", complete))
+
+
+def test_an_edge_within_a_stream_that_is_dropped_when_it_is_received_is_found():
+    """As if what is pending went first come, first served."""
+
+    def add_edge(m: Any, source: int, target: int, hazard: int) -> None:
+        ins = machine.INS
+        src, dst = ins.AT + source * ins.WORDS, ins.AT + target * ins.WORDS
+        if m[src + ins.STREAM] != m[dst + ins.STREAM]:
+            machine.add_edge(m, source, target, hazard)
+
+    assert caught_by(programs(3), without(machine, "add_edge", add_edge))
+
+
+POISON = {
+    "nobody looks": ("poison_of", lambda m, slot, entry: 0),
+    "nobody is poisoned by an error": ("poison", lambda m, slot, entry, cause: None),
+    "what is skipped poisons nobody": ("skip", lambda m, slot, entry, cause: 1 << 20),
+    "it is never forgotten": ("release_storages", lambda m, stream, slot, entry, over: 0),
+}
+
+
+@pytest.mark.parametrize("what", POISON)
+def test_poison_that_is_dropped_is_found(what, monkeypatch):
+    name, function = POISON[what]
+    assert hasattr(execute, name)
+    monkeypatch.setattr(runner, name, function)
+    assert caught_by(programs(3))

@@ -1,0 +1,143 @@
+"""A wheel with code inside: `make wheel`.
+
+It holds the VM and the usual kernels (`flowvm warmup`'s), compiled for levels of x86-64: a process
+whose cache is empty loads from it what its processor runs, and compiles the rest.  A key that
+covers the sources, Python, NumPy, Numba and LLVM decides whether an object fits, so with other
+versions of these the wheel is one of pure Python.
+
+    python -m tools.wheel                       all levels that this processor runs
+    python -m tools.wheel --levels x86-64-v3    some of them
+    python -m tools.wheel --ops add relu        the VM and these ops, instead of the usual ones
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowvm.compiler.target import LEVELS, levels_here
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("flowvm", "ops", "graph", "autograd", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build, and say where it is."""
+    parser = argparse.ArgumentParser(prog="tools.wheel", description="A wheel with code inside.")
+    parser.add_argument("--levels", nargs="*", choices=list(LEVELS), default=None)
+    parser.add_argument("--ops", nargs="*", default=[], help="instead of the usual ones")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    args = parser.parse_args(argv)
+    here = levels_here()
+    levels = here if args.levels is None else args.levels
+    if beyond := sorted(set(levels) - set(here)):
+        parser.error(
+            f"this processor does not run {', '.join(beyond)}, so what it would compile cannot be "
+            f"tried; it has {', '.join(here) or 'none of the levels'}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = made(Path(folder), levels, args.ops, args.out)
+        said = tried(unpacked(wheel, Path(folder)), Path(folder))
+    print(f"{wheel}, {wheel.stat().st_size / 2**20:.1f} MiB; {said}")
+    return 0
+
+
+def made(folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path) -> Path:
+    """Make a wheel in `out`, by way of `folder`."""
+    tree = folder / "tree"
+    copy_sources(tree)
+    for level in levels:
+        began = time.perf_counter()
+        objects = compile_for(level, tree / "flowvm" / "objects" / level, ops)
+        size = sum(path.stat().st_size for path in objects) / 2**20
+        seconds = time.perf_counter() - began
+        print(f"{level}: {len(objects)} objects, {size:.1f} MiB, {seconds:.0f} s", flush=True)
+    return build(tree, out)
+
+
+def unpacked(wheel: Path, folder: Path) -> Path:
+    """Where a wheel's files are, to be imported from."""
+    tree = folder / "installed"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tree)
+    compileall.compile_dir(tree, quiet=1)  # as pip does
+    return tree
+
+
+def copy_sources(tree: Path) -> None:
+    """What a wheel is built from."""
+    tree.mkdir()
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "objects")
+            shutil.copytree(source, tree / name, ignore=ignored)
+        else:
+            shutil.copy(source, tree / name)
+
+
+def compile_for(level: str, folder: Path, ops: Sequence[str]) -> list[Path]:
+    """Fill `folder` with what `flowvm warmup` compiles for a level."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)  # as a cache must be
+    variables = {**os.environ, "FLOWVM_TARGET": level, "FLOWVM_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-m", "flowvm", "warmup", *ops]
+    subprocess.run(command, env=variables, cwd=ROOT, check=True)
+    folder.chmod(0o755)
+    objects = sorted(folder.glob("*.o"))
+    for path in folder.iterdir():
+        if path.suffix != ".o":
+            path.unlink()
+    for path in objects:
+        path.chmod(0o644)
+    return objects
+
+
+def build(tree: Path, out: Path) -> Path:
+    """A wheel for this Python and this kind of machine, of a tree with objects."""
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    plat = f"linux_{platform.machine()}"
+    (tree / "setup.cfg").write_text(f"[bdist_wheel]\npython_tag = {tag}\nplat_name = {plat}\n")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet",
+               "--no-deps", "--wheel-dir", str(out), str(tree)]  # fmt: skip
+    subprocess.run(command, check=True)
+    return max(out.glob("flowvm-*.whl"), key=lambda path: path.stat().st_mtime)
+
+
+FIRST = """
+import flowvm as flow
+x = flow.tensor([1.0, 2.0])
+assert (x + x).tolist() == [2.0, 4.0]
+from flowvm.compiler import jit
+from flowvm.vm.engine.engine import engine
+print(flow.__file__, engine.running, jit.stats().compiled, jit.stats().loaded)
+"""
+
+
+def tried(tree: Path, folder: Path) -> str:
+    """What a process with an empty cache had to compile for its first op."""
+    cache = str(folder / "cache")
+    variables = {**os.environ, "PYTHONPATH": str(tree), "FLOWVM_CACHE_DIR": cache}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FIRST], env=variables, check=True, capture_output=True,
+        text=True, cwd=folder,
+    )  # fmt: skip
+    where, native, compiled, loaded = done.stdout.split()
+    if not where.startswith(str(tree)):
+        raise RuntimeError(f"{where} was tried, and not the wheel")
+    how = "the VM is native at once" if native == "True" else "the VM is not in it"
+    return f"with an empty cache, {how}; a first op loads {loaded} objects and compiles {compiled}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
