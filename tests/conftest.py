@@ -98,6 +98,9 @@ def _seeded(seed: int) -> None:
     if flow is not None and hasattr(flow, "manual_seed"):
         flow.manual_seed(seed)
         flow.printing.PATIENCE = 60.0  # a busy machine: no repr says "pending" of what is coming
+    torch = sys.modules.get("torch")  # the peer, where a test's file has imported it
+    if torch is not None:
+        torch.manual_seed(seed)
 
 
 @pytest.hookimpl(wrapper=True)
