@@ -141,17 +141,9 @@ e = ops.e
 newaxis = None
 
 _LAZY_MODULES = (
-    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "graph", "hub", "jit",
-    "library", "memory", "mps", "multiprocessing", "nn", "optim", "overrides", "profiler",
-    "random", "sparse", "testing", "utils", "xpu",
-    "amp", "backends", "cuda", "datasets", "graph", "memory", "nn", "optim", "profiler",
-    "amp", "backends", "cuda", "datasets", "func", "graph", "memory", "nn", "optim", "profiler",
-    "special", "utils",
-    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "graph",
-    "hub", "jit", "library", "memory", "mps", "multiprocessing", "nn", "optim", "overrides",
-    "profiler", "random", "sparse", "testing", "utils", "xpu",
-    "amp", "backends", "cuda", "datasets", "graph", "linalg", "memory", "nn", "optim",
-    "profiler", "utils",
+    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "func",
+    "graph", "hub", "jit", "library", "linalg", "memory", "mps", "multiprocessing", "nn", "optim",
+    "overrides", "profiler", "random", "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",

@@ -100,6 +100,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class FlowError(Exception):
     """The base of every exception that flowvm raises on purpose."""
 
+    # class and path of the layer it came from, the module it left last, the note that says so:
+    # for `flowvm.nn.module`
+    layer: tuple[str, str, object, str] | None = None
+
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         for function in on_made:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import flowvm as flow
+from flowvm import nn
 from tools import tour
 
 ROOT = Path(__file__).parent.parent
@@ -199,3 +201,17 @@ def test_a_room_says_what_may_not_live_there() -> None:
         said = ast.get_docstring(ast.parse(path.read_text())) or ""
         room = str(path.parent.relative_to(ROOT))
         assert "Not here:" in said or room in FACES, f"{room}: what belongs elsewhere?"
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [flow, flow.Tensor, nn, nn.functional, flow.optim, flow.linalg, flow.special],
+    ids=lambda owner: owner.__name__,
+)
+def test_every_public_name_says_what_it_is(owner: Any) -> None:
+    things = {n: getattr(owner, n) for n in dir(owner) if not n.startswith("_")}
+    assert not [n for n, thing in things.items() if callable(thing) and not thing.__doc__]
+
+
+def test_layers_are_listed_without_the_rooms_they_come_from() -> None:
+    assert not {"module", "module_calls", "modules", "composites", "state"} & set(dir(nn))

@@ -1,5 +1,6 @@
 """Whose frames a traceback shows, wherever it is printed, and what it must not lose."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -62,6 +63,34 @@ AT_THE_CALL: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a read": (lambda: X.item(), ["<lambda>"]),
     "a truth value": (lambda: bool(X), ["<lambda>"]),
 }
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), Net()])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("around", [contextlib.nullcontext, flow.vm.record])
+def test_an_error_in_a_layer_names_its_path(around: Callable[[], Any]) -> None:
+    with around():
+        error, _ = frames(lambda: Deep()(X))
+        assert getattr(error, "__notes__", None) == ["in layers.1.inner.0 (Linear) of Deep"]
+        hooked = Net()
+        hooked.register_forward_pre_hook(lambda *_: None)
+        error, _ = frames(lambda: hooked(X))
+        assert error.__notes__ == ["in inner.0 (Linear) of Net"]
+        error, _ = frames(lambda: nn.Linear(3, 3)(X))
+        assert not getattr(error, "__notes__", [])  # the only one there is
+        stranger = nn.Linear(3, 3)
+        hooked.register_forward_pre_hook(lambda *_: stranger(X))  # which is no part of it
+        error, _ = frames(lambda: hooked(X))
+        assert not getattr(error, "__notes__", [])
 
 
 @pytest.mark.parametrize("name", AT_THE_CALL)

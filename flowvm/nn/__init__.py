@@ -178,6 +178,12 @@ from flowvm.nn.modules.transformer import (
 from flowvm.nn.parallel import DataParallel
 from flowvm.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 
+
+def __dir__() -> list[str]:
+    """What users need: none of the rooms that the names come from."""
+    return sorted(__all__)
+
+
 __all__ = [
     "CELU",
     "ELU",

@@ -39,6 +39,25 @@ def _forward_missing(self: Module, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+def leave(error: FlowError, module: Module) -> None:
+    """An error leaves the call of `module`: only the user's frames are shown, and a note says which
+    layer of the outermost model it was, by its path: "in layers.2.fc (Linear) of Net".
+
+    Each call around the layer puts its own part in front, for none knows which is the outermost.
+    """
+    cut(error)
+    if error.layer is None:
+        error.layer = type(module).__name__, "", module, ""
+        return
+    kind, path, inner, said = error.layer
+    own = next((name for name, below in module.named_modules() if below is inner), "")
+    if own:  # else what called it is no part of this one
+        path = f"{own}.{path}" if path else own
+        note = f"in {path} ({kind}) of {type(module).__name__}"
+        error.layer = kind, path, module, note
+        error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != said), note]
+
+
 class Module:
     """The base of every layer and every model.
 
@@ -84,7 +103,7 @@ class Module:
                 return self.forward(*args, **kwargs)
             return call_with_hooks(self, self._hooks, args, kwargs)
         except FlowError as error:
-            cut(error)
+            leave(error, self)
             raise
 
     # ---- registration

@@ -21,9 +21,8 @@ from typing import Any
 from flowvm.errors import FlowError
 from flowvm.forks import held_at_fork
 from flowvm.nn.hooks import call_with_hooks
-from flowvm.nn.module import Module
+from flowvm.nn.module import Module, leave
 from flowvm.vm.callers.scopes import NEVER
-from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.pending import issued
 
@@ -121,7 +120,7 @@ def _noted(self: Module, *args: Any, **kwargs: Any) -> Any:
             return self.forward(*args, **kwargs)
         return call_with_hooks(self, self._hooks, args, kwargs)
     except FlowError as error:
-        cut(error)
+        leave(error, self)
         raise
     finally:
         _note((first, issued(), get_ident(), path))

@@ -464,5 +464,5 @@ def elementwise(
     function = Elementwise(
         name, expr, rules, types, tuple(s.strip() for s in saves.split(",") if s.strip()), grad
     )
-    function.__doc__ = doc
+    function.__doc__ = function.call.__doc__ = doc
     return function

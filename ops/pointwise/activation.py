@@ -112,7 +112,11 @@ _relu_backward: Elementwise = elementwise(
     grad=lambda c, g: (_relu_backward.call(g, c.saved[0]), None),
 )
 _relu = elementwise(
-    "relu", "maximum(x, 0)", saves="out", grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),)
+    "relu",
+    "maximum(x, 0)",
+    saves="out",
+    grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),),
+    doc="The larger of x and 0.",
 )
 _hardtanh = _differentiable(
     "hardtanh",

@@ -26,6 +26,7 @@ import gc
 import importlib
 import itertools
 import os
+import queue
 import random
 import signal
 import sys
@@ -311,19 +312,22 @@ class _Sender:
 
     def __init__(self) -> None:
         self.until = 0.0
-        self.due, self.lock = threading.Semaphore(0), threading.Lock()
+        # not a semaphore: its lock is taken in Python, and an interrupt there leaves it taken
+        self.due: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.lock = threading.Lock()
         threading.Thread(target=self._serve, daemon=True).start()
 
     def send(self, seconds: float) -> None:
         self.until = time.perf_counter() + seconds
-        self.due.release()
+        self.due.put(None)
 
     def call_off(self) -> None:
         with self.lock:
             self.until = 0.0
 
     def _serve(self) -> None:
-        while self.due.acquire():
+        while True:
+            self.due.get()
             time.sleep(max(0.0, self.until - time.perf_counter()))
             with self.lock:
                 if self.until:
