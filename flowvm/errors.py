@@ -31,6 +31,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
           KernelError                                  a kernel returned a status of its own
           BoundsError                                  a kernel touched what is not its operands'
           PoisonedError                                an instruction the tensor needs has failed
+          CancelledError                               a cancel came before it was computed
           FreedError                                   the tensor's storage has been released
           ScheduleError                                a recorded run broke the order of accesses
 
@@ -57,6 +58,7 @@ __all__ = [
     "AutogradError",
     "BoundsError",
     "CallbackError",
+    "CancelledError",
     "CaptureError",
     "CaptureWarning",
     "CompileError",
@@ -188,6 +190,10 @@ class BoundsError(VMError):
 
 class PoisonedError(VMError):
     """The tensor was never computed, because an instruction it depends on failed."""
+
+
+class CancelledError(VMError):
+    """`flow.vm.cancel()`, or a Ctrl-C, came before the tensor was computed."""
 
 
 class FreedError(VMError):

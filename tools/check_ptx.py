@@ -111,11 +111,11 @@ class _calls_noted:  # noqa: N801 - a context manager
         self.before: Callable[..., Any] = interpreter._entry
         noted: list[Any] = []
 
-        def entry(op: Any, metas: Any, attrs: Any, into: Any) -> Any:
+        def entry(op: Any, metas: Any, attrs: Any, into: Any, *more: Any) -> Any:
             noted.append((op, metas if into is None else (*into, *metas), attrs))
-            return self.before(op, metas, attrs, into)
+            return self.before(op, metas, attrs, into, *more)
 
-        interpreter._entry = entry
+        interpreter._entry = entry  # type: ignore[assignment]
         return noted
 
     def __exit__(self, *error: object) -> None:

@@ -81,6 +81,7 @@ class Operator:
     # an output may lie exactly where an input does that has its arrangement: the kernel reads each
     # element before it writes it
     aliases: bool = False
+    refills: bool = False  # in place, it makes nothing of what was there
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
@@ -216,12 +217,13 @@ def _entry(
     metas: tuple[TensorMeta, ...],
     attrs: tuple[Any, ...],
     into: tuple[TensorMeta, ...] | None,
+    updated: int = OPERAND.UPDATED,
 ) -> tuple[Any, ...]:
     invocation = lowered(op, metas if into is None else (*into, *metas), attrs)
     access, sizes = [], []
     for name, meta in zip(op.outputs, invocation.outputs, strict=True):
         if into is not None:
-            access.append(OPERAND.MUT)
+            access.append(OPERAND.MUT | updated)
             sizes.append(0)
         elif name in op.unsized:
             access.append(OPERAND.MUT2 | OPERAND.ALLOCATE)
@@ -230,7 +232,8 @@ def _entry(
         else:
             access.append(OPERAND.MUT | OPERAND.ALLOCATE)
             sizes.append(meta.nbytes)
-    access += [OPERAND.MUT if name in op.writes else OPERAND.CONST for name in op.inputs]
+    changed = OPERAND.MUT | (0 if op.refills else updated)
+    access += [changed if name in op.writes else OPERAND.CONST for name in op.inputs]
     sizes += [0] * len(op.inputs)
     names = (*op.outputs, *op.inputs)
     kinds = [("mut2" if n in op.unsized else "mut") for n in op.outputs]
@@ -270,7 +273,8 @@ def call_into(
     """
     metas = _checked(op, tensors)
     into = tuple(o._meta for o in outs)
-    key = ("into", *into, *metas, *attrs)
+    updated = OPERAND.UPDATED if tensors and tensors[0] is outs[0] and not op.refills else 0
+    key = ("into", updated, *into, *metas, *attrs)
     made = op.kept.find(key)
     if made is None:
         if len({m.device for m in (*into, *metas)}) > 1:
@@ -279,7 +283,7 @@ def call_into(
                 f"{op.name}: the result goes into a tensor on {into[0].device}, and what it is "
                 f"made of is on {places}; all must be on one device"
             )
-        made = _keep(op, key, _entry(op, metas, attrs, into))
+        made = _keep(op, key, _entry(op, metas, attrs, into, updated))
     pack = made[-1][::-1] or op.scalar_kinds
     words = [
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)

@@ -22,6 +22,7 @@ from flowvm.formats import channels_last, channels_last_3d, contiguous_format, p
 from flowvm.meta import Size, TensorMeta, dense_stride
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.engine.cancelling import PERSISTENT
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
@@ -331,3 +332,14 @@ def method(name: str | None = None) -> Callable[[Function], Function]:
         return function
 
     return attach
+
+
+def _of_leaf(tensor: Tensor) -> Iterator[tuple[int, bool]]:
+    node = getattr(tensor, "_node", None)
+    if node is not None and node.is_leaf:
+        yield tensor._ref, False
+        if tensor.grad is not None:
+            yield tensor.grad._ref, True
+
+
+PERSISTENT.append((Tensor, _of_leaf))

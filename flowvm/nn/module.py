@@ -28,6 +28,7 @@ from flowvm.nn import state
 from flowvm.nn.hooks import REGISTRATION, Hooks, RemovableHandle, call_with_hooks, registered
 from flowvm.nn.parameter import Buffer, Parameter, set_data
 from flowvm.vm.callers.tracebacks import cut
+from flowvm.vm.engine.cancelling import PERSISTENT
 
 if TYPE_CHECKING:
     from flowvm.device import Device
@@ -649,3 +650,13 @@ def _fits(table: str, name: str, value: Any) -> Any:
 
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
+
+
+def _held(module: Module) -> Iterator[tuple[int, bool]]:
+    for table in ("_parameters", "_buffers"):
+        for tensor in list(module.__dict__.get(table, {}).values()):
+            if hasattr(tensor, "_ref"):  # not None, and not one that is still lazy
+                yield tensor._ref, False
+
+
+PERSISTENT.append((Module, _held))

@@ -30,6 +30,7 @@ from flowvm.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.tracebacks import border
+from flowvm.vm.engine.cancelling import PERSISTENT
 
 if TYPE_CHECKING:
     from flowvm.nn import utils
@@ -452,3 +453,13 @@ def check_betas(group: Group) -> None:
 def zeros_of(param: Tensor) -> Tensor:
     """Zeros, dense, of a parameter's shape, dtype and device."""
     return ops.zeros(param.shape, dtype=param.dtype, device=param.device)
+
+
+def _remembered(optimizer: Optimizer) -> Iterator[tuple[int, bool]]:
+    for entry in list(getattr(optimizer, "state", {}).values()):
+        for value in list(entry.values()) if isinstance(entry, dict) else ():
+            if hasattr(value, "_ref"):
+                yield value._ref, False
+
+
+PERSISTENT.append((Optimizer, _remembered))

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ScheduleError
 from flowvm.kept import kept as _kept
 from flowvm.lazy import lazy as _lazy
+from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.tracebacks import border
+from flowvm.vm.engine import cancelling as _cancelling
+from flowvm.vm.engine.cancelling import Cancelled
 from flowvm.vm.engine.engine import engine as _engine
 from flowvm.vm.engine.failures import Errors, Failure
 from flowvm.vm.machine.words import CTL
@@ -31,12 +34,14 @@ else:
     _lively = _lazy("flowvm.vm.watch.lively")
 
 __all__ = [
+    "Cancelled",
     "Errors",
     "Failure",
     "ScheduleError",
     "Stats",
     "Trace",
     "Verified",
+    "cancel",
     "dump",
     "empty_cache",
     "errors",
@@ -73,7 +78,7 @@ def stats() -> Stats:
 
     issued, lively (issued, not released yet), edges by hazard (raw, war, waw), prescheduled (edges
     that stream order satisfied), dispatched, done, poisoned (skipped because an operand had
-    failed), failed, and the memory of tensors: live, peak and reserved bytes.
+    failed), failed, cancelled, and the memory of tensors: live, peak and reserved bytes.
 
     And what is kept of shapes that were seen, so that the next call with them is quick: of calls,
     metas and views, how many are kept, about how many bytes they take, and how many were dropped
@@ -93,6 +98,7 @@ def stats() -> Stats:
         done=int(word[CTL.N_DONE]),
         poisoned=int(word[CTL.N_POISONED]),
         failed=int(word[CTL.N_FAILED]),
+        cancelled=int(word[CTL.N_CANCELLED]),
         live_bytes=int(word[CTL.LIVE_BYTES]),
         peak_bytes=int(word[CTL.PEAK_BYTES]),
         reserved_bytes=int(word[CTL.RESERVED_BYTES]),
@@ -105,6 +111,21 @@ def sync() -> None:
     """Wait until everything issued so far is done; raise the first error that nobody has seen."""
     _engine.release_dead()
     _engine.sync()
+
+
+@border
+def cancel() -> Cancelled:
+    """Drop what was issued so far and has not started, whichever thread issued it.
+
+    What that would have written is poisoned: reading it is a CancelledError that names this line.
+    Tensors that persist (those that gradients go to, buffers of modules, states of optimizers) keep
+    the values they had where a dropped instruction would only have updated them.  Kernels that run
+    stop between two chunks if they write new memory only, and launches of graphs that have begun
+    run to their end, as does what was handed to a GPU.
+
+    Waits at most 0.15 s for what runs; prints as what was dropped until then.
+    """
+    return _cancelling.cancel(_engine, "cancel()", *user_frame(2), _cancelling.PATIENCE)
 
 
 class _Dump(str):

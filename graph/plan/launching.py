@@ -56,7 +56,10 @@ class Launching:
         access = [OPERAND.MUT if b in written else OPERAND.CONST for b in operands]
         access[: len(made)] = [OPERAND.MUT | OPERAND.ALLOCATE] * len(made)
         returned = {o.buffer for o in graph.outputs} & written
+        needed = {o.buffer for node in graph.nodes for o in node.read()}
+        needed |= written | {o.buffer for o in graph.outputs}
         for k in range(len(made), len(operands)):
+            access[k] |= 0 if operands[k] in needed else OPERAND.UNREAD
             access[k] |= OPERAND.RETURNED if operands[k] in returned else 0
         given = len(made) + len(graph.inputs)
         held = [b.held.id for b in operands[given:]]

@@ -217,6 +217,7 @@ class Elementwise:
             grad=grad,
             form=(self, pattern),
             aliases=True,
+            refills=next(iter(self.args)) not in compile(self.expr, self.name, "eval").co_names,
         )
         if not numbers:
             operator.fallback = self._with_numbers

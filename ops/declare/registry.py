@@ -89,6 +89,7 @@ def op(
     scalars: str = "",
     dense: bool = True,
     half: str = "upcast",
+    refills: bool = False,
     cuda: str | Callable[..., Any] = "",
 ) -> Callable[[Callable[..., Launch | ScalarLaunch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
@@ -105,6 +106,7 @@ def op(
                 strides
     half        "upcast": reduced floats go through float32; "native": infer takes them (as
                 `bits`); "cuda": it does for CUDA, whose rule takes them, and not for the CPU
+    refills     nothing of what an input with ! held goes into what is written there
     cuda        the rule that makes the op's CUDA launch of its Launch (`flowvm/cuda/launch.py`), a
                 function, or "module:function" where the module is one of the `cuda` folder beside
                 the declaration, or a whole dotted name; without one, the body itself is compiled
@@ -137,6 +139,7 @@ def op(
             unsized=unsized,
             saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
             constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
+            refills=refills,
             grad=grad,
             infer=lambda metas, attrs: infer(*metas, *attrs),
             cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),

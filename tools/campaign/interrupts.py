@@ -359,6 +359,8 @@ def _signalled(
         handler(signum, frame)
 
     before = signal.signal(signum, handle)
+    if before is signal.SIG_DFL:
+        before = _late  # a signal may come to a thread that has not run since, after all is over
     problem, error = "", None
     try:
         try:
@@ -379,9 +381,15 @@ def _signalled(
             if not handled or not (isinstance(raised, KeyboardInterrupt) or _is_ours(raised)):
                 problem = f"another exception came out: {raised!r}"
     finally:
-        signal.signal(signum, before)
+        while signal.getsignal(signum) is handle:
+            with contextlib.suppress(*ERRORS):  # it comes in this very call, and is to be repeated
+                signal.signal(signum, before)
     del error
     return handled[0] if handled else "", problem
+
+
+def _late(signum: int, frame: Any) -> None:
+    """Nothing."""
 
 
 def _is_ours(error: BaseException) -> bool:

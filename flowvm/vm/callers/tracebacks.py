@@ -30,6 +30,7 @@ from flowvm.errors import FlowError, on_made
 from flowvm.private.cpython import traceback_slot
 from flowvm.vm.callers.lines import INTERNAL
 
+on_interrupted: list[Callable[[TracebackType | None], None]] = []  # a Ctrl-C that nobody handled
 NOTE = "flowvm: raised by "  # what the note of an asynchronous error begins with
 
 P = ParamSpec("P")
@@ -130,6 +131,8 @@ def install() -> None:
         return
 
     def hook(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        for function in on_interrupted if issubclass(kind, KeyboardInterrupt) else ():
+            function(tb)
         tb = shown(error, tb)
         before(kind, error.with_traceback(tb), tb)
 

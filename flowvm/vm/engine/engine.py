@@ -54,6 +54,7 @@ from flowvm.vm.callers.lines import apart as line_apart
 from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.publishing import assert_none, begun, watch
 from flowvm.vm.callers.tracebacks import install
+from flowvm.vm.engine import cancelling
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.forking import Forking
 from flowvm.vm.engine.loops import Loops
@@ -285,6 +286,7 @@ class Engine:
                 self.configured = True
                 config.lock("the VM has started")
                 install()
+                cancelling.install(self)
                 if config.engine == "sequential" or config.sync:
                     self.sequential_for.add("settings")
             if self.running or self.sequential or self.stopped:

@@ -90,6 +90,8 @@ class OPERAND(Record):
     CONST, MUT, MUT2 = (int(a) for a in Access)
     ALLOCATE = 4  # with MUT or MUT2: the storage gets its memory from this instruction
     RETURNED = 8  # with MUT, of a launch: an output is a view of this variable
+    UNREAD = 8  # with CONST, of a launch: nobody looks at it, so it is no matter if it is poisoned
+    UPDATED = 8  # with MUT, of an op: what it writes is made of what was there
     ACCESS_BITS = 4
     ACCESSES_PER_WORD = 15  # of 4 bits: the top bits stay clear, so the word is never negative
     MAX = 1 << 15  # operands of one instruction, out of line
@@ -168,6 +170,9 @@ class CTL(Region):
     MOST_BYTES = line(
         "of a device's memory, how many bytes may be reserved; 0: what there is", by=MAIN
     )
+    CANCEL = line("number + 1 of the last cancel: what it follows and has not started", by=MAIN)
+    N_CANCELLED = line("instructions that a cancel has dropped", by=WORKERS)
+    N_KEPT = line("tensors that persist and that a dropped one would have updated", by=WORKERS)
 
     ASLEEP, ABSENT = (
         1,
@@ -260,11 +265,13 @@ class STR(Region):
     COUNTERS = field("where that is counted", by=MAIN)
     LOCK = field("of its allocator: whether a worker uses it", by="any worker that takes it")
     SLABS = field("slabs that were cut: next, end of what was cut, bytes", by="who has the lock")
+    STOPPABLE = field("number + 1 of the kernel, if a cancel may end it between chunks; else 0")
     LAUNCHED = line("instructions that were handed to the device")
 
     N_CLASSES = 168
     SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
     HOST_MEMORY, DEVICE_MEMORY, PINNED_MEMORY = 0, 1, 2  # MEMORY
+    STOPPED = 1 << 21  # what a kernel ends with that a cancel has stopped
     MAX_TEAM = 255  # helpers of a stream
 
 
@@ -335,6 +342,7 @@ class STO(Region):
     ROWS = field("rows that a mut2 access has found")
     STREAM = field("the stream whose allocator it is of")
     CLASS = field("its size class")
+    KEEP = field("CTL.CANCEL, if updates that it drops leave it as it is; negative: of launches")
 
 
 @region(_ACCESSES, words=6, by=SCHEDULER)

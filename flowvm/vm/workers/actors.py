@@ -39,7 +39,7 @@ from flowvm.vm.machine.stamps import stamp_tasks
 from flowvm.vm.machine.words import ARG, ENT, INS, MBX, OPERAND, STO, STR
 from flowvm.vm.workers.allocation import OUT_OF_MEMORY
 from flowvm.vm.workers.allocator import class_of, release
-from flowvm.vm.workers.execute import poison_of, report_failure, seq_of, skip
+from flowvm.vm.workers.execute import needs_value, report_failure, seq_of, skip, will_run
 from flowvm.vm.workers.launch import (
     MOST,
     poison_outputs,
@@ -215,7 +215,7 @@ def poison_in_front(m: Words, slot: int, entry: int) -> int:
     """
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
-        if access_of(m, slot, entry, k) & OPERAND.ALLOCATE == 0:
+        if needs_value(m, slot, entry, k):
             cause = m[STO.AT + storage * STO.WORDS + STO.POISON]
             if 0 < cause <= seq_of(m, slot):
                 return cause
@@ -262,7 +262,7 @@ def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
     actors' own edges order: variables.  An input that one of them makes, or that a launch writes
     as a variable, is not.
     """
-    if poison_of(m, slot, entry) != 0:
+    if not will_run(m, slot, entry):
         return False  # it never runs: `worker_loop` skips it when nothing is in flight
     if plan[RUNTIME.STARTED] == plan[RUNTIME.FINISHED]:
         return True

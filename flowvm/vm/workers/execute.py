@@ -1,13 +1,14 @@
 """Running one instruction: what a stream's worker does with a slot it was handed.
 
 Turns operands into addresses (allocating what the instruction is to allocate), calls the kernel,
-and says how it went. An instruction with a poisoned operand is skipped and poisons what it writes;
-ReleaseTensor always runs.  The sequential engine calls the same functions on the issuing thread.
+and says how it went.  An instruction with a poisoned operand is skipped and poisons what it writes;
+one in front of a cancel is dropped, if it has not started; ReleaseTensor always runs.  The
+sequential engine calls the same functions on the issuing thread.
 """
 
 from __future__ import annotations
 
-from flowvm.vm.machine.lang import Words, address_in, call_kernel, fetch_add
+from flowvm.vm.machine.lang import Words, address_in, call_kernel, fetch_add, load_acquire
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.stamps import stamp_end, stamp_start
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR, INS, KIND, OPERAND, RING, STO, STR
@@ -45,15 +46,22 @@ def execute(m: Words, stream: int, slot: int) -> int:
     if m[entry + ENT.KIND] == KIND.RELEASE:
         status = release_storages(m, stream, slot, entry, True)
     else:
-        cause = poison_of(m, slot, entry)
-        if cause != 0:
+        by, cause = cancelled_by(m, slot, entry), poison_of(m, slot, entry)
+        if by != 0:
+            status = drop(m, slot, entry, by)
+        elif cause != 0:
             status = skip(m, slot, entry, cause)
         else:
             if m[entry + ENT.KIND] == KIND.LAUNCH:
                 status = run_launch(m, stream, slot, entry)
             else:
+                stoppable = STR.AT + stream * STR.WORDS + STR.STOPPABLE
+                m[stoppable] = may_stop(m, slot, entry)
                 status = run_kernel(m, stream, slot, entry)
-            if status != 0:
+                m[stoppable] = 0
+            if status == STR.STOPPED:
+                status = drop(m, slot, entry, m[CTL.CANCEL])
+            elif status != 0:
                 fail(m, stream, slot, entry, status)
     m[INS.AT + slot * INS.WORDS + INS.STATUS] = status
     if m[CTL.LEVEL] != 0:
@@ -61,15 +69,26 @@ def execute(m: Words, stream: int, slot: int) -> int:
     return status
 
 
+def will_run(m: Words, slot: int, entry: int) -> bool:
+    """Whether the instruction is neither dropped nor skipped."""
+    return cancelled_by(m, slot, entry) == 0 and poison_of(m, slot, entry) == 0
+
+
 def poison_of(m: Words, slot: int, entry: int) -> int:
     """Sequence number + 1 of the failed instruction that poisons an operand of this one, or 0."""
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
-        if access_of(m, slot, entry, k) & OPERAND.ALLOCATE == 0:
+        if needs_value(m, slot, entry, k):
             cause = m[STO.AT + storage * STO.WORDS + STO.POISON]
             if cause != 0:
                 return cause
     return 0
+
+
+def needs_value(m: Words, slot: int, entry: int, k: int) -> bool:
+    """Whether an instruction cannot run if its operand `k` is poisoned."""
+    access = access_of(m, slot, entry, k)
+    return access & OPERAND.ALLOCATE == 0 and access != OPERAND.CONST + OPERAND.UNREAD
 
 
 def poison(m: Words, slot: int, entry: int, cause: int) -> None:
@@ -86,6 +105,54 @@ def skip(m: Words, slot: int, entry: int, cause: int) -> int:
     fetch_add(m, CTL.N_POISONED, 1)
     fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
     return INS.POISONED
+
+
+def cancelled_by(m: Words, slot: int, entry: int) -> int:
+    """Number + 1 of the cancel that follows the instruction in `slot` and drops it, or 0."""
+    by = load_acquire(m, CTL.CANCEL)
+    kind = m[entry + ENT.KIND]
+    if by > seq_of(m, slot) + 1 and (kind == KIND.OP_CALL or kind == KIND.LAUNCH):
+        return by
+    return 0
+
+
+def drop(m: Words, slot: int, entry: int, by: int) -> int:
+    """A cancel drops the instruction: what it would have written is poisoned, but what persists (a
+    parameter, what an optimizer knows) and would only have been updated keeps its value.
+    """
+    for k in range(count_of(m, slot, entry)):
+        if access_of(m, slot, entry, k) & 3 != OPERAND.CONST:
+            storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
+            keep = m[STO.AT + storage * STO.WORDS + STO.KEEP]
+            if m[entry + ENT.KIND] == KIND.LAUNCH:
+                keep = abs(keep)
+            if keep == by and is_update(m, slot, entry, k):
+                fetch_add(m, CTL.N_KEPT, 1)
+            else:
+                m[STO.AT + storage * STO.WORDS + STO.POISON] = by
+    fetch_add(m, CTL.N_CANCELLED, 1)
+    return INS.POISONED
+
+
+def is_update(m: Words, slot: int, entry: int, k: int) -> bool:
+    """Whether what operand `k` would have been is made of what it was."""
+    access = access_of(m, slot, entry, k)
+    if m[entry + ENT.KIND] == KIND.LAUNCH:
+        return access & (OPERAND.ALLOCATE | OPERAND.RETURNED) == 0
+    return access & OPERAND.UPDATED != 0
+
+
+def may_stop(m: Words, slot: int, entry: int) -> int:
+    """Number + 1 of an instruction whose kernel a cancel may end between two chunks, else 0: it
+    leaves nothing half changed.
+    """
+    if m[entry + ENT.KIND] != KIND.OP_CALL:
+        return 0
+    for k in range(count_of(m, slot, entry)):
+        access = access_of(m, slot, entry, k)
+        if access & 3 != OPERAND.CONST and access & OPERAND.ALLOCATE == 0:
+            return 0
+    return seq_of(m, slot) + 1
 
 
 def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:

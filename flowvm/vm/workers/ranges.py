@@ -47,6 +47,8 @@ def run_phase(
     if chunks == 1 or m[at + STR.TEAM] == 0:
         arena = m[at + STR.ARENA]
         for chunk in range(chunks):
+            if is_stopped(m, at):
+                return STR.STOPPED
             lo, hi = chunk * grain, min((chunk + 1) * grain, units)
             status = call_kernel(kernel, address_in(m, args), layout, first + lo, first + hi, arena)
             if status != 0:
@@ -69,6 +71,11 @@ def run_phase(
     while load_acquire(m, at + STR.LEFT) > 0:
         sched_yield()
     return m[at + STR.STATUS]
+
+
+def is_stopped(m: Words, at: int) -> bool:
+    """Whether a cancel came while the kernel ran, and it may end without an end."""
+    return m[at + STR.STOPPABLE] != 0 and load_acquire(m, CTL.CANCEL) > m[at + STR.STOPPABLE]
 
 
 def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
@@ -96,6 +103,9 @@ def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
     recorded = who != LEADER and m[CTL.LEVEL] > 1
     begun = ticks() if recorded else 0
     for k in range(chunk, chunk + taken):
+        if is_stopped(m, at):
+            store_release(m, at + STR.STATUS, STR.STOPPED)
+            break
         lo, hi = k * grain, min((k + 1) * grain, units)
         status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
         if CHECKED and status == 0 and who != LEADER:  # whose arena is looked at behind the kernel

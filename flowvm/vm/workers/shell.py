@@ -64,7 +64,7 @@ from flowvm.vm.workers.device import (
     record,
     run_to_end,
 )
-from flowvm.vm.workers.execute import execute, fail, poison_of
+from flowvm.vm.workers.execute import execute, fail, poison_of, will_run
 from flowvm.vm.workers.launch import MOST, runtime_of
 from flowvm.vm.workers.ranges import help_with
 
@@ -278,7 +278,7 @@ def worker_loop(base: int, stream: int) -> int:
         if slot >= 0:
             entry = entry_of(m, slot)
             runtime = runtime_of(m, entry)
-            if runtime != 0 and poison_of(m, slot, entry) == 0:
+            if runtime != 0 and will_run(m, slot, entry):
                 run_window(m, stream, runtime)
             else:
                 execute(m, stream, slot)

@@ -370,7 +370,7 @@ def uniform_words(out: TensorMeta, drop: int) -> Launch:
     return _launch(_uniform_body, out, _words(out.dtype), (drop,))
 
 
-@op("x! -> ", name="uniform_", scalars=_UNIFORM, cuda="random:uniform")
+@op("x! -> ", name="uniform_", refills=True, scalars=_UNIFORM, cuda="random:uniform")
 def uniform_into(x: TensorMeta, drop: int) -> Launch:
     return _launch(_uniform_body, x, _words(x.dtype), (drop,), fresh=False)
 
@@ -380,7 +380,7 @@ def normal_words(out: TensorMeta) -> Launch:
     return _launch(_normal_body, out, _words(out.dtype), (out.dtype is float64,))
 
 
-@op("x! -> ", name="normal_", scalars=_NORMAL, cuda="random:normal")
+@op("x! -> ", name="normal_", refills=True, scalars=_NORMAL, cuda="random:normal")
 def normal_into(x: TensorMeta) -> Launch:
     return _launch(_normal_body, x, _words(x.dtype), (x.dtype is float64,), fresh=False)
 
@@ -390,7 +390,7 @@ def exponential_words(out: TensorMeta) -> Launch:
     return _launch(_exponential_body, out, _words(out.dtype), (out.dtype is float64,))
 
 
-@op("x! -> ", name="exponential_", scalars=_EXPONENTIAL, cuda="random:exponential")
+@op("x! -> ", name="exponential_", refills=True, scalars=_EXPONENTIAL, cuda="random:exponential")
 def exponential_into(x: TensorMeta) -> Launch:
     return _launch(_exponential_body, x, _words(x.dtype), (x.dtype is float64,), fresh=False)
 
@@ -400,7 +400,7 @@ def integer_words(out: TensorMeta) -> Launch:
     return _launch(_integer_body, out, 2)
 
 
-@op("x! -> ", name="random_", scalars=_INTEGERS, cuda="random:integers")
+@op("x! -> ", name="random_", refills=True, scalars=_INTEGERS, cuda="random:integers")
 def integers_into(x: TensorMeta) -> Launch:
     return _launch(_integer_body, x, 2, fresh=False)
 
@@ -411,7 +411,7 @@ def bernoulli_words(out: TensorMeta) -> Launch:
     return _launch(_bernoulli_body, out, 1)
 
 
-@op("x! -> ", name="bernoulli_", scalars=_CHANCE, cuda="random:bernoulli")
+@op("x! -> ", name="bernoulli_", refills=True, scalars=_CHANCE, cuda="random:bernoulli")
 def bernoulli_into(x: TensorMeta) -> Launch:
     return _launch(_bernoulli_body, x, 1, fresh=False)
 

@@ -242,7 +242,7 @@ class World:
             return False
         slot = m[QUE.AT + self.home * RING.SLOTS + m[at + STR.DONE]]
         entry = ENT.AT + (ENTRY + (self._launch(slot) < 0)) * ENT.WORDS
-        if self.shell.runtime_of(m, entry) != 0 and self.shell.poison_of(m, slot, entry) == 0:
+        if self.shell.runtime_of(m, entry) != 0 and self.shell.will_run(m, slot, entry):
             self.opened = m[at + STR.DONE]
         else:
             self.shell.execute(m, self.home, slot)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, RUNTIME
-from flowvm.vm.workers import actors
+from flowvm.vm.workers import actors, execute
 from tests.graph.plan.exploring import Case, World, explore, random_case
 
 
@@ -93,7 +93,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a launch is closed when one actor has acted": {"may_close": _close_at_once},
     "poison is not looked at when a launch is opened": {"may_open": _open_unseen},
     "a launch in flight does not look for poison": {"poison_in_front": lambda m, slot, entry: 0},
-    "it looks at what was poisoned behind it": {"poison_in_front": actors.poison_of},
+    "it looks at what was poisoned behind it": {"poison_in_front": execute.poison_of},
     "what a failure leaves half written is not poisoned": {"poison_rest": lambda *words: None},
     "outputs of a failure are not poisoned": {"poison_outputs": lambda *words: None},
     "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},

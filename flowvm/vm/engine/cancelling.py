@@ -1,0 +1,147 @@
+"""Taking back what was issued: `flow.vm.cancel()`, and Ctrl-C where nobody handles it.
+
+A cancel is an instruction that does nothing, with a number of its own.  What is in front of it and
+has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`), so order, edges
+and memory stay what they are.  Kernels that only write memory of their own stop between two chunks.
+
+What persists is known to the rooms above: tensors that gradients go to, buffers of modules, states
+of optimizers.  It keeps its value where a dropped instruction would only have updated it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType, TracebackType
+from typing import Any, Protocol
+
+from flowvm.errors import CancelledError
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.callers.tracebacks import on_interrupted, users
+from flowvm.vm.engine.failures import Failure, Failures
+from flowvm.vm.machine.words import CTL, ERR, OPERAND, STO
+
+PATIENCE = 0.15  # seconds for what runs to end, before a prompt says what was dropped
+# classes of the rooms above, and which operands persist that one of them holds; True with one that
+# only launches of graphs leave as it is, for without it no later launch could run
+PERSISTENT: list[tuple[type, Callable[[Any], Iterable[tuple[int, bool]]]]] = []
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """What a cancel has dropped so far; `bool()` is whether that is anything."""
+
+    instructions: int
+    kept: int  # updates among what they would have written, of tensors that keep their values
+
+    def __bool__(self) -> bool:
+        return self.instructions > 0
+
+    def __repr__(self) -> str:
+        if not self:
+            return "nothing was to cancel"
+        plural = "s" * (self.instructions > 1)
+        text = f"cancelled {self.instructions:,} instruction{plural} not started"
+        if self.kept:
+            updates = "an update" if self.kept == 1 else f"{self.kept:,} updates"
+            text += (
+                f"; among them {updates} of parameters or the like, which are as they were: others "
+                f"of the same step may have been made"
+            )
+        return text
+
+
+class Cancelling(Protocol):
+    """An engine, as far as this goes."""
+
+    m: Any
+    words: Any
+    running: bool
+    failures: Failures
+
+    def fill_hole(self, seq: int) -> None:
+        """Publish an instruction that does nothing."""
+
+    def wait_idle(self, seconds: float | None = None) -> bool:
+        """Wait until everything is done."""
+
+
+def cancel(
+    vm: Cancelling, how: str, code: CodeType | None, last: int, seconds: float = 0.0
+) -> Cancelled:
+    """Drop what was issued so far and has not started, at a user's line: what that was, after
+    waiting at most so many seconds for what runs.
+    """
+    words = vm.words
+    before = int(words[CTL.N_CANCELLED]), int(words[CTL.N_KEPT])
+    if not vm.running or words[CTL.RECEIVED] == words[CTL.HEAD]:
+        return Cancelled(0, 0)
+    _publish(vm, how, code, last, dict(_persistent()))
+    if seconds:
+        vm.wait_idle(seconds)
+    return Cancelled(int(words[CTL.N_CANCELLED]) - before[0], int(words[CTL.N_KEPT]) - before[1])
+
+
+def _persistent() -> Iterator[tuple[int, bool]]:
+    """The storages that persist, and whether that is for launches alone.
+
+    Looked for when they are asked for: a list of them would cost something for each tensor made.
+    """
+    for thing in gc.get_objects():
+        for kind, operands in PERSISTENT:
+            if issubclass(type(thing), kind):
+                for operand, for_launches in operands(thing):
+                    yield operand & OPERAND.STORAGE_MASK, for_launches
+
+
+@protected
+def _publish(
+    vm: Cancelling, how: str, code: CodeType | None, last: int, kept: dict[int, bool]
+) -> None:
+    seq = -1
+    try:
+        for seq in hot["counter"]:  # noqa: B007 - not next(): see the engine
+            break
+    finally:
+        vm.fill_hole(seq)
+    error = CancelledError(f"never computed: {how} came before it had started")
+    with vm.failures.lock:
+        vm.failures.by_seq[seq] = Failure(seq, "cancel", error, code, last, seen=True)
+    vm.words[ERR.AT + seq % ERR.LENGTH * ERR.WORDS + ERR.POISONED] = 0
+    for storage, for_launches in kept.items():
+        vm.words[STO.AT + storage * STO.WORDS + STO.KEEP] = -seq - 1 if for_launches else seq + 1
+    vm.words[CTL.CANCEL] = seq + 1  # last: it makes the others count
+
+
+def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
+    """A Ctrl-C has ended a line at a prompt, or the program: nobody waits for what it issued."""
+    code, last = None, -1
+    tb = users(tb)
+    while tb is not None:
+        code, last, tb = tb.tb_frame.f_code, tb.tb_lasti, tb.tb_next
+    at_prompt = hasattr(sys, "ps1")
+    dropped = cancel(vm, "Ctrl-C", code, last, PATIENCE if at_prompt else 0.0)
+    if dropped and at_prompt:
+        print(f"flowvm: {dropped!r}", file=sys.stderr)
+
+
+def install(vm: Cancelling) -> None:
+    """Have a Ctrl-C that nobody handles cancel: Python's own prompt and programs say so by
+    `sys.excepthook`, IPython behind each cell.
+    """
+    told = functools.partial(interrupted, vm)
+    on_interrupted.append(told)
+
+    def behind_a_cell(result: Any) -> None:
+        error = result.error_in_exec
+        if isinstance(error, KeyboardInterrupt):
+            told(error.__traceback__)
+
+    shell = getattr(builtins, "get_ipython", lambda: None)()
+    if shell is not None:
+        shell.events.register("post_run_cell", behind_a_cell)
