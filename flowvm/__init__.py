@@ -55,7 +55,7 @@ from flowvm.dtype import short as short
 from flowvm.dtype import uint8 as uint8
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
-from flowvm.errors import did_you_mean as _did_you_mean
+from flowvm.errors import MissingNameError as _MissingNameError
 from flowvm.formats import Layout, MemoryFormat
 from flowvm.formats import channels_last as channels_last
 from flowvm.formats import channels_last_3d as channels_last_3d
@@ -182,9 +182,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"flowvm.{name}")
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
-    # `obj` is left out, or Python would add a guess of its own
-    hint = _instead_of(name) or _did_you_mean(name, __dir__())
-    raise AttributeError(f"flowvm has no {name!r}{hint}", name=name, obj=None)
+    hint = _instead_of(name)
+    raise _MissingNameError(f"flowvm has no {name!r}{hint}", name, tuple if hint else __dir__)
 
 
 def __dir__() -> list[str]:
