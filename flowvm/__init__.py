@@ -9,15 +9,21 @@ watched (`trace`, `stats`, `dump`, `verify`).  Importing starts no thread and co
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from flowvm.regions import reverting as _reverting
+
+# what is imported stays: to look it over again and again would be an eighth of the time
+with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
+    from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
+
 from flowvm import autograd as autograd
 from flowvm import compiler as compiler
 from flowvm import ops as ops
-from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
 from flowvm import version as version
 from flowvm import vm as vm
 from flowvm.absent import instead_of as _instead_of

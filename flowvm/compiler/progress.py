@@ -18,7 +18,6 @@ import contextlib
 import functools
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,9 +31,12 @@ from flowvm.regions import reverting
 from flowvm.schema import mapping, number, read_json
 
 if TYPE_CHECKING:
+    import statistics
+
     from flowvm.compiler import seconds
-else:
-    seconds = lazy("flowvm.compiler.seconds")  # when a kernel is made, and not with flowvm
+else:  # when a kernel is made, and not with flowvm
+    statistics = lazy("statistics")
+    seconds = lazy("flowvm.compiler.seconds")
 
 AT_A_PROMPT = 0.5  # seconds that are felt there
 PATIENCE = 2.0  # seconds of a burst that show nothing in a script
