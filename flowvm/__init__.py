@@ -9,15 +9,21 @@ watched (`trace`, `stats`, `dump`, `verify`).  Importing starts no thread and co
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from flowvm.regions import reverting as _reverting
+
+# what is imported stays: to look it over again and again would be an eighth of the time
+with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
+    from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
+
 from flowvm import autograd as autograd
 from flowvm import compiler as compiler
 from flowvm import ops as ops
-from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
 from flowvm import version as version
 from flowvm import vm as vm
 from flowvm.absent import instead_of as _instead_of
@@ -55,7 +61,7 @@ from flowvm.dtype import short as short
 from flowvm.dtype import uint8 as uint8
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
-from flowvm.errors import did_you_mean as _did_you_mean
+from flowvm.errors import MissingNameError as _MissingNameError
 from flowvm.formats import Layout, MemoryFormat
 from flowvm.formats import channels_last as channels_last
 from flowvm.formats import channels_last_3d as channels_last_3d
@@ -182,9 +188,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"flowvm.{name}")
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
-    # `obj` is left out, or Python would add a guess of its own
-    hint = _instead_of(name) or _did_you_mean(name, __dir__())
-    raise AttributeError(f"flowvm has no {name!r}{hint}", name=name, obj=None)
+    hint = _instead_of(name)
+    raise _MissingNameError(f"flowvm has no {name!r}{hint}", name, tuple if hint else __dir__)
 
 
 def __dir__() -> list[str]:

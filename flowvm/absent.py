@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from flowvm.errors import MissingNameError
+
 ABSENT: Final = {
     "sparse": "tensors are dense here; where a matrix is mostly zeros, index and scatter_add",
     "sparse_coo_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
@@ -35,9 +37,7 @@ def nothing_of(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module that has nothing."""
 
     def missing(name: str) -> Any:
-        raise AttributeError(
-            f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name=name, obj=None
-        )
+        raise MissingNameError(f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name)
 
     return missing
 

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flowvm.errors import ConfigError, did_you_mean
+from flowvm.errors import ConfigError, MissingNameError, did_you_mean
 from flowvm.regions import reverting
 
 __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
@@ -311,7 +311,7 @@ class Config:
     def _checked(self, name: str, value: Any) -> Any:
         if name not in _BY_NAME:
             hint = _hint(name, list(_BY_NAME))
-            raise AttributeError(f"flow.config has no setting {name!r}{hint}")
+            raise MissingNameError(f"flow.config has no setting {name!r}{hint}", name)
         variable = _BY_NAME[name]
         checked = _parsed(variable, f"flow.config.{name}", value)
         if variable.fixed and checked != getattr(self, name):

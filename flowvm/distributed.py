@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowvm.errors import MissingNameError
+
 __all__ = [
     "is_available",
     "is_gloo_available",
@@ -60,9 +62,8 @@ def is_torchelastic_launched() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(
+    raise MissingNameError(
         f"flowvm.distributed has no {name!r}: flowvm computes in one process, on its threads and "
         f"one device a tensor; is_available() answers False, so that programs run as one rank",
-        name=name,
-        obj=None,
+        name,
     )

@@ -15,6 +15,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
         DTypeError           RuntimeError              dtypes that do not fit each other or the op
         DeviceError          RuntimeError              an unknown, unavailable or mixed device
         OutOfRangeError      IndexError                an index or dimension outside its tensor
+        MissingNameError     AttributeError            a name that flowvm or an object has not
         DivisionByZeroError  RuntimeError and ZeroDivisionError   an integer divided by zero
         InvalidValueError    RuntimeError and ValueError          data the op has no meaning for
         OutOfMemoryError     RuntimeError and MemoryError         no block of that size could be had
@@ -72,6 +73,7 @@ __all__ = [
     "InvalidValueError",
     "KernelError",
     "LinAlgError",
+    "MissingNameError",
     "OutOfMemoryError",
     "OutOfRangeError",
     "PoisonedError",
@@ -134,6 +136,27 @@ class DeviceError(FlowError, RuntimeError):
 
 class OutOfRangeError(FlowError, IndexError):
     """An index or a dimension outside its tensor."""
+
+
+class MissingNameError(FlowError, AttributeError):
+    """A name that flowvm, or one of its objects, has not.
+
+    `known` are the names that there are.  Which of them is close is looked for when the message is
+    read: `hasattr` does not read it.
+    """
+
+    def __init__(
+        self, message: str = "", name: str = "", known: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        super().__init__(message)
+        self.name: str = name  # and no `obj`, or Python would add a guess of its own
+        self._known = known
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}{did_you_mean(self.name, self._known())}"
+
+    def __reduce__(self) -> tuple[type[MissingNameError], tuple[str, str]]:
+        return type(self), (str(self), self.name)
 
 
 class CaptureError(FlowError, RuntimeError):

@@ -3,19 +3,27 @@
 Each test looks at a process of its own, whose compiled Python files are in a folder of the test.
 """
 
+import gc
+import inspect
 import json
 import os
 import subprocess
 import sys
+import threading
+import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import flowvm as flow
 from flowvm.config import config
+from flowvm.eager.interpreter import Operator
+from flowvm.errors import ShapeError
 
 HEAVY = ("IPython", "cupy", "numba", "rich", "safetensors", "scipy", "torch")
-BUDGET = 540_000  # calls and returns while it is imported, NumPy's not counted: 0.25 s
+BUDGET = 450_000  # calls and returns while it is imported, NumPy's not counted
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +60,11 @@ def test_it_loads_nothing_heavy(folder: Path) -> None:
 
 def test_it_starts_no_thread_and_leaves_no_trace(folder: Path) -> None:
     program = """
-import os, signal, sys, threading, warnings
+import gc, os, signal, sys, threading, warnings
 import numpy
 def state():
     return [
+        gc.isenabled(),
         threading.active_count(),
         len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0,
         len(warnings.filters), str(signal.getsignal(signal.SIGINT)), sorted(os.environ),
@@ -101,3 +110,57 @@ text = repr(y)
     warm = run(program + LOADED + "\nresult = [text, result]", folder)
     assert cold == "tensor([[3., 5.],\n        [7., 9.]], grad_fn=<AddBackward>)"
     assert warm == [cold, []]
+
+
+# --- functions that issue calls are written when they are first called ----------------------------
+
+
+def fresh(**more: Any) -> Any:
+    """An operator that nobody has called."""
+    return Operator("fresh", ("x", "y"), ("out",), lower=no_lowering, attrs=("dim",), **more)
+
+
+def no_lowering(metas: Any, attrs: Any) -> Any:
+    raise ShapeError(f"no such dim: {attrs[0]}")
+
+
+def test_a_call_function_is_the_same_before_and_after_it_is_written() -> None:
+    call = fresh().call
+    before = call.__code__, inspect.signature(call), call.__name__
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'dim'"):
+        call(flow.ones(1), flow.ones(1))
+    for _ in range(2):  # what writes it has nothing in the traceback, either
+        with pytest.raises(ShapeError, match="no such dim: 7") as caught:
+            call(flow.ones(1), flow.ones(1), 7)
+        files = [f.f_code.co_filename for f, _ in traceback.walk_tb(caught.value.__traceback__)]
+        assert {*files} == {__file__}
+    assert call.__code__ is not before[0]
+    assert (inspect.signature(call), call.__name__) == before[1:]
+    assert "_e = cache[" in inspect.getsource(call), "tracebacks and pdb show its text"
+
+
+def test_many_threads_may_be_the_first_to_call() -> None:
+    count, found = 8, []
+    ready = threading.Barrier(count)
+    call = fresh().call
+
+    def first() -> None:
+        x = flow.ones(1)
+        ready.wait()
+        try:
+            call(x, x, 7)
+        except ShapeError as error:
+            found.append(str(error))
+
+    threads = [threading.Thread(target=first) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["no such dim: 7"] * count
+
+
+def test_an_operator_that_is_never_called_is_not_kept() -> None:
+    call = weakref.ref(fresh().call)
+    gc.collect()
+    assert call() is None

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
 import traceback
@@ -62,6 +63,12 @@ AT_THE_CALL: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "grad": (lambda: flow.autograd.grad(X.sum(), X), ["<lambda>"]),
     "a read": (lambda: X.item(), ["<lambda>"]),
     "a truth value": (lambda: bool(X), ["<lambda>"]),
+    "a name of flowvm": (lambda: flow.ruls, ["<lambda>"]),
+    "a name of a part of it": (lambda: flow.optim.Adm, ["<lambda>"]),
+    "a name that PyTorch has": (lambda: flow.sparse.mm, ["<lambda>"]),
+    "an attribute of a tensor": (lambda: X.foo, ["<lambda>"]),
+    "an attribute of a module": (lambda: nn.Linear(3, 3).wight, ["<lambda>"]),
+    "a child of a module": (lambda: Net().get_submodule("outer"), ["<lambda>"]),
 }
 
 
@@ -284,6 +291,36 @@ def test_pythons_prompt_does_so_too() -> None:
     assert "OutOfRangeError" in said
     assert "reduce.py" not in said
     assert "bad thing" in stderr_of("-c", "import flowvm\nraise ValueError('bad thing')")
+
+
+@pytest.mark.parametrize("arguments", [("-c",), ("-i", "-q")])
+def test_a_misspelt_name_shows_the_users_line_alone(arguments: tuple[str, ...]) -> None:
+    """Before the VM has started, too."""
+    program = "import flowvm as flow\nflow.ruls(1)\n"
+    if arguments == ("-c",):
+        said = stderr_of("-c", program)
+    else:
+        said = stderr_of(*arguments, text=program)
+    assert "MissingNameError: flowvm has no 'ruls'; did you mean" in said
+    assert said.count("File ") == 1
+
+
+def test_names_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*_: Any) -> str:
+        raise AssertionError("what is near is looked for although nobody reads it")
+
+    monkeypatch.setattr("flowvm.errors.did_you_mean", search)
+    for thing in (flow, flow.optim, X, nn.Linear(3, 3)):
+        assert not hasattr(thing, "ruls")
+        assert getattr(thing, "ruls", 5) == 5
+
+
+def test_a_misspelt_name_can_be_sent_to_another_process() -> None:
+    with pytest.raises(AttributeError) as caught:
+        flow.sofmax  # noqa: B018
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert again.name == "sofmax"
 
 
 def test_flowvm_run_does_so_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowvm.absent import instead_of
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, MissingNameError
 from flowvm.version import Version
 
 ROOTS: Final = ("torch", "oneflow")
@@ -70,9 +70,7 @@ class _Mirror(types.ModuleType):
                 if _counterpart(inner.partition(".")[2]) is not None:
                     return importlib.import_module(inner)
                 _missed[inner] += 1
-            raise AttributeError(
-                str(error) or f"flowvm has no {inner}", name=name, obj=None
-            ) from None
+            raise MissingNameError(str(error) or f"flowvm has no {inner}", name) from None
         if _is_flowvms(found):
             inner = f"{self.__name__}.{name}"
             if found.__name__ == f"{of.__name__}.{name}":

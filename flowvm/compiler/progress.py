@@ -1,25 +1,52 @@
-"""What a terminal shows while kernels are compiled: a line, once that took more than a second in
-all.
+"""What a terminal shows while kernels are compiled, and what is remembered of how long it took.
 
-It is there only while something compiles, so that nothing else is ever printed behind it; and not
-while somebody else owns the terminal's lines: rich's displays, which replace `sys.stderr`, and who
-is `telling` of kernels in a line of its own.
+A line says what is being made, how long that will take, and that it is once: at a prompt when it
+will be felt, in a script once it takes more than two seconds; the next when twice as long has
+passed, so there are few.  Lines stay: one that was taken back would take with it what somebody
+typed meanwhile, or what the program had begun to print.  There are none while somebody else owns
+the terminal's lines: rich's displays, which replace `sys.stderr`, and who is `telling` of kernels
+in a line of its own.
+
+How long a kernel takes is what it took when it was last made with this cache, else what it took
+elsewhere (`flowvm.compiler.seconds`), scaled by what others took here and there.  It is processor
+time of the thread that compiles, so it is the kernel's and not that of what else ran.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+from flowvm.compiler import cache
 from flowvm.config import config, say
+from flowvm.errors import ArgumentError
+from flowvm.lazy import lazy
 from flowvm.regions import reverting
+from flowvm.schema import mapping, number, read_json
 
-PATIENCE = 1.0  # seconds of a burst that show nothing
+if TYPE_CHECKING:
+    import statistics
+
+    from flowvm.compiler import seconds
+else:  # when a kernel is made, and not with flowvm
+    statistics = lazy("statistics")
+    seconds = lazy("flowvm.compiler.seconds")
+
+AT_A_PROMPT = 0.5  # seconds that are felt there
+PATIENCE = 2.0  # seconds of a burst that show nothing in a script
 BURST_ENDS_AFTER = 0.5  # seconds without compiling
+UNKNOWN = 1.0  # seconds of a kernel that nobody has made before
+MEASURED = "seconds.json"  # in the cache: name of a kernel -> seconds, last measured last
+MOST_MEASURED = 500
+LONGEST = 200  # characters of a kernel's name: some are an expression
+WORTH_MEASURING = 0.05
+_check = mapping(number, MOST_MEASURED)
 
 
 class _Burst:
@@ -29,19 +56,40 @@ class _Burst:
         self.spent = 0.0
         self.count = 0
         self.ended = 0.0
+        self.spoken = 0.0  # for how many seconds of the burst a line has spoken
         self.listener: Callable[[str], None] | None = None
+        # the op that the kernels are for; of another thread's, if two make their first at one time
+        self.op = ""
 
     def begin(self) -> float:
         """Now, when a kernel is compiled next; in a burst of its own if the last is long over."""
         start = time.monotonic()
         if start - self.ended > BURST_ENDS_AFTER:
-            self.spent, self.count = 0.0, 0
+            self.spent, self.count, self.spoken = 0.0, 0, 0.0
         return start
 
     def end(self, start: float) -> None:
         self.ended = time.monotonic()
         self.spent += self.ended - start
         self.count += 1
+
+    def announce(self, name: str) -> None:
+        """Print a line if the kernel `name` is worth one."""
+        known = estimate(name)
+        prompt = hasattr(sys, "ps1")
+        first = AT_A_PROMPT if prompt else PATIENCE
+        will_be = self.spent + (known or (UNKNOWN if prompt else 0.0))
+        if will_be < max(first, 2 * self.spoken):
+            return
+        self.spoken = will_be
+        long = f", about {_rounded(known)} s" if known else ""
+        before = "1 kernel" if self.count == 1 else f"{self.count} kernels"
+        far = f"{before} made in {_rounded(self.spent)} s, " if self.count else ""
+        print(
+            f"flowvm: making {_shown(name)}{long}; {far}once on this machine",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 _burst = _Burst()
@@ -51,26 +99,40 @@ _burst = _Burst()
 def compiling(name: str) -> Iterator[None]:
     """The kernel `name` is compiled inside."""
     burst = _burst
+    name = (f"{burst.op}: {name}" if burst.op else name)[:LONGEST]
+    start, began = burst.begin(), time.thread_time()
     if burst.listener is not None:
         burst.listener(name)
-    if burst.listener is not None or not on_terminal():
-        yield
-        return
-    start = burst.begin()
-    show = burst.spent > PATIENCE
-    if show:
-        text = f"flowvm: compiling kernels (first run only) ... {burst.count}"
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+    elif on_terminal():
+        burst.announce(name)
     try:
         yield
     finally:
-        if show:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
         burst.end(start)
+        remember(name, time.thread_time() - began)
+
+
+def making(op: str) -> reverting:
+    """What is compiled inside is for the op of this name."""
+    burst = _burst
+    back = functools.partial(setattr, burst, "op", burst.op)
+    return reverting(back, functools.partial(setattr, burst, "op", op))
+
+
+def _shown(name: str) -> str:
+    """ "softmax (float32)" of "softmax: rows_body.<locals>.body, float32 float32"."""
+    what, _, dtypes = name.rpartition(", ")
+    op, _, kernel = what.rpartition(": ")
+    different = dict.fromkeys(word for word in dtypes.split() if word != "->")
+    return f"{op or kernel} ({', '.join(different)})" if what else name.partition(": ")[0]
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < 3 else f"{seconds:.0f}"
 
 
 def on_terminal() -> bool:
-    """Whether a line may be written to stderr and taken back."""
+    """Whether a line on stderr is for somebody who sits there."""
     terminal = sys.__stderr__
     return terminal is not None and terminal is sys.stderr and terminal.isatty()
 
@@ -78,7 +140,7 @@ def on_terminal() -> bool:
 def tell(text: str) -> None:
     """A line of news for who sits at a prompt; for others from FLOWVM_DEBUG=1 on."""
     if hasattr(sys, "ps1") and on_terminal() and config.debug < 1:
-        print(f"\r\x1b[2K\x1b[2mflowvm: {text}\x1b[0m", file=sys.stderr, flush=True)
+        print(f"\x1b[2mflowvm: {text}\x1b[0m", file=sys.stderr, flush=True)
     else:
         say(1, text)
 
@@ -88,6 +150,43 @@ def telling(listener: Callable[[str], None]) -> reverting:
     burst = _burst
     back = functools.partial(setattr, burst, "listener", burst.listener)
     return reverting(back, functools.partial(setattr, burst, "listener", listener))
+
+
+# --- how long it takes ----------------------------------------------------------------------------
+
+
+def estimate(name: str) -> float | None:
+    """How many seconds the kernel will take to make; None if that is not known."""
+    here = measured()
+    if name in here:
+        return here[name]
+    if name not in seconds.SECONDS:
+        return None
+    both = [here[k] / seconds.SECONDS[k] for k in here.keys() & seconds.SECONDS.keys()]
+    return seconds.SECONDS[name] * (statistics.median(both) if both else 1.0)
+
+
+def measured() -> dict[str, float]:
+    """What kernels took that were made with this cache."""
+    data = cache.read(config.cache_dir, MEASURED)
+    try:
+        found = read_json(data or b"{}", MEASURED)
+        _check(found, MEASURED)
+    except ArgumentError:  # it is written anew with the next kernel
+        return {}
+    return {name: float(value) for name, value in found.items() if value > 0}
+
+
+def remember(name: str, took: float) -> None:
+    """Keep what a kernel took.  Of two processes that do so at one time one may be forgotten."""
+    if took < WORTH_MEASURING:
+        return
+    known = measured()
+    known.pop(name, None)
+    known[name] = round(took, 2)
+    last = dict(list(known.items())[-MOST_MEASURED:])
+    with contextlib.suppress(OSError):  # of a folder that cannot be written the cache has told
+        cache.write(config.cache_dir, MEASURED, json.dumps(last, indent=0).encode())
 
 
 def _after_fork_in_child() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from flowvm.eager.interpreter import operators
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
 from flowvm.regions import Switched
 
 __all__ = [
@@ -40,7 +40,7 @@ class Switches:
     def __setattr__(self, name: str, value: Any) -> None:
         known = [n for n in vars(self) if not n.startswith("_")]
         if name not in known:
-            raise AttributeError(f"{self._name} has no {name!r}; there are {', '.join(known)}")
+            raise MissingNameError(f"{self._name} has no {name!r}; there are {', '.join(known)}")
         if name in self._kept:
             vars(self)[name] = value
             return

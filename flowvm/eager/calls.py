@@ -4,6 +4,10 @@
 record, note the autograd node.  It is one piece because it runs once an op: what would be a call
 elsewhere is a line in it.  It is in `linecache`, so tracebacks and pdb show it.
 
+It is written when it is first called: most programs call a few of the operators that there are.
+Until then the same function, with the same parameters, has a code that has it written; so nothing
+stands between a call and it afterwards.
+
 Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change; what
 belongs to the operator is in its closure.
 """
@@ -14,8 +18,9 @@ import functools
 import linecache
 import operator
 import struct
+import weakref
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from flowvm.config import config
@@ -222,9 +227,43 @@ def call_function(op: Callee) -> Callable[..., Any]:
         "packs": _Packs(n_words),
         "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
-    call = generated(_source(op), f"<flowvm call {op.name}>", own)
+    own.pop("pack" if op.scalars and not op.scalar_kinds else "packs")  # as the text has it
+    params = [*op.inputs, *op.attrs, *op.scalars]
+    call: Callable[..., Any] = _unwritten_maker(", ".join(own), ", ".join(params))(**own)
     call.__name__ = call.__qualname__ = op.name
+    assert isinstance(call, FunctionType)
+    _unwritten[id(op)] = call
     return call
+
+
+_unwritten: weakref.WeakValueDictionary[int, FunctionType] = weakref.WeakValueDictionary()
+
+
+def _written(op: Callee) -> Callable[..., Any]:
+    """The function that issues `op`, which is its text's from now on."""
+    call: FunctionType = _unwritten[id(op)]
+    cells = zip(call.__code__.co_freevars, call.__closure__ or (), strict=True)
+    own = {name: cell.cell_contents for name, cell in cells}
+    call.__code__ = generated(_source(op), f"<flowvm call {op.name}>", own).__code__
+    return call
+
+
+@functools.cache
+def _unwritten_maker(own: str, params: str) -> Callable[..., Any]:
+    """Makes functions that issue calls with these parameters, before they are written."""
+    text = f"""
+def make({own}):
+    def call({params}):
+        ({own})
+        try:
+            return written(op)({params})
+        except flow_error as _error: cut(_error); raise
+    return call
+"""
+    made: dict[str, Any] = {}
+    exec(compile(text, "<flowvm call>", "exec"), hot, made)
+    maker: Callable[..., Any] = made["make"]
+    return maker
 
 
 class _Packs(dict[str, Callable[..., None]]):
@@ -240,7 +279,7 @@ class _Packs(dict[str, Callable[..., None]]):
         return pack
 
 
-def generated(source: str, filename: str, own: dict[str, Any]) -> Callable[..., Any]:
+def generated(source: str, filename: str, own: dict[str, Any]) -> FunctionType:
     """The function that `source` defines, with `hot` for its globals and `own` in its closure.
 
     `filename` begins with "<flowvm", so that its frames are nobody's lines.
@@ -251,7 +290,7 @@ def generated(source: str, filename: str, own: dict[str, Any]) -> Callable[..., 
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     made: dict[str, Any] = {}
     exec(_from_file(_compiled(source), filename), hot, made)
-    function: Callable[..., Any] = made["make"](**own)
+    function: FunctionType = made["make"](**own)
     return function
 
 
@@ -286,4 +325,5 @@ hot.update(
     as_number=_number,
     flow_error=FlowError,
     cut=cut,
+    written=_written,
 )

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.compiler.progress import making
 from flowvm.device import Device, cpu
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
@@ -207,9 +208,10 @@ def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
 def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     """What a call comes down to on its device."""
     device = device_of(metas, attrs)
-    if device is cpu or op.everywhere:
-        return op.lower(metas, attrs)
-    return lowerings[device.type](op, metas, attrs)
+    with making(op.name):
+        if device is cpu or op.everywhere:
+            return op.lower(metas, attrs)
+        return lowerings[device.type](op, metas, attrs)
 
 
 def _entry(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.device import Device
 from flowvm.dtype import DType
-from flowvm.errors import ArgumentTypeError, AutogradError, did_you_mean
+from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
 from flowvm.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
 from flowvm.meta import Size, TensorMeta, dense_stride
 from flowvm.vm.callers.hot import hot
@@ -94,10 +94,11 @@ class Tensor:
             raise AttributeError(name)
         if name.startswith("_"):  # asked for by protocols, and often: no search
             raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
-        hint = did_you_mean(name, [n for n in dir(type(self)) if n[0] != "_"])
-        # `obj` is left out, or Python would add a guess of its own
-        raise AttributeError(
-            f"a {type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=None
+        kind = type(self)
+        raise MissingNameError(
+            f"a {kind.__name__} has no attribute {name!r}",
+            name,
+            lambda: [n for n in dir(kind) if n[0] != "_"],
         )
 
     # --- what it looks like -------------------------------------------------------------------

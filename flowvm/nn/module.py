@@ -23,7 +23,7 @@ from flowvm.autograd import no_grad
 from flowvm.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
 from flowvm.nn import state
 from flowvm.nn.hooks import REGISTRATION, Hooks, RemovableHandle, call_with_hooks, registered
 from flowvm.nn.parameter import Buffer, Parameter, set_data
@@ -113,8 +113,10 @@ class Module:
 
         def __getattr__(self, name: str) -> Any:
             """What is not there; a subclass's own `__getattr__` may ask `super()` first."""
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            raise MissingNameError(
+                f"{type(self).__name__!r} object has no attribute {name!r}",
+                name,
+                partial(dir, self),
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -148,7 +150,7 @@ class Module:
 
     def _put(self, table: str, name: str, value: Any) -> None:
         if "_modules" not in self.__dict__:
-            raise AttributeError(
+            raise MissingNameError(
                 f"cannot assign {name!r} before Module.__init__() ran; "
                 f"begin {type(self).__name__}.__init__ with super().__init__()"
             )
@@ -271,7 +273,7 @@ class Module:
         for name in target.split(".") if target else ():
             child = module._modules.get(name)
             if child is None:
-                raise AttributeError(
+                raise MissingNameError(
                     f"{type(module).__name__} has no child {name!r} (looking for {target!r}); "
                     f"it has {list(module._modules)}"
                 )
@@ -287,9 +289,9 @@ class Module:
             raise ArgumentError(f"set_submodule: {type(module).__name__} is not a Module")
         parent = self.get_submodule(path)
         if strict and not hasattr(parent, name):
-            raise AttributeError(f"{type(parent).__name__} has no attribute {name!r}")
+            raise MissingNameError(f"{type(parent).__name__} has no attribute {name!r}")
         if hasattr(parent, name) and not isinstance(getattr(parent, name), Module):
-            raise AttributeError(f"{type(parent).__name__}.{name} is not a Module")
+            raise MissingNameError(f"{type(parent).__name__}.{name} is not a Module")
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
@@ -305,7 +307,7 @@ class Module:
         module = self.get_submodule(path)
         member = getattr(module, table).get(name)
         if member is None:
-            raise AttributeError(
+            raise MissingNameError(
                 f"{type(module).__name__} has no {what} {name!r}; it has "
                 f"{list(getattr(module, table))}"
             )

@@ -7,6 +7,7 @@ Not here: the arithmetic of a step (`ops/updates/optimizer.py`).
 
 from typing import Any
 
+from flowvm.errors import MissingNameError
 from flowvm.optim import lr_scheduler, swa_utils
 from flowvm.optim.adagrad import Adadelta, Adagrad, RMSprop
 from flowvm.optim.adam import Adam, AdamW
@@ -41,10 +42,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "SparseAdam":
-        raise AttributeError(
+        raise MissingNameError(
             "flowvm.optim has no SparseAdam: gradients are dense here, also those of embeddings; "
             "use Adam",
-            name=name,
-            obj=None,
+            name,
         )
-    raise AttributeError(f"flowvm.optim has no {name!r}", name=name, obj=None)
+    raise MissingNameError(f"flowvm.optim has no {name!r}", name, lambda: __all__)

@@ -119,6 +119,10 @@ def test_the_demo_learns_the_digits_and_reports_on_the_vm() -> None:
         assert expected in done.stdout
     for screen in ("One step of the eager training", "bound by", "1 column =", "lanes 0=cpu"):
         assert screen in done.stdout
+    last = done.stdout[done.stdout.index("Eager beside graph") :]
+    assert "MLP (small kernels)" in last
+    assert re.search(r"takes [\d,]+ us\s+instead of [\d,]+", last)
+    assert "-m flowvm run" in last[last.index("What to try next") :]
     apart = re.search(r"(\S+) apart at most", done.stdout)
     assert apart
     assert float(apart.group(1)) < 1e-3, "the graph learns what eager code learns"

@@ -1,11 +1,15 @@
-"""The line that a terminal shows while kernels are compiled."""
+"""What a terminal shows while kernels are compiled, and what is remembered of the time."""
 
 from __future__ import annotations
 
 import io
 import sys
 
-from flowvm.compiler import progress
+import pytest
+
+import flowvm as flow
+from flowvm.compiler import jit, progress, seconds
+from flowvm.eager.interpreter import Operator, lowered
 
 
 class Terminal(io.StringIO):
@@ -13,49 +17,155 @@ class Terminal(io.StringIO):
         return True
 
 
-def open_terminal(monkeypatch, patience):
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(flow.config), "cache_dir", tmp_path / "cache", raising=False)
+    monkeypatch.delitem(vars(flow.config), "cache_dir")
+    return tmp_path / "cache"
+
+
+def open_terminal(monkeypatch, *, prompt=False):
     """What stderr is from now on; the test is begun, for before it pytest changes stderr itself."""
     made = Terminal()
-    monkeypatch.setattr(progress, "PATIENCE", patience)
     monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setattr(sys, "__stderr__", made)
     monkeypatch.setattr(progress, "_burst", progress._Burst())
     monkeypatch.setattr(progress, "BURST_ENDS_AFTER", 1e9)
+    if prompt:
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    else:
+        monkeypatch.delattr(sys, "ps1", raising=False)
     return made
 
 
-def compile_two():
-    for name in ("one", "two"):
+def known_to_take(monkeypatch, **kernels):
+    monkeypatch.setattr(seconds, "SECONDS", kernels)
+
+
+def compile_all(*names):
+    for name in names:
         with progress.compiling(name):
             pass
 
 
-def test_a_short_burst_shows_nothing(monkeypatch):
-    terminal = open_terminal(monkeypatch, 1.0)
-    compile_two()
+def test_a_prompt_says_what_is_made_and_for_how_long_and_a_script_waits_for_two_seconds(
+    monkeypatch,
+):
+    known_to_take(monkeypatch, one=0.1, two=1.5)
+    compile_all("one", "two")
+    terminal = open_terminal(monkeypatch)
+    compile_all("one", "two")
     assert terminal.getvalue() == ""
+    terminal = open_terminal(monkeypatch, prompt=True)
+    compile_all("one")
+    assert terminal.getvalue() == ""
+    compile_all("two")
+    said = terminal.getvalue()
+    assert said.startswith("flowvm: making two, about 1.5 s; 1 kernel made in 0.0 s, once on")
+    assert said.count("\n") == 1
 
 
-def test_a_long_burst_counts_and_takes_its_line_back(monkeypatch):
-    terminal = open_terminal(monkeypatch, -1.0)
-    compile_two()
-    assert "first run only) ... 1\r\x1b[2K" in terminal.getvalue()
-    assert "\n" not in terminal.getvalue()
+def test_what_nobody_made_before_has_no_time(monkeypatch):
+    terminal = open_terminal(monkeypatch, prompt=True)
+    compile_all("new")
+    assert terminal.getvalue() == "flowvm: making new; once on this machine\n"
+
+
+def test_lines_become_fewer_and_take_nothing_back(monkeypatch):
+    known_to_take(monkeypatch, long=3.0, longer=5.0, longest=7.0)
+    terminal = open_terminal(monkeypatch)
+    compile_all("long", "longer", "longest", "longer", "long")
+    assert terminal.getvalue().count("\n") == 2  # for 3 and for 7
+    assert "\r" not in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_a_kernel_is_told_by_its_op_and_dtypes(monkeypatch):
+    terminal = open_terminal(monkeypatch, prompt=True)
+    with progress.making("softmax"):
+        compile_all("rows.<locals>.body, float32 int64 -> float32")
+    compile_all("x + y, int8 int8 -> int8")
+    assert "making softmax (float32, int64);" in terminal.getvalue()
+    assert progress._shown("x + y, int8 int8 -> int8") == "x + y (int8)"
+    assert progress._shown("add: walk") == "add"
+    assert progress._shown("walk") == "walk"
 
 
 def test_who_listens_shows_a_line_of_its_own(monkeypatch):
-    terminal = open_terminal(monkeypatch, -1.0)
+    terminal = open_terminal(monkeypatch, prompt=True)
     names = []
     with progress.telling(names.append):
-        compile_two()
+        compile_all("one", "two")
     assert names == ["one", "two"]
     assert terminal.getvalue() == ""
-    compile_two()
+    compile_all("three")
     assert terminal.getvalue() != ""
 
 
 def test_who_has_replaced_stderr_owns_its_lines(monkeypatch):
-    terminal = open_terminal(monkeypatch, -1.0)
+    terminal = open_terminal(monkeypatch, prompt=True)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    compile_two()
+    compile_all("one", "two")
     assert terminal.getvalue() == sys.stderr.getvalue() == ""
+
+
+# --- how long it takes ----------------------------------------------------------------------------
+
+
+def test_what_this_machine_measured_comes_first_and_scales_what_others_did(monkeypatch):
+    known_to_take(monkeypatch, one=1.0, two=2.0, three=4.0)
+    assert progress.estimate("three") == 4.0
+    progress.remember("one", 0.5)
+    progress.remember("two", 1.0)
+    assert progress.estimate("one") == 0.5
+    assert progress.estimate("three") == 2.0
+    assert progress.estimate("four") is None
+
+
+def test_what_is_remembered_is_bounded_and_the_oldest_goes(monkeypatch, own_cache):
+    monkeypatch.setattr(progress, "MOST_MEASURED", 3)
+    for name in ("a", "b", "c", "a", "d"):
+        progress.remember(name, 1.0)
+    progress.remember("too short to matter", 0.001)
+    assert [*progress.measured()] == ["c", "a", "d"]
+    assert [p.name for p in own_cache.iterdir()] == [progress.MEASURED]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "b"}', '{"a": -1, "b": 0}'])
+def test_a_damaged_file_is_as_none(own_cache, text):
+    own_cache.mkdir(mode=0o700)
+    (own_cache / progress.MEASURED).write_text(text)
+    assert progress.measured() == {}
+    progress.remember("a", 1.0)
+    assert progress.measured() == {"a": 1.0}
+
+
+def test_where_nothing_can_be_written_nothing_is_remembered(own_cache):
+    own_cache.write_text("a file in its place")
+    progress.remember("a", 1.0)
+    assert progress.measured() == {}
+
+
+def halved(x):
+    return x // 2
+
+
+def test_what_is_made_for_an_op_is_remembered_by_its_name(monkeypatch):
+    class Halves(Operator):
+        def lower(self, metas, attrs):
+            jit.native(halved, "int64(int64)", facts=object())
+            raise KeyError
+
+    monkeypatch.setattr(progress, "WORTH_MEASURING", 0.0)
+    op = Halves.__new__(Halves)
+    op.name, op.everywhere = "halves", True
+    with pytest.raises(KeyError):
+        lowered(op, (), ())
+    assert [*progress.measured()] == ["halves: halved"]
+    assert progress._burst.op == ""
+
+
+def test_the_table_is_of_seconds():
+    assert seconds.SECONDS
+    assert all(0 < took < 20 for took in seconds.SECONDS.values())
+    assert len(seconds.SECONDS) <= progress.MOST_MEASURED

@@ -1,7 +1,8 @@
 """What is said while a graph is captured and compiled: one line on a terminal, or `graph.debug`.
 
 The line is there only while something takes long enough to be waited for, only on a terminal, and
-is gone afterwards, so nothing is ever printed behind it.  `graph.debug(level)` says on stderr, line
+is gone afterwards, so nothing is ever printed behind it.  At a prompt it is one line that stays:
+what is typed meanwhile would go with it.  `graph.debug(level)` says on stderr, line
 by line, for people who want to know:
 
     1   each capture: operators, kernels compiled, seconds
@@ -81,11 +82,14 @@ class Status:
             return
         kernels = f", compiling kernel {self.kernels}" if self.kernels else ""
         text = f"graph {self.name}: {self._stage}{kernels}\N{HORIZONTAL ELLIPSIS} {seconds:.1f} s"
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        if not hasattr(sys, "ps1"):
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        elif not self._shown:
+            print(f"graph {self.name}: {self._stage}", file=sys.stderr, flush=True)
         self._shown = True
 
     def _erase(self) -> None:
-        if self._shown:
+        if self._shown and not hasattr(sys, "ps1"):
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
             self._shown = False
 

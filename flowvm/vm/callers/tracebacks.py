@@ -89,6 +89,7 @@ def shown(error: BaseException, tb: TracebackType | None) -> TracebackType | Non
 
 def hide() -> None:
     """Called when an error is made: mark flowvm's frames on the stack for IPython and pytest."""
+    install()
     if config.tb != "user":
         return
     frame: FrameType | None = sys._getframe(2)
@@ -124,10 +125,11 @@ setattr(FlowError, "__traceback__", property(_traceback, _raw.__set__))  # noqa:
 def install() -> None:
     """Have Python print flowvm's errors without flowvm's frames, whoever printed errors before.
 
-    Called when the VM starts, once or, in a forked child, twice: importing flowvm changes nothing.
+    Called when the VM starts and when an error is made, for some come before it: importing flowvm
+    changes nothing.
     """
     before = sys.excepthook
-    if before.__module__ == __name__:
+    if getattr(before, "__module__", "") == __name__:
         return
 
     def hook(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
