@@ -26,6 +26,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
         ConfigError          ValueError                a setting that cannot be
         CaptureWarning       UserWarning               a graph may not do what its author expects
         RecaptureWarning     UserWarning               a graph is captured again; about speed alone
+        LoaderError          RuntimeError              a DataLoader's workers died, or were late
         VMError              RuntimeError              the virtual machine itself
           CompileError                                 a kernel that cannot become native code
           CallbackError                                a Python callback raised, see its cause
@@ -73,6 +74,7 @@ __all__ = [
     "InvalidValueError",
     "KernelError",
     "LinAlgError",
+    "LoaderError",
     "MissingNameError",
     "OutOfMemoryError",
     "OutOfRangeError",
@@ -189,6 +191,12 @@ class GradcheckError(AutogradError):
 
 class ConfigError(FlowError, ValueError):
     """A FLOWVM_* variable or a `flow.config` value that cannot be used."""
+
+
+class LoaderError(FlowError, RuntimeError):
+    """The workers of a DataLoader have died, gave no batch in time, or failed in what cannot be
+    handed over as it was.
+    """
 
 
 class VMError(FlowError, RuntimeError):

@@ -262,7 +262,12 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
 
     It comes back on the device that it was on, which must be there.
     """
-    facts = type(t), memory_of(t).copy(), t.requires_grad and t.is_leaf, _attributes(t)
+    return reduced(t, memory_of(t).copy())
+
+
+def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """What pickle makes a tensor like `t` of, on the memory of `values`."""
+    facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
     return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
 
 

@@ -93,8 +93,8 @@ with flow.profiler.profile() as unsynced:
 print(unsynced)
 print(before.diff(unsynced))
 
-# %% The second: read ahead, with workers.
-ahead = DataLoader(Files(), batch_size=None, num_workers=2)
+# %% The second: read ahead, with worker processes, which stay from one epoch to the next.
+ahead = DataLoader(Files(), batch_size=None, num_workers=2, persistent_workers=True)
 epoch(ahead)
 with flow.profiler.profile() as mended:
     epoch(ahead)

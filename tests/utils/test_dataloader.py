@@ -1,9 +1,10 @@
-"""DataLoader: order, bounds, errors and the life of its threads.
+"""DataLoader: order, bounds and errors, whoever makes the batches; and the life of worker threads.
 
 The tests that need several threads in a certain order use barriers and events, never sleeps.
 """
 
 import gc
+import multiprocessing
 import signal
 import threading
 import traceback
@@ -31,11 +32,22 @@ def workers_alive() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
+def no_worker_is_left() -> Iterator[None]:
     yield
-    if workers_alive():
+    if workers_alive() or multiprocessing.active_children():
         gc.collect()
-    assert workers_alive() == []
+    assert workers_alive() == multiprocessing.active_children() == []
+
+
+def threads(count: int = 2) -> dict[str, Any]:
+    return {"num_workers": count, "threads": True}
+
+
+each_way = pytest.mark.parametrize(
+    "workers",
+    [{}, {"num_workers": 1}, {"num_workers": 3}, threads(1), threads(3)],
+    ids=["here", "process", "processes", "thread", "threads"],
+)
 
 
 class Numbers(Dataset[int]):
@@ -61,41 +73,41 @@ def lists(loader: Any) -> list[Any]:
     return [batch.tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_batches_come_in_order(workers: int) -> None:
-    loader = DataLoader(Numbers(10), batch_size=4, num_workers=workers)
+@each_way
+def test_batches_come_in_order(workers: dict[str, Any]) -> None:
+    loader = DataLoader(Numbers(10), batch_size=4, **workers)
     assert len(loader) == 3
     for _ in range(3):
         assert lists(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert lists(DataLoader(Numbers(10), 4, drop_last=True, num_workers=workers)) == [
+    assert lists(DataLoader(Numbers(10), 4, drop_last=True, **workers)) == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
     ]
-    assert lists(DataLoader(Numbers(0), 4, num_workers=workers)) == []
+    assert lists(DataLoader(Numbers(0), 4, **workers)) == []
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_streams(workers: int) -> None:
-    assert lists(DataLoader(Stream(5), 2, num_workers=workers)) == [[0, 1], [2, 3], [4]]
-    assert lists(DataLoader(Stream(5), 2, drop_last=True, num_workers=workers)) == [[0, 1], [2, 3]]
-    assert list(DataLoader(Stream(3), None, num_workers=workers)) == [0, 1, 2]
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, threads()])
+def test_streams(workers: dict[str, Any]) -> None:
+    assert lists(DataLoader(Stream(5), 2, **workers)) == [[0, 1], [2, 3], [4]]
+    assert lists(DataLoader(Stream(5), 2, drop_last=True, **workers)) == [[0, 1], [2, 3]]
+    assert list(DataLoader(Stream(3), None, **workers)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_other_ways_to_say_what_to_read(workers: int) -> None:
+@each_way
+def test_other_ways_to_say_what_to_read(workers: dict[str, Any]) -> None:
     data = Numbers(6)
-    assert list(DataLoader(data, None, num_workers=workers)) == list(range(6))
-    assert lists(DataLoader(data, 2, sampler=[5, 0, 3], num_workers=workers)) == [[5, 0], [3]]
+    assert list(DataLoader(data, None, **workers)) == list(range(6))
+    assert lists(DataLoader(data, 2, sampler=[5, 0, 3], **workers)) == [[5, 0], [3]]
     batches = BatchSampler([1, 2, 3], 2)
-    assert lists(DataLoader(data, batch_sampler=batches, num_workers=workers)) == [[1, 2], [3]]
-    assert list(DataLoader(data, 3, collate_fn=sum, num_workers=workers)) == [3, 12]
+    assert lists(DataLoader(data, batch_sampler=batches, **workers)) == [[1, 2], [3]]
+    assert list(DataLoader(data, 3, collate_fn=sum, **workers)) == [3, 12]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_shuffling_depends_on_the_seed_alone(workers: int) -> None:
+@each_way
+def test_shuffling_depends_on_the_seed_alone(workers: dict[str, Any]) -> None:
     def epochs() -> list[Any]:
         generator = flow.Generator().manual_seed(5)
-        loader = DataLoader(Numbers(20), 6, shuffle=True, num_workers=workers, generator=generator)
+        loader = DataLoader(Numbers(20), 6, shuffle=True, **workers, generator=generator)
         return [lists(loader), lists(loader)]
 
     first, second = epochs()
@@ -103,7 +115,7 @@ def test_shuffling_depends_on_the_seed_alone(workers: int) -> None:
     assert sorted(index for batch in first for index in batch) == list(range(20))
     assert epochs() == [first, second]
     flow.manual_seed(11)
-    loader = DataLoader(Numbers(20), 6, shuffle=True, num_workers=workers)
+    loader = DataLoader(Numbers(20), 6, shuffle=True, **workers)
     batches = iter(loader)  # draws its order here, whatever the workers do
     after = flow.randperm(5).tolist()
     found = lists(batches)
@@ -114,10 +126,10 @@ def test_shuffling_depends_on_the_seed_alone(workers: int) -> None:
     assert flow.randperm(5).tolist() == after
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_tensor_dataset_batches(workers: int) -> None:
+@each_way
+def test_tensor_dataset_batches(workers: dict[str, Any]) -> None:
     data = TensorDataset(flow.arange(6), flow.arange(12).reshape(6, 2))
-    batches = list(DataLoader(data, 4, num_workers=workers))
+    batches = list(DataLoader(data, 4, **workers))
     assert [[t.tolist() for t in batch] for batch in batches] == [
         [[0, 1, 2, 3], [[0, 1], [2, 3], [4, 5], [6, 7]]],
         [[4, 5], [[8, 9], [10, 11]]],
@@ -139,7 +151,7 @@ def test_prefetch_is_bounded_and_runs_ahead() -> None:
         with changed:
             assert changed.wait_for(lambda: len(made) >= n, WAIT)
 
-    batches = iter(DataLoader(Watched(100), None, num_workers=2, prefetch_factor=3))
+    batches = iter(DataLoader(Watched(100), None, prefetch_factor=3, **threads()))
     wait_until_made(6)  # before anyone asked
     for taken in range(1, 20):
         assert next(batches) == taken - 1
@@ -156,7 +168,7 @@ def test_several_workers_work_at_once() -> None:
             together.wait(WAIT)
             return index
 
-    assert list(DataLoader(Meeting(6), None, num_workers=3)) == list(range(6))
+    assert list(DataLoader(Meeting(6), None, **threads(3))) == list(range(6))
 
 
 def test_a_slow_batch_does_not_change_the_order() -> None:
@@ -170,7 +182,7 @@ def test_a_slow_batch_does_not_change_the_order() -> None:
                 late.set()
             return index
 
-    assert list(DataLoader(FirstIsSlow(8), None, num_workers=2)) == list(range(8))
+    assert list(DataLoader(FirstIsSlow(8), None, **threads())) == list(range(8))
 
 
 class Failing(Numbers):
@@ -183,9 +195,9 @@ class Failing(Numbers):
         raise LookupError(f"sample {index} is broken")
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_an_error_in_a_worker_is_raised_with_its_traceback(workers: int) -> None:
-    batches = iter(DataLoader(Failing(20), 2, num_workers=workers))
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_in_a_worker_is_raised_with_its_traceback(count: int) -> None:
+    batches = iter(DataLoader(Failing(20), 2, **threads(count)))
     assert [next(batches).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
     with pytest.raises(LookupError, match="sample 5 is broken") as caught:
         next(batches)
@@ -197,7 +209,8 @@ def test_an_error_in_a_worker_is_raised_with_its_traceback(workers: int) -> None
         next(batches)
 
 
-def test_an_error_in_the_sampler_or_stream_is_raised_in_its_place() -> None:
+@pytest.mark.parametrize("workers", [{"num_workers": 1}, threads(3)])
+def test_an_error_in_the_sampler_or_stream_is_raised_in_its_place(workers: dict[str, Any]) -> None:
     def broken() -> Iterator[int]:
         yield 0
         yield 1
@@ -207,23 +220,28 @@ def test_an_error_in_the_sampler_or_stream_is_raised_in_its_place() -> None:
         def __iter__(self) -> Iterator[int]:
             return broken()
 
-    batches = iter(DataLoader(BrokenStream(), None, num_workers=3))
-    assert [next(batches), next(batches)] == [0, 1]
-    with pytest.raises(KeyError, match="no more"):
-        next(batches)
+    for batches in (
+        iter(DataLoader(BrokenStream(), None, **workers)),
+        iter(DataLoader(Numbers(9), None, sampler=BrokenStream(), **workers)),
+    ):
+        assert [next(batches), next(batches)] == [0, 1]
+        with pytest.raises(KeyError, match="no more"):
+            next(batches)
+        assert list(batches) == []
 
 
-def test_an_error_in_worker_init_is_raised() -> None:
+@pytest.mark.parametrize("workers", [{"num_workers": 2}, threads()])
+def test_an_error_in_worker_init_is_raised(workers: dict[str, Any]) -> None:
     def init(worker: int) -> None:
         raise OSError(f"worker {worker} has no disk")
 
     with pytest.raises(OSError, match=r"worker \d has no disk"):
-        list(DataLoader(Numbers(4), None, num_workers=2, worker_init_fn=init))
+        list(DataLoader(Numbers(4), None, worker_init_fn=init, **workers))
 
 
 @pytest.mark.parametrize("depth", [1, 4])
 def test_stopping_early_ends_the_threads(depth: int) -> None:
-    for batch in DataLoader(Numbers(1000), 2, num_workers=3, prefetch_factor=depth):
+    for batch in DataLoader(Numbers(1000), 2, prefetch_factor=depth, **threads(3)):
         assert len(workers_alive()) > 0
         if batch[0].item() == 4:
             break
@@ -234,7 +252,7 @@ def test_stopping_early_ends_the_threads(depth: int) -> None:
 
 def test_an_exception_in_the_loop_ends_the_threads() -> None:
     def consume() -> None:
-        for _ in DataLoader(Numbers(1000), 2, num_workers=2):
+        for _ in DataLoader(Numbers(1000), 2, **threads()):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -243,19 +261,21 @@ def test_an_exception_in_the_loop_ends_the_threads() -> None:
     assert workers_alive() == []
 
 
-def test_two_passes_at_once() -> None:
-    loader = DataLoader(Numbers(6), None, num_workers=2)
+@each_way
+def test_two_passes_at_once(workers: dict[str, Any]) -> None:
+    loader = DataLoader(Numbers(6), None, **workers)
     assert list(zip(loader, loader, strict=True)) == [(i, i) for i in range(6)]
 
 
-def test_worker_info() -> None:
+@pytest.mark.parametrize("workers", [{"num_workers": 2}, threads()])
+def test_worker_info(workers: dict[str, Any]) -> None:
     class Info(Numbers):
         def __getitem__(self, index: int) -> Any:
             info = get_worker_info()
             return None if info is None else (info.id in range(2), info.num_workers)
 
     assert list(DataLoader(Info(2), None)) == [None, None]
-    assert list(DataLoader(Info(2), None, num_workers=2)) == [(True, 2)] * 2
+    assert list(DataLoader(Info(2), None, **workers)) == [(True, 2)] * 2
     assert get_worker_info() is None
 
 
@@ -267,7 +287,7 @@ def test_timeout() -> None:
             assert release.wait(WAIT)
             return index
 
-    batches = iter(DataLoader(Stuck(2), None, num_workers=1, timeout=0.01))
+    batches = iter(DataLoader(Stuck(2), None, timeout=0.01, **threads(1)))
     # The loader joins its worker before it raises, so the worker must be let go by then.
     threading.Timer(0.2, release.set).start()
     with pytest.raises(RuntimeError, match=r"timed out after 0.01 seconds"):
@@ -284,6 +304,7 @@ def test_timeout() -> None:
         ({"batch_size": None, "drop_last": True}, "no last batch"),
         ({"prefetch_factor": 2}, "needs num_workers"),
         ({"timeout": -1}, "timeout"),
+        (threads() | {"multiprocessing_context": "fork"}, "starts no processes"),
     ],
 )
 def test_misuse_says_what_was_wrong(options: dict[str, Any], message: str) -> None:
@@ -318,7 +339,7 @@ def test_ctrl_c_leaves_no_lock_of_the_loaders_taken() -> None:
     before = signal.signal(signal.SIGINT, interrupt)  # as the VM has it, unless a shell ignores it
     names: dict[str, Any] = dict(vars(threading))
     exec(compile(INTERRUPTED, threading.__file__, "exec"), names)
-    batches = iter(DataLoader(Numbers(4), num_workers=1))
+    batches = iter(DataLoader(Numbers(4), **threads(1)))
     work = batches._work  # type: ignore[attr-defined]
     with work._changed:
         changed = work._changed

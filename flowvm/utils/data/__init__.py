@@ -15,7 +15,6 @@ from flowvm.utils.data.dataset import (
     TensorDataset,
     random_split,
 )
-from flowvm.utils.data.prefetch import WorkerInfo, get_worker_info
 from flowvm.utils.data.sampler import (
     BatchSampler,
     DistributedSampler,
@@ -25,6 +24,7 @@ from flowvm.utils.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from flowvm.utils.data.worker_info import WorkerInfo, get_worker_info
 
 __all__ = [
     "BatchSampler",

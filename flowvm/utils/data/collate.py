@@ -19,7 +19,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, Tensor):
         return ops.stack(list(batch), 0)
     if isinstance(first, (np.ndarray, np.generic)):
-        return ops.tensor(np.stack([np.asarray(item) for item in batch]))
+        return ops.from_numpy(np.stack([np.asarray(item) for item in batch]))
     if isinstance(first, float):
         return ops.tensor(list(batch), dtype=float64)
     if isinstance(first, int):

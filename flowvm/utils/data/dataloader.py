@@ -1,21 +1,28 @@
-"""DataLoader: batches of a dataset, in order, made on the spot or ahead of time by threads.
+"""DataLoader: batches of a dataset, in order, made on the spot or ahead of time by workers.
 
-Workers are threads: kernels, NumPy and file reads let go of the GIL, nothing is pickled, and the
-batches are tensors of this process. With num_workers=0 each batch is made when it is asked for.
+Workers are processes, as in PyTorch (`flowvm.utils.data.passes`), or with threads=True threads
+(`flowvm.utils.data.threads`).  With num_workers=0 each batch is made when it is asked for.
 """
 
 from __future__ import annotations
 
 import multiprocessing.context
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.ops import Generator, default_generator
 from flowvm.utils.data.collate import default_collate, default_convert
-from flowvm.utils.data.dataset import Dataset, IterableDataset, batch_getter
-from flowvm.utils.data.prefetch import Prefetcher
+from flowvm.utils.data.dataset import Dataset, IterableDataset
+from flowvm.utils.data.passes import Pass
+from flowvm.utils.data.pool import Pool, context_of
+from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
+from flowvm.utils.data.threads import Prefetcher
+from flowvm.utils.data.worker_info import WorkerInfo
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -23,17 +30,28 @@ T_co = TypeVar("T_co", covariant=True)
 class DataLoader(Generic[T_co]):
     """Iterates over a dataset in batches.
 
-    shuffle draws a new order for each pass, from `generator` if given; num_workers threads keep at
-    most num_workers * prefetch_factor batches ready or in the making; an exception in one of them
-    is raised here, with the worker's traceback; leaving the loop early ends them.  A dataset that
-    has PyTorch's `__getitems__(indices)` is asked for a batch's samples at once.
+    shuffle draws a new order for each pass, from `generator` if given.  A dataset that has
+    PyTorch's `__getitems__(indices)` is asked for a batch's samples at once.
 
-    Of PyTorch's arguments these choose nothing here: pin_memory and pin_memory_device (batches are
-    in this process's memory, and copies to devices are asynchronous as they are),
-    persistent_workers (a thread starts in microseconds), multiprocessing_context (workers are
-    threads of this process under each of them), in_order=False (batches come in order always).
-    A stream (IterableDataset) is read once, by all workers together, so no sample comes twice;
-    get_worker_info() is None while it is read, and it need not share itself out.
+    num_workers         processes that make batches, each with its own copy of the dataset; an
+                        exception in one is raised here with its traceback, and a worker that dies
+                        is a LoaderError (a RuntimeError).  They end with the loop, however that is
+                        left.  Tensors and arrays of a batch come through shared memory
+    prefetch_factor     batches that each worker makes ahead (2)
+    persistent_workers  keep them from one pass to the next; what the dataset is then, stays
+    multiprocessing_context  "fork", "spawn", "forkserver" or a context; without it what
+                        `set_start_method` says, or else a fork.  What is not forked is pickled
+    worker_init_fn      called in each worker with its number.  `random`, NumPy and flowvm are
+                        seeded there: with `generator`'s next number, and the worker's
+    timeout             seconds after which a batch that is not there is a LoaderError; 0: none
+    in_order            False: batches come as they are ready
+    threads             workers are threads of this process instead: nothing is pickled or copied,
+                        batches may be on devices, and Python code takes turns.  A stream
+                        (IterableDataset) is then read once, by all of them together; in processes
+                        each worker reads it, and shares it out by `get_worker_info()`
+
+    pin_memory and pin_memory_device choose nothing here: copies to devices are asynchronous as they
+    are.  Of threads, persistent_workers and in_order=False choose nothing either.
 
     >>> for x, y in DataLoader(TensorDataset(xs, ys), batch_size=32, shuffle=True):
     ...     train(x, y)
@@ -59,6 +77,7 @@ class DataLoader(Generic[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        threads: bool = False,
     ) -> None:
         _count("num_workers", num_workers, 0)
         if prefetch_factor is not None:
@@ -68,7 +87,7 @@ class DataLoader(Generic[T_co]):
         if persistent_workers and num_workers == 0:
             raise ArgumentError("persistent_workers option needs num_workers > 0")
         if multiprocessing_context is not None:
-            check_context(multiprocessing_context, num_workers)
+            check_context(multiprocessing_context, num_workers, threads)
         if timeout < 0:
             raise ArgumentError(f"timeout must not be negative, got {timeout}")
         iterable = isinstance(dataset, IterableDataset)
@@ -98,8 +117,8 @@ class DataLoader(Generic[T_co]):
         self.num_workers = num_workers
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self.persistent_workers, self.in_order = persistent_workers, in_order
-        self.multiprocessing_context = multiprocessing_context
-        self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
+        self.multiprocessing_context, self.threads = multiprocessing_context, threads
+        self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.generator = generator
@@ -117,20 +136,35 @@ class DataLoader(Generic[T_co]):
         self.batch_sampler = batch_sampler
         batched = batch_size is not None or batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if batched else default_convert)
+        self._recipe = Recipe(dataset, self.collate_fn, batched, self.batch_size, drop_last)
+        self._pool: Pool | None = None  # of persistent workers
 
     def __iter__(self) -> Iterator[Any]:
-        jobs = iter(self._jobs())
-        if self.num_workers == 0:
-            return map(self._maker(), jobs)
-        return Prefetcher(
-            jobs,
-            self._maker(),
-            self.num_workers,
-            self.num_workers * self.prefetch_factor,
-            self.timeout,
-            self.dataset,
-            self.worker_init_fn,
-        )
+        recipe, count, ahead = self._recipe, self.num_workers, self.prefetch_factor or 0
+        jobs: Iterator[Any]
+        if not recipe.streams:  # draws its order here, whatever workers do
+            jobs = iter(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type]
+        elif count and not self.threads:
+            jobs = repeat(None)
+        else:
+            jobs = recipe.stream()
+        seed = _base_seed(self.generator)  # also without workers, or the next order would differ
+        if count == 0:
+            return map(recipe.maker(), jobs)
+        if self.threads:
+            infos = [WorkerInfo(i, count, seed + i, self.dataset) for i in range(count)]
+            make, init = recipe.maker(), self.worker_init_fn
+            return Prefetcher(jobs, make, infos, count * ahead, self.timeout, init)
+        pool = self._pool
+        if pool is None or not pool.usable:
+            context = context_of(self.multiprocessing_context)
+            pool = Pool(recipe, count, ahead, context, seed, self.worker_init_fn)
+        if self.persistent_workers:
+            self._pool = pool
+        return Pass(pool, jobs, self.timeout, self.in_order, self.persistent_workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None}  # a copy has workers of its own
 
     def __len__(self) -> int:
         if isinstance(self.dataset, IterableDataset):
@@ -140,45 +174,25 @@ class DataLoader(Generic[T_co]):
             return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type]
 
-    def _jobs(self) -> Iterable[Any]:
-        """What each batch is made of: indices, an index, or the samples of a stream."""
-        if not isinstance(self.dataset, IterableDataset):
-            return self.sampler if self.batch_sampler is None else self.batch_sampler  # type: ignore[return-value]
-        stream = iter(self.dataset)
-        if self.batch_size is None:
-            return stream
-        return _chunks(stream, self.batch_size, self.drop_last)
 
-    def _maker(self) -> Callable[[Any], Any]:
-        """What turns a job into a batch. It must not hold the loader's iterator."""
-        dataset: Any = self.dataset
-        collate = self.collate_fn
-        if isinstance(dataset, IterableDataset):
-            return collate
-        if self.batch_sampler is None:
-            return lambda index: collate(dataset[index])
-        whole = batch_getter(dataset) if collate is default_collate else None
-        several = getattr(dataset, "__getitems__", None)
-
-        def make(indices: list[int]) -> Any:
-            batch = NotImplemented if whole is None else whole(indices)
-            if batch is NotImplemented and several is not None:
-                return collate(several(indices))
-            if batch is NotImplemented:
-                return collate([dataset[index] for index in indices])
-            return batch
-
-        return make
+def _base_seed(generator: Any) -> int:
+    """A number for a pass, of the generator's seed and how often it has drawn."""
+    if not isinstance(generator, (Generator, type(None))):
+        raise ArgumentTypeError(
+            f"generator must be a flow.Generator, got {type(generator).__name__}"
+        )
+    seed, call = (generator or default_generator).draw_now()
+    words = np.random.SeedSequence((seed % (1 << 64), call)).generate_state(1, np.uint64)
+    return int(words[0] >> 1)
 
 
-def _chunks(stream: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    while chunk := list(islice(stream, size)):
-        if len(chunk) == size or not drop_last:
-            yield chunk
-
-
-def check_context(context: Any, num_workers: int) -> None:
+def check_context(context: Any, num_workers: int, threads: bool) -> None:
     """Refuse what is no way to start processes, as PyTorch does."""
+    if threads:
+        raise ArgumentError(
+            f"threads=True starts no processes, so multiprocessing_context={context!r} has no "
+            "meaning; leave one of them out"
+        )
     if num_workers == 0:
         raise ArgumentError(
             "multiprocessing_context can only be used with multi-process loading (num_workers > 0)"

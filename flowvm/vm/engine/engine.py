@@ -75,6 +75,7 @@ SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
 REST_SECONDS = 0.1  # the longest that others are kept from the lock before all is tried again
 NAMES = 1 << 13  # entries dropped last whose names are remembered
+ADOPTED_BYTES = 1 << 26  # of others' memory that is taken between two looks for what can go
 EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
 _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
@@ -197,6 +198,7 @@ class Engine:
         self.watch = Watch(self)
         self.local = threading.local()
         self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
+        self.adopted_bytes = 0  # since the last look for what can go
         # storage id -> stream that allocates it, when not CALL_STREAM
         self.stream_of: dict[int, int] = {}
         self.freed_seen = 0
@@ -713,12 +715,47 @@ class Engine:
         self.words[at + STO.POINTER] = address
         self.words[at + STO.BYTES] = nbytes
         self.words[at + STO.CLASS] = 0
+        self.adopted_bytes += nbytes
+        if self.adopted_bytes > ADOPTED_BYTES:  # the memory is large, and may be all that is made
+            self.adopted_bytes = 0
+            self.release_dead()
         return storage
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was ever issued in this process: no thread of the VM has a storage."""
+        return not (self.configured or self.broken) and self.words[CTL.HEAD] == issued()
+
+    def _take_back(self) -> None:
+        """Let go of adopted memory without the VM's doing, as far as nobody else can know of it."""
+        dead, ids, kept, owners = hot["dead"], [], [], []
+        with self.lock:
+            try:
+                while dead:
+                    ids.append(dead.pop())
+            except IndexError:  # another thread took the rest
+                pass
+            if self.untouched:  # asked again: whoever used one of them had issued that by now
+                for storage in ids:
+                    if storage not in self.adopted:
+                        kept.append(storage)  # the VM's own, of before a fork
+                        continue
+                    at = STO.AT + storage * STO.WORDS
+                    self.words[at + STO.POINTER] = self.words[at + STO.POISON] = 0
+                    owners.append(self.adopted.pop(storage))
+                    hot["free"].append(storage)
+            else:
+                kept = ids
+            dead.extend(kept)
+        del owners  # last: as in `reclaim`
 
     @protected
     def release_dead(self) -> None:
         """Turn what `Tensor.__del__` left into ReleaseTensor instructions."""
         dead: list[int] = hot["dead"]
+        if dead and self.untouched:
+            self._take_back()
+            return
         while dead:
             batch = []
             try:
@@ -788,6 +825,12 @@ class Engine:
 
     def wait_for(self, operands: Sequence[int]) -> None:
         """Wait until the storages of `operands` are written; raise what poisoned one of them."""
+        if (
+            not self.configured and self.untouched
+        ):  # then it is there; a process that only loads data starts no threads
+            at = [STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS for word in operands]
+            if not any(self.words[one + STO.POISON] for one in at):
+                return
         for i in range(0, len(operands), TOUCH_MAX):
             some = [word & OPERAND.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
             cause = self._wait(self._touch[len(some)], some)

@@ -137,7 +137,7 @@ def test_the_watch_thread_outlives_running_out_of_descriptors():
         """
         import resource, subprocess
         from flowvm.vm.watch import window
-        tensor([1]).item()
+        flowvm.ones(1).item()
         asking = subprocess.Popen(
             [sys.executable, "-c", '''
         import sys

@@ -89,6 +89,45 @@ def test_ops_at_exit_run_after_the_threads_have_left():
     assert done.stdout == "43\n"
 
 
+# --- a process that computes nothing --------------------------------------------------------------
+
+
+def test_arrays_come_and_go_without_the_vm():
+    script(
+        """
+        import weakref
+
+        class Owner:
+            pass
+
+        owners = []
+        def read(k):
+            array, owner = np.full(1 << 20, k, np.int64), Owner()
+            owners.append(weakref.ref(owner))
+            x = flowvm.eager.reading.adopt_array(array, owner)
+            assert x.numpy()[0] == k
+        for k in range(40):
+            read(k)
+        alive = sum(owner() is not None for owner in owners)
+        assert alive <= engine_module.ADOPTED_BYTES // (8 << 20) + 1, alive
+        assert not engine.running and engine.untouched
+        x = tensor([3])
+        read(7)
+        engine.release_dead()
+        assert owners[-1]() is None and x.tolist() == [3] and not engine.running
+        pid = os.fork()
+        if pid == 0:  # of the child the same is true
+            read(8)
+            engine.release_dead()
+            os._exit(owners[-1]() is not None or engine.running or x.tolist() != [3])
+        assert os.waitpid(pid, 0)[1] == 0
+        update(x, x, 1)
+        read(9)
+        assert engine.running and x.item() != 3
+        """
+    )
+
+
 # --- fork ---------------------------------------------------------------------------------------
 
 FORK = """

@@ -20,29 +20,12 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
+from flowvm.errors import LoaderError
+from flowvm.utils.data.worker_info import WorkerInfo, begin_thread
 from flowvm.vm.callers.interrupt import protected
-
-
-class WorkerInfo:
-    """Which worker thread this is."""
-
-    def __init__(self, id: int, num_workers: int, dataset: Any) -> None:
-        self.id = id
-        self.num_workers = num_workers
-        self.dataset = dataset
-
-    def __repr__(self) -> str:
-        return f"WorkerInfo(id={self.id}, num_workers={self.num_workers})"
-
 
 _SLICE = 0.05  # seconds that a Ctrl-C may be late
 _PATIENCE = 10.0  # seconds that leaving a pass waits for a batch in the making
-_local = threading.local()
-
-
-def get_worker_info() -> WorkerInfo | None:
-    """The WorkerInfo of the calling thread, or None outside a DataLoader's workers."""
-    return getattr(_local, "info", None)
 
 
 class _Work:
@@ -121,7 +104,7 @@ class _Work:
         until = monotonic() + self._timeout
         while (taken := self._take_within(min(_SLICE, max(0.0, until - monotonic())))) is None:
             if monotonic() >= until:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                raise LoaderError(f"DataLoader timed out after {self._timeout} seconds")
         batch, error = taken
         if error is not None:
             raise error
@@ -159,27 +142,26 @@ def _noted(error: BaseException, number: int) -> BaseException:
 
 
 class Prefetcher:
-    """`make(job)` for each of `jobs`, by `num_workers` threads, at most `depth` ahead."""
+    """`make(job)` for each of `jobs`, by a thread for each of `infos`, at most `depth` ahead."""
 
     def __init__(
         self,
         jobs: Iterator[Any],
         make: Callable[[Any], Any],
-        num_workers: int,
+        infos: list[WorkerInfo],
         depth: int,
         timeout: float = 0.0,
-        dataset: Any = None,
         worker_init_fn: Callable[[int], Any] | None = None,
     ) -> None:
         self._work = _Work(jobs, make, depth, timeout)
         self._threads = [
             threading.Thread(
                 target=_serve,
-                args=(self._work, WorkerInfo(i, num_workers, dataset), worker_init_fn),
-                name=f"flowvm-data:{i}",
+                args=(self._work, info, worker_init_fn),
+                name=f"flowvm-data:{info.id}",
                 daemon=True,  # at exit the finalizer ends them while the interpreter still works
             )
-            for i in range(num_workers)
+            for info in infos
         ]
         self._finalizer = weakref.finalize(self, _end, self._work, self._threads)
         for thread in self._threads:
@@ -201,7 +183,7 @@ class Prefetcher:
 
 
 def _serve(work: _Work, info: WorkerInfo, init: Callable[[int], Any] | None) -> None:
-    _local.info = info
+    begin_thread(info)
     if init is not None:
         try:
             init(info.id)

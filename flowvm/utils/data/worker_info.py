@@ -1,0 +1,47 @@
+"""What a dataset's code may ask in a DataLoader's worker: who am I, of how many."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class WorkerInfo:
+    """Which worker this is: its number, how many there are, the seed of its random numbers, and
+    its dataset (in a process, the worker's own copy).
+    """
+
+    def __init__(self, id: int, num_workers: int, seed: int, dataset: Any) -> None:
+        self.id = id
+        self.num_workers = num_workers
+        self.seed = seed
+        self.dataset = dataset
+
+    def __repr__(self) -> str:
+        return (
+            f"WorkerInfo(id={self.id}, num_workers={self.num_workers}, seed={self.seed}, "
+            f"dataset={self.dataset!r})"
+        )
+
+
+class _Here(threading.local):
+    info: WorkerInfo | None = None  # a worker thread's own; or else, of all threads:
+
+
+_here = _Here()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """The WorkerInfo of the calling worker, or None outside a DataLoader's workers."""
+    return _here.info
+
+
+def begin_thread(info: WorkerInfo) -> None:
+    """The calling thread is a worker."""
+    _here.info = info
+
+
+def begin_process(info: WorkerInfo) -> None:
+    """This process is a worker, with all threads that it has and will have."""
+    _Here.info = info
+    _here.info = info
