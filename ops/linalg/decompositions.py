@@ -30,12 +30,14 @@ from flowvm.ops.linalg.parts.factors import (
 from flowvm.ops.linalg.parts.shared import (
     batched,
     constant_of,
+    identity,
     matrices,
     same_dtype,
     square,
     turned,
 )
 from flowvm.ops.linalg.systems import cholesky as _cholesky
+from flowvm.ops.linalg.systems import solve as _solve
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
@@ -286,14 +288,22 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
 
 
 def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> Tensor:
-    """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᵀ in A's columns; `adjoint`: Hₖ ... H₁."""
+    """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᵀ in A's columns; `adjoint`: Hₖ ... H₁.
+
+    The product is I - V T Vᵀ, where T⁻¹ has 1 / τ on its diagonal and above it what Vᵀ V has there
+    (Schreiber and Van Loan, "A storage-efficient WY representation for products of Householder
+    transformations", 1989).  So T = D (I + U D)⁻¹, D having τ, which may be 0, and U being what is
+    above.
+    """
     m, k = A.shape[-2], tau.shape[-1]
-    vectors = tril(A, -1)[..., :k] + _unit(A, k)
-    for i in range(k) if adjoint else reversed(range(k)):
-        v = vectors[..., i : i + 1]
-        scale = tau[..., i].unsqueeze(-1).unsqueeze(-1)
-        other = other - scale * matmul(v, matmul(turned(v), other))
-    return other if k else other.expand((*A.shape[:-2], m, other.shape[-1])).clone()
+    if k == 0:
+        return other.expand((*A.shape[:-2], m, other.shape[-1])).clone()  # type: ignore[no-any-return]
+    v = tril(A, -1)[..., :k] + _unit(A, k)
+    inside = triu(matmul(turned(v), v), 1) * tau.unsqueeze(-2) + identity(A, k)
+    part = matmul(turned(v), other)
+    if adjoint:
+        return other - matmul(v, _solve(turned(inside), part * tau.unsqueeze(-1)))  # type: ignore[no-any-return]
+    return other - matmul(v, tau.unsqueeze(-1) * _solve(inside, part))  # type: ignore[no-any-return]
 
 
 def _unit(A: Tensor, n: int) -> Tensor:
