@@ -41,7 +41,7 @@ LAYERS = (
     ("graph",),
     (
         "amp", "distributions", "func", "jit", "library", "linalg", "nn", "optim", "overrides",
-        "pickles", "serialization", "settings", "special", "testing", "utils",
+        "pickles", "serialization", "settings", "signal", "special", "testing", "utils",
     ),
     ("distributed", "hub", "multiprocessing", "sparse"),
     ("", "__main__", "commands", "compat", "datasets", "providers"),  # "" is flowvm itself
@@ -103,8 +103,9 @@ FACES = {
         "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
         "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
         "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",
-        "optim.swa_utils", "overrides", "random", "serialization", "settings", "special", "streams",
-        "testing", "utils.checkpoint", "utils.data.distributed", "utils.tensorboard", "xpu",
+        "optim.swa_utils", "overrides", "random", "serialization", "settings", "signal.windows",
+        "special", "streams", "testing", "utils.checkpoint", "utils.data.distributed",
+        "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 
