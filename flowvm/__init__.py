@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from flowvm import overrides as overrides
     from flowvm import profiler as profiler
     from flowvm import random as random
+    from flowvm import return_types as return_types
     from flowvm import signal as signal
     from flowvm import sparse as sparse
     from flowvm import special as special
@@ -147,7 +148,7 @@ _LAZY_MODULES = (
     "random", "sparse", "testing", "utils", "xpu",
     "amp", "backends", "cuda", "datasets", "graph", "memory", "nn", "optim", "profiler",
     "amp", "backends", "cuda", "datasets", "func", "graph", "memory", "nn", "optim", "profiler",
-    "signal", "special", "utils",
+    "return_types", "signal", "special", "utils",
     "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "graph",
     "hub", "jit", "library", "memory", "mps", "multiprocessing", "nn", "optim", "overrides",
     "profiler", "random", "sparse", "testing", "utils", "xpu",

@@ -35,7 +35,7 @@ LAYERS = (
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
-    ("launch",),
+    ("launch", "return_types"),
     ("accelerator", "backends", "cuda", "interop", "mps", "ops", "printing", "random", "xpu"),
     ("autograd",),
     ("graph",),
@@ -103,9 +103,9 @@ FACES = {
         "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
         "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
         "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",
-        "optim.swa_utils", "overrides", "random", "serialization", "settings", "signal.windows",
-        "special", "streams", "testing", "utils.checkpoint", "utils.data.distributed",
-        "utils.tensorboard", "xpu",
+        "optim.swa_utils", "overrides", "random", "return_types", "serialization", "settings",
+        "signal.windows", "special", "streams", "testing", "utils.checkpoint",
+        "utils.data.distributed", "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 
