@@ -103,14 +103,22 @@ def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]
     return (input if dtype is None else input.to(as_dtype(dtype))), d
 
 
+def as_asked(out: Tensor, dtype: Any) -> Tensor:
+    """`out` of `dtype`, if one is given: integers are folded in int64, whose lower bits are those
+    of every smaller one.
+    """
+    if dtype is None or out._meta.dtype is as_dtype(dtype):
+        return out
+    return out.to(as_dtype(dtype))  # type: ignore[no-any-return]
+
+
 @with_out
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumsum", input, dim, dtype)
     if x._meta.ndim == 0:
-        out: Tensor = cumsum(x.reshape(1), 0).reshape(())
-        return out
-    return _cumsum(x, d, False)  # type: ignore[no-any-return]
+        return as_asked(cumsum(x.reshape(1), 0).reshape(()), dtype)
+    return as_asked(_cumsum(x, d, False), dtype)
 
 
 # --- products ---------------------------------------------------------------------------------
@@ -132,9 +140,8 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumprod", input, dim, dtype)
     if x._meta.ndim == 0:
-        out: Tensor = cumprod(x.reshape(1), 0).reshape(())
-        return out
-    return _cumprod(x, d)  # type: ignore[no-any-return]
+        return as_asked(cumprod(x.reshape(1), 0).reshape(()), dtype)
+    return as_asked(_cumprod(x, d), dtype)
 
 
 def others_product(x: Tensor, dim: int) -> Tensor:
