@@ -126,6 +126,7 @@ def norm(
 
 
 @method()
+@with_out
 def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
     """The factors in one matrix and LAPACK's exchanges, and with `get_infos` its info; see
     `linalg.lu_factor`.

@@ -278,6 +278,7 @@ def solve(A: Tensor, B: Tensor) -> Tensor:
 
 
 @method()
+@with_out
 def inverse(input: Tensor) -> Tensor:
     """The inverse of square matrices (*, n, n).
 
@@ -318,6 +319,7 @@ def det(input: Tensor) -> Tensor:
 
 
 @method()
+@with_out
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     """The lower triangular L with L @ L.T = input, symmetric and positive definite, or with `upper`
     L.T.
