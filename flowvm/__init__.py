@@ -105,6 +105,8 @@ if TYPE_CHECKING:
     from flowvm import overrides as overrides
     from flowvm import profiler as profiler
     from flowvm import random as random
+    from flowvm import return_types as return_types
+    from flowvm import signal as signal
     from flowvm import sparse as sparse
     from flowvm import special as special
     from flowvm import testing as testing
@@ -149,7 +151,8 @@ newaxis = None
 _LAZY_MODULES = (
     "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "func",
     "graph", "hub", "jit", "library", "linalg", "memory", "mps", "multiprocessing", "nn", "optim",
-    "overrides", "profiler", "random", "sparse", "special", "testing", "utils", "xpu",
+    "overrides", "profiler", "random", "return_types", "signal", "sparse", "special", "testing",
+    "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",

@@ -19,6 +19,10 @@ from typing import Any
 
 from flowvm.apart import apart
 
+# what a package shows that lies above it, by the package's name: {"amp": the module}; who answers
+# is entered by `flowvm.providers`
+shown: dict[str, dict[str, Any]] = {"flowvm.cuda": {}}
+
 
 class Lazy:
     """Stands for a module that may not be imported yet; its attributes are the module's."""

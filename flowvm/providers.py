@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 from flowvm import compiler, device
 from flowvm.eager.interpreter import Invocation, Operator, lowerings
 from flowvm.eager.modes import current_recorder
-from flowvm.lazy import lazy
+from flowvm.lazy import lazy, shown
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
 
 if TYPE_CHECKING:
     from flowvm import memory
+    from flowvm.cuda import amp
     from flowvm.cuda.driver import runtime
     from flowvm.ops.declare.cuda import lowering
     from flowvm.profiler.views import traces
 else:
     memory = lazy("flowvm.memory")
+    amp = lazy("flowvm.cuda.amp")
     runtime = lazy("flowvm.cuda.driver.runtime")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     traces = lazy("flowvm.profiler.views.traces")
@@ -59,3 +61,4 @@ device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 engine.failures.about_memory = _about_memory
 Trace.screen = _trace_screen
+shown["flowvm.cuda"]["amp"] = amp

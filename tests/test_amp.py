@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import threading
 import warnings
 
@@ -473,3 +474,75 @@ def test_training_in_mixed_precision_comes_to_the_same_loss():
     mixed = train(model, 40, True, flow.amp.GradScaler(init_scale=2.0**10, growth_interval=10))
     assert plain[-1] < 0.6 * plain[0]
     assert mixed[-1] == pytest.approx(plain[-1], rel=0.08)
+
+
+@pytest.mark.parametrize("cast", [None, "float32"])
+@pytest.mark.parametrize("around", [None, "bfloat16"])
+def test_custom_functions_know_their_region(cast, around):
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (flow, torch):
+        seen = []
+        amp = lib.amp
+
+        class Twice(lib.autograd.Function):
+            @staticmethod
+            @amp.custom_fwd(device_type="cpu", cast_inputs=cast and getattr(lib, cast))
+            def forward(ctx, x, w, seen=seen):
+                ctx.save_for_backward(x, w)
+                out = x @ w
+                seen.append((x.dtype, out.dtype))
+                return out
+
+            @staticmethod
+            @amp.custom_bwd(device_type="cpu")
+            def backward(ctx, g, seen=seen, lib=lib):
+                x, w = ctx.saved_tensors
+                seen.append((lib.ones(2, 2) @ lib.ones(2, 2)).dtype)
+                return (g.float() @ w.float().t()).to(x.dtype), None
+
+        x = lib.ones(2, 2, dtype=lib.bfloat16 if around else lib.float32, requires_grad=True)
+        w = lib.ones(2, 2, dtype=x.dtype)
+        kind = getattr(lib, around) if around else lib.bfloat16
+        with lib.autocast("cpu", dtype=kind, enabled=around is not None):
+            out = Twice.apply(x, w)
+        out.float().sum().backward()
+        found.append(str(seen).replace("torch", "flow"))
+    assert found[0] == found[1]
+
+
+def test_custom_functions_need_a_device_type():
+    for name in ("custom_fwd", "custom_bwd"):
+        with pytest.raises(ValueError, match="device_type is a string"):
+            getattr(flow.amp, name)(device_type=1)
+
+
+def test_the_older_names_have_the_older_order():
+    from_cuda = importlib.import_module("flowvm.cuda.amp")
+    assert flow.cuda.amp.GradScaler is from_cuda.GradScaler
+    with pytest.warns(UserWarning, match="no CUDA device here"):
+        scaler = flow.cuda.amp.GradScaler(512.0)
+    assert not scaler.is_enabled()
+    with pytest.warns(UserWarning, match="no CUDA device here"), flow.cuda.amp.autocast(True):
+        assert (flow.ones(2, 2) @ flow.ones(2, 2)).dtype is flow.float32
+    with flow.cuda.amp.autocast(False):
+        assert (flow.ones(2, 2) @ flow.ones(2, 2)).dtype is flow.float32
+
+    class Same(flow.autograd.Function):
+        @staticmethod
+        @flow.cuda.amp.custom_fwd
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        @flow.cuda.amp.custom_bwd
+        def backward(ctx, g):
+            return g
+
+    x = flow.ones(2, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Same.apply(x).sum().backward()
+    assert x.grad is not None
+    with pytest.raises(AttributeError, match=r"flowvm\.cuda has no 'other'"):
+        _ = flow.cuda.other

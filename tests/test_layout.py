@@ -35,15 +35,15 @@ LAYERS = (
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
-    ("launch",),
+    ("launch", "return_types"),
     ("accelerator", "backends", "cuda", "interop", "mps", "ops", "printing", "random", "xpu"),
     ("autograd",),
     ("graph",),
     (
         "amp", "distributions", "func", "jit", "library", "linalg", "nn", "optim", "overrides",
-        "pickles", "serialization", "settings", "special", "testing", "utils",
+        "pickles", "serialization", "settings", "signal", "special", "testing", "utils",
     ),
-    ("distributed", "hub", "multiprocessing", "sparse"),
+    ("cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     ("", "__main__", "commands", "compat", "datasets", "providers"),  # "" is flowvm itself
 )
 # The same within a package: a room may import from itself and from those in front of it; rooms in
@@ -94,8 +94,8 @@ FACES = {
         "accelerator", "autograd.functional", "autograd.gradcheck", "autograd.variable", "backends",
         "backends.cpu", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn",
         "backends.mps", "backends.nnpack", "backends.openmp", "backends.opt_einsum",
-        "backends.quantized", "compiler", "config", "cuda.devices", "cuda.events", "cuda.memory",
-        "cuda.options", "cuda.random", "datasets", "distributed",
+        "backends.quantized", "compiler", "config", "cuda.amp", "cuda.devices", "cuda.events",
+        "cuda.memory", "cuda.options", "cuda.random", "datasets", "distributed",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
         "distributions.transforms", "errors", "hub", "jit", "launch", "library", "linalg", "memory",
         "mps", "multiprocessing", "nn.attention.bias", "nn.functional", "nn.init", "nn.parallel",
@@ -103,8 +103,9 @@ FACES = {
         "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
         "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
         "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",
-        "optim.swa_utils", "overrides", "random", "serialization", "settings", "special", "streams",
-        "testing", "utils.checkpoint", "utils.data.distributed", "utils.tensorboard", "xpu",
+        "optim.swa_utils", "overrides", "random", "return_types", "serialization", "settings",
+        "signal.windows", "special", "streams", "testing", "utils.checkpoint",
+        "utils.data.distributed", "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 
@@ -119,8 +120,10 @@ def is_face(module: str) -> bool:
 
 
 def layer_of(module: str) -> str:
-    """The name in LAYERS under which `module` stands."""
+    """The name in LAYERS under which `module` stands: its own, or that of its package."""
     parts = module.split(".")
+    if ".".join(parts[1:]) in RANK:
+        return ".".join(parts[1:])
     return parts[1] if len(parts) > 1 else ""
 
 

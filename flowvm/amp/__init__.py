@@ -13,7 +13,14 @@ In a graph: `graph.config.enable_amp(True)` and `graph.set_grad_scaler(scaler)`.
 
 from __future__ import annotations
 
-from flowvm.amp.autocast_mode import autocast, is_autocast_available
+from flowvm.amp.autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available
 from flowvm.amp.grad_scaler import GradScaler, StaticGradScaler
 
-__all__ = ["GradScaler", "StaticGradScaler", "autocast", "is_autocast_available"]
+__all__ = [
+    "GradScaler",
+    "StaticGradScaler",
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+    "is_autocast_available",
+]

@@ -1,12 +1,19 @@
-"""`flow.autocast`: a region in which products and convolutions compute in a 16-bit float."""
+"""`flow.autocast`: a region in which products and convolutions compute in a 16-bit float; and what
+an autograd.Function says of it.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from flowvm.device import Device, is_available
-from flowvm.dtype import DType, bfloat16, float16
-from flowvm.eager.autocasting import autocast_mode, inside
+from flowvm.dtype import DType, bfloat16, float16, float64
+from flowvm.eager.autocasting import autocast_dtype, autocast_mode, inside
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.regions import AroundToo, Mode
 
@@ -67,3 +74,77 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
 
     def _switch(self) -> tuple[Mode[Any], Any, Any]:
         return autocast_mode(), inside(self.dtype if self.enabled else None), self
+
+
+# --- custom autograd functions --------------------------------------------------------------------
+
+
+def _cast(value: Any, device_type: str, dtype: DType) -> Any:
+    """`value` with its float16, bfloat16 and float32 tensors of that device type as `dtype`."""
+    if isinstance(value, Tensor):
+        kind = value.dtype
+        if kind.is_floating_point and kind is not float64 and value.device.type == device_type:
+            return value.to(dtype)
+        return value
+    if isinstance(value, (str, bytes, np.ndarray)):
+        return value
+    if isinstance(value, Mapping):
+        return {
+            _cast(k, device_type, dtype): _cast(v, device_type, dtype) for k, v in value.items()
+        }
+    if isinstance(value, Iterable):
+        items = (_cast(v, device_type, dtype) for v in value)
+        return type(value)(items) if isinstance(value, (list, tuple)) else items
+    return value
+
+
+def _need_type(name: str, device_type: Any) -> None:
+    if not isinstance(device_type, str):
+        raise ArgumentError(
+            f"{name}: device_type is a string such as 'cpu', got {type(device_type).__name__}"
+        )
+
+
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: DType | None = None
+) -> Callable[..., Any]:
+    """A decorator of `forward` of an autograd.Function, which notes for `custom_bwd` in what region
+    it is.
+
+    cast_inputs   inside an autocast region, convert tensors of floats (but float64) to it, and
+                  compute without autocast
+    """
+    _need_type("custom_fwd", device_type)
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+    inner = fwd
+
+    @functools.wraps(inner)
+    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        around = autocast_dtype()
+        ctx._dtype = around or _DEFAULTS.get(device_type, float16)
+        ctx._fwd_used_autocast = around is not None and cast_inputs is None
+        if around is None or cast_inputs is None:
+            return inner(ctx, *args, **kwargs)
+        with autocast(enabled=False):
+            args = _cast(args, device_type, cast_inputs)
+            return inner(ctx, *args, **_cast(kwargs, device_type, cast_inputs))
+
+    return forward
+
+
+def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
+    """A decorator of `backward` of an autograd.Function: it computes in the autocast region that
+    `forward`, decorated with `custom_fwd`, was in.
+    """
+    _need_type("custom_bwd", device_type)
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+    inner = bwd
+
+    @functools.wraps(inner)
+    def backward(ctx: Any, *grads: Any, **kwargs: Any) -> Any:
+        with autocast("cpu", ctx._dtype, ctx._fwd_used_autocast):  # for every device
+            return inner(ctx, *grads, **kwargs)
+
+    return backward

@@ -31,14 +31,12 @@ ROOTS: Final = ("torch", "oneflow")
 VERSION: Final = Version("2.13.0+flowvm")
 # modules of PyTorch whose names stand elsewhere in flowvm
 _ELSEWHERE: Final = {
-    "cuda.amp": "amp",
     "nn.modules.container": "nn.modules.containers",
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",
     "_tensor": "eager.tensor",
     "serialization": "serialization",
     "types": "dtype",
-    "return_types": "ops",
 }
 # packages of flowvm that have all names of the modules that PyTorch has inside
 _FLAT: Final = {

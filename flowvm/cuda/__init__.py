@@ -12,7 +12,7 @@ Not here: kernels of ops (the `cuda` folders of `flowvm.ops`), workers (`flowvm.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowvm.cuda.devices import (
     can_device_access_peer,
@@ -66,7 +66,7 @@ from flowvm.cuda.typed import (
     LongTensor,
     ShortTensor,
 )
-from flowvm.lazy import lazy
+from flowvm.lazy import lazy, shown
 
 if TYPE_CHECKING:
     from flowvm.cuda.simulator import recorder
@@ -125,6 +125,12 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in shown[__name__]:
+        return shown[__name__][name]
+    raise AttributeError(f"flowvm.cuda has no {name!r}", name=name, obj=None)
 
 
 def _simulator(options: str) -> Driver:

@@ -9,6 +9,7 @@ Long because it is one list of names, twice.
 import flowvm.nn.graph.function  # it gives Graph its `trace`
 import flowvm.nn.module_calls  # noqa: F401 - calls are told to captures
 from flowvm.nn import attention, common_types, functional, init, parallel, parameter, utils
+from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
 from flowvm.nn.modules.activation import (
@@ -97,6 +98,7 @@ from flowvm.nn.modules.loss import (
     HuberLoss,
     KLDivLoss,
     L1Loss,
+    LinearCrossEntropyLoss,
     MarginRankingLoss,
     MSELoss,
     MultiLabelMarginLoss,
@@ -277,6 +279,8 @@ __all__ = [
     "LazyLinear",
     "LeakyReLU",
     "Linear",
+    "LinearCrossEntropyLoss",
+    "LinearCrossEntropyOptions",
     "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",

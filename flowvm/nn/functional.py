@@ -35,6 +35,7 @@ from flowvm.nn.composites.images import (
     upsample_bilinear,
     upsample_nearest,
 )
+from flowvm.nn.composites.linear_cross_entropy import linear_cross_entropy
 from flowvm.nn.composites.losses import (
     cosine_embedding_loss,
     gaussian_nll_loss,
@@ -213,6 +214,7 @@ __all__ = [
     "leaky_relu",
     "leaky_relu_",
     "linear",
+    "linear_cross_entropy",
     "local_response_norm",
     "log_softmax",
     "logsigmoid",

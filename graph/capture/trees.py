@@ -73,7 +73,7 @@ def _leaves_of(structure: Any, where: str) -> int:
         case ("tuple" | "list", *items):
             return sum(_leaves_of(item, where) for item in items)
         case ("sequence", kind, *items) if isinstance(kind, type) and issubclass(kind, tuple):
-            if len(getattr(kind, "_fields", [*items, None])) == len(items):
+            if len(getattr(kind, "__match_args__", [*items, None])) == len(items):
                 return sum(_leaves_of(item, where) for item in items)
         case ("dict", *items) if all(type(item) is tuple and len(item) == 2 for item in items):
             if len({key for key, _ in items}) == len(items):

@@ -21,6 +21,7 @@ import sys
 from types import CodeType, FunctionType, NoneType
 from typing import Any
 
+from flowvm import return_types
 from flowvm.device import Device, as_device
 from flowvm.dtype import ALL_DTYPES, DType, dtype_named
 from flowvm.eager.interpreter import Operator, operators
@@ -84,7 +85,9 @@ def _saved_type(kind: type, what: str) -> dict[str, str]:
 
 
 def _is_namedtuple(kind: Any) -> bool:
-    """Whether making one runs nothing but what `namedtuple` itself wrote."""
+    """Whether making one runs nothing but what `namedtuple` itself wrote, or flowvm."""
+    if kind in return_types.all_return_types:
+        return True
     if not isinstance(kind, type) or any("__init__" in vars(k) for k in kind.__mro__[:-1]):
         return False
     owner = next((k for k in kind.__mro__ if "__new__" in vars(k)), object)

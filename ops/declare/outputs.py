@@ -18,6 +18,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DType
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import copy_
 from flowvm.ops.declare.recording import empty_of
+from flowvm.return_types import Results
 
 _PLACE = "_storage", "_ref", "_meta"
 
@@ -123,7 +124,7 @@ def with_out(function: Callable[..., Result]) -> Callable[..., Result]:
             if not isinstance(out, (tuple, list)) or len(out) != len(result):
                 raise ArgumentTypeError(f"{name}: out is a tuple of {len(result)} tensors")
             given = [written(name, o, r) for o, r in zip(out, result, strict=True)]
-            return type(result)(*given) if hasattr(result, "_fields") else tuple(given)
+            return result.into(given) if isinstance(result, Results) else tuple(given)
         return written(name, out, result)
 
     functools.update_wrapper(call, function)

@@ -75,8 +75,10 @@ _operators: dict[Callable[..., Any], Operator] = {}
 
 
 def operator_of(function: Callable[..., Any]) -> Operator:
-    """The Operator behind a function that `op` or `elementwise` made."""
-    return _operators[function]
+    """The Operator behind a function that `op` or `elementwise` made, and `with_out` maybe gave
+    its `out=`.
+    """
+    return _operators[getattr(function, "__wrapped__", function)]
 
 
 def op(

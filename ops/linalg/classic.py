@@ -6,10 +6,11 @@ Where `flow.linalg` has the same function with other conventions, these are the 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import DType, int32
 from flowvm.eager.autocasting import outside
 from flowvm.eager.tensor import Tensor, method
@@ -17,13 +18,7 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.linalg import decompositions, norms, spectra
-from flowvm.ops.linalg.decompositions import (
-    QR,
-    householder_product,
-    lu_factor_ex,
-    reflected,
-    unpacked,
-)
+from flowvm.ops.linalg.decompositions import householder_product, lu_factor_ex, reflected, unpacked
 from flowvm.ops.linalg.parts.shared import batched, identity, matrices, same_dtype, square, turned
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.statistics import vector_norm
@@ -35,38 +30,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-class SVD(NamedTuple):
-    """input = U @ diag(S) @ V.T."""
-
-    U: Tensor
-    S: Tensor
-    V: Tensor
-
-
-class Geqrf(NamedTuple):
-    """R with reflectors below it, and their factors."""
-
-    a: Tensor
-    tau: Tensor
-
-
-class TriangularSolve(NamedTuple):
-    """What `triangular_solve` gives."""
-
-    solution: Tensor
-    cloned_coefficient: Tensor
-
-
 @method()
 @with_out
-def qr(input: Tensor, some: bool = True) -> QR:
+def qr(input: Tensor, some: bool = True) -> return_types.qr:
     """Q and R of matrices (*, m, n), reduced, or complete without `some`; see `linalg.qr`."""
-    return decompositions.qr(input, "reduced" if some else "complete")
+    return return_types.qr(decompositions.qr(input, "reduced" if some else "complete"))
 
 
 @method()
 @with_out
-def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> return_types.svd:
     """U, S and V (not its transpose) of matrices (*, m, n); without `some` the full U and V.
 
     Without `compute_uv` U and V are zeros.
@@ -75,9 +48,9 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
     m, n = x.shape[-2:]
     if not compute_uv:
         u, v = (zeros((*x.shape[:-2], k, k), dtype=x.dtype, device=x.device) for k in (m, n))
-        return SVD(u, spectra.svdvals(x), v)
+        return return_types.svd((u, spectra.svdvals(x), v))
     u, s, vh = spectra.svd(x, not some)
-    return SVD(u, s, turned(vh))
+    return return_types.svd((u, s, turned(vh)))
 
 
 @method()
@@ -87,11 +60,12 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 
 
 @method()
-def geqrf(input: Tensor) -> Geqrf:
+@with_out
+def geqrf(input: Tensor) -> return_types.geqrf:
     """R in the upper triangle of the matrices, reflectors of Q below it, and their factors, as
     `orgqr` and `ormqr` take them.  No gradient.
     """
-    return Geqrf(*decompositions.geqrf(input))
+    return return_types.geqrf(decompositions.geqrf(input))
 
 
 @method()
@@ -152,6 +126,7 @@ def norm(
 
 
 @method()
+@with_out
 def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
     """The factors in one matrix and LAPACK's exchanges, and with `get_infos` its info; see
     `linalg.lu_factor`.
@@ -163,7 +138,7 @@ def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tens
 @with_out
 def lu_unpack(
     LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
-) -> decompositions.LU:
+) -> return_types.lu_unpack:
     """P, L and U of what `lu` gave; without elements what is not asked for."""
     if LU_pivots.dtype is not int32:
         raise ArgumentError(f"lu_unpack: pivots are int32, got {LU_pivots.dtype.name}")
@@ -171,7 +146,7 @@ def lu_unpack(
     none = zeros(0, dtype=LU_data.dtype, device=LU_data.device)
     if not unpack_data:
         lower = upper = none
-    return decompositions.LU(p if unpack_pivots else none, lower, upper)
+    return return_types.lu_unpack((p if unpack_pivots else none, lower, upper))
 
 
 @method()
@@ -188,12 +163,12 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 @with_out
 def triangular_solve(
     b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> TriangularSolve:
+) -> return_types.triangular_solve:
     """X with A @ X = b for triangular A, or its transpose, and A; see `linalg.solve_triangular`."""
     a, b = batched(square("triangular_solve", A), matrices("triangular_solve", b, "b"))
     t = turned(a) if transpose else a
     x = decompositions.solve_triangular(t, b, upper=upper != transpose, unitriangular=unitriangular)
-    return TriangularSolve(x, a.clone())
+    return return_types.triangular_solve((x, a.clone()))
 
 
 @method()

@@ -8,8 +8,7 @@ Long because a dozen public functions stand with what they return.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from flowvm import return_types
 from flowvm.dtype import int32
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
@@ -30,25 +29,20 @@ from flowvm.ops.linalg.parts.factors import (
 from flowvm.ops.linalg.parts.shared import (
     batched,
     constant_of,
+    identity,
     matrices,
     same_dtype,
     square,
     turned,
 )
 from flowvm.ops.linalg.systems import cholesky as _cholesky
+from flowvm.ops.linalg.systems import solve as _solve
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.matrices import tril, triu
 
 __all__ = [
-    "LDL",
-    "LU",
-    "QR",
-    "CholeskyEx",
-    "LDLEx",
-    "LUFactor",
-    "LUFactorEx",
     "cholesky",
     "cholesky_ex",
     "householder_product",
@@ -62,58 +56,6 @@ __all__ = [
     "qr",
     "solve_triangular",
 ]  # fmt: skip
-
-
-class CholeskyEx(NamedTuple):
-    """What `cholesky_ex` gives."""
-
-    L: Tensor
-    info: Tensor
-
-
-class LU(NamedTuple):
-    """A = P @ L @ U."""
-
-    P: Tensor
-    L: Tensor
-    U: Tensor
-
-
-class LUFactor(NamedTuple):
-    """L and U in one matrix, and LAPACK's exchanges of rows, from 1 up."""
-
-    LU: Tensor
-    pivots: Tensor
-
-
-class LUFactorEx(NamedTuple):
-    """`LUFactor`, and LAPACK's info."""
-
-    LU: Tensor
-    pivots: Tensor
-    info: Tensor
-
-
-class QR(NamedTuple):
-    """A = Q @ R."""
-
-    Q: Tensor
-    R: Tensor
-
-
-class LDL(NamedTuple):
-    """L and D in one matrix, and LAPACK's exchanges."""
-
-    LD: Tensor
-    pivots: Tensor
-
-
-class LDLEx(NamedTuple):
-    """`LDL`, and LAPACK's info."""
-
-    LD: Tensor
-    pivots: Tensor
-    info: Tensor
 
 
 def checked(name: str, info: Tensor, check: bool) -> None:
@@ -142,7 +84,9 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
 
 @with_out
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx:
+def cholesky_ex(
+    A: Tensor, *, upper: bool = False, check_errors: bool = False
+) -> return_types.linalg_cholesky_ex:
     """`cholesky`, and in `info` (int32, of the batch's shape) the order of the first leading minor
     that is not positive, 0 where there is none.
 
@@ -152,14 +96,16 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     factor, info = cholesky_info(turned(A) if upper else A)
     checked("linalg.cholesky_ex", info, check_errors)
     lower = tril(factor)
-    return CholeskyEx(turned(lower) if upper else lower, info)
+    return return_types.linalg_cholesky_ex((turned(lower) if upper else lower, info))
 
 
 # --- LU -------------------------------------------------------------------------------------------
 
 
 @with_out
-def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorEx:
+def lu_factor_ex(
+    A: Tensor, *, pivot: bool = True, check_errors: bool = False
+) -> return_types.linalg_lu_factor_ex:
     """The factors of matrices (*, m, n) in one matrix, the exchanges (*, min(m, n)), int32, and
     info: the first column without a pivot, from 1 up, or 0.
 
@@ -169,7 +115,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     _need_pivot("linalg.lu_factor_ex", pivot)
     factors, pivots, info = lu_op(turned(A), False)
     checked("linalg.lu_factor_ex", info, check_errors)
-    return LUFactorEx(turned(factors), pivots, info)
+    return return_types.linalg_lu_factor_ex((turned(factors), pivots, info))
 
 
 def _need_pivot(name: str, pivot: bool) -> None:
@@ -181,7 +127,7 @@ def _need_pivot(name: str, pivot: bool) -> None:
 
 
 @with_out
-def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:
+def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor:
     """The factors of matrices (*, m, n) in one matrix, and LAPACK's exchanges of rows; see
     `lu_solve`.
 
@@ -190,19 +136,19 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:
     A = matrices("linalg.lu_factor", A)
     _need_pivot("linalg.lu_factor", pivot)
     factors, pivots, _ = lu_op(turned(A), True)
-    return LUFactor(turned(factors), pivots)
+    return return_types.linalg_lu_factor((turned(factors), pivots))
 
 
 @with_out
-def lu(A: Tensor, *, pivot: bool = True) -> LU:
+def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
     """P, L and U of matrices (*, m, n): A = P @ L @ U, where P exchanges rows, L is lower
     triangular with ones on the diagonal and U is upper triangular.
     """
     factors = lu_factor_ex(matrices("linalg.lu", A), pivot=pivot)
-    return unpacked(factors.LU, factors.pivots)
+    return return_types.linalg_lu(unpacked(factors.LU, factors.pivots))
 
 
-def unpacked(factors: Tensor, pivots: Tensor) -> LU:
+def unpacked(factors: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """P, L and U of `lu_factor`'s answer."""
     m, n = factors.shape[-2:]
     k = min(m, n)
@@ -212,7 +158,7 @@ def unpacked(factors: Tensor, pivots: Tensor) -> LU:
     if m > k:
         below = zeros((*factors.shape[:-2], m - k, k), dtype=factors.dtype, device=factors.device)
         eye = cat([eye, below], -2)
-    return LU(permutation_matrix(pivots, m, factors), lower + eye, triu(factors[..., :k, :]))
+    return permutation_matrix(pivots, m, factors), lower + eye, triu(factors[..., :k, :])
 
 
 @with_out
@@ -270,7 +216,7 @@ def solve_triangular(
 
 
 @with_out
-def qr(A: Tensor, mode: str = "reduced") -> QR:
+def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
     """Q with orthonormal columns and upper triangular R, A = Q @ R, of matrices (*, m, n).
 
     mode   "reduced": Q (m, k) and R (k, n), k = min(m, n); "complete": Q (m, m) and R (m, n);
@@ -282,18 +228,27 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
     m, n = A.shape[-2:]
     q, r = qr_op(turned(A), mode == "complete")
     r = triu(turned(r)[..., : m if mode == "complete" else min(m, n), :])
-    return QR(zeros(0, dtype=A.dtype, device=A.device) if mode == "r" else turned(q), r)
+    q = zeros(0, dtype=A.dtype, device=A.device) if mode == "r" else turned(q)
+    return return_types.linalg_qr((q, r))
 
 
 def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> Tensor:
-    """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᵀ in A's columns; `adjoint`: Hₖ ... H₁."""
+    """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᵀ in A's columns; `adjoint`: Hₖ ... H₁.
+
+    The product is I - V T Vᵀ, where T⁻¹ has 1 / τ on its diagonal and above it what Vᵀ V has there
+    (Schreiber and Van Loan, "A storage-efficient WY representation for products of Householder
+    transformations", 1989).  So T = D (I + U D)⁻¹, D having τ, which may be 0, and U being what is
+    above.
+    """
     m, k = A.shape[-2], tau.shape[-1]
-    vectors = tril(A, -1)[..., :k] + _unit(A, k)
-    for i in range(k) if adjoint else reversed(range(k)):
-        v = vectors[..., i : i + 1]
-        scale = tau[..., i].unsqueeze(-1).unsqueeze(-1)
-        other = other - scale * matmul(v, matmul(turned(v), other))
-    return other if k else other.expand((*A.shape[:-2], m, other.shape[-1])).clone()
+    if k == 0:
+        return other.expand((*A.shape[:-2], m, other.shape[-1])).clone()  # type: ignore[no-any-return]
+    v = tril(A, -1)[..., :k] + _unit(A, k)
+    inside = triu(matmul(turned(v), v), 1) * tau.unsqueeze(-2) + identity(A, k)
+    part = matmul(turned(v), other)
+    if adjoint:
+        return other - matmul(v, _solve(turned(inside), part * tau.unsqueeze(-1)))  # type: ignore[no-any-return]
+    return other - matmul(v, tau.unsqueeze(-1) * _solve(inside, part))  # type: ignore[no-any-return]
 
 
 def _unit(A: Tensor, n: int) -> Tensor:
@@ -338,7 +293,9 @@ def geqrf(input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @with_out
-def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False) -> LDLEx:
+def ldl_factor_ex(
+    A: Tensor, *, hermitian: bool = False, check_errors: bool = False
+) -> return_types.linalg_ldl_factor_ex:
     """L and D of symmetric matrices (*, n, n) with A = L @ D @ L.T, D in blocks of 1 and 2, in one
     matrix; LAPACK's exchanges, int32; its info.  The lower triangle is read.
 
@@ -347,17 +304,17 @@ def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = Fa
     A = square("linalg.ldl_factor_ex", A)
     factors, pivots, info = ldl_op(turned(A), False)
     checked("linalg.ldl_factor_ex", info, check_errors)
-    return LDLEx(tril(turned(factors)), pivots, info)
+    return return_types.linalg_ldl_factor_ex((tril(turned(factors)), pivots, info))
 
 
 @with_out
-def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDL:
+def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl_factor:
     """L and D of symmetric matrices (*, n, n), and LAPACK's exchanges; see `ldl_solve`.
 
     LinAlgError where the result is read, if D is singular.
     """
     factors, pivots, _ = ldl_op(turned(square("linalg.ldl_factor", A)), True)
-    return LDL(tril(turned(factors)), pivots)
+    return return_types.linalg_ldl_factor((tril(turned(factors)), pivots))
 
 
 @with_out

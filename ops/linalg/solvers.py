@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import finfo, int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
@@ -39,39 +40,9 @@ from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
 
 __all__ = [
-    "InvEx", "Lstsq", "Slogdet", "SolveEx", "det", "inv", "inv_ex", "lstsq", "slogdet", "solve",
+    "det", "inv", "inv_ex", "lstsq", "slogdet", "solve",
     "solve_ex", "tensorinv", "tensorsolve",
 ]  # fmt: skip
-
-
-class InvEx(NamedTuple):
-    """What `inv_ex` gives."""
-
-    inverse: Tensor
-    info: Tensor
-
-
-class SolveEx(NamedTuple):
-    """What `solve_ex` gives."""
-
-    result: Tensor
-    info: Tensor
-
-
-class Slogdet(NamedTuple):
-    """A determinant is sign * exp(logabsdet)."""
-
-    sign: Tensor
-    logabsdet: Tensor
-
-
-class Lstsq(NamedTuple):
-    """What `lstsq` gives; empty where the driver does not find it."""
-
-    solution: Tensor
-    residuals: Tensor
-    rank: Tensor
-    singular_values: Tensor
 
 
 @with_out
@@ -88,7 +59,7 @@ def inv(A: Tensor) -> Tensor:
 
 
 @with_out
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> InvEx:
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_ex:
     """The inverse of square matrices, and in `info`, int32, the first column without a pivot, from
     1 up, or 0; of a singular matrix the inverse is anything.
 
@@ -97,7 +68,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> InvEx:
     A = square("linalg.inv_ex", A)
     out, info = right_solve(A, identity(A, A.shape[-1]).expand(A.shape))
     checked("linalg.inv_ex", info, check_errors)
-    return InvEx(out, info)
+    return return_types.linalg_inv_ex((out, info))
 
 
 @with_out
@@ -107,11 +78,11 @@ def det(A: Tensor) -> Tensor:
 
 
 @with_out
-def slogdet(A: Tensor) -> Slogdet:
+def slogdet(A: Tensor) -> return_types.linalg_slogdet:
     """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute value:
     0 and -inf of a singular one.
     """
-    return Slogdet(*_slogdet(square("linalg.slogdet", A)))
+    return return_types.linalg_slogdet(_slogdet(square("linalg.slogdet", A)))
 
 
 def _system(name: str, A: Tensor, B: Tensor, left: bool) -> tuple[Tensor, Tensor, bool]:
@@ -146,7 +117,9 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 @with_out
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveEx:
+def solve_ex(
+    A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
+) -> return_types.linalg_solve_ex:
     """`solve`, and in `info`, int32, the first column of A without a pivot, from 1 up, or 0; the
     answer for a singular matrix is anything.
     """
@@ -155,7 +128,7 @@ def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fa
     x, info = right_solve(turned(A), turned(B)) if left else right_solve(A, B)
     checked("linalg.solve_ex", info, check_errors)
     x = turned(x) if left else x
-    return SolveEx(x.squeeze(-1) if vector else x, info)
+    return return_types.linalg_solve_ex((x.squeeze(-1) if vector else x, info))
 
 
 # --- least squares --------------------------------------------------------------------------------
@@ -180,7 +153,10 @@ _lstsq_node = Recorded("lstsq", _lstsq_grad, ("a", "b"), "a, b, out")
 DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
+@with_out
+def lstsq(
+    A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> return_types.linalg_lstsq:
     """X that makes the norm of A @ X - B the least, of matrices A (*, m, n), B (*, m, k) or (*, m);
     the shortest such X where there are many.
 
@@ -218,12 +194,10 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     residuals = constant_of(A, none)
     if m > n and driver != "gelsy" and (driver == "gels" or bool(all_of(rank == n).item())):
         residuals = sum((matmul(A, x) - B) ** 2, -2)
-    return Lstsq(
-        x.squeeze(-1) if vector else x,
-        residuals,
-        zeros(0, dtype=int64, device=device) if driver == "gels" else rank.to(int64),
-        values if driver in ("gelsd", "gelss") else none,
-    )
+    found_rank = zeros(0, dtype=int64, device=device) if driver == "gels" else rank.to(int64)
+    found_values = values if driver in ("gelsd", "gelss") else none
+    x = x.squeeze(-1) if vector else x
+    return return_types.linalg_lstsq((x, residuals, found_rank, found_values))
 
 
 # --- tensors as matrices --------------------------------------------------------------------------

@@ -6,10 +6,11 @@ of values alone hold everywhere.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import finfo, int64
 from flowvm.eager.autocasting import outside
 from flowvm.eager.tensor import Tensor
@@ -27,23 +28,8 @@ from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 
 __all__ = [
-    "SVD", "Eigh", "eigh", "eigvalsh", "matrix_rank", "pinv", "svd", "svdvals",
+    "eigh", "eigvalsh", "matrix_rank", "pinv", "svd", "svdvals",
 ]  # fmt: skip
-
-
-class SVD(NamedTuple):
-    """A = U @ diag(S) @ Vh."""
-
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
-
-
-class Eigh(NamedTuple):
-    """A = eigenvectors @ diag(eigenvalues) @ eigenvectors.T."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
 
 
 def _need_driver(name: str, driver: Any) -> None:
@@ -54,7 +40,9 @@ def _need_driver(name: str, driver: Any) -> None:
 
 
 @with_out
-def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
+def svd(
+    A: Tensor, full_matrices: bool = True, *, driver: str | None = None
+) -> return_types.linalg_svd:
     """U, S and Vh of matrices (*, m, n): A = U @ diag(S) @ Vh, S (*, k) descending, k = min(m, n).
 
     With `full_matrices` U (m, m) and Vh (n, n), whose further columns and rows have no gradient;
@@ -64,7 +52,7 @@ def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> 
     tensor([3., 2.])
     """
     _need_driver("linalg.svd", driver)
-    return SVD(*svd_op(matrices("linalg.svd", A), bool(full_matrices)))
+    return return_types.linalg_svd(svd_op(matrices("linalg.svd", A), bool(full_matrices)))
 
 
 @with_out
@@ -82,14 +70,14 @@ def _triangle(name: str, UPLO: Any) -> bool:
 
 
 @with_out
-def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
+def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
     """The eigenvalues of symmetric matrices (*, n, n), ascending, and their vectors, as columns.
 
     UPLO   which triangle is read: "L", the lower one, or "U"
     """
     A = square("linalg.eigh", A)
     values, rows = eigh_op(A, _triangle("linalg.eigh", UPLO))
-    return Eigh(values, turned(rows))
+    return return_types.linalg_eigh((values, turned(rows)))
 
 
 @with_out

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.linalg.cpu.blas import call, enter, leave, threads
 from flowvm.ops.linalg.parts.factors import cholesky_backward
@@ -276,6 +278,7 @@ def solve(A: Tensor, B: Tensor) -> Tensor:
 
 
 @method()
+@with_out
 def inverse(input: Tensor) -> Tensor:
     """The inverse of square matrices (*, n, n).
 
@@ -289,12 +292,12 @@ inv = inverse
 
 
 @method()
-def slogdet(input: Tensor) -> tuple[Tensor, Tensor]:
+@with_out
+def slogdet(input: Tensor) -> return_types.slogdet:
     """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute
     value.
     """
-    sign, logabsdet = _slogdet(input)
-    return sign, logabsdet
+    return return_types.slogdet(_slogdet(input))
 
 
 @method()
@@ -316,6 +319,7 @@ def det(input: Tensor) -> Tensor:
 
 
 @method()
+@with_out
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     """The lower triangular L with L @ L.T = input, symmetric and positive definite, or with `upper`
     L.T.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import float32, float64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
@@ -19,20 +20,6 @@ from flowvm.ops.shapes.fill import ones_like, zeros
 from flowvm.ops.shapes.ranges import linspace
 
 __all__ = ["histogram", "histogramdd"]
-
-
-class Histogram(NamedTuple):
-    """The counts, and the edges between which they were counted."""
-
-    hist: Tensor
-    bin_edges: Tensor
-
-
-class Histogramdd(NamedTuple):
-    """The counts, and the edges of each dimension."""
-
-    hist: Tensor
-    bin_edges: tuple[Tensor, ...]
 
 
 def _points(name: str, input: Any) -> Any:
@@ -121,7 +108,7 @@ def histogram(
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
     density: bool = False,
-) -> Histogram:
+) -> return_types.histogram:
     """How many elements of `input` lie between each two edges, as (hist, bin_edges).
 
     bins      a number of bins of one width from the smallest element, or `range[0]`, to the
@@ -133,7 +120,8 @@ def histogram(
     x = _points("histogram", input)
     edges = _edges("histogram", x, bins, range)
     w = _weighed("histogram", weight, x, x.shape)
-    return Histogram(_count(x.reshape((-1, 1)), [edges], w, density), edges)
+    counts = _count(x.reshape((-1, 1)), [edges], w, density)
+    return return_types.histogram((counts, edges))
 
 
 def histogramdd(
@@ -143,7 +131,7 @@ def histogramdd(
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
     density: bool = False,
-) -> Histogramdd:
+) -> return_types.histogramdd:
     """How many points, the rows of `input` (*, n), lie in each of the boxes between edges, as
     (hist of n dimensions, the edges of each).
 
@@ -163,7 +151,7 @@ def histogramdd(
         _edges("histogramdd", column, b, None if range is None else range[2 * d : 2 * d + 2])
         for d, (column, b) in enumerate(zip(x.unbind(1), each, strict=True))
     ]
-    return Histogramdd(_count(x, edges, w, density), tuple(edges))
+    return return_types.histogramdd((_count(x, edges, w, density), tuple(edges)))
 
 
 samples(

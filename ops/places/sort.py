@@ -10,10 +10,11 @@ Long because the first k of many, slices and frequencies have kernels of their o
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import bool_, int64, uint8
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, OutOfRangeError
@@ -35,13 +36,6 @@ HEAP = 4  # a heap finds the first k of n where n is at least this often k, time
 STRIDE = 256  # elements that are compared with the worst of the heap at once
 
 
-class Sorted(NamedTuple):
-    """What sort, topk and kthvalue give: the values, and the positions (int64) that they had."""
-
-    values: Tensor
-    indices: Tensor
-
-
 # --- sorting rows -------------------------------------------------------------------------------
 
 
@@ -61,17 +55,19 @@ def _last(name: str, x: Any, dim: int) -> tuple[Tensor, int]:
     return movedim(x, at, -1).contiguous(), at
 
 
-def _placed(parts: tuple[Tensor, Tensor], at: int) -> Sorted:
+def _placed(parts: tuple[Tensor, Tensor], at: int) -> tuple[Tensor, Tensor]:
     """Results with their last dimension put back to `at`."""
     values, indices = parts
     if values._meta.ndim and at != values._meta.ndim - 1:
         values, indices = movedim(values, -1, at), movedim(indices, -1, at)
-    return Sorted(values, indices)
+    return values, indices
 
 
 @with_out
 @method()
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Sorted:
+def sort(
+    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
+) -> return_types.sort:
     """The elements of dimension `dim` in order: (values, indices).
 
     NaN counts as the largest number.  Equal elements keep their order, whether `stable` asks for it
@@ -83,7 +79,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     x, at = _last("sort", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
     values, indices = ordered_rows(x.detach(), 0, n, bool(descending))
-    return _placed((_linked(x, values, indices), indices), at)
+    return return_types.sort(_placed((_linked(x, values, indices), indices), at))
 
 
 @with_out
@@ -237,7 +233,9 @@ def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
 
 @with_out
 @method()
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sorted:
+def topk(
+    input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> return_types.topk:
     """The `k` largest (or smallest) elements of dimension `dim`, best first: (values, indices).
 
     Of equal elements the earlier one comes first.  NaN counts as the largest number.
@@ -255,12 +253,12 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         values, indices = ordered_rows(x.detach(), 0, k, bool(largest))
     else:
         values, indices = _topk_rows(x.detach(), int(k), bool(largest))
-    return _placed((_linked(x, values, indices), indices), at)
+    return return_types.topk(_placed((_linked(x, values, indices), indices), at))
 
 
 @with_out
 @method()
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sorted:
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
     """The `k`-th smallest element (from 1) of dimension `dim`: (values, indices)."""
     x, at = _last("kthvalue", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
@@ -275,7 +273,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sor
         parts = reshape(values, shape), reshape(indices, shape)
     else:
         parts = nth_of_rows(x.detach(), k - 1)
-    return _reduced(x, parts, at, keepdim)
+    return return_types.kthvalue(_reduced(x, parts, at, keepdim))
 
 
 # --- the most frequent --------------------------------------------------------------------------
@@ -307,7 +305,7 @@ def _mode_rows(x: TensorMeta, order: TensorMeta) -> Launch:
 
 @with_out
 @method()
-def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Sorted:
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mode:
     """The most frequent element of dimension `dim`, and the position of its last occurrence:
     (values, indices).
 
@@ -319,19 +317,21 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Sorted:
             f"mode: dimension {dim} of shape {tuple(input.shape)} has no elements"
         )
     parts = _mode_rows(*sort(x.detach()))
-    return _reduced(x, parts, at, keepdim)
+    return return_types.mode(_reduced(x, parts, at, keepdim))
 
 
-def _reduced(x: Tensor, parts: tuple[Tensor, Tensor], at: int, keepdim: bool) -> Sorted:
+def _reduced(
+    x: Tensor, parts: tuple[Tensor, Tensor], at: int, keepdim: bool
+) -> tuple[Tensor, Tensor]:
     """One element of each row of `x` and its position, recorded; the row's dimension was `at`."""
     if x._meta.ndim == 0:
-        return Sorted(_linked(x, *parts), parts[1])
+        return _linked(x, *parts), parts[1]
     indices = unsqueeze(parts[1], -1)
     values = _linked(x, unsqueeze(parts[0], -1), indices)
     values, indices = (_select(t, t._meta.ndim - 1, 0) for t in (values, indices))
     if keepdim:
         values, indices = unsqueeze(values, at), unsqueeze(indices, at)
-    return Sorted(values, indices)
+    return values, indices
 
 
 # --- samples ------------------------------------------------------------------------------------

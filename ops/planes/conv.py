@@ -1,6 +1,7 @@
 """Convolutions and transposed convolutions in one, two and three dimensions: arguments and checks.
 
-The ops are in `conv_ops`, the kernels in `conv_strips` and `conv_weight`.
+The ops are in `conv_ops`, the kernels in `conv_strips` and `conv_weight`; integers go another way,
+that of `integers`.
 
 Long because the samples of six functions follow them.
 """
@@ -12,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.dtype import bool_
 from flowvm.eager.autocasting import lowered
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of
+from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
 from flowvm.vm.callers.hot import hot
 
@@ -53,10 +56,10 @@ def _check(
             f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch) and weight "
             f"{n + 2}, got shapes {tuple(x.shape)} and {tuple(w.shape)}"
         )
-    if x.dtype is not w.dtype or not x.dtype.is_floating_point:
+    if x.dtype is not w.dtype or x.dtype is bool_:
         raise DTypeError(
-            f"{name}: input and weight must have one floating point dtype, got {x.dtype.name} "
-            f"and {w.dtype.name}"
+            f"{name}: input and weight must have one dtype of numbers, got {x.dtype.name} and "
+            f"{w.dtype.name}"
         )
     if 0 in w.shape[2:]:
         raise ShapeError(f"{name}: the kernel has no element, weight has shape {tuple(w.shape)}")
@@ -120,8 +123,11 @@ def _convolve(
             )
         size.append(room // s + 1)
     how = _How(three_of(stride, 1), three_of(front, 0), three_of(dilation, 1), groups)
-    if bias is None:
-        out: Tensor = _conv(x, weight, how, tuple(size))
+    if not x._meta.dtype.is_floating_point:
+        options = stride, front, behind, dilation, groups, size
+        out = integers.convolved(x, weight, bias, *options)
+    elif bias is None:
+        out = _conv(x, weight, how, tuple(size))
     else:
         out = _conv_bias(x, weight, bias, how, tuple(size))
     return out if x is input else out.squeeze(0)
@@ -159,8 +165,11 @@ def _convolve_back(
     how = _How(three_of(stride, 1), three_of(padding, 0), three_of(dilation, 1), groups)
     channels = weight._meta.shape[1] * groups
     shape = (x._meta.shape[0], channels, *size)
-    if bias is None:
-        out: Tensor = _conv_input(x, weight, how, shape)
+    if not x._meta.dtype.is_floating_point:
+        options = stride, padding, dilation, groups, size
+        out = integers.convolved_back(x, weight, bias, *options)
+    elif bias is None:
+        out = _conv_input(x, weight, how, shape)
     else:
         out = _conv_input_bias(x, weight, bias, how, shape)
     return out if x is input else out.squeeze(0)

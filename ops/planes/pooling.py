@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.pool_ops import _average, _max
 
 __all__ = [
@@ -173,6 +175,13 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     )
 
 
+def _averaged(input: Tensor, sizes: Sizes, padded: bool, divisor: int) -> Tensor:
+    if input._meta.dtype is int64:
+        return integers.averaged(input, sizes, bool(padded), divisor)
+    out: Tensor = _average(input, plane_windows(sizes), len(sizes[0]), bool(padded), divisor)
+    return out
+
+
 def avg_pool1d(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -184,9 +193,8 @@ def avg_pool1d(
     """The average of each window of (N, C, L) or (C, L); `count_include_pad` counts the zeros of
     the padding.
     """
-    windows = _windows("avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
-    out: Tensor = _average(input, windows, 1, bool(count_include_pad), 0)
-    return out
+    sizes = window_sizes("avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
+    return _averaged(input, sizes, count_include_pad, 0)
 
 
 def avg_pool2d(
@@ -205,9 +213,8 @@ def avg_pool2d(
     """
     if divisor_override == 0:
         raise ArgumentError("avg_pool2d: divisor_override must not be 0")
-    windows = _windows("avg_pool2d", 2, input, kernel_size, stride, padding, 1, ceil_mode)
-    out: Tensor = _average(input, windows, 2, bool(count_include_pad), divisor_override or 0)
-    return out
+    sizes = window_sizes("avg_pool2d", 2, input, kernel_size, stride, padding, 1, ceil_mode)
+    return _averaged(input, sizes, count_include_pad, divisor_override or 0)
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:

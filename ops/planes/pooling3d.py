@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.pool_ops import _average, _max
 from flowvm.ops.planes.pooling import (
     Sizes,
@@ -113,6 +115,8 @@ def avg_pool3d(
     if divisor_override == 0:
         raise ArgumentError("avg_pool3d: divisor_override must not be 0")
     sizes = window_sizes("avg_pool3d", 3, input, kernel_size, stride, padding, 1, ceil_mode)
+    if input._meta.dtype is int64:
+        return integers.averaged(input, sizes, bool(count_include_pad), divisor_override or 0)
     return _mean(input, _parts(sizes), bool(count_include_pad), divisor_override or 0)
 
 

@@ -6,10 +6,11 @@ Each is one declaration or a composition of others.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import float64, int32
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
@@ -92,13 +93,6 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
         scale = pow(2.0, power)
     scaled: Tensor = x * scale
     return scaled
-
-
-class Frexp(NamedTuple):
-    """What `frexp` gives: input == mantissa * 2 ** exponent."""
-
-    mantissa: Tensor
-    exponent: Tensor
 
 
 _SMALLEST, _LIFT, _LIFTED = 2.2250738585072014e-308, 18014398509481984.0, 54.0
@@ -263,14 +257,14 @@ replaced(ldexp)
 
 @with_out
 @method()
-def frexp(input: Tensor) -> Frexp:
+def frexp(input: Tensor) -> return_types.frexp:
     """Each element as a mantissa of absolute value in [1/2, 1), 0 for 0, and an exponent of 2, as
     int32.  DTypeError for integers.
     """
     x = need_tensor("frexp", "input", input)
     if not x._meta.dtype.is_floating_point:
         raise DTypeError(f"frexp is for floats, got {x.dtype.name}")
-    return Frexp(*_frexp(x))
+    return return_types.frexp(_frexp(x))
 
 
 # --- samples --------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
 from flowvm.vm.callers.hot import hot
@@ -62,7 +63,7 @@ def _vector_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 def _nt_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     a, b = c.saved
-    da = sum_to(matmul(g, b), c.metas[0].shape) if c.needs[0] else None
+    da = sum_to(_matmul(g, b), c.metas[0].shape) if c.needs[0] else None
     if c.needs[1] and c.metas[1].ndim == 2:
         return da, _matmul_tn(_columns(g), _columns(a))
     return da, sum_to(_matmul_tn(g, a), c.metas[1].shape) if c.needs[1] else None
@@ -72,15 +73,15 @@ def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     a, b = c.saved
     return (
         sum_to(_matmul_nt(b, g), c.metas[0].shape) if c.needs[0] else None,
-        sum_to(matmul(a, g), c.metas[1].shape) if c.needs[1] else None,
+        sum_to(_matmul(a, g), c.metas[1].shape) if c.needs[1] else None,
     )
 
 
 @op(
     "input, other -> out", saves="input, other", grad=_matmul_grad, dense=False, half="native",
-    cuda="products:product",
+    cuda="products:product", name="matmul",
 )  # fmt: skip
-def matmul(input: TensorMeta, other: TensorMeta) -> Launch:
+def _matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     """The matrix product; `a @ b` is the same.
 
     Two vectors give their dot product, two matrices (m, k) and (k, n) give (m, n).  A vector on the
@@ -134,18 +135,19 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
     operator.fallback = fallback
 
 
-_with_copies(matmul, False, False)
+_with_copies(_matmul, False, False)
 _with_copies(_matmul_nt, False, True)
 _with_copies(_matmul_tn, True, False)
-method("matmul")(matmul)
-method("__matmul__")(matmul)
+method("matmul")(_matmul)
+method("__matmul__")(_matmul)
+matmul = with_out(_matmul)
 
 
 def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = c.saved
     flat = _columns(g)
     return (
-        matmul(g, w) if c.needs[0] else None,
+        _matmul(g, w) if c.needs[0] else None,
         _matmul_tn(flat, _columns(x)) if c.needs[1] else None,
         flat.sum(0) if c.needs[2] else None,
     )
@@ -232,11 +234,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     elif bias is not None:
         out = _affine(input, weight, bias)
     elif weight._meta.ndim == 1:
-        out = matmul(input, weight)
+        out = _matmul(input, weight)
     else:
         _check_linear(input._meta, weight._meta)
         one = input._meta.ndim == 1
-        out = matmul(weight, input) if one else _matmul_nt(input, weight)
+        out = _matmul(weight, input) if one else _matmul_nt(input, weight)
     return out
 
 
@@ -272,7 +274,7 @@ def _linear_samples(rng: np.random.Generator) -> list[Sample]:
 
 
 samples(
-    matmul,
+    _matmul,
     _matmul_samples,
     np.matmul,
     errors=(

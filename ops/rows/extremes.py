@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import bool_, int64, uint8
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError
@@ -28,18 +29,10 @@ from flowvm.ops.rows.cpu import search_kernels
 from flowvm.ops.rows.cpu.fold_launch import fold_launch
 from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
-from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.reduce import amax, amin, require_elements
 from flowvm.ops.shapes.fill import zeros_like
 
 __all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
-
-
-class MinMax(NamedTuple):
-    """What aminmax gives."""
-
-    min: Tensor
-    max: Tensor
 
 
 _rows_body = functools.cache(search_kernels.rows_body)
@@ -112,14 +105,16 @@ def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Te
     return (values if values._meta.dtype is meta.dtype else values.to(meta.dtype)), indices
 
 
-def _along(name: str, search: Any, node: Recorded, x: Tensor, dim: Any, keepdim: bool) -> Extremes:
+def _along(
+    name: str, search: Any, node: Recorded, x: Tensor, dim: Any, keepdim: bool
+) -> tuple[Tensor, Tensor]:
     d = wrap_dim(name, dim, x._meta.ndim)
     if x._meta.ndim:
         require_elements(name, x, (d,))
     values, indices = _search(search, x, d, keepdim)
     if x._node is not None:
         record(node if x._meta.ndim else _same_node, (x,), values, (d, keepdim), (indices,))
-    return Extremes(values, indices)
+    return values, indices
 
 
 _same_node = Recorded("max", lambda c, g: (g,), ("x",), "indices")
@@ -143,7 +138,9 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
     `max(x, other)`, `maximum`.
 
     >>> flow.max(flow.tensor([[1.0, 5.0], [7.0, 2.0]]), 1)
-    Extremes(values=tensor([5., 7.]), indices=tensor([1, 0]))
+    flow.return_types.max(
+    values=tensor([5., 7.]),
+    indices=tensor([1, 0]))
     """
     need_tensor("max", "input", input)
     dim, other = _dim_or_other("max", dim, keepdim, given)
@@ -151,7 +148,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
         return maximum(input, other)
     if dim is None:
         return amax(input)
-    return _along("max", _largest, _max_node, input, dim, keepdim)
+    return return_types.max(_along("max", _largest, _max_node, input, dim, keepdim))
 
 
 @with_out
@@ -165,7 +162,7 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
         return minimum(input, other)
     if dim is None:
         return amin(input)
-    return _along("min", _smallest, _min_node, input, dim, keepdim)
+    return return_types.min(_along("min", _smallest, _min_node, input, dim, keepdim))
 
 
 def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
@@ -202,10 +199,12 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 @with_out
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+def aminmax(
+    input: Tensor, *, dim: int | None = None, keepdim: bool = False
+) -> return_types.aminmax:
     """The smallest and the largest element over `dim` (None: all): a pair (min, max)."""
     dims: Any = () if dim is None else dim
-    return MinMax(amin(input, dims, keepdim), amax(input, dims, keepdim))
+    return return_types.aminmax((amin(input, dims, keepdim), amax(input, dims, keepdim)))
 
 
 @with_out
@@ -217,21 +216,22 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if dim is None:
         if input._meta.numel == 0 and input._meta.dtype.is_floating_point:
             return filled_of(input._meta.with_shape(()), math.nan)
-        return _median(input.reshape(-1), 0, False).values
+        return _median(input.reshape(-1), 0, False)[0]
     d = wrap_dim("median", dim, input._meta.ndim)
     if input._meta.ndim == 0:
-        return Extremes(*(t.reshape(()) for t in _median(input.reshape(1), 0, False)))
-    return _median(input, d, keepdim)
+        parts = _median(input.reshape(1), 0, False)
+        return return_types.median(t.reshape(()) for t in parts)
+    return return_types.median(_median(input, d, keepdim))
 
 
-def _median(x: Tensor, d: int, keepdim: bool) -> Extremes:
+def _median(x: Tensor, d: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     require_elements("median", x, (d,))
     values, indices = kthvalue(x, (x._meta.shape[d] + 1) // 2, d, keepdim)
     if not x._meta.dtype.is_floating_point:
-        return Extremes(values, indices)
+        return values, indices
     top, place = max(x, d, keepdim)  # NaN if there is one
     missing = top != top
-    return Extremes(where(missing, top, values), where(missing, place, indices))
+    return where(missing, top, values), where(missing, place, indices)
 
 
 for _f in (max, min, argmax, argmin, aminmax, median):

@@ -17,6 +17,7 @@ from flowvm.dtype import finfo, float32
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import ne
@@ -156,6 +157,7 @@ def instance_norm(
     return out
 
 
+@with_out
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm over `dim`, or by eps where that is smaller."""
     if hot["autocast"]:

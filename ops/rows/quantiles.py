@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import float32, float64, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
@@ -20,7 +21,6 @@ from flowvm.ops.places.sort import sort
 from flowvm.ops.pointwise.compare import logical_not, where
 from flowvm.ops.pointwise.math import ceil, floor, round
 from flowvm.ops.rows.extremes import median
-from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.reduce import nansum
 from flowvm.ops.shapes.create import tensor
 
@@ -149,7 +149,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     """
     x: Any = need_tensor("nanmedian", "input", input)
     if not x.dtype.is_floating_point:
-        return median(x) if dim is None else median(x, dim, keepdim)
+        return median(x) if dim is None else return_types.nanmedian(median(x, dim, keepdim))
     flat = x.reshape(-1) if dim is None or x.ndim == 0 else x
     at = -1 if dim is None else wrap_dim("nanmedian", dim, x.ndim)
     if flat.shape[at] == 0:
@@ -164,7 +164,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
         return picked[0][0]
     if x.ndim == 0 or not keepdim:
         picked = picked[0].squeeze(at), picked[1].squeeze(at)
-    return Extremes(*picked)
+    return return_types.nanmedian(picked)
 
 
 def _with_gaps(rng: np.random.Generator) -> Any:

@@ -31,7 +31,7 @@ from flowvm.ops.rows.parts.folds import (
     smallest,
     some,
 )
-from flowvm.ops.rows.scan import others_product
+from flowvm.ops.rows.scan import as_asked, others_product
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["all", "amax", "amin", "any", "count_nonzero", "mean", "nansum", "prod", "sum"]
@@ -122,7 +122,7 @@ def sum(
     out = add_up(input, dims, keepdim, 1.0, kind)
     if input._node is not None:
         record(_sum_node, (input,), out, (dims, 1.0))
-    return out
+    return as_asked(out, dtype)
 
 
 def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
@@ -207,7 +207,7 @@ def prod(
     out = multiply_up(input, dims, keepdim)
     if input._node is not None:
         record(_prod_node, (input,), out, (dims,), (input,))
-    return out
+    return as_asked(out, dtype)
 
 
 # --- extremes ---------------------------------------------------------------------------------

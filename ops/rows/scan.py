@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm import return_types
 from flowvm.dtype import DType, as_dtype, bool_, int64, uint8
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
@@ -24,7 +25,6 @@ from flowvm.ops.rows.parts.exponential_sums import element_sum, joined, logarith
 from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY, Rule
 from flowvm.ops.rows.parts.fold_walk import grain_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
-from flowvm.ops.rows.parts.pairs import Extremes
 from flowvm.ops.rows.parts.recurrence import later, line, recurrence_back, scan_launch, split
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
@@ -103,14 +103,22 @@ def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]
     return (input if dtype is None else input.to(as_dtype(dtype))), d
 
 
+def as_asked(out: Tensor, dtype: Any) -> Tensor:
+    """`out` of `dtype`, if one is given: integers are folded in int64, whose lower bits are those
+    of every smaller one.
+    """
+    if dtype is None or out._meta.dtype is as_dtype(dtype):
+        return out
+    return out.to(as_dtype(dtype))  # type: ignore[no-any-return]
+
+
 @with_out
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumsum", input, dim, dtype)
     if x._meta.ndim == 0:
-        out: Tensor = cumsum(x.reshape(1), 0).reshape(())
-        return out
-    return _cumsum(x, d, False)  # type: ignore[no-any-return]
+        return as_asked(cumsum(x.reshape(1), 0).reshape(()), dtype)
+    return as_asked(_cumsum(x, d, False), dtype)
 
 
 # --- products ---------------------------------------------------------------------------------
@@ -132,9 +140,8 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumprod", input, dim, dtype)
     if x._meta.ndim == 0:
-        out: Tensor = cumprod(x.reshape(1), 0).reshape(())
-        return out
-    return _cumprod(x, d)  # type: ignore[no-any-return]
+        return as_asked(cumprod(x.reshape(1), 0).reshape(()), dtype)
+    return as_asked(_cumprod(x, d), dtype)
 
 
 def others_product(x: Tensor, dim: int) -> Tensor:
@@ -186,11 +193,11 @@ _cummax_node = Recorded("cummax", _running_grad, ("x",), "indices")
 _cummin_node = Recorded("cummin", _running_grad, ("x",), "indices")
 
 
-def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> Extremes:
+def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     x, d = _ready(name, input, dim, None)
     if x._meta.ndim == 0:
-        vector = _run(name, call, node, x.reshape(1), 0)
-        return Extremes(vector.values.reshape(()), vector.indices.reshape(()))
+        values, indices = _run(name, call, node, x.reshape(1), 0)
+        return values.reshape(()), indices.reshape(())
     bare = x.detach()
     kind = x._meta.dtype
     if kind.reduced:
@@ -200,23 +207,23 @@ def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> Extre
         values, indices = call(bare, d)
     if x._node is not None:
         record(node, (x,), values, (d,), (indices,))
-    return Extremes(values, indices)
+    return values, indices
 
 
 @with_out
-def cummax(input: Tensor, dim: int) -> Extremes:
+def cummax(input: Tensor, dim: int) -> return_types.cummax:
     """The largest element so far along `dim`, and where it is (the last of equals): (values,
     indices).
     """
-    return _run("cummax", _cummax, _cummax_node, input, dim)
+    return return_types.cummax(_run("cummax", _cummax, _cummax_node, input, dim))
 
 
 @with_out
-def cummin(input: Tensor, dim: int) -> Extremes:
+def cummin(input: Tensor, dim: int) -> return_types.cummin:
     """The smallest element so far along `dim`, and where it is (the last of equals): (values,
     indices).
     """
-    return _run("cummin", _cummin, _cummin_node, input, dim)
+    return return_types.cummin(_run("cummin", _cummin, _cummin_node, input, dim))
 
 
 # --- logcumsumexp -----------------------------------------------------------------------------

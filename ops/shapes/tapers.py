@@ -48,10 +48,27 @@ def made(
     return window.requires_grad_(True) if wanted else window
 
 
-def _cosines(*weights: float) -> Callable[[Array, float], Array]:
+def cosines(*weights: float) -> Callable[[Array, float], Array]:
+    """The sum of weights times (-1) ** j cos(2 pi j k / last), j from 0 on."""
+
     def shape(k: Array, last: float) -> Array:
         turns = 2 * np.pi * k / last
         return sum((-1) ** j * w * np.cos(j * turns) for j, w in enumerate(weights))
+
+    return shape
+
+
+def triangle(k: Array, last: float) -> Array:
+    """1 - |2 k / last - 1|."""
+    return 1 - np.abs(2 * k / last - 1)
+
+
+def kaiser(beta: float) -> Callable[[Array, float], Array]:
+    """I0(beta sqrt(1 - (2 k / last - 1) ** 2)) / I0(beta)."""
+
+    def shape(k: Array, last: float) -> Array:
+        inside = np.maximum(1 - (2 * k / last - 1) ** 2, 0)
+        return np.i0(beta * np.sqrt(inside)) / float(np.i0(beta))
 
     return shape
 
@@ -61,7 +78,7 @@ def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Te
 
     `options` are those of `flow.zeros`: dtype, device, requires_grad, and so on.
     """
-    return made("hann_window", window_length, periodic, _cosines(0.5, 0.5), options)
+    return made("hann_window", window_length, periodic, cosines(0.5, 0.5), options)
 
 
 def hamming_window(
@@ -72,23 +89,17 @@ def hamming_window(
     **options: Any,
 ) -> Tensor:
     """alpha - beta cos(2 pi k / N); N and `options` as `hann_window`."""
-    return made("hamming_window", window_length, periodic, _cosines(alpha, beta), options)
+    return made("hamming_window", window_length, periodic, cosines(alpha, beta), options)
 
 
 def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`."""
-    return made("blackman_window", window_length, periodic, _cosines(0.42, 0.5, 0.08), options)
+    return made("blackman_window", window_length, periodic, cosines(0.42, 0.5, 0.08), options)
 
 
 def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`."""
-    return made(
-        "bartlett_window",
-        window_length,
-        periodic,
-        lambda k, last: 1 - np.abs(2 * k / last - 1),
-        options,
-    )
+    return made("bartlett_window", window_length, periodic, triangle, options)
 
 
 def kaiser_window(
@@ -97,14 +108,9 @@ def kaiser_window(
     """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function; N
     and `options` as `hann_window`.
     """
-
-    def shape(k: Array, last: float) -> Array:
-        inside = np.maximum(1 - (2 * k / last - 1) ** 2, 0)
-        return np.i0(beta * np.sqrt(inside)) / float(np.i0(beta))
-
     if not math.isfinite(beta):
         raise ArgumentError(f"kaiser_window: beta is finite, got {beta}")
-    return made("kaiser_window", window_length, periodic, shape, options)
+    return made("kaiser_window", window_length, periodic, kaiser(beta), options)
 
 
 def _symmetric(f: Callable[[int], Array]) -> Callable[..., Array]:

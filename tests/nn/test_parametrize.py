@@ -114,6 +114,71 @@ def test_norms_of_weights(where: str, what: str, layer: str, rng: np.random.Gene
     assert sorted(mine.state_dict()) == ["bias", "weight"]
 
 
+@pytest.mark.parametrize("kind", [None, "matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (5, 3)])
+def test_orthogonal_weights(kind: str, shape: Any, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    x, weight = rng.normal(size=(2, shape[1])), rng.normal(size=shape)
+    for trivial in (True, False):
+        made: list[Any] = []
+        for lib in (flow, torch):
+            utils = lib.nn.utils
+            layer = lib.nn.Linear(*shape[::-1]).double()
+            layer.weight.data.copy_(lib.tensor(weight))
+            made.append(
+                utils.parametrizations.orthogonal(layer, "weight", kind, use_trivialization=trivial)
+            )
+        mine, theirs = made
+        assert list(mine.state_dict()) == list(theirs.state_dict())
+        if shape[0] == shape[1] or not trivial:  # else completed by random numbers
+            for here, there in zip(
+                mine.state_dict().values(), theirs.state_dict().values(), strict=True
+            ):
+                if here.ndim == 2:
+                    np.testing.assert_allclose(here.numpy(), there.numpy(), atol=1e-9)
+        mine.load_state_dict({key: t.numpy().copy() for key, t in theirs.state_dict().items()})
+        outputs = []
+        for lib, module in ((flow, mine), (torch, theirs)):
+            (module(lib.tensor(x)) ** 3).sum().backward()
+            grad = module.parametrizations.weight.original.grad
+            outputs.append([np.array(t.detach().numpy()) for t in (module.weight, grad)])
+        for here, there in zip(*outputs, strict=True):
+            np.testing.assert_allclose(here, there, rtol=1e-9, atol=1e-9)
+        q = mine.weight.detach()
+        product = q @ q.mT if shape[0] < shape[1] else q.mT @ q
+        np.testing.assert_allclose(product.numpy(), np.eye(min(shape)), atol=1e-9)
+        assigned = nn.init.orthogonal_(flow.empty(shape, dtype=flow.float64))
+        if trivial or (kind or "matrix_exp" if shape[0] == shape[1] else kind) in (
+            None,
+            "householder",
+        ):
+            mine.weight = assigned
+            np.testing.assert_allclose(mine.weight.detach().numpy(), assigned.numpy(), atol=1e-9)
+        else:
+            with pytest.raises(NotImplementedError):
+                mine.weight = assigned
+        parametrize.remove_parametrizations(mine, "weight")
+        assert sorted(mine.state_dict()) == ["bias", "weight"]
+
+
+def test_what_cannot_be_orthogonal() -> None:
+    orthogonal = nn.utils.parametrizations.orthogonal
+    with pytest.raises(ValueError, match="no parameter or buffer 'other'"):
+        orthogonal(nn.Linear(2, 2), "other")
+    with pytest.raises(ValueError, match=r"matrices .* got shape \(2,\)"):
+        orthogonal(nn.Linear(2, 2), "bias")
+    with pytest.raises(ValueError, match="'matrix_exp', 'cayley', 'householder', got 'exp'"):
+        orthogonal(nn.Linear(2, 2), orthogonal_map="exp")
+    layer = orthogonal(nn.Conv2d(3, 4, 3))  # a batch of matrices
+    layer.weight = nn.init.normal_(flow.empty(4, 3, 3, 3))  # type: ignore[assignment]
+    eye = layer.weight.mT @ layer.weight  # type: ignore[operator]
+    np.testing.assert_allclose(
+        eye.detach().numpy(), np.broadcast_to(np.eye(3), (4, 3, 3, 3)), atol=1e-5
+    )
+    with pytest.raises(ValueError, match=r"\(4, 3, 3, 3\), got \(3, 3\)"):
+        layer.weight = flow.ones(3, 3)  # type: ignore[assignment]
+
+
 def test_the_newer_weight_norm_loads_the_older_one() -> None:
     old = nn.utils.weight_norm(nn.Linear(3, 2))
     new = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))

@@ -56,13 +56,8 @@ CONVERSIONS = {"bfloat16", "bool", "byte", "char", "double", "float", "half", "i
                "short", "cfloat", "cdouble", "chalf"}  # fmt: skip
 # (op, dtype), or some samples of it, that PyTorch has and flowvm has not
 NOT_YET = {
-    ("nn.functional.avg_pool1d", "int64"), ("nn.functional.avg_pool2d", "int64"),
-    ("nn.functional.avg_pool3d", "int64"), ("nn.functional.conv1d", "int64"),
-    ("nn.functional.conv2d", "int64"), ("nn.functional.conv3d", "int64"),
-    ("nn.functional.conv_transpose1d", "int64"), ("nn.functional.conv_transpose2d", "int64"),
-    ("nn.functional.conv_transpose3d", "int64"), ("nn.functional.linear", "int64"),
-    ("nn.functional.bilinear", "int64"), ("nn.functional.pad", "float32"),
-    ("nn.functional.pad", "int64"), ("nn.functional.local_response_norm", "int64"),
+    ("nn.functional.pad", "float32"), ("nn.functional.pad", "int64"),
+    ("nn.functional.local_response_norm", "int64"),
 }  # fmt: skip
 
 

@@ -21,6 +21,15 @@ CALLS = {
     "softmax": lambda **o: flow.softmax(x(), 1, **o), "tril": lambda **o: flow.tril(x(), **o),
     "gather": lambda **o: flow.gather(x(), 1, flow.tensor([[0], [2]]), **o),
     "quantile": lambda **o: flow.quantile(x(), 0.3, 1, **o),
+    "matmul": lambda **o: flow.matmul(x(), x().t(), **o),
+    "linalg.matmul": lambda **o: flow.linalg.matmul(x(), x()[0], **o),
+    "inverse": lambda **o: flow.inverse(x() @ x().t(), **o),
+    "cholesky": lambda **o: flow.cholesky(x() @ x().t(), **o),
+    "lu": lambda **o: flow.lu(x(), **o),
+    "slogdet": lambda **o: flow.slogdet(x() @ x().t(), **o),
+    "geqrf": lambda **o: flow.geqrf(x(), **o),
+    "lstsq": lambda **o: flow.linalg.lstsq(x().t(), x().t(), **o),
+    "normalize": lambda **o: flow.nn.functional.normalize(x(), **o),
     "cross": lambda **o: flow.cross(x(), x() + 1, **o), "frexp": lambda **o: flow.frexp(x(), **o),
 }  # fmt: skip
 

@@ -19,7 +19,10 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     rows = math.prod(input1.shape[:-1])
     x1 = input1.reshape((rows, input1.shape[-1]))
     x2 = input2.reshape((rows, input2.shape[-1]))
-    out = ops.sum((x1 @ weight) * x2, -1).t()  # (k, rows, in2) -> (k, rows) -> (rows, k)
+    products = (x1 @ weight) * x2
+    out = ops.sum(
+        products, -1, dtype=products.dtype
+    ).t()  # (k, rows, in2) -> (k, rows) -> (rows, k)
     out = out if bias is None else out + bias
     return ops.reshape(out, (*input1.shape[:-1], weight.shape[0]))
 

@@ -7,14 +7,19 @@ Long because each layer keeps the arguments of its function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from flowvm.device import Device
+from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, InvalidValueError, ShapeError
 from flowvm.nn import functional as F
+from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, probability
 from flowvm.nn.modules.distance import PairwiseDistance
+from flowvm.nn.modules.linear import Linear
 from flowvm.ops.rows.parts.class_loss_ops import legacy_reduction
 
 
@@ -109,6 +114,69 @@ class CrossEntropyLoss(_WeightedLoss):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+        )
+
+
+class LinearCrossEntropyLoss(_WeightedLoss):
+    """Cross entropy of a linear layer's outputs, `linear`, which with `options` are not all there
+    at once; see `functional.linear_cross_entropy`.
+
+    out_features   further dimensions (d1, ...) of the outputs, (N, C, d1, ...)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: LinearCrossEntropyOptions | None = None,
+    ) -> None:
+        if weight is not None and tuple(weight.shape) != (num_classes,):
+            raise ShapeError(
+                f"LinearCrossEntropyLoss: weight is ({num_classes},), got {tuple(weight.shape)}"
+            )
+        if not 0 <= label_smoothing <= 1:
+            raise InvalidValueError(
+                f"LinearCrossEntropyLoss: label_smoothing is from 0 to 1, got {label_smoothing}"
+            )
+        super().__init__(weight, reduction=reduction)
+        self.num_classes = num_classes
+        self.out_features = tuple(out_features)
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        wide = math.prod(self.out_features, start=num_classes)
+        self.linear = Linear(in_features, wide, bias=bias, device=device, dtype=dtype)
+        self.options = options
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        shape = (self.num_classes, *self.out_features)
+        bias = self.linear.bias
+        return F.linear_cross_entropy(
+            input,
+            self.linear.weight.reshape((*shape, self.linear.in_features)),
+            target,
+            linear_bias=None if bias is None else bias.reshape(shape),
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, "
+            f"out_features={self.out_features}, bias={self.linear.bias is not None}, "
+            f"reduction={self.reduction}, ignore_index={self.ignore_index}, "
+            f"label_smoothing={self.label_smoothing}, options={self.options}"
         )
 
 

@@ -4,10 +4,12 @@ with orthogonal rows or columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from flowvm import ops
+from flowvm import linalg, ops
 from flowvm.autograd import no_grad
+from flowvm.dtype import finfo, int32
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
@@ -16,7 +18,7 @@ from flowvm.nn.modules.conv import _ConvTransposeNd
 from flowvm.nn.utils.parametrize import register_parametrization
 from flowvm.nn.utils.weight_norm import norm_except_dim
 
-__all__ = ["spectral_norm", "weight_norm"]
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 
 class _WeightNorm(Module):
@@ -130,3 +132,148 @@ def spectral_norm(
         dim = 1 if isinstance(module, _ConvTransposeNd) else 0
     made = _SpectralNorm(weight, n_power_iterations, dim, eps)
     return register_parametrization(module, name, made)
+
+
+# --- orthogonal -----------------------------------------------------------------------------------
+
+
+def _skew(x: Tensor) -> Tensor:
+    """A skew-symmetric matrix (*, n, n) of what stands in x (*, n, k) on and below the diagonal."""
+    n, k = x.shape[-2:]
+    lower = ops.tril(x)
+    if n != k:
+        lower = ops.cat([lower, x.new_zeros((*x.shape[:-2], n, n - k))], -1)
+    return lower - lower.mT  # type: ignore[no-any-return]
+
+
+def _exponential(x: Tensor) -> Tensor:
+    """exp(A) of the skew-symmetric A, the columns that x (*, n, k) has."""
+    return linalg.matrix_exp(_skew(x))[..., : x.shape[-1]]
+
+
+def _cayley(x: Tensor) -> Tensor:
+    """(I - A / 2)⁻¹ (I + A / 2) of the skew-symmetric A, the columns that x (*, n, k) has."""
+    half = _skew(x) * 0.5
+    eye = ops.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+    return linalg.solve(eye - half, eye + half)[..., : x.shape[-1]]
+
+
+def _householder(x: Tensor) -> Tensor:
+    """The product of the reflectors below x's diagonal, its columns with the diagonal's signs."""
+    below = ops.tril(x, -1)
+    tau = 2.0 / (1.0 + (below * below).sum(-2))
+    signs = x.detach().diagonal(0, -2, -1).to(int32)  # which are 1 or -1 and stay so
+    return linalg.householder_product(below, tau) * signs.unsqueeze(-2)  # type: ignore[no-any-return]
+
+
+_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "matrix_exp": _exponential,
+    "cayley": _cayley,
+    "householder": _householder,
+}
+
+
+def _is_orthogonal(q: Tensor) -> bool:
+    n, k = q.shape[-2:]
+    eye = ops.eye(k, dtype=q.dtype, device=q.device)
+    return bool(ops.allclose(q.mT @ q, eye, atol=10.0 * n * finfo(q.dtype).eps))
+
+
+def _made_orthogonal(x: Tensor) -> Tensor:
+    """Q of tall matrices x = Q R, where R has no negative number on its diagonal."""
+    factors, tau = ops.geqrf(x)
+    signs = factors.diagonal(0, -2, -1).sgn().unsqueeze(-2)
+    return linalg.householder_product(factors, tau) * signs  # type: ignore[no-any-return]
+
+
+class _Orthogonal(Module):
+    """Orthonormal columns, or rows where there are fewer of them, by one of _MAPS.
+
+    With `base` it is that times the map, near whose zero training begins (Lezcano-Casado,
+    "Trivializations for gradient-based optimization on manifolds", 2019).
+    """
+
+    base: Tensor | None
+
+    def __init__(self, weight: Tensor, orthogonal_map: str, use_trivialization: bool) -> None:
+        super().__init__()
+        self.shape = weight.shape
+        self.orthogonal_map = orthogonal_map
+        self.use_trivialization = use_trivialization
+        if use_trivialization:
+            self.register_buffer("base", None)
+
+    def forward(self, X: Tensor) -> Tensor:
+        wide = X.shape[-2] < X.shape[-1]
+        q = _MAPS[self.orthogonal_map](X.mT if wide else X)
+        base = self.base if self.use_trivialization else None
+        if base is not None:  # which it has from the first assignment on
+            q = base @ q
+        return q.mT if wide else q
+
+    def right_inverse(self, Q: Tensor) -> Tensor:
+        """What the map makes Q of, Q being made orthogonal first where it is not."""
+        if Q.shape != self.shape:
+            raise ArgumentError(
+                f"orthogonal: the weight has shape {tuple(self.shape)}, got {tuple(Q.shape)}"
+            )
+        wide = Q.shape[-2] < Q.shape[-1]
+        tall = Q.mT if wide else Q
+        if self.use_trivialization:
+            self.base = self._completed(tall)
+            # minus one on the diagonal: of that the reflectors' product is the identity
+            start = ops.zeros_like(Q)
+            start.diagonal(0, -2, -1).fill_(-1.0)
+            return start
+        if self.orthogonal_map != "householder":
+            raise NotImplementedError(
+                f"orthogonal: {self.orthogonal_map} without use_trivialization has no inverse, so "
+                "the parameter cannot be assigned"
+            )
+        factors, tau = ops.geqrf(tall)
+        signs = factors.diagonal(0, -2, -1).sign()
+        signs = ops.where(tau.eq(0.0), -signs, signs)  # LAPACK left these reflectors out
+        found = ops.diagonal_scatter(factors, signs, 0, -2, -1)
+        return found.mT if wide else found
+
+    def _completed(self, q: Tensor) -> Tensor:
+        """An orthogonal matrix whose first columns are those of the tall q, made orthogonal."""
+        n, k = q.shape[-2:]
+        if n == k:
+            return q.clone() if _is_orthogonal(q) else _made_orthogonal(q)
+        more = ops.randn((*q.shape[:-2], n, n - k), dtype=q.dtype, device=q.device)
+        return _made_orthogonal(ops.cat([q, more], -1))
+
+
+def orthogonal(
+    module: Module,
+    name: str = "weight",
+    orthogonal_map: str | None = None,
+    *,
+    use_trivialization: bool = True,
+) -> Module:
+    """Have `module.<name>`, matrices (*, m, n), computed so that its columns are orthonormal, or
+    its rows where m < n.
+
+    orthogonal_map      "matrix_exp" or "cayley", of a skew-symmetric matrix, or "householder", a
+                        product of reflections; by default the first for square matrices, and the
+                        last for others
+    use_trivialization  keep what was assigned as a factor, `parametrizations.<name>[0].base`
+    """
+    weight = getattr(module, name, None)
+    if not isinstance(weight, Tensor):
+        raise ArgumentError(f"{type(module).__name__} has no parameter or buffer {name!r}")
+    if weight.ndim < 2:
+        raise ArgumentError(
+            f"orthogonal: {name} must be matrices (*, m, n), got shape {tuple(weight.shape)}"
+        )
+    if orthogonal_map is None:
+        square = weight.shape[-2] == weight.shape[-1]
+        orthogonal_map = "matrix_exp" if square else "householder"
+    if orthogonal_map not in _MAPS:
+        raise ArgumentError(
+            f"orthogonal: orthogonal_map is one of {', '.join(map(repr, _MAPS))}, got "
+            f"{orthogonal_map!r}"
+        )
+    made = _Orthogonal(weight, orthogonal_map, use_trivialization)
+    return register_parametrization(module, name, made, unsafe=True)

@@ -8,6 +8,7 @@ is what PyTorch saves.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,16 +55,19 @@ class ParametrizationList(ModuleList):
         with no_grad():
             for module in reversed(modules):
                 inverse = getattr(module, "right_inverse", None)
-                new = new if inverse is None else inverse(new)
+                if inverse is not None:
+                    with contextlib.suppress(NotImplementedError):  # it has none after all
+                        new = inverse(new)
         self.is_tensor = isinstance(new, Tensor)
         if not self.is_tensor and not isinstance(new, (list, tuple)):
             raise ArgumentTypeError(
                 f"right_inverse answers a Tensor or several, got {type(new).__name__}"
             )
         self.ntensors = 1 if self.is_tensor else len(new)
-        if not unsafe and self.is_tensor and new.dtype is not original.dtype:
+        if self.is_tensor and new.dtype is not original.dtype:
             raise ArgumentError(
-                f"right_inverse makes {new.dtype} of {original.dtype}; unsafe=True allows it"
+                f"right_inverse makes {new.dtype} of {original.dtype}; it keeps the dtype where it "
+                "answers one Tensor"
             )
         if self.is_tensor:
             if isinstance(original, Parameter):

@@ -46,6 +46,9 @@ def converted(value, leaves):
         return str(value)
     if isinstance(value, (torch.layout, torch.memory_format, torch.Generator)):
         raise AbsentError
+    if isinstance(value, torch.nn.LinearCrossEntropyOptions):
+        fields = {f: converted(getattr(value, f), leaves) for f in value.__dataclass_fields__}
+        return flow.nn.LinearCrossEntropyOptions(**fields)
     if isinstance(value, (list, tuple)):
         items = [converted(v, leaves) for v in value]
         return tuple(items) if isinstance(value, tuple) else items

@@ -151,6 +151,21 @@ def test_a_dtype_says_what_is_added():
     assert y.grad.tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int16", "int8", "uint8", "int64", "float64"])
+@pytest.mark.parametrize("source", ["int32", "float32", "bool"])
+@pytest.mark.parametrize("name", ["sum", "nansum", "prod", "cumsum", "cumprod"])
+def test_a_dtype_is_what_comes_out(name, source, dtype):
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (flow, torch):
+        for values in ([[3, 1, 2], [3, 100, 90]], 5):
+            x = lib.tensor(values).to(getattr(lib, source))
+            found.append(getattr(lib, name)(x, -1, dtype=getattr(lib, dtype)))
+    for mine, theirs in zip(found[:2], found[2:], strict=True):
+        assert mine.dtype.name == str(theirs.dtype)[6:]
+        assert mine.tolist() == theirs.tolist()
+
+
 def test_float16_sums_do_not_overflow_on_the_way():
     x = flow.full((70_000,), 8.0, dtype=flow.float16)
     assert x.mean().item() == 8.0

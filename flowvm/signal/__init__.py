@@ -1,0 +1,8 @@
+"""`flow.signal`: signal processing, of which PyTorch has the windows.
+
+Not here: transforms, and the older names of windows (`flow.hann_window`), which are ops.
+"""
+
+from flowvm.signal import windows
+
+__all__ = ["windows"]
