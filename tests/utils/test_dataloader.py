@@ -272,10 +272,10 @@ def test_worker_info(workers: dict[str, Any]) -> None:
     class Info(Numbers):
         def __getitem__(self, index: int) -> Any:
             info = get_worker_info()
-            return None if info is None else (info.id in range(2), info.num_workers)
+            return None if info is None else [info.id in range(2), info.num_workers]
 
     assert list(DataLoader(Info(2), None)) == [None, None]
-    assert list(DataLoader(Info(2), None, **workers)) == [(True, 2)] * 2
+    assert list(DataLoader(Info(2), None, **workers)) == [[True, 2]] * 2
     assert get_worker_info() is None
 
 

@@ -1,7 +1,8 @@
 """Datasets, samplers and collation."""
 
-from collections import namedtuple
-from collections.abc import Iterator
+from collections import OrderedDict, UserList, defaultdict, deque, namedtuple
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,43 @@ def test_collate() -> None:
     assert batch["p"].y[1].shape == (2, 3)
     assert default_collate([True, False]).dtype == flow.bool
     assert default_collate([np.float32(1), np.float32(2)]).dtype == flow.float32
+
+
+class Strings(UserList[Any]):
+    """A sequence of a class of its own."""
+
+
+SAMPLES = [
+    {"a": 1, "b": (2.0, "x")}, OrderedDict(a=1), defaultdict(list, a=True),
+    MappingProxyType({"a": 1}), [1, 2.5], (1, 2), Point(1, "s"), Strings([1, 2]), range(3),
+    "abc", b"x", np.float32(2), np.zeros((0, 2)), np.array("s"), np.array([{}], object), None,
+    deque([1, 2]), {1, 2}, [], (),
+]  # fmt: skip
+
+
+def shown(made: Any) -> Any:
+    """A batch in words that are the same for both libraries."""
+    if hasattr(made, "tolist") and not isinstance(made, np.ndarray):
+        return str(made.dtype).partition(".")[2], tuple(made.shape), made.tolist()
+    if isinstance(made, Mapping):
+        return type(made), {key: shown(value) for key, value in made.items()}
+    if isinstance(made, (list, tuple, Strings)):
+        return type(made), [shown(value) for value in made]
+    return type(made), repr(made)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=repr)
+def test_collating_and_converting_as_pytorch_does(sample: Any) -> None:
+    """The same classes and dtypes, and errors where it has them."""
+    theirs = pytest.importorskip("torch.utils.data")
+    for name, argument in (("default_collate", [sample, sample]), ("default_convert", sample)):
+        try:
+            wanted = getattr(theirs, name)(argument)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                getattr(data, name)(argument)
+        else:
+            assert shown(getattr(data, name)(argument)) == shown(wanted), name
 
 
 def test_collate_refuses_what_it_cannot() -> None:

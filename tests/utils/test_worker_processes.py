@@ -27,8 +27,16 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import LoaderError
-from flowvm.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from flowvm.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+    pool,
+)
 from flowvm.utils.data.worker import PATIENCE_S
+from flowvm.vm.callers.interrupt import interrupt
 from flowvm.vm.engine.engine import engine
 
 FORK = multiprocessing.get_context("fork")
@@ -73,7 +81,8 @@ def image(index: int) -> np.ndarray[Any, Any]:
 
 def loaded(make: Any, n: int = 4, **options: Any) -> list[Any]:
     """Single samples, as workers made them."""
-    return list(DataLoader(Rows(n, make), None, **{"num_workers": 2, **options}))
+    options = {"num_workers": 2, "collate_fn": lambda sample: sample, **options}
+    return list(DataLoader(Rows(n, make), None, **options))
 
 
 # --- who makes what -------------------------------------------------------------------------------
@@ -294,7 +303,7 @@ def test_whatever_is_in_a_batch() -> None:
             "big": np.full(1 << 18, index),
         }  # fmt: skip
 
-    for index, got in enumerate(loaded(make, 3, collate_fn=lambda sample: sample)):
+    for index, got in enumerate(loaded(make, 3)):
         wanted = make(index)
         assert list(got) == list(wanted)
         for name in ("empty", "scalar", "half", "bool", "leaf", "view", "turned", "wide", "odd"):
@@ -492,6 +501,33 @@ def test_leaving_a_loop_ends_the_workers() -> None:
 
     with pytest.raises(ZeroDivisionError):
         consume()
+
+
+def test_ctrl_c_while_workers_end_comes_afterwards() -> None:
+    go, main = FORK.Event(), threading.main_thread().ident
+    assert main is not None
+
+    def send() -> None:
+        while pool._ends:
+            os.sched_yield()  # until the loop was left, and the worker is waited for
+        signal.pthread_kill(main, signal.SIGINT)
+        go.set()
+
+    def read() -> None:
+        sender = threading.Thread(target=send)
+        for _ in DataLoader(Rows(9, lambda i: i == 0 or go.wait(WAIT)), None, num_workers=1):
+            sender.start()
+            break
+        sender.join()
+        threading.Event().wait(WAIT)
+
+    before = signal.signal(signal.SIGINT, interrupt)  # as a Pool has it, unless a shell ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            read()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert multiprocessing.active_children() == []
 
 
 def test_persistent_workers_stay_until_the_loader_goes() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,30 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Stack tensors and arrays, make tensors of numbers, keep strings, go into tuples and dicts."""
+    """Stack tensors and arrays, make tensors of numbers, keep strings, go into what holds others.
+
+    Mappings, lists and named tuples become ones of their own kind, where those can be made so;
+    tuples become lists, as in PyTorch.
+    """
     first = batch[0]
     if isinstance(first, Tensor):
         return ops.stack(list(batch), 0)
-    if isinstance(first, (np.ndarray, np.generic)):
+    if isinstance(first, (np.ndarray, np.generic)) and not _of_text(first):
         return ops.from_numpy(np.stack([np.asarray(item) for item in batch]))
     if isinstance(first, float):
         return ops.tensor(list(batch), dtype=float64)
     if isinstance(first, int):
         return ops.tensor(list(batch))
     if isinstance(first, (str, bytes)):
-        return list(batch)
+        return batch
     if isinstance(first, Mapping):
-        return {key: default_collate([sample[key] for sample in batch]) for key in first}
+        return _like(first, {key: default_collate([one[key] for one in batch]) for key in first})
     if isinstance(first, Sequence):
         return _transposed(batch, first)
+    what = f"a NumPy array of {first.dtype}" if hasattr(first, "dtype") else type(first).__name__
     raise ArgumentTypeError(
         "default_collate: batch must contain tensors, numpy arrays, numbers, strings, dicts or "
-        f"lists; found {type(first).__name__}. Pass collate_fn= to the DataLoader for others"
+        f"lists; found {what}. Pass collate_fn= to the DataLoader for others"
     )
 
 
@@ -43,17 +49,44 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
             f"each element in list of batch should be of equal size, got {sorted(lengths)}"
         )
     columns = [default_collate(column) for column in zip(*batch, strict=True)]
-    return type(first)(*columns) if hasattr(first, "_fields") else columns
+    if hasattr(first, "_fields"):
+        return type(first)(*columns)
+    return columns if isinstance(first, tuple) else _like(first, columns)
 
 
 def default_convert(data: Any) -> Any:
     """Arrays as tensors, all else as it is; what batch_size=None does to a sample."""
     if isinstance(data, (np.ndarray, np.generic)):
-        return ops.tensor(np.asarray(data))
+        return data if _of_text(data) else ops.tensor(np.asarray(data))
     if isinstance(data, Mapping):
-        return {key: default_convert(value) for key, value in data.items()}
+        return _like(data, {key: default_convert(value) for key, value in data.items()})
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(default_convert(item) for item in data))
-    if isinstance(data, (tuple, list)):
-        return type(data)(default_convert(item) for item in data)
+    if isinstance(data, tuple):
+        return [default_convert(item) for item in data]
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return _like(data, [default_convert(item) for item in data])
     return data
+
+
+def _of_text(array: np.ndarray[Any, Any] | np.generic) -> bool:
+    """Whether NumPy has no numbers there: strings, bytes, objects."""
+    return array.dtype.kind in "SUO"
+
+
+def _like(model: Any, plain: Any) -> Any:
+    """What a dict or list holds, in a container of `model`'s class, with what else that has (the
+    factory of a defaultdict); the dict or list itself where the class cannot be made so.
+    """
+    kind = type(model)
+    if kind in (dict, list):
+        return plain
+    try:
+        if not isinstance(model, (MutableMapping, MutableSequence)):
+            return kind(plain)
+        made = copy(model)
+        for key, value in plain.items() if isinstance(plain, dict) else enumerate(plain):
+            made[key] = value
+    except TypeError:
+        return plain
+    return made

@@ -17,6 +17,7 @@ import pickle
 import select
 import signal
 import socket
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,11 +25,13 @@ from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any, Final
 
+from flowvm.apart import apart
 from flowvm.errors import LoaderError
 from flowvm.utils.data.messages import Answer, Task, fetch, post
 from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.segments import Borrowed
 from flowvm.utils.data.worker import PATIENCE_S, serve
+from flowvm.vm.engine.engine import engine
 
 LOOK_S: Final = 0.5  # between two looks whether a silent worker is alive
 SPARE: Final = 4  # segments of a worker beside those of the batches that it may be ahead
@@ -118,6 +121,7 @@ class Pool:
         base_seed: int,
         init: Callable[[int], Any] | None,
     ) -> None:
+        engine.install_interrupt()  # for what ends the workers: it may run in a finalizer
         self.recipe = recipe
         self.depth = count * ahead
         self.epoch = 0
@@ -212,7 +216,14 @@ def _end(workers: list[Worker], owner: int, patience: list[float]) -> None:
         worker.channel.close()
     if not mine:
         return
-    _join(workers, patience[0])
+    if threading.main_thread().is_alive():
+        apart(_await, workers, patience[0])  # a Ctrl-C meanwhile would be lost in a finalizer
+    else:  # at exit, where no thread can be started
+        _await(workers, patience[0])
+
+
+def _await(workers: list[Worker], patience: float) -> None:
+    _join(workers, patience)
     for end in ("terminate", "kill"):
         late = [worker for worker in workers if worker.process.exitcode is None]
         for worker in late:

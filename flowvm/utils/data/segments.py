@@ -30,6 +30,7 @@ from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.interop import reduced
 from flowvm.utils.data.messages import Placed
+from flowvm.vm.callers.interrupt import protected
 
 ONCE: Final = -1  # in place of a number: this segment does not come back
 _ALIGNED: Final = 64
@@ -67,6 +68,7 @@ class Memory:
             raise OSError(number, f"cannot map {size} bytes of a batch: {os.strerror(number)}")
         self.address, self.size = address, size
 
+    @protected
     def __del__(self, _munmap: Any = _munmap) -> None:
         if self.size:
             _munmap(self.address, self.size)
@@ -176,6 +178,7 @@ class _Loan:
         self.memory, self.number, self.returned = memory, number, returned
         self.forks = _forks
 
+    @protected
     def __del__(self) -> None:
         if self.number != ONCE:
             self.returned.append(self.number if self.forks == _forks else ~self.number)

@@ -295,7 +295,7 @@ class Engine:
                 return
             if self.broken:
                 raise VMError(self.broken)
-            self._install_interrupt()
+            self.install_interrupt()
             if self.words[CTL.DEVICES]:
                 for name in (*THREADED, *DEVICES):  # a device waits for nobody
                     self.loops.compiled(name)
@@ -1000,7 +1000,8 @@ class Engine:
 
     # --- signals, exit ------------------------------------------------------------------------
 
-    def _install_interrupt(self) -> None:
+    def install_interrupt(self) -> None:
+        """Have a Ctrl-C put off where it would be lost, unless the program has a handler."""
         if self.interrupt_installed or threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

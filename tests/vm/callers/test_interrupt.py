@@ -113,7 +113,7 @@ def test_one_in_a_collection_is_put_off_until_a_wait():
         + """
 import gc
 gate.open()
-tensor([1]).item()
+engine.sync()
 sent = []
 def callback(phase, info):
     if not sent:
