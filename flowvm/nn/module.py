@@ -629,11 +629,9 @@ def _continues(a: tuple[str, str], b: tuple[str, str]) -> bool:
 def clear_grads(params: Iterator[Tensor], set_to_none: bool) -> None:
     """What zero_grad means, for modules and optimizers."""
     for param in params:
-        if param.grad is None:
-            continue
-        if set_to_none:
+        if set_to_none:  # whatever it is: a graph needs not know
             param.grad = None
-        else:
+        elif param.grad is not None:
             with no_grad():
                 param.grad = param.grad.detach()
                 param.grad.zero_()

@@ -198,6 +198,7 @@ class GraphBuild:
                 self._warn(gradients, turns)
                 capture.phase = "optimizer"
                 turns.take(self._adopted)
+                cleared = gradients.cleared  # before anything here reads
                 acts, grads = gradients.take()
                 if landing.leaves:
                     result = ("tuple", result, flatten(acts, made), flatten(grads, made))
@@ -219,6 +220,7 @@ class GraphBuild:
         else:
             plan = compile_plan(self._optimized(capture.graph))
             compiled = Compiled(capture, plan, result, steps, around.watchers)
+            compiled.cleared = cleared
         compiled.ends = [] if capture.backwards else ends
         return compiled
 

@@ -43,6 +43,7 @@ class Compiled(Conditions):
         self.draws = capture.draws
         self.watched = list(watched)
         self.ends: list[int] = []
+        self.cleared: frozenset[int] = frozenset()  # leaves: see `Gradients.cleared`
         self.plans = [plan]
         self.seen: list[Any] = [None]
         self._replay: Any = None

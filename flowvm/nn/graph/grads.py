@@ -9,7 +9,9 @@ Invariants:
 - a capture leaves every `.grad` as it was, whatever happened in it;
 - which leaves these are is known only when backward has reached them, so a capture that finds new
   ones is thrown away and made again with their priors as inputs;
-- gradients of parameters that the graph's optimizers step are the graph's own and are seen nowhere.
+- gradients of parameters that the graph's optimizers step are the graph's own, seen nowhere;
+- a Plan that was captured where a `.grad` was None, and whose code set it before it looked at it
+  (as zero_grad() at the head of a step does), serves calls where there is one, too.
 """
 
 from __future__ import annotations
@@ -40,19 +42,40 @@ class SetAside(Switched):
             t.grad = grad
 
 
+class _Noting(dict[str, Any]):
+    """What a leaf has beside its data, noting whether its `.grad` is set or read first."""
+
+    first = ""  # "set" or "read"
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """See dict."""
+        if key == "grad":
+            self.first = self.first or "read"
+        return super().get(key, default)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "grad":
+            self.first = self.first or "set"
+        super().__setitem__(key, value)
+
+
 class Landing:
     """The leaves of one graph whose `.grad` its calls change."""
 
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
+        self.cleared: frozenset[int] = frozenset()  # of which a Plan does not ask what it held
 
     def owners(self, given: Sequence[Tensor]) -> list[Tensor]:
         """The leaves themselves in a call with these tensors."""
         return [given[leaf] if isinstance(leaf, int) else leaf for leaf in self.leaves]
 
-    def priors(self, given: Sequence[Tensor]) -> tuple[list[Tensor], tuple[bool, ...]]:
-        """What their `.grad` holds now, and which of them have one."""
-        grads = [owner.grad for owner in self.owners(given)]
+    def priors(
+        self, given: Sequence[Tensor], ignored: frozenset[int] = frozenset()
+    ) -> tuple[list[Tensor], tuple[bool, ...]]:
+        """What their `.grad` holds now, and which of them have one, as if the ignored had none."""
+        owners = enumerate(self.owners(given))
+        grads = [None if k in ignored else owner.grad for k, owner in owners]
         return [g for g in grads if g is not None], tuple(g is not None for g in grads)
 
 
@@ -84,21 +107,29 @@ class Gradients(Switched):
         self._before: list[tuple[Tensor, Tensor | None]] = []
         self._starts: list[tuple[Tensor | None, int]] = []  # with its version
         self.times: dict[int, int] = {}  # by id: how many backward() a leaf's `.grad` is the sum of
+        self._noting: list[tuple[int, Tensor, _Noting]] = []  # leaves without a prior
 
     def _switch(self) -> Gradients:
         for t in self._owned:
             self._set(t, None)
-        for t, prior in zip(self._owners, self._priors, strict=True):
-            if any(t is own for own in self._owned):  # an optimizer steps it by now
+        for k, (t, prior) in enumerate(zip(self._owners, self._priors, strict=True)):
+            owned = any(t is own for own in self._owned)
+            if owned:  # an optimizer steps it by now
                 prior = None
             start = None if prior is None else prior.clone()  # what is added in place, is to this
             self._starts.append((start, 0 if start is None else start.version))
             self._set(t, start)
+            if start is None and not owned:
+                note = _Noting(t.extra())
+                t._extra = note
+                self._noting.append((k, t, note))
         self.capture.on_leaf = self._reach
         return self
 
     def _undo(self) -> None:
         self.capture.on_leaf = None
+        for _, t, note in self._noting:
+            t._extra = dict(note)
         for t, grad in reversed(self._before):
             t.grad = grad
 
@@ -122,6 +153,11 @@ class Gradients(Switched):
         self.found.append(leaf if place is None else place)
         self._set(leaf, None)
 
+    @property
+    def cleared(self) -> frozenset[int]:
+        """The leaves without a prior whose `.grad` was set before it was read."""
+        return frozenset(k for k, _, note in self._noting if note.first == "set")
+
     def take(self) -> tuple[tuple[str, ...], list[Tensor]]:
         """What a replay does to each leaf's `.grad`, and the tensors with which.
 
@@ -136,11 +172,13 @@ class Gradients(Switched):
             )
         acts: list[str] = []
         made: list[Tensor] = []
-        for owner, (start, version) in zip(self._owners, self._starts, strict=True):
+        cleared = self.cleared
+        for k, owner in enumerate(self._owners):
             grad = owner.grad
+            start, version = self._starts[k]
             owned = any(owner is own for own in self._owned)
             if owned or (grad is start and (start is None or start.version == version)):
-                acts.append("keep")
+                acts.append("clear" if k in cleared else "keep")
             elif grad is None:
                 acts.append("clear")
             else:
@@ -157,6 +195,7 @@ class Landed:
 
     def __init__(self, inner: Any, landing: Landing) -> None:
         self.inner, self.landing = inner, landing
+        landing.cleared |= self.cleared
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -178,9 +178,13 @@ class Graph(GraphBuild):
 
     def _call(self, structure: Any, leaves: list[Tensor], args: Any, kwargs: Any) -> Any:
         flows = tuple([t._node is not None and 1 + (not t._node.is_leaf) for t in leaves])
+        around = (*thread_settings(), self.config.key, *self._options())
+        if self._landing.cleared and (found := self._of_cleared(structure, leaves, flows, around)):
+            compiled, given = found
+            return compiled.run(given)
         priors, there = self._landing.priors(leaves)
         leaves += priors
-        settings = (flows, there, *thread_settings(), self.config.key, *self._options())
+        settings = (flows, there, *around)
         key = (structure, *[t._meta for t in leaves], *settings)
         shares = False
         for compiled in self._plans.get(key, ()):
@@ -209,6 +213,26 @@ class Graph(GraphBuild):
         if made is None:  # the step makes state that is not there yet
             return self._step_eagerly(args, kwargs)
         return made.run(leaves)
+
+    def _of_cleared(
+        self, structure: Any, leaves: list[Tensor], flows: Any, around: tuple[Any, ...]
+    ) -> tuple[Any, list[Tensor]] | None:
+        """A Plan captured where some `.grad` that are there were None, if it does not ask, and what
+        it is called with.
+        """
+        there = self._landing.priors(leaves)[1]
+        ignored = frozenset(k for k in self._landing.cleared if there[k])
+        if not ignored:
+            return None
+        priors, there = self._landing.priors(leaves, ignored)
+        given = [*leaves, *priors]
+        key = (structure, *[t._meta for t in given], flows, there, *around)
+        for compiled in self._plans.get(key, ()):
+            if ignored <= compiled.cleared and compiled.holds() and not _shares(compiled, given):
+                self._plans.move_to_end(key)
+                self._replay = None
+                return compiled, given
+        return None
 
     # --- capture ------------------------------------------------------------------------------
 

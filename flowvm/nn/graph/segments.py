@@ -28,6 +28,8 @@ class Segmented:
     `changed` has the storages of variables that its Plans change, those found later too.
     """
 
+    cleared: frozenset[int] = frozenset()  # what decides between segments may have looked
+
     def __init__(
         self,
         capture: Callable[[Sequence[Tensor], Breaks], Segment | None],
