@@ -45,7 +45,8 @@ UNKNOWN = 1.0  # seconds of a kernel that nobody has made before
 MEASURED = "seconds.json"  # in the cache: name of a kernel -> seconds, last measured last
 MOST_MEASURED = 500
 LONGEST = 200  # characters of a kernel's name: some are an expression
-WORTH_MEASURING = 0.05
+WORTH_MEASURING = 0.01  # seconds
+TENTH = 0.1  # seconds that are worth a word, and that say how quick a machine is
 _check = mapping(number, MOST_MEASURED)
 
 
@@ -82,7 +83,7 @@ class _Burst:
         if will_be < max(first, 2 * self.spoken):
             return
         self.spoken = will_be
-        long = f", about {_rounded(known)} s" if known else ""
+        long = f", about {_rounded(known)} s" if (known or 0.0) >= TENTH else ""
         before = "1 kernel" if self.count == 1 else f"{self.count} kernels"
         far = f"{before} made in {_rounded(self.spent)} s, " if self.count else ""
         print(
@@ -124,7 +125,9 @@ def _shown(name: str) -> str:
     what, _, dtypes = name.rpartition(", ")
     op, _, kernel = what.rpartition(": ")
     different = dict.fromkeys(word for word in dtypes.split() if word != "->")
-    return f"{op or kernel} ({', '.join(different)})" if what else name.partition(": ")[0]
+    if not what or not all(map(str.isidentifier, different)):
+        return name.partition(": ")[0]
+    return f"{op or kernel} ({', '.join(different)})"
 
 
 def _rounded(seconds: float) -> str:
@@ -157,13 +160,26 @@ def telling(listener: Callable[[str], None]) -> reverting:
 
 def estimate(name: str) -> float | None:
     """How many seconds the kernel will take to make; None if that is not known."""
-    here = measured()
-    if name in here:
-        return here[name]
-    if name not in seconds.SECONDS:
+    here, there = measured(), seconds.SECONDS
+    if (own := _of(name, here)) is not None:
+        return own
+    if (other := _of(name, there)) is None:
         return None
-    both = [here[k] / seconds.SECONDS[k] for k in here.keys() & seconds.SECONDS.keys()]
-    return seconds.SECONDS[name] * (statistics.median(both) if both else 1.0)
+    both = [here[k] / there[k] for k in here.keys() & there.keys() if there[k] >= TENTH]
+    return other * (statistics.median(both) if both else 1.0)
+
+
+def _of(name: str, table: dict[str, float]) -> float | None:
+    """What a kernel took by a table: for this op, or for others, where several have it made."""
+    if name in table:
+        return table[name]
+    kernel = _kernel(name)
+    return max((took for k, took in table.items() if _kernel(k) == kernel), default=None)
+
+
+def _kernel(name: str) -> str:
+    op, _, kernel = name.partition(": ")
+    return kernel or op
 
 
 def measured() -> dict[str, float]:

@@ -89,6 +89,7 @@ def test_a_kernel_is_told_by_its_op_and_dtypes(monkeypatch):
     assert progress._shown("x + y, int8 int8 -> int8") == "x + y (int8)"
     assert progress._shown("add: walk") == "add"
     assert progress._shown("walk") == "walk"
+    assert progress._shown("step_: x = max(x, 2 * y)\ny = x + 1") == "step_"
 
 
 def test_who_listens_shows_a_line_of_its_own(monkeypatch):
@@ -120,6 +121,7 @@ def test_what_this_machine_measured_comes_first_and_scales_what_others_did(monke
     assert progress.estimate("one") == 0.5
     assert progress.estimate("three") == 2.0
     assert progress.estimate("four") is None
+    assert progress.estimate("an op: three") == 2.0, "what several ops need is made for one of them"
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_goes(monkeypatch, own_cache):
