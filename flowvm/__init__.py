@@ -82,6 +82,7 @@ from flowvm.streams import set_num_threads as set_num_threads
 from flowvm.streams import stream as stream
 from flowvm.version import VERSION
 from flowvm.vm import last_error as last_error
+from flowvm.vm.callers.tracebacks import cut as _cut
 
 if TYPE_CHECKING:
     from flowvm import accelerator as accelerator
@@ -192,7 +193,11 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_NAMES:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
     hint = _instead_of(name)
-    raise _MissingNameError(f"flowvm has no {name!r}{hint}", name, tuple if hint else __dir__)
+    try:
+        raise _MissingNameError(f"flowvm has no {name!r}{hint}", name, tuple if hint else __dir__)
+    except _MissingNameError as error:  # no `border`: for mypy a module's function has to be plain
+        _cut(error)
+        raise
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.errors import MissingNameError
+from flowvm.vm.callers.tracebacks import border
 
 __all__ = [
     "is_available",
@@ -61,6 +62,7 @@ def is_torchelastic_launched() -> bool:
     return False
 
 
+@border
 def __getattr__(name: str) -> Any:
     raise MissingNameError(
         f"flowvm.distributed has no {name!r}: flowvm computes in one process, on its threads and "

@@ -336,8 +336,18 @@ def test_who_printed_errors_before_still_does() -> None:
     assert stderr_of("-c", program) == "mine 3\n"
 
 
-@pytest.mark.parametrize("call", ["flow.ones(3)[flow.tensor([9])].numpy()", "flow.ones(3).sum(7)"])
-def test_ipython_shows_the_users_frames(call: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("flow.ones(3)[flow.tensor([9])].numpy()", "OutOfRangeError"),
+        ("flow.ones(3).sum(7)", "OutOfRangeError"),
+        ("flow.ruls", "MissingNameError"),
+        ("flow.sparse.mm", "MissingNameError"),
+        ("flow.ones(3).sums", "MissingNameError"),
+        ("flow.nn.Linear(2, 2).wight", "MissingNameError"),
+    ],
+)
+def test_ipython_shows_the_users_frames(call: str, error: str) -> None:
     pytest.importorskip("IPython")
     program = f"""
 from IPython.core.interactiveshell import InteractiveShell
@@ -346,10 +356,11 @@ shell.run_cell("import flowvm as flow")
 shell.run_cell({call!r})
 """
     said = stderr_of("-c", program)
-    assert "OutOfRangeError" in said
+    assert error in said
     assert "reading.py" not in said
     assert "def sum" not in said
     assert "dims_of" not in said
+    assert "__getattr__" not in said
 
 
 def test_pytest_shows_the_users_frames(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Final
 from flowvm.absent import instead_of
 from flowvm.errors import ArgumentError, MissingNameError
 from flowvm.version import Version
+from flowvm.vm.callers.tracebacks import border
 
 ROOTS: Final = ("torch", "oneflow")
 VERSION: Final = Version("2.13.0+flowvm")
@@ -56,6 +57,7 @@ class _Mirror(types.ModuleType):
         self.__dict__["_of"] = of
         self.__dict__["__path__"] = []
 
+    @border
     def __getattr__(self, name: str) -> Any:
         of: types.ModuleType = self.__dict__["_of"]
         if name in ("__version__", "__git_version__") and "." not in self.__name__:

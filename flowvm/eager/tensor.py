@@ -22,6 +22,7 @@ from flowvm.formats import channels_last, channels_last_3d, contiguous_format, p
 from flowvm.meta import Size, TensorMeta, dense_stride
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.cancelling import PERSISTENT
 from flowvm.vm.machine.words import OPERAND
 
@@ -84,6 +85,7 @@ class Tensor:
         except (AttributeError, TypeError):
             pass  # interrupted before it was whole: it owns nothing yet; or Python ends: no `_dead`
 
+    @border
     def __getattr__(self, name: str) -> Any:
         if name == "_meta":
             pending = self._pending  # of a mut2 op: its shape is known only now

@@ -27,7 +27,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNa
 from flowvm.nn import state
 from flowvm.nn.hooks import REGISTRATION, Hooks, RemovableHandle, call_with_hooks, registered
 from flowvm.nn.parameter import Buffer, Parameter, set_data
-from flowvm.vm.callers.tracebacks import cut
+from flowvm.vm.callers.tracebacks import border, cut
 from flowvm.vm.engine.cancelling import PERSISTENT
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Module:
 
     if not TYPE_CHECKING:
 
+        @border
         def __getattr__(self, name: str) -> Any:
             """What is not there; a subclass's own `__getattr__` may ask `super()` first."""
             raise MissingNameError(

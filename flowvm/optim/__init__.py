@@ -17,6 +17,7 @@ from flowvm.optim.lbfgs import LBFGS
 from flowvm.optim.optimizer import Optimizer
 from flowvm.optim.rprop import ASGD, Rprop
 from flowvm.optim.sgd import SGD
+from flowvm.vm.callers.tracebacks import border
 
 __all__ = [
     "ASGD",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 
+@border
 def __getattr__(name: str) -> Any:
     if name == "SparseAdam":
         raise MissingNameError(

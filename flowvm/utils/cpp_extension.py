@@ -1,5 +1,6 @@
 """`flow.utils.cpp_extension`: there is no C++ here; each name says so."""
 
 from flowvm.absent import nothing_of
+from flowvm.vm.callers.tracebacks import border
 
-__getattr__ = nothing_of("utils.cpp_extension")
+__getattr__ = border(nothing_of("utils.cpp_extension"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ArgumentTypeError, CaptureError
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
+from flowvm.vm.callers.tracebacks import border
 
 if TYPE_CHECKING:
     from flowvm.optim import Optimizer
@@ -109,6 +110,7 @@ class _ModuleGraph(Graph):
         """The module's."""
         return self.module.load_state_dict(*args, **kwargs)
 
+    @border
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
