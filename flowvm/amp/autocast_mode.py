@@ -122,8 +122,8 @@ def custom_fwd(
     @functools.wraps(inner)
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         around = autocast_dtype()
-        ctx._dtype = around or _DEFAULTS.get(device_type, float16)
-        ctx._with_autocast = around is not None and cast_inputs is None
+        dtype = around or _DEFAULTS.get(device_type, float16)
+        ctx.autocast = dtype, around is not None and cast_inputs is None
         if around is None or cast_inputs is None:
             return inner(ctx, *args, **kwargs)
         with autocast(enabled=False):
@@ -144,7 +144,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Ca
 
     @functools.wraps(inner)
     def backward(ctx: Any, *grads: Any, **kwargs: Any) -> Any:
-        with autocast("cpu", ctx._dtype, ctx._with_autocast):  # for every device
+        with autocast("cpu", *ctx.autocast):  # for every device
             return inner(ctx, *grads, **kwargs)
 
     return backward

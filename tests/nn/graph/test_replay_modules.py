@@ -69,6 +69,9 @@ MORE: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda nn: nn.Transformer(4, 2, 1, 1, 6, dropout=0.1), ((3, 2, 4), (5, 2, 4)),
     ),
     "tied": (lambda nn: _Tied(), (np.array([[0, 2, 1], [3, 3, 0]]),)),
+    "linear_cross_entropy": (
+        lambda nn: nn.LinearCrossEntropyLoss(3, 4, bias=True), ((5, 3), np.array([0, 2, 1, 3, 3])),
+    ),
 }  # fmt: skip
 
 
