@@ -585,7 +585,7 @@ class Rows(Dataset):
         if self.kind == "dies" and i == 3:
             os._exit(9)
         if self.kind == "stuck":
-            os.write(1, b"%d\n" % os.getpid())  # at once: print may write a line in two parts
+            os.write(1, b"%d\\n" % os.getpid())  # at once: print may write a line in two parts
             time.sleep(1000)
         drawn = float(flow.rand(1)), np.random.rand()
         return np.full((3, 4), i, np.float32), info.id, info.seed, *drawn

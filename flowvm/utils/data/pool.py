@@ -207,6 +207,13 @@ def _ending(code: int | None) -> str:
 
 
 def _end(workers: list[Worker], owner: int, patience: list[float]) -> None:
+    if threading.main_thread().is_alive():
+        apart(_part, workers, owner, patience)  # a Ctrl-C would be lost in a finalizer
+    else:  # at exit, where no thread can be started
+        _part(workers, owner, patience)
+
+
+def _part(workers: list[Worker], owner: int, patience: list[float]) -> None:
     mine = os.getpid() == owner
     for worker in workers:
         if mine and worker.channel.fileno() >= 0:
@@ -216,14 +223,7 @@ def _end(workers: list[Worker], owner: int, patience: list[float]) -> None:
         worker.channel.close()
     if not mine:
         return
-    if threading.main_thread().is_alive():
-        apart(_await, workers, patience[0])  # a Ctrl-C meanwhile would be lost in a finalizer
-    else:  # at exit, where no thread can be started
-        _await(workers, patience[0])
-
-
-def _await(workers: list[Worker], patience: float) -> None:
-    _join(workers, patience)
+    _join(workers, patience[0])
     for end in ("terminate", "kill"):
         late = [worker for worker in workers if worker.process.exitcode is None]
         for worker in late:
