@@ -113,7 +113,8 @@ class Terminal:
     def __init__(self, folder, **env):
         self.near, far = pty.openpty()
         self.text = ""
-        variables = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40", **env}
+        size = {"COLUMNS": "120", "LINES": "120"}  # with rows for the streams of other tests, too
+        variables = {**os.environ, "TERM": "xterm", **size, **env}
         self.process = subprocess.Popen(
             [*TOP, "--hz", "10"], stdin=far, stdout=far, stderr=far, cwd=folder, env=variables
         )
