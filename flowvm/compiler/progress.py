@@ -83,7 +83,7 @@ class _Burst:
         if will_be < max(first, 2 * self.spoken):
             return
         self.spoken = will_be
-        long = f", about {_rounded(known)} s" if (known or 0.0) >= TENTH else ""
+        long = f", about {_rounded(known)} s" if known is not None and known >= TENTH else ""
         before = "1 kernel" if self.count == 1 else f"{self.count} kernels"
         far = f"{before} made in {_rounded(self.spent)} s, " if self.count else ""
         print(
