@@ -320,7 +320,9 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     Status.CAPTURED: (
         CaptureError,
         "this tensor has no value: it was made while a graph was captured, and only the graph's "
-        "outputs have values, after a call; return it from build() to see it",
+        "outputs have values, after a call; return it from build() to see it.  For a branch or a "
+        "loop that it decides, compute both sides and take flow.where(condition, a, b), or end the "
+        "graph where the value is read and decide between two graphs' calls",
     ),
     Status.DEVICE_FAILED: (DeviceError, "the device failed with error {0}"),
     Status.FREED: (FreedError, "this tensor's storage has been released"),
