@@ -47,7 +47,7 @@ def _where() -> str:
 
 def _check(node: Any, gradients: Any, results: Any) -> None:
     for i, r in enumerate(results or ()):
-        if isinstance(r, Tensor) and r.dtype.is_floating_point and np.isnan(values_of(r)).any():
+        if isinstance(r, Tensor) and r.dtype.inexact and np.isnan(values_of(r)).any():
             trace = getattr(getattr(node, "extra", None), "trace", "")
             came = any(isinstance(g, Tensor) and np.isnan(values_of(g)).any() for g in gradients)
             raise AutogradError(

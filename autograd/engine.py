@@ -422,7 +422,7 @@ def _fitted(node: Any, g: Any, meta: Any) -> Any:
 
 
 def _zeros(meta: Any) -> Tensor | None:
-    if not meta.dtype.is_floating_point:
+    if not meta.dtype.inexact:
         return None
     return filled_of(meta, 0)
 

@@ -118,9 +118,7 @@ class FunctionCtx(Node):
                 out.bump()
             elif out._node is not None or id(out) in self._arguments:
                 outputs[place] = out = alias(out, out._meta)  # an argument, passed through
-            differentiable = (
-                out._meta.dtype.is_floating_point and id(results[place]) not in constant
-            )
+            differentiable = out._meta.dtype.inexact and id(results[place]) not in constant
             out._node = self._edge(place) if recording and differentiable else None
         self._keep(results, outputs, recording)
         return outputs

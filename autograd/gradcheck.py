@@ -41,7 +41,8 @@ def gradcheck(
 ) -> bool:
     """True if the gradients of `func` at `inputs` are those that finite differences give.
 
-    Inputs that require grad are checked; they should be float64, or `eps` drowns in rounding.
+    Inputs that require grad are checked; they should be float64 or complex128, or `eps` drowns in
+    rounding.
     `func` returns a tensor or a tuple.  On a difference GradcheckError, or False with
     raise_exception=False.  nondet_tol is how far a second backward may be from the first.
     check_undefined_grad, check_grad_dtypes and fast_mode are there for PyTorch's sake: backward
@@ -49,8 +50,9 @@ def gradcheck(
     """
     if check_batched_grad:
         raise ArgumentError("check_batched_grad=True is not supported")
+    func, points = _in_pairs(func, _tuple(inputs))
     try:
-        _check(func, _tuple(inputs), eps, atol, rtol, nondet_tol)
+        _check(func, points, eps, atol, rtol, nondet_tol)
     except GradcheckError:
         if raise_exception:
             raise
@@ -79,7 +81,7 @@ def gradgradcheck(
 
     grad_outputs are the gradients that the first backward starts from; random ones if left out.
     """
-    points = _tuple(inputs)
+    func, points = _in_pairs(func, _tuple(inputs))
     outputs = _outputs(func, points)
     if grad_outputs is None:
         rng = np.random.default_rng(len(outputs))
@@ -113,6 +115,27 @@ def _tuple(values: Any) -> tuple[Any, ...]:
     return (values,) if isinstance(values, Tensor) else tuple(values)
 
 
+def _in_pairs(
+    func: Callable[..., Any], inputs: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function and its inputs with complex tensors as pairs of real numbers."""
+    places = [k for k, t in enumerate(inputs) if isinstance(t, Tensor) and t.is_complex()]
+    if not places:
+        return func, inputs
+    points: list[Any] = list(inputs)
+    for k in places:
+        points[k] = points[k].detach().view_as_real().clone()
+        points[k].requires_grad_(inputs[k].requires_grad)
+
+    def of_pairs(*args: Any) -> Any:
+        given = list(args)
+        for k in places:
+            given[k] = given[k].view_as_complex()
+        return func(*given)
+
+    return of_pairs, tuple(points)
+
+
 def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
     if spread and values.ndim:
         values = np.repeat(values, 2, axis=-1)[..., ::2]
@@ -124,11 +147,12 @@ def _made(values: Array, like: Tensor, spread: bool) -> Tensor:
 def _outputs(
     func: Callable[..., Any], args: tuple[Any, ...], recorded: bool = True
 ) -> list[Tensor]:
-    """The function's outputs that require grad, or all floating ones."""
+    """The function's outputs that require grad, or all floating ones; complex ones as pairs."""
     with enable_grad():
         result = func(*args)
     listed = [result] if isinstance(result, Tensor) else list(result)
-    floating = [o for o in listed if isinstance(o, Tensor) and o.dtype.is_floating_point]
+    given: list[Any] = [o for o in listed if isinstance(o, Tensor) and o.dtype.inexact]
+    floating = [o.view_as_real() if o.dtype.is_complex else o for o in given]
     return [o for o in floating if o.requires_grad] if recorded else floating
 
 

@@ -50,8 +50,8 @@ class AccumulateGrad:
 def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
     """Have gradients of this leaf computed, or no longer; the tensor itself.
 
-    DTypeError unless the dtype is a floating point one; AutogradError for False on a tensor that an
-    operation made.
+    DTypeError unless the dtype is a floating point or complex one; AutogradError for False on a
+    tensor that an operation made.
     """
     node = t._node
     if not requires_grad:
@@ -66,10 +66,10 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
         t.extra()["accumulator"] = node  # with its hooks, should gradients be wanted again
         t._node = None
     elif node is None:
-        if not t._meta.dtype.is_floating_point:
+        if not t._meta.dtype.inexact:
             raise DTypeError(
-                "only Tensors of floating point dtype can require gradients, this one is "
-                f"{t._meta.dtype.name}; "
+                "only Tensors of floating point and complex dtype can require gradients, this one "
+                f"is {t._meta.dtype.name}; "
                 f"convert it with .float()"
             )
         try:

@@ -39,6 +39,10 @@ from flowvm.dtype import DType
 from flowvm.dtype import bfloat16 as bfloat16
 from flowvm.dtype import bool_ as bool_
 from flowvm.dtype import can_cast as can_cast
+from flowvm.dtype import cdouble as cdouble
+from flowvm.dtype import cfloat as cfloat
+from flowvm.dtype import complex64 as complex64
+from flowvm.dtype import complex128 as complex128
 from flowvm.dtype import double as double
 from flowvm.dtype import finfo as finfo
 from flowvm.dtype import float16 as float16

@@ -1,12 +1,14 @@
 """Element types and PyTorch's rules for mixing them.
 
-A `DType` is one of ten singletons, so `is` compares, a dict keyed by it hashes an identity, and
+A `DType` is one of twelve singletons, so `is` compares, a dict keyed by it hashes an identity, and
 pickle and deepcopy give back the same object.  The promotion rule is a function on plain (dtype, is
 it 0-d) facts: it knows no tensors, so the tables of every op can be built, and tested, without one.
 
 float16 and bfloat16 are *reduced*: kernels read them as float32, compute in that, and round once,
 to nearest even, where they store.  NumPy has no bfloat16, so arrays hold its bits, as uint16:
 `stored` and `loaded` go between such arrays and numbers, for every dtype alike.
+
+A complex number is two floats of `real`, one behind the other.  Only the CPU has them.
 
 Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
 `bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
@@ -19,7 +21,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentTypeError, DTypeError
 
-BOOL, INT, FLOAT = 0, 1, 2  # DType.category, in promotion order
+BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3  # DType.category, in promotion order
 
 
 class DType:
@@ -29,12 +31,14 @@ class DType:
         "category",
         "compute",
         "digits",
+        "inexact",
         "is_bool",
         "is_complex",
         "is_floating_point",
         "is_signed",
         "itemsize",
         "name",
+        "real",
         "reduced",
         "storage",
     )
@@ -45,16 +49,25 @@ class DType:
     is_bool: bool
     is_floating_point: bool
     is_complex: bool
+    inexact: bool  # a float or complex: what has gradients
     is_signed: bool
     digits: int  # of a float's significand, in bits, with the one that is not stored; else 0
     reduced: bool  # a float of 16 bits
+    real: "DType"  # of a complex number's parts; else itself
     compute: "DType"  # what kernels compute in: float32 for those, else itself
     storage: "np.dtype[Any]"  # what NumPy calls the elements as they lie in memory
 
-    def __init__(self, name: str, scalar: type[np.generic], compute: "DType | None" = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        scalar: type[np.generic],
+        compute: "DType | None" = None,
+        real: "DType | None" = None,
+    ) -> None:
         dtype = np.dtype(scalar)
         bits = dtype.kind == "u" and compute is not None  # those of a float NumPy does not know
-        category = FLOAT if bits else {"b": BOOL, "i": INT, "u": INT, "f": FLOAT}[dtype.kind]
+        kinds = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT, "c": COMPLEX}
+        category = FLOAT if bits else kinds[dtype.kind]
         digits = 8 if bits else int(np.finfo(dtype).nmant) + 1 if category == FLOAT else 0
         values: dict[str, object] = {
             "name": name,
@@ -62,10 +75,12 @@ class DType:
             "category": category,
             "is_bool": category == BOOL,
             "is_floating_point": category == FLOAT,
-            "is_complex": False,
-            "is_signed": bits or dtype.kind in "if",
+            "is_complex": category == COMPLEX,
+            "inexact": category >= FLOAT,
+            "is_signed": bits or dtype.kind in "ifc",
             "digits": digits,
             "reduced": compute is not None,
+            "real": real or self,
             "compute": compute or self,
             "storage": dtype,
         }
@@ -120,12 +135,17 @@ float32 = float_ = DType("float32", np.float32)
 float64 = double = DType("float64", np.float64)
 float16 = half = DType("float16", np.float16, float32)
 bfloat16 = DType("bfloat16", np.uint16, float32)
+complex64 = cfloat = DType("complex64", np.complex64, real=float32)
+complex128 = cdouble = DType("complex128", np.complex128, real=float64)
 
-ALL_DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+REAL_DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)
 
 _BY_NAME = {dtype.name: dtype for dtype in ALL_DTYPES}
 _BY_NUMPY = {dtype.storage: dtype for dtype in ALL_DTYPES if dtype is not bfloat16}
-_BY_PYTHON: dict[type, DType] = {bool: bool_, int: int64, float: float64}
+_BY_PYTHON: dict[type, DType] = {
+    bool: bool_, int: int64, float: float64, complex: complex128
+}  # fmt: skip
 
 
 def dtype_named(name: str) -> DType:
@@ -161,9 +181,11 @@ def as_dtype(value: object) -> DType:
 
 
 def _promote(a: DType, b: DType) -> DType:
-    """The higher category wins; within one the wider, but uint8 with int8 is int16, and float16
-    with bfloat16 float32.
+    """The higher category wins; within one the wider, but uint8 with int8 is int16, float16 with
+    bfloat16 float32, and a float64 makes complex numbers complex128.
     """
+    if float64 in (a, b) and (a.is_complex or b.is_complex):
+        return complex128
     if a.category != b.category:
         return a if a.category > b.category else b
     if {a, b} == {uint8, int8}:
@@ -189,8 +211,9 @@ def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
     number.
 
     Tensors with dimensions go before 0-d tensors, and these before Python numbers: a later group
-    has a say only where it raises the category (bool, int, float).  Python floats count as the
-    default dtype, ints as int64.
+    has a say only where it raises the category (bool, int, float, complex).  Python floats count as
+    the default dtype, complex numbers as the complex one of that, ints as int64; a float that
+    becomes complex keeps its width (16 bits: complex64, there is no narrower one).
     """
     groups: list[DType | None] = [None, None, None]  # with dimensions, 0-d, Python number
     for operand in operands:
@@ -203,10 +226,16 @@ def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
     result: DType | None = None
     for lower in groups:
         if result is None or (lower is not None and lower.category > result.category):
-            result = lower
+            floats = result is not None and result.is_floating_point
+            result = complex_of(result) if result is not None and floats else lower
     if result is None:
         raise ArgumentTypeError("the result type of no operands is not defined")
     return result
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex dtype whose parts hold these floats; complex64 for those of 16 bits."""
+    return dtype if dtype.is_complex else complex128 if dtype is float64 else complex64
 
 
 def _number_dtype(kind: type) -> DType:
@@ -216,7 +245,11 @@ def _number_dtype(kind: type) -> DType:
         return int64
     if issubclass(kind, (float, np.floating)):
         return _default
-    raise ArgumentTypeError(f"expected a tensor or a bool, int or float, got {kind.__name__}")
+    if issubclass(kind, (complex, np.complexfloating)):
+        return complex_of(_default)
+    raise ArgumentTypeError(
+        f"expected a tensor or a bool, int, float or complex, got {kind.__name__}"
+    )
 
 
 def result_type(*operands: Any) -> DType:
@@ -260,6 +293,7 @@ class finfo:  # noqa: N801 - PyTorch's name
 
     def __init__(self, type: DType | None = None) -> None:
         dtype = get_default_dtype() if type is None else as_dtype(type)
+        dtype = dtype.real
         if not dtype.is_floating_point:
             raise DTypeError(f"finfo needs a floating-point dtype, got {dtype!r}; use iinfo")
         digits = dtype.digits

@@ -61,8 +61,11 @@ class View:
 
 
 def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
-    """A view of the elements as integers of their size, for kernels that only move them."""
-    name = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[meta.dtype.itemsize]
+    """A view of the elements as integers of their size, for kernels that only move them; those of
+    16 bytes as complex128, for want of such integers.
+    """
+    names = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
+    name = names[meta.dtype.itemsize]
     if shape is not None:
         return View(dtype_named(name), tuple(shape))
     return View(dtype_named(name), tuple(meta.shape), meta.stride)

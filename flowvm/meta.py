@@ -109,7 +109,14 @@ class TensorMeta:
         return TensorMeta.of(as_shape(shape), dtype or self.dtype, self.device)
 
     def __repr__(self) -> str:
-        short = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
+        short = {
+            "float": "f",
+            "bfloat": "bf",
+            "int": "i",
+            "uint": "u",
+            "bool": "bool",
+            "complex": "c",
+        }
         kind = self.dtype.name.rstrip("0123456789")
         name = short[kind] + self.dtype.name[len(kind) :]
         strided = "" if self.contiguous else f" stride {list(self.stride)}"

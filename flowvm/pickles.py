@@ -37,12 +37,14 @@ _STORAGES: Final = {
     "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
     "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
     "BoolStorage": "bool", "UntypedStorage": "uint8",
+    "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
 }  # fmt: skip
 _DTYPES: Final = {
     "float64": "float64", "double": "float64", "float32": "float32", "float": "float32",
     "float16": "float16", "half": "float16", "bfloat16": "bfloat16", "int64": "int64",
     "long": "int64", "int32": "int32", "int": "int32", "int16": "int16", "int8": "int8",
-    "uint8": "uint8", "bool": "bool",
+    "uint8": "uint8", "bool": "bool", "complex64": "complex64", "cfloat": "complex64",
+    "complex128": "complex128", "cdouble": "complex128",
 }  # fmt: skip
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
 _PROTOCOL: Final = 1001

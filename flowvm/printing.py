@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flowvm.device import cpu
-from flowvm.dtype import DType, bool_, get_default_dtype, int64
+from flowvm.dtype import DType, bool_, complex_of, get_default_dtype, int64
 from flowvm.eager.reading import memory_now
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -144,10 +144,36 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
     kept = [
         [*range(edge), *range(d - edge, d)] if cut and d > 2 * edge else [*range(d)] for d in shape
     ]
-    elements = t._meta.dtype.loaded(_elements(t, kept))
-    text = _element_text(elements, t._meta.dtype, options)
-    width = max((len(text(v)) for v in _counted(elements, t._meta.dtype).tolist()), default=1)
-    return Shown(elements, lambda v: text(v).rjust(width), width, cut)
+    dtype = t._meta.dtype
+    elements = dtype.loaded(_elements(t, kept))
+    if dtype.is_complex:
+        text, width = _pair_text(elements, dtype, options)
+    else:
+        text, width = _column_text(elements, dtype, options)
+    return Shown(elements, text, width, cut)
+
+
+def _column_text(
+    elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
+) -> tuple[Callable[[Any], str], int]:
+    """How all elements are written, in one width, and that."""
+    text = _element_text(elements, dtype, options)
+    width = max((len(text(v)) for v in _counted(elements, dtype).tolist()), default=1)
+    return lambda v: text(v).rjust(width), width
+
+
+def _pair_text(
+    elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
+) -> tuple[Callable[[Any], str], int]:
+    """How complex numbers are written: each part in its own notation, as in PyTorch."""
+    first, left = _column_text(elements.real, dtype.real, options)
+    second, right = _column_text(elements.imag, dtype.real, options)
+
+    def text(value: complex) -> str:
+        imaginary = second(value.imag).lstrip() + "j"
+        return first(value.real) + ("" if imaginary[0] in "+-" else "+") + imaginary
+
+    return text, left + right + 1
 
 
 def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
@@ -248,7 +274,8 @@ def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bo
         if not shape_seen:
             facts.append(f"shape={tuple(meta.shape)}")
         default = get_default_dtype()
-        if meta.dtype not in ((default, int64, bool_) if values_seen else (default,)):
+        plain = (default, complex_of(default), int64, bool_) if values_seen else (default,)
+        if meta.dtype not in plain:
             facts.append(f"dtype={meta.dtype.name}")
         if meta.device is not cpu:
             facts.append(f"device='{meta.device}'")

@@ -38,7 +38,7 @@ from typing import IO, Any
 import numpy as np
 
 from flowvm.device import Device, as_device, cpu
-from flowvm.dtype import ALL_DTYPES, DType, bfloat16, dtype_named
+from flowvm.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -316,6 +316,10 @@ def _join(path: str, key: object) -> str:
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    if tensor.dtype is complex128:
+        raise ArgumentTypeError(
+            "flow.save: safetensors has no complex128; save view_as_real(...), or complex64"
+        )
     # safetensors writes the buffer as it lies, so it must be dense (and 0-d arrays stay 0-d).
     return np.array(memory_of(tensor.detach()), order="C", copy=True)
 
@@ -404,7 +408,7 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
 
 _DTYPES = {
     "BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4,
-    "F64": 8,
+    "F64": 8, "C64": 8,
 }  # fmt: skip
 _ENTRY = record(
     dtype=text(20),

@@ -65,6 +65,7 @@ from flowvm.ops.pointwise import activation as _activation
 from flowvm.ops.pointwise import arithmetic as _binary
 from flowvm.ops.pointwise import clamp as _limits
 from flowvm.ops.pointwise import compare as _compare
+from flowvm.ops.pointwise import complex_numbers as _complex
 from flowvm.ops.pointwise import conversion as conversion  # attaches methods
 from flowvm.ops.pointwise import in_place as _in_place
 from flowvm.ops.pointwise import math as _math
@@ -78,6 +79,7 @@ from flowvm.ops.pointwise.activation import *  # noqa: F403
 from flowvm.ops.pointwise.arithmetic import *  # noqa: F403
 from flowvm.ops.pointwise.clamp import *  # noqa: F403
 from flowvm.ops.pointwise.compare import *  # noqa: F403
+from flowvm.ops.pointwise.complex_numbers import *  # noqa: F403
 from flowvm.ops.pointwise.in_place import *  # noqa: F403
 from flowvm.ops.pointwise.math import *  # noqa: F403
 from flowvm.ops.pointwise.numeric import *  # noqa: F403
@@ -135,6 +137,7 @@ from flowvm.ops.sequences.recurrent import *  # noqa: F403
 from flowvm.ops.shapes import asking as _asking
 from flowvm.ops.shapes import blocks as _blocks
 from flowvm.ops.shapes import closed_range as _closed_range
+from flowvm.ops.shapes import complex_parts as _pairs
 from flowvm.ops.shapes import create as _create
 from flowvm.ops.shapes import fill as _filled
 from flowvm.ops.shapes import inplace_views as inplace_views  # attaches methods
@@ -152,6 +155,7 @@ from flowvm.ops.shapes import windows as _windows
 from flowvm.ops.shapes.asking import *  # noqa: F403
 from flowvm.ops.shapes.blocks import *  # noqa: F403
 from flowvm.ops.shapes.closed_range import *  # noqa: F403
+from flowvm.ops.shapes.complex_parts import *  # noqa: F403
 from flowvm.ops.shapes.create import *  # noqa: F403
 from flowvm.ops.shapes.fill import *  # noqa: F403
 from flowvm.ops.shapes.join import *  # noqa: F403
@@ -176,6 +180,7 @@ __all__ += _asking.__all__
 __all__ += _attention.__all__
 __all__ += _bags.__all__
 __all__ += _binary.__all__
+__all__ += _complex.__all__
 __all__ += _blocks.__all__
 __all__ += _choices.__all__
 __all__ += _class_loss.__all__
@@ -209,6 +214,7 @@ __all__ += _moments.__all__
 __all__ += _normalization.__all__
 __all__ += _numeric.__all__
 __all__ += _padding.__all__
+__all__ += _pairs.__all__
 __all__ += _patches.__all__
 __all__ += _polynomials.__all__
 __all__ += _pooling.__all__

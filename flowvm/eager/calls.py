@@ -196,7 +196,7 @@ def _node_lines(op: Callee) -> list[str]:
         lines.append("        _o0._node = _node")
     else:
         lines += [
-            f"        if _e[{i + 1}].dtype.is_floating_point: _o{i}._node = OutputEdge(_node, {i})"
+            f"        if _e[{i + 1}].dtype.inexact: _o{i}._node = OutputEdge(_node, {i})"
             for i in live
         ]
     return lines

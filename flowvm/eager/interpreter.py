@@ -19,13 +19,14 @@ import numpy as np
 
 from flowvm.compiler.progress import making
 from flowvm.device import Device, cpu
+from flowvm.dtype import DType
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
 from flowvm.eager.live import Live
 from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, DeviceError
+from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError
 from flowvm.kept import Kept
 from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
@@ -83,6 +84,7 @@ class Operator:
     # element before it writes it
     aliases: bool = False
     refills: bool = False  # in place, it makes nothing of what was there
+    complex: bool = False  # takes complex numbers
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
@@ -208,10 +210,28 @@ def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
 def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     """What a call comes down to on its device."""
     device = device_of(metas, attrs)
+    for value in (*metas, *attrs):
+        dtype = value.dtype if isinstance(value, TensorMeta) else value
+        if isinstance(dtype, DType) and dtype.is_complex:
+            _check_complex(op, dtype, device)
     with making(op.name):
         if device is cpu or op.everywhere:
             return op.lower(metas, attrs)
         return lowerings[device.type](op, metas, attrs)
+
+
+def _check_complex(op: Operator, dtype: DType, device: Device) -> None:
+    """An error where an operator has no kernel for complex numbers."""
+    if device is not cpu or op.everywhere:
+        raise DeviceError(
+            f"{op.name}: complex tensors are on the CPU only; move view_as_real(...) to another "
+            f"device, or compute there with .real and .imag"
+        )
+    if not op.complex:
+        raise DTypeError(
+            f"{op.name} is not defined for {dtype.name}; take .real, .imag, abs() or "
+            f"view_as_real(...) first"
+        )
 
 
 def _entry(

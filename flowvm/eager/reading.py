@@ -124,6 +124,9 @@ def item(t: Tensor) -> Any:
     if meta.dtype.reduced:
         bits = np.array(ctypes.c_uint16.from_address(address).value, np.uint16)
         return float(meta.dtype.loaded(bits.view(meta.dtype.storage)))
+    if meta.dtype.is_complex:
+        part = _SCALARS[meta.dtype.real.name]
+        return complex(*(part * 2).from_address(address))
     return _SCALARS[meta.dtype.name].from_address(address).value
 
 
@@ -155,6 +158,12 @@ def _float(t: Tensor) -> float:
     return float(t.item())
 
 
+@method("__complex__")
+@border
+def _complex(t: Tensor) -> complex:
+    return complex(t.item())
+
+
 @method("__int__")
 @border
 def _int(t: Tensor) -> int:
@@ -164,7 +173,7 @@ def _int(t: Tensor) -> int:
 @method("__index__")
 @border
 def _index(t: Tensor) -> int:
-    if t._meta.numel != 1 or t._meta.dtype.is_floating_point:
+    if t._meta.numel != 1 or t._meta.dtype.inexact:
         raise ArgumentTypeError(
             "only integer tensors of a single element can be converted to an index, this one "
             f"is {t._meta.dtype.name} of shape {tuple(t.shape)}"

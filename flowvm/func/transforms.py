@@ -41,7 +41,7 @@ def _wanted(tensors: Sequence[Any]) -> bool:
 
 
 def _leaf(name: str, x: Any) -> Any:
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+    if not isinstance(x, Tensor) or not x.dtype.inexact:
         kind = x.dtype.name if isinstance(x, Tensor) else type(x).__name__
         raise ArgumentTypeError(f"{name}: arguments to differentiate by are floats, got {kind}")
     alias: Any = x

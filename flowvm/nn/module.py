@@ -362,14 +362,14 @@ class Module:
             device, dtype = like.device, like.dtype
         elif isinstance(device, DType):
             device, dtype = None, device
-        if dtype is not None and not dtype.is_floating_point:
+        if dtype is not None and not dtype.inexact:
             raise ArgumentTypeError(
                 f"nn.Module.to only accepts floating point dtypes, but got dtype={dtype}"
             )
         where, wanted = device, dtype
 
         def moved(t: Tensor) -> Tensor:
-            kept = wanted is None or not t.dtype.is_floating_point
+            kept = wanted is None or not t.dtype.inexact
             there = t.to(
                 device=t.device if where is None else where,
                 dtype=t.dtype if kept else wanted,

@@ -37,7 +37,7 @@ class Parameter(Tensor):
                 f"Parameter() needs a Tensor, got {type(data).__name__}; "
                 "make one with flow.tensor(...)"
             )
-        if requires_grad and not data.dtype.is_floating_point:
+        if requires_grad and not data.dtype.inexact:
             raise DTypeError(
                 f"only floating point tensors can require gradients, got dtype {data.dtype}; "
                 "pass requires_grad=False, or register_buffer() it"

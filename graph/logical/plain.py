@@ -191,6 +191,7 @@ def operator_mark(operator: Operator) -> str:
     if _is_elementwise(operator):
         form: Elementwise = operator.form[0]
         mark: Any = (form.expr, sorted(form.args.items()), form.types)
+        mark += ("complex",) * form.complex
     else:
         facts = operator.inputs, operator.outputs, operator.attrs, operator.scalars
         mark = (*facts, operator.scalar_kinds, sorted(operator.writes), code_mark(operator.lower))

@@ -74,7 +74,7 @@ def _copy_of(node: OpNode, operand: Operand) -> OpNode:
 
 
 def _converted(node: OpNode, operand: Operand, dtype: DType) -> OpNode:
-    operator = _cast if dtype.is_floating_point else _cast_away
+    operator = _cast if dtype.inexact else _cast_away
     return replace(node, operator=operator, inputs=(operand,), attrs=(dtype,), scalars=())
 
 
@@ -159,6 +159,8 @@ def _conversion_twice(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
         return None
     (x,), final = inner.inputs, node.outputs[0].meta.dtype
     source, between = x.meta.dtype, inner.outputs[0].meta.dtype
+    if source.is_complex or between.is_complex or final.is_complex:
+        return None
     alike = source.is_floating_point == between.is_floating_point
     simple = alike or source.is_bool or source is final
     return _converted(node, x, final) if simple and _lossless(source, between) else None
@@ -186,7 +188,7 @@ def _copied_fill(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
     source, out, value = maker.outputs[0].meta.dtype, node.outputs[0].meta, maker.scalars[0]
     if source is not out.dtype and value not in (0, 1):
         return None
-    kind = float if out.dtype.is_floating_point else int
+    kind = float if out.dtype.inexact else int
     return replace(node, operator=_fill, inputs=(), attrs=(out,), scalars=(kind(value),))
 
 

@@ -26,8 +26,8 @@ from flowvm.ops.declare.transfers import moved
 
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
     kind, expr, raises = out.dtype, "x", DIVISION_BY_ZERO
-    if x.dtype.is_floating_point and not (out.dtype.is_floating_point or out.dtype.is_bool):
-        kind = x.dtype.compute
+    if x.dtype.inexact and not (out.dtype.inexact or out.dtype.is_bool):
+        kind = x.dtype.compute.real
         expr, raises = "finite(x)", int(Status.NAN_TO_INTEGER)
     return ScalarLaunch(
         (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=raises,
@@ -57,8 +57,11 @@ _cast = Operator(
     attrs=("dtype",),
     grad=lambda c, g: (cast(g, c.metas[0].dtype),),
     infer=_infer_cast,
+    complex=True,
 )
-_cast_away = Operator("cast", ("x",), ("out",), _lower_cast, attrs=("dtype",), infer=_infer_cast)
+_cast_away = Operator(
+    "cast", ("x",), ("out",), _lower_cast, attrs=("dtype",), infer=_infer_cast, complex=True
+)
 _copy = Operator(
     "copy",
     ("x",),
@@ -66,15 +69,18 @@ _copy = Operator(
     lambda metas, attrs: _infer_copy(metas, attrs).on_cpu(),
     grad=lambda c, g: (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),),
     infer=_infer_copy,
+    complex=True,
 )
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """A dense copy of `x` in `dtype`: floats to integers truncate, anything but zero is True.
 
+    A complex number that becomes a real one leaves its real part.
+
     NaN or an infinity that meets an integer dtype is an error where the result is read.
     """
-    op = _cast if dtype.is_floating_point else _cast_away
+    op = _cast if dtype.inexact else _cast_away
     out: Tensor = op.call(x, dtype)
     return out
 

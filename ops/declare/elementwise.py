@@ -15,6 +15,11 @@ gradient's node.  A Python number is a dynamic scalar: another value is not anot
     logical   like bool, but every argument is first taken as true or false
     int       the result type, which must not be a floating point one
 
+`complex` is the expression for complex numbers, True where it is the same one; without it they are
+an error at the call.  A call that computes in complex numbers is made by a *twin*: the op of that
+expression.  Its gradients are PyTorch's, the conjugates of the derivatives: `grad` says the
+derivative of a holomorphic function, and the twin's is conj(grad(conj(g))).
+
 Long because one object is all forms of an op: tensors, numbers, `out=`, in place, gradients.
 """
 
@@ -31,6 +36,7 @@ from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.nodes import Node
+from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import (
     ArgumentError,
@@ -48,6 +54,7 @@ from flowvm.ops.declare.transfers import together
 from flowvm.vm.callers.tracebacks import cut
 
 NUMBERS = (bool, int, float, np.generic)
+COMPLEX = (complex, np.complexfloating)
 TYPES = ("promote", "number", "float", "bool", "logical", "int")
 
 
@@ -65,7 +72,12 @@ class Elementwise:
         types: str,
         saves: tuple[str, ...],
         grad: Callable[..., Any] | None,
+        complex: bool = False,
+        real: bool = False,
     ) -> None:
+        self.twin: Elementwise | None = None  # what computes in complex numbers
+        self.complex = complex  # it is a twin itself
+        self.real = real  # and gives real numbers
         self.__name__ = self.name = name
         self.expr, self.args, self.types = expr, args, types
         pairs = [s.partition(" for ") for s in saves]
@@ -103,6 +115,8 @@ class Elementwise:
         """
         if not isinstance(out, Tensor):
             raise ArgumentTypeError(f"{self.name}: out must be a Tensor, got {type(out).__name__}")
+        if not self.complex and self._is_complex(args):
+            return self._complex_twin().into(out, *args)
         pattern, tensors, numbers, kinds = self._sorted(args)
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
             tensors = self._fitting(pattern, tensors, numbers, kinds)
@@ -120,9 +134,11 @@ class Elementwise:
         return ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
 
     def _sorted(self, args: Sequence[Any]) -> tuple[str, tuple[Tensor, ...], Any, tuple[type, ...]]:
-        pattern = "".join("t" if isinstance(a, Tensor) else "s" for a in args)
         if len(args) != len(self.args):
             raise self._wrong_count(args)
+        if self.complex:
+            args = self._complex_numbers(args)
+        pattern = "".join("t" if isinstance(a, Tensor) else "s" for a in args)
         if "t" not in pattern:
             raise ArgumentTypeError(
                 f"{self.name} needs a Tensor among its arguments, got "
@@ -152,6 +168,8 @@ class Elementwise:
         simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
         if simple and len(args) == 2 and isinstance(args[0], Tensor):
             return self._variant("ts").call(args[0], kind, args[1])
+        if not self.complex and self._is_complex(args):
+            return self._complex_twin().call(*args)
         if all(isinstance(a, Tensor) for a in args):
             moved = together(args)
             return None if moved is args else self.call(*moved)
@@ -160,6 +178,50 @@ class Elementwise:
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
             tensors = self._fitting(pattern, tensors, numbers, kinds)
         return self._variant(pattern).call(*tensors, *kinds, *numbers)
+
+    # --- complex numbers ------------------------------------------------------------------------
+
+    def _is_complex(self, args: Sequence[Any]) -> bool:
+        """Whether the call is the twin's."""
+        for a in args:
+            if isinstance(a, Tensor):
+                if a._meta.dtype.is_complex:
+                    return True
+            elif isinstance(a, COMPLEX):
+                return True
+        return False
+
+    def _complex_twin(self) -> Elementwise:
+        if self.twin is None:
+            raise DTypeError(
+                f"{self.name} is not defined for complex numbers; take .real, .imag or abs() first"
+            )
+        return self.twin
+
+    def _complex_numbers(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments, complex numbers as 0-d tensors of the dtype that they make the result."""
+        if not any(isinstance(a, COMPLEX) for a in args):
+            return tuple(args)
+        facts = [
+            (a._meta.dtype, a._meta.ndim == 0) if isinstance(a, Tensor) else type(a)
+            for a, rule in zip(args, self.args.values(), strict=True)
+            if rule == ""
+        ]
+        if not any(isinstance(a, Tensor) for a in args):
+            return tuple(args)  # an error, which `_sorted` raises
+        dtype = result_type_of(*facts)
+        return tuple(number_tensor(a, dtype) if isinstance(a, COMPLEX) else a for a in args)
+
+    def _elsewhere(self, pattern: str) -> Callable[..., Any]:
+        """The fallback of a call with numbers: the twin's where a tensor is complex."""
+        count = pattern.count("t")
+
+        def fallback(*args: Any) -> Any:
+            if self.complex or not self._is_complex(args[:count]):
+                return None
+            return self._complex_twin()._variant(pattern).call(*args)
+
+        return fallback
 
     def _fitting(
         self,
@@ -219,8 +281,8 @@ class Elementwise:
             aliases=True,
             refills=next(iter(self.args)) not in compile(self.expr, self.name, "eval").co_names,
         )
-        if not numbers:
-            operator.fallback = self._with_numbers
+        operator.complex = self.complex
+        operator.fallback = self._elsewhere(pattern) if numbers else self._with_numbers
         return operator
 
     def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:
@@ -256,18 +318,19 @@ class Elementwise:
             if rule == "":
                 voters.append(fact)
         common = result_type_of(*voters)
-        if self.types == "float" and not common.is_floating_point:
+        if self.types == "float" and not common.inexact:
             common = get_default_dtype()
         if self.types == "number" and any(m.dtype is bool_ for m in metas):
             raise DTypeError(
                 f"{self.name} of a bool tensor is not defined; logical_not, logical_xor or "
                 f".to(flow.int64) may be meant"
             )
-        if self.types == "int" and common.is_floating_point:
+        if self.types == "int" and common.inexact:
             raise DTypeError(f"{self.name} is for integers and bools, got {common.name}")
         computing = bool_ if self.types == "logical" else common
         compute = [bool_ if rule == "bool" else computing for rule in self.args.values()]
-        return compute, bool_ if self.types in ("bool", "logical") else common
+        result = common.real if self.real else common
+        return compute, bool_ if self.types in ("bool", "logical") else result
 
     def _infer(
         self, pattern: str, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]
@@ -287,7 +350,7 @@ class Elementwise:
             if p == "t":
                 inner.append(next(tensor).dtype.name)
             else:
-                real = c.is_floating_point or issubclass(next(number), float)
+                real = c.inexact or issubclass(next(number), float)
                 inner.append("float64" if real else "int64")
                 pack += "d" if real else "q"
         scalars = [n for n, p in zip(self.args, pattern, strict=True) if p == "s"]
@@ -398,7 +461,7 @@ def record_in_place(
             f"{name}: a leaf tensor that requires grad cannot be changed in place; do it under "
             f"flow.no_grad(), or on a clone()"
         )
-    if not out._meta.dtype.is_floating_point:
+    if not out._meta.dtype.inexact:
         return None
     check_base(name, out)
     if op.grad is None:
@@ -430,6 +493,20 @@ def record_in_place(
     return _InPlace(node, saves_out)
 
 
+def _holomorphic(grad: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient of a function whose derivative is `grad`'s factor: the factor's conjugate."""
+
+    def conjugated(c: Any, g: Any) -> tuple[Any, ...]:
+        return tuple(None if r is None else r.conj() for r in grad(c, g.conj()))
+
+    return conjugated
+
+
+def number_tensor(value: Any, dtype: DType) -> Tensor:
+    """A Python number as a 0-d tensor of the CPU."""
+    return adopt_array(np.array(value, dtype.storage), dtype=dtype)
+
+
 def elementwise(
     name: str,
     expr: str,
@@ -438,6 +515,9 @@ def elementwise(
     types: str = "promote",
     saves: str = "",
     grad: Callable[..., Any] | None = None,
+    complex: bool | str = False,
+    real: bool = False,
+    complex_grad: Callable[..., Any] | None = None,
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -452,6 +532,9 @@ def elementwise(
             where y is a number
     grad    `grad(c, g)`: one gradient or None for each argument, in flowvm ops.  Broadcast
             arguments: pass the gradient through `sum_to`.
+    complex the expression for complex numbers, True if that is `expr`; see the module
+    real    of complex numbers, gives real ones, and `grad` is the gradient as it is
+    complex_grad  of complex numbers, where they have another gradient; that is taken as it is
     """
     if types not in TYPES:
         raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
@@ -462,8 +545,13 @@ def elementwise(
     for part in args.split(","):
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
-    function = Elementwise(
-        name, expr, rules, types, tuple(s.strip() for s in saves.split(",") if s.strip()), grad
-    )
+    kept = tuple(s.strip() for s in saves.split(",") if s.strip())
+    twin = None
+    if complex:
+        theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
+        text = complex if isinstance(complex, str) else expr
+        twin = Elementwise(name, text, rules, types, kept, theirs, True, real)
+    function = Elementwise(name, expr, rules, types, kept, grad)
+    function.twin = twin
     function.__doc__ = function.call.__doc__ = doc
     return function

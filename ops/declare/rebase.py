@@ -39,6 +39,13 @@ def remember_view(base: Tensor, view: Tensor) -> None:
 def check_base(name: str, out: Tensor) -> None:
     """AutogradError unless a change of `out` in place can be recorded for all on its memory."""
     base: Tensor = out.extra().get("base", out)
+    if base._node is not None and any(
+        v._meta.dtype is not base._meta.dtype for v in (out, *_living(base, out))
+    ):
+        raise AutogradError(
+            f"{name}: a change in place of a complex tensor whose parts are views is not recorded; "
+            f"work on .real and .imag apart, and put them together with complex()"
+        )
     if base is not out:
         if base._node is not None and base._node.is_leaf:
             raise AutogradError(

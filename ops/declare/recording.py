@@ -53,7 +53,7 @@ def record(
 ) -> Tensor:
     """Give `out` the node of `op` on `inputs`, if one of them requires grad; `out`."""
     wanted = any(t._node is not None for t in inputs) and grad_enabled()
-    if wanted and out._meta.dtype.is_floating_point:
+    if wanted and out._meta.dtype.inexact:
         out._node = Node(
             op,
             tuple(t._node for t in inputs),
@@ -85,7 +85,7 @@ def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assem
 
 def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (out,) = attrs
-    kind = "float64" if out.dtype.is_floating_point else "int64"
+    kind = "float64" if out.dtype.inexact else "int64"
     pack = "d" if kind == "float64" else "q"
     return ScalarLaunch((out,), (), "x", ("x",), (kind,), (out.dtype.compute.name,), ("x",), pack)
 
@@ -95,9 +95,11 @@ def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invoca
 
 
 _empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty)
+_empty.complex = True
 _fill = Operator(
     "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill
 )
+_fill.complex = True
 
 
 def empty_of(meta: TensorMeta) -> Tensor:

@@ -92,6 +92,7 @@ def op(
     dense: bool = True,
     half: str = "upcast",
     refills: bool = False,
+    complex: bool = False,
     cuda: str | Callable[..., Any] = "",
 ) -> Callable[[Callable[..., Launch | ScalarLaunch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
@@ -109,6 +110,7 @@ def op(
     half        "upcast": reduced floats go through float32; "native": infer takes them (as
                 `bits`); "cuda": it does for CUDA, whose rule takes them, and not for the CPU
     refills     nothing of what an input with ! held goes into what is written there
+    complex     it takes complex numbers; else these are an error at the call
     cuda        the rule that makes the op's CUDA launch of its Launch (`flowvm/cuda/launch.py`), a
                 function, or "module:function" where the module is one of the `cuda` folder beside
                 the declaration, or a whole dotted name; without one, the body itself is compiled
@@ -145,6 +147,7 @@ def op(
             grad=grad,
             infer=lambda metas, attrs: infer(*metas, *attrs),
             cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
+            complex=complex,
         )
         operator.fallback = _prepared(operator, dense, half)
         operator.call.__doc__ = infer.__doc__

@@ -9,6 +9,7 @@ from flowvm.errors import ShapeError
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
+from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.rows.reduce import sum
 from flowvm.ops.rows.scan import cumprod
 from flowvm.ops.shapes.fill import ones_like
@@ -44,9 +45,9 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 @with_out
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The dot products of vectors in dimension `dim`; shapes broadcast."""
+    """The dot products of vectors in dimension `dim`, those of x conjugated; shapes broadcast."""
     x, y = need_tensor("linalg.vecdot", "x", x), need_tensor("linalg.vecdot", "y", y)
-    product = x * y
+    product = conj(x) * y
     return sum(product, dim, dtype=product.dtype)
 
 
@@ -58,7 +59,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     count = x.shape[-1] if N is None else int(N)
     if N is not None and count <= 1:
         raise ShapeError(f"linalg.vander: N is at least 2, got {N}")
-    first = ones_like(x if x.dtype.is_floating_point else x.long()).unsqueeze(-1)
+    first = ones_like(x if x.dtype.inexact else x.long()).unsqueeze(-1)
     if count <= 1:
         return first[..., :count]  # type: ignore[no-any-return]
     rest = cumprod(x.unsqueeze(-1).expand((*x.shape, count - 1)), -1)

@@ -10,7 +10,7 @@ Long because the ops of the four kernels, their gradients and the samples belong
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
-from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
+from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.places.cpu.index_kernels import ADD as ADD  # indexing takes both from here
 from flowvm.ops.places.cpu.index_kernels import NONE as NONE
 from flowvm.ops.places.cpu.index_kernels import SET, Elements, Slices, Writing
@@ -32,6 +32,7 @@ from flowvm.ops.places.cpu.index_kernels import put as put_body
 from flowvm.ops.places.cpu.index_kernels import scatter as scatter_body
 from flowvm.ops.places.cpu.index_kernels import take as take_body
 from flowvm.ops.pointwise.compare import where
+from flowvm.ops.shapes.complex_parts import imag, real
 from flowvm.ops.shapes.slices import basic_view
 from flowvm.ops.shapes.views import expand, reshape, unsqueeze
 
@@ -53,7 +54,7 @@ def positions_of(name: str, argument: str, index: Any) -> Tensor:
     meta = need_tensor(name, argument, index)._meta
     if meta.dtype is int64:
         return index  # type: ignore[no-any-return]
-    if meta.dtype.is_floating_point or meta.dtype.is_bool:
+    if meta.dtype.inexact or meta.dtype.is_bool:
         raise DTypeError(f"{name}: {argument} must hold integers, got {meta.dtype.name}")
     return cast(index, int64)
 
@@ -69,7 +70,7 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="native",
-    cuda="indexing:take",
+    complex=True, cuda="indexing:take",
 )  # fmt: skip
 def take_slices(
     x: TensorMeta, index: TensorMeta, dim: int, low: int, shown: int, zero: int, skip: int
@@ -126,12 +127,37 @@ def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
     return View(meta.dtype, shape)
 
 
-@op("x!, index, source -> ", name="index_copy_", half="native", cuda="indexing:put")
+@op("x!, index, source -> ", name="index_copy_", half="native", complex=True, cuda="indexing:put")
 def put_slices(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, low: int, shown: int
 ) -> Launch:
     """Write slices of `source` (or its one element) into `x` at `index` of dimension `dim`."""
     return _put(x, index, source, dim, low, shown, NONE, SET)
+
+
+def _in_parts(write: Any, apart: Callable[[Tensor, int], bool]) -> None:
+    """Have `write(x, index, source, ...)` called part by part where `apart(x, last argument)`."""
+    operator = operator_of(write)
+    others = operator.fallback
+
+    def fallback(x: Any, index: Any, source: Any, *rest: Any) -> Any:
+        if not isinstance(x, Tensor) or not apart(x, rest[-1]):
+            return others(x, index, source, *rest)
+        write(real(x), index, real(source), *rest)
+        write(imag(x), index, imag(source), *rest)
+        return x
+
+    operator.fallback = fallback
+
+
+def _of_16_bytes(x: Tensor, last: int) -> bool:
+    return x._meta.dtype.itemsize == 16  # no integers are as large, of which the kernels are
+
+
+def _adds_parts(x: Tensor, mode: int) -> bool:
+    if x._meta.dtype.is_complex and mode != ADD:
+        raise DTypeError(f"complex numbers at indices are added or replaced, got {x.dtype.name}")
+    return x._meta.dtype.is_complex
 
 
 @op("x!, index, source -> ", name="index_reduce_", half="cuda", cuda="indexing:put")
@@ -157,7 +183,7 @@ def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="native",
-    cuda="indexing:gather",
+    complex=True, cuda="indexing:gather",
 )  # fmt: skip
 def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
     """The elements of `x` at `index` in `dim`; the other dimensions are equal."""
@@ -181,7 +207,7 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     return Launch((), scatter_body, views, consts, units, grain)
 
 
-@op("x!, index, source -> ", name="scatter_", half="native", cuda="indexing:scatter")
+@op("x!, index, source -> ", name="scatter_", half="native", complex=True, cuda="indexing:scatter")
 def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int) -> Launch:
     """Write the elements of `source` (or its one) into `x` at `index` in `dim`."""
     return _scattered(x, index, source, dim, SET)
@@ -193,6 +219,12 @@ def combine_elements(
 ) -> Launch:
     """The same, combining what is there with what comes."""
     return _scattered(x, index, source, dim, mode)
+
+
+for _write in (put_slices, scatter_elements):
+    _in_parts(_write, _of_16_bytes)
+for _write in (combine_slices, combine_elements):
+    _in_parts(_write, _adds_parts)
 
 
 def _spread_grad(c: Any, g: Tensor) -> tuple[Tensor]:

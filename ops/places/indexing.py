@@ -196,7 +196,7 @@ def _position_list(key: Tensor, meta: TensorMeta, d: int) -> Tensor:
                 f"{tuple(meta.shape)}"
             )
         return true_positions(key)
-    if dtype.is_floating_point:
+    if dtype.inexact:
         raise DTypeError(f"an index tensor holds integers or bools, got {dtype.name}")
     return key if dtype is int64 else cast(key, int64)
 
@@ -441,7 +441,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
 def _number(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, complex)):
         raise ArgumentTypeError(
             f"cannot assign a {type(value).__name__} ({value!r}) to a tensor's elements"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_
+from flowvm.dtype import bool_, result_type_of
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
@@ -60,6 +60,7 @@ _masked_fill = elementwise(
     args="x, mask: bool, value",
     saves="mask",
     grad=_fill_grad,
+    complex=True,
 )
 
 
@@ -71,7 +72,7 @@ def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
             raise ShapeError(f"masked_fill: value must be 0-d, got shape {tuple(value.shape)}")
         category = value._meta.dtype.category
     else:
-        category = 2 if isinstance(value, float) else 0 if isinstance(value, bool) else 1
+        category = result_type_of(type(value)).category
     if category > dtype.category and not (dtype.is_bool and not isinstance(value, Tensor)):
         raise DTypeError(
             f"masked_fill: value {value if not isinstance(value, Tensor) else value.dtype} "
@@ -126,6 +127,7 @@ def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     saves="mask",
     grad=_select_grad,
     half="native",
+    complex=True,
     cuda="compaction:masked_select",
 )
 def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
@@ -163,7 +165,13 @@ def _place_body(
     return 0
 
 
-@op("x!, mask, source -> ", name="masked_scatter_", half="native", cuda="compaction:masked_scatter")
+@op(
+    "x!, mask, source -> ",
+    name="masked_scatter_",
+    half="native",
+    complex=True,
+    cuda="compaction:masked_scatter",
+)
 def _place(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> Launch:
     n, available = x.numel, source.numel
     views = (bits(x, (n,)), bits(mask, (n,)), bits(source, (available,)))
@@ -192,6 +200,7 @@ def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     saves="mask",
     grad=_collect_grad,
     half="native",
+    complex=True,
     cuda="compaction:masked_collect",
 )
 def _collect(g: TensorMeta, mask: TensorMeta, total: int) -> Launch:

@@ -126,7 +126,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     (tensor([1, 0]), tensor([1, 1]))
     """
     flat: Any = need_tensor("unravel_index", "indices", indices)
-    if flat.dtype.is_floating_point or flat.dtype.is_bool:
+    if flat.dtype.inexact or flat.dtype.is_bool:
         raise DTypeError(f"unravel_index: indices are integers, got {flat.dtype.name}")
     if isinstance(shape, Tensor):
         shape = shape.tolist()

@@ -33,7 +33,7 @@ def repeat_interleave(
         x = unsqueeze(x, 0)
     size = x._meta.shape[at]
     if isinstance(repeats, Tensor):
-        if repeats._meta.dtype.is_floating_point or repeats._meta.shape not in ((), (1,), (size,)):
+        if repeats._meta.dtype.inexact or repeats._meta.shape not in ((), (1,), (size,)):
             raise ShapeError(
                 f"repeat_interleave: repeats must be integers, one or {size} of them, got "
                 f"{repeats._meta}"

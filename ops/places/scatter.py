@@ -35,6 +35,7 @@ from flowvm.ops.places.gather import (
     put_slices,
     scatter_elements,
 )
+from flowvm.ops.shapes.fill import filled_with, number_for
 from flowvm.ops.shapes.padding import pad
 from flowvm.ops.shapes.views import reshape
 from flowvm.vm.callers.hot import hot
@@ -80,10 +81,13 @@ def apart(x: Tensor, source: Tensor) -> Tensor:
 def number_tensor(x: Tensor, value: Any) -> Tensor:
     """A Python number as a 0-d tensor of `x`'s dtype, converted as an assignment does."""
     dtype = x._meta.dtype
+    meta = x._meta.with_shape(())
+    if dtype.is_complex:
+        return filled_with(meta, number_for(value, dtype))
     number = (
         float(value) if dtype.is_floating_point else int(bool(value) if dtype.is_bool else value)
     )
-    return filled_of(x._meta.with_shape(()), number)
+    return filled_of(meta, number)
 
 
 def same_dtype(name: str, x: Tensor, source: Tensor, argument: str) -> None:

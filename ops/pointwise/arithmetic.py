@@ -41,8 +41,10 @@ def _sum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g, lambda: g)
 
 
-_add = elementwise("add", "x + y", grad=_sum_grad)
-_sub = elementwise("sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g))
+_add = elementwise("add", "x + y", grad=_sum_grad, complex=True)
+_sub = elementwise(
+    "sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g), complex=True
+)
 
 
 def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -55,6 +57,7 @@ mul = elementwise(
     "x * y",
     saves="x for y, y for x",
     grad=_mul_grad,
+    complex=True,
     doc="x * y, element by element; bools: and.",
 )
 
@@ -64,7 +67,9 @@ def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g / y, lambda: -g * ((x / y) / y))
 
 
-_div = elementwise("div", "x / y", types="float", saves="x for y, y", grad=_div_grad)
+_div = elementwise(
+    "div", "x / y", types="float", saves="x for y, y", grad=_div_grad, complex="cdiv(x, y)"
+)
 
 
 def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -115,12 +120,16 @@ fmod = elementwise(
 def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
     if isinstance(alpha, bool) and getattr(getattr(other, "dtype", None), "is_bool", False):
         return other * alpha
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.number)):
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, complex, np.number)):
         raise ArgumentTypeError(f"{name}: alpha must be a number, got {type(alpha).__name__}")
     if isinstance(alpha, (float, np.floating)) and not getattr(
-        getattr(other, "dtype", None), "is_floating_point", True
+        getattr(other, "dtype", None), "inexact", True
     ):
         raise DTypeError(f"{name}: alpha={alpha} is a float and other is {other.dtype.name}")
+    if isinstance(alpha, (complex, np.complexfloating)) and not getattr(
+        getattr(other, "dtype", None), "is_complex", True
+    ):
+        raise DTypeError(f"{name}: alpha={alpha} is complex and other is {other.dtype.name}")
     return other * alpha
 
 

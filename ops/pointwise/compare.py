@@ -51,27 +51,42 @@ __all__ = [
 ]
 
 
-def _predicate(name: str, expr: str, doc: str) -> Elementwise:
-    return elementwise(name, expr, types="bool", doc=doc)
+def _predicate(name: str, expr: str, doc: str, complex: bool | str = False) -> Elementwise:
+    return elementwise(name, expr, types="bool", doc=doc, complex=complex)
 
 
-eq = _predicate("eq", "x == y", "Whether x equals y.")
-ne = _predicate("ne", "x != y", "Whether x differs from y.")
+eq = _predicate("eq", "x == y", "Whether x equals y.", True)
+ne = _predicate("ne", "x != y", "Whether x differs from y.", True)
 lt = _predicate("lt", "x < y", "Whether x is less than y.")
 le = _predicate("le", "x <= y", "Whether x is at most y.")
 gt = _predicate("gt", "x > y", "Whether x is greater than y.")
 ge = _predicate("ge", "x >= y", "Whether x is at least y.")
-isnan = _predicate("isnan", "x != x", "Whether x is NaN.")
-isinf = _predicate("isinf", "isinf(x)", "Whether x is infinite, of either sign.")
-isfinite = _predicate("isfinite", "isfinite(x)", "Whether x is neither infinite nor NaN.")
+isnan = _predicate("isnan", "x != x", "Whether x is NaN.", True)
+isinf = _predicate(
+    "isinf", "isinf(x)", "Whether x is infinite, of either sign.", "isinf(x.real) or isinf(x.imag)"
+)
+isfinite = _predicate(
+    "isfinite",
+    "isfinite(x)",
+    "Whether x is neither infinite nor NaN.",
+    "isfinite(x.real) and isfinite(x.imag)",
+)
 isposinf = _predicate("isposinf", "isinf(x) and x > 0", "Whether x is positive infinity.")
 isneginf = _predicate("isneginf", "isinf(x) and x < 0", "Whether x is negative infinity.")
 _signbit = _predicate("signbit", "copysign(1.0, x) < 0", "")
 _negative = _predicate("signbit", "x < 0", "")
-logical_and = elementwise("logical_and", "x and y", types="logical", doc="Whether both are true.")
-logical_or = elementwise("logical_or", "x or y", types="logical", doc="Whether one is true.")
-logical_xor = elementwise("logical_xor", "x != y", types="logical", doc="Whether just one is true.")
-logical_not = elementwise("logical_not", "not x", types="logical", doc="Whether x is false.")
+logical_and = elementwise(
+    "logical_and", "x and y", types="logical", complex=True, doc="Whether both are true."
+)
+logical_or = elementwise(
+    "logical_or", "x or y", types="logical", complex=True, doc="Whether one is true."
+)
+logical_xor = elementwise(
+    "logical_xor", "x != y", types="logical", complex=True, doc="Whether just one is true."
+)
+logical_not = elementwise(
+    "logical_not", "not x", types="logical", complex=True, doc="Whether x is false."
+)
 bitwise_and = elementwise("bitwise_and", "x & y", types="int", doc="The bits that both have.")
 bitwise_or = elementwise("bitwise_or", "x | y", types="int", doc="The bits that one has.")
 bitwise_xor = elementwise("bitwise_xor", "x ^ y", types="int", doc="The bits that just one has.")
@@ -109,11 +124,14 @@ def signbit(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 # --- nearly equal -----------------------------------------------------------------------------
 
+# of complex numbers, as which rtol and atol are read too
+_NEAR = "isfinite(cabs(x)) and isfinite(cabs(y)) and cabs(x - y) <= atol.real + rtol.real * cabs(y)"
 _isclose = elementwise(
     "isclose",
     "x == y or (isfinite(x) and isfinite(y) and abs(x - y) <= atol + rtol * abs(y))",
     args="x, y, rtol, atol",
     types="bool",
+    complex=f"x == y or ({_NEAR})",
 )
 _isclose_nan = elementwise(
     "isclose",
@@ -121,6 +139,7 @@ _isclose_nan = elementwise(
     "or (isfinite(x) and isfinite(y) and abs(x - y) <= atol + rtol * abs(y))",
     args="x, y, rtol, atol",
     types="bool",
+    complex=f"x == y or (x != x and y != y) or ({_NEAR})",
 )
 
 
@@ -135,7 +154,7 @@ def isclose(
         raise DTypeError(f"isclose: dtypes differ, {x.dtype.name} and {y.dtype.name}; convert one")
     if rtol < 0 or atol < 0:
         raise ArgumentError(f"isclose: rtol and atol are not negative, got {rtol} and {atol}")
-    if not x._meta.dtype.is_floating_point:
+    if not x._meta.dtype.inexact:
         x, y = cast(x, float64), cast(y, float64)
     close: Tensor = (_isclose_nan if equal_nan else _isclose)(x, y, float(rtol), float(atol))
     return close
@@ -163,7 +182,12 @@ def _where_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 _where = elementwise(
-    "where", "x if which else y", args="which: bool, x, y", saves="which", grad=_where_grad
+    "where",
+    "x if which else y",
+    args="which: bool, x, y",
+    saves="which",
+    grad=_where_grad,
+    complex=True,
 )
 
 

@@ -12,6 +12,8 @@ from flowvm.dtype import (
     DType,
     bfloat16,
     bool_,
+    complex64,
+    complex128,
     float16,
     float32,
     float64,
@@ -57,6 +59,8 @@ for _name, _to in (
     ("bfloat16", bfloat16),
     ("float", float32),
     ("double", float64),
+    ("cfloat", complex64),
+    ("cdouble", complex128),
 ):
     _converter(_name, _to)
 
@@ -128,8 +132,8 @@ def is_signed(x: Tensor) -> bool:
 
 @method()
 def is_complex(x: Tensor) -> bool:
-    """False: there are no complex dtypes."""
-    return False
+    """Whether the dtype is a complex one."""
+    return x._meta.dtype.is_complex
 
 
 @method()
@@ -302,7 +306,7 @@ def _data(x: Tensor) -> Tensor:
 def _set_data(x: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise ArgumentTypeError(f"data must be a Tensor, got {type(value).__name__}")
-    if value._meta.dtype.is_floating_point < (x._node is not None):
+    if value._meta.dtype.inexact < (x._node is not None):
         raise DTypeError(f"data: a tensor that requires grad holds floats, got {value.dtype.name}")
     become(x, value)
 

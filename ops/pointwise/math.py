@@ -52,13 +52,21 @@ __all__ = [
 
 # --- exponentials and logarithms --------------------------------------------------------------
 
-exp = unary("exp", "exp(x)", lambda c, g: (g * c.saved[0],), "e to the power of x.", saves="out")
+exp = unary(
+    "exp",
+    "exp(x)",
+    lambda c, g: (g * c.saved[0],),
+    "e to the power of x.",
+    saves="out",
+    complex="cexp(x)",
+)
 exp2 = unary(
     "exp2",
     "exp2(x)",
     lambda c, g: (g * c.saved[0] * math.log(2),),
     "2 to the power of x.",
     saves="out",
+    complex="cexp(x * 0.6931471805599453)",
 )
 expm1 = unary(
     "expm1",
@@ -66,25 +74,42 @@ expm1 = unary(
     lambda c, g: (g * (c.saved[0] + 1),),
     "exp(x) - 1, exact for small x.",
     saves="out",
+    complex="cexpm1(x)",
 )
-log = unary("log", "log(x)", lambda c, g: (g / c.saved[0],), "The natural logarithm.")
+log = unary(
+    "log", "log(x)", lambda c, g: (g / c.saved[0],), "The natural logarithm.", complex="clog(x)"
+)
 log2 = unary(
-    "log2", "log2(x)", lambda c, g: (g / (c.saved[0] * math.log(2)),), "The logarithm to base 2."
+    "log2",
+    "log2(x)",
+    lambda c, g: (g / (c.saved[0] * math.log(2)),),
+    "The logarithm to base 2.",
+    complex="clog2(x)",
 )
 log10 = unary(
     "log10",
     "log10(x)",
     lambda c, g: (g / (c.saved[0] * math.log(10)),),
     "The logarithm to base 10.",
+    complex="clog10(x)",
 )
 log1p = unary(
-    "log1p", "log1p(x)", lambda c, g: (g / (c.saved[0] + 1),), "log(1 + x), exact for small x."
+    "log1p",
+    "log1p(x)",
+    lambda c, g: (g / (c.saved[0] + 1),),
+    "log(1 + x), exact for small x.",
+    complex="clog1p(x)",
 )
 
 # --- powers -----------------------------------------------------------------------------------
 
 sqrt = unary(
-    "sqrt", "sqrt(x)", lambda c, g: (g / (c.saved[0] * 2),), "The square root.", saves="out"
+    "sqrt",
+    "sqrt(x)",
+    lambda c, g: (g / (c.saved[0] * 2),),
+    "The square root.",
+    saves="out",
+    complex="csqrt(x)",
 )
 rsqrt = unary(
     "rsqrt",
@@ -92,6 +117,7 @@ rsqrt = unary(
     lambda c, g: (g * -0.5 * c.saved[0] * c.saved[0] * c.saved[0],),
     "The reciprocal of the square root.",
     saves="out",
+    complex="crecip(csqrt(x))",
 )
 reciprocal = unary(
     "reciprocal",
@@ -99,8 +125,11 @@ reciprocal = unary(
     lambda c, g: (-g * c.saved[0] * c.saved[0],),
     "The reciprocal, 1 / x.",
     saves="out",
+    complex="crecip(x)",
 )
-_square = unary("square", "x * x", lambda c, g: (g * (c.saved[0] * 2),), "x * x.", types="promote")
+_square = unary(
+    "square", "x * x", lambda c, g: (g * (c.saved[0] * 2),), "x * x.", types="promote", complex=True
+)
 
 # --- signs, rounding --------------------------------------------------------------------------
 
@@ -110,14 +139,44 @@ abs = unary(
     lambda c, g: (g * sign.call(c.saved[0]),),
     "The absolute value.",
     types="number",
+    complex="cabs(x)",
+    real=True,
+    complex_grad=lambda c, g: (g * sgn.call(c.saved[0]),),
 )
 neg: Elementwise = unary(
-    "neg", "-x", lambda c, g: (neg.call(g),), "-x.  DTypeError for bools.", saves="", types="number"
+    "neg",
+    "-x",
+    lambda c, g: (neg.call(g),),
+    "-x.  DTypeError for bools.",
+    saves="",
+    types="number",
+    complex=True,
 )
 sign: Elementwise = unary(
     "sign", "sign(x)", flat, "-1, 0 or 1 by the sign of x.", saves="", types="promote"
 )
-sgn = sign
+
+
+def _sgn_grad(c: Any, g: Tensor) -> tuple[Any]:
+    """What of g is across x turns x / |x|, and by less the larger x is."""
+    x, way = c.saved
+    along: Any = (g * way.conj()).real
+    size: Any = abs.call(x)
+    zero = size == 0
+    turned = (g - way * along) / size.masked_fill(zero, 1)
+    return (turned.masked_fill(zero, 0),)
+
+
+sgn: Elementwise = unary(
+    "sgn",
+    "sign(x)",
+    flat,
+    "x / |x|, and 0 for 0: of real numbers their sign.",
+    saves="x, out",
+    types="promote",
+    complex="csgn(x)",
+    complex_grad=_sgn_grad,
+)
 floor = unary(
     "floor", "floor(x)", flat, "The next integer below or equal.", saves="", types="number"
 )
@@ -172,10 +231,10 @@ def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Ten
 
 
 METHODS = (
-    exp, exp2, expm1, log, log2, log10, log1p, sqrt, rsqrt, reciprocal, abs, neg, sign, floor, ceil,
-    trunc,
+    exp, exp2, expm1, log, log2, log10, log1p, sqrt, rsqrt, reciprocal, abs, neg, sgn, sign, floor,
+    ceil, trunc,
 )  # fmt: skip
-ALIASES = {"absolute": abs, "negative": neg, "sgn": sign, "fix": trunc}
+ALIASES = {"absolute": abs, "negative": neg, "fix": trunc}
 
 
 for _f in METHODS:
@@ -222,6 +281,7 @@ _REFERENCES: tuple[tuple[Any, Callable[..., Any], float, float], ...] = (
 for _g, _reference, _low, _high in _REFERENCES:
     samples(_g, within(_low, _high), _reference)
 _STEPS: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (sgn, np.sign),
     (sign, np.sign),
     (floor, np.floor),
     (ceil, np.ceil),

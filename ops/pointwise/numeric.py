@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import float64, int32
+from flowvm.dtype import complex128, float64, int32
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
@@ -178,12 +178,14 @@ def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Te
 
 
 def _wide(x: Any) -> Any:
-    return x.to(float64) if isinstance(x, Tensor) else float(x)
+    if isinstance(x, Tensor):
+        return x.to(complex128 if x._meta.dtype.is_complex else float64)
+    return x if isinstance(x, complex) else float(x)
 
 
 @with_out
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """`input` to the power of `exponent`, both as float64; either may be a number."""
+    """`input` to the power of `exponent`, both as float64 or complex128; either may be a number."""
     power: Tensor = pow(_wide(input), _wide(exponent))
     return power
 
@@ -229,6 +231,7 @@ sinc = unary(
     "1 if x == 0 else sin(3.141592653589793 * x) / (3.141592653589793 * x)",
     _sinc_grad,
     "sin(pi x) / (pi x), and 1 at 0.",
+    complex="csinc(x)",
 )
 attach(sinc, "sinc")
 

@@ -34,20 +34,24 @@ def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     def exponent() -> Tensor:
         base = x if isinstance(x, Tensor) else full((), x, dtype=out.dtype, device=out.device)
         slope = out * log.call(base)
-        certain = logical_and.call(eq.call(base, 0), ge.call(y, 0))  # powers of 0 are 0 whatever y
+        size = y.real if isinstance(y, Tensor) else y
+        certain = logical_and.call(
+            eq.call(base, 0), ge.call(size, 0)
+        )  # powers of 0 are 0 whatever y
         gradient: Tensor = g * where(certain, zeros_like(slope), slope)
         return gradient
 
     return back(c, base, exponent)
 
 
-_pow = elementwise("pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad)
+_pow = elementwise("pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad, complex="cpow(x, y)")
 _cube = elementwise(
     "cube",
     "x * x * x",
     types="number",
     saves="x",
     grad=lambda c, g: (g * (c.saved[0] * c.saved[0] * 3),),
+    complex=True,
 )
 
 
@@ -63,7 +67,7 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
         if cheaper is not None:
             short: Tensor = cheaper(input, out=out)
             return short
-        if exponent < 0 and isinstance(exponent, int) and not input.dtype.is_floating_point:
+        if exponent < 0 and isinstance(exponent, int) and not input.dtype.inexact:
             raise ArgumentError(
                 f"pow: integers to a negative integer power ({exponent}) are not integers; "
                 f"make one of them a float"
@@ -78,7 +82,7 @@ _CHEAPER: dict[float, Elementwise] = {2: _square, 3: _cube, 0.5: sqrt, -0.5: rsq
 
 def _cheaper(x: Tensor, exponent: float) -> Elementwise | None:
     dtype = x._meta.dtype
-    if dtype.is_floating_point:
+    if dtype.inexact:
         return _CHEAPER.get(exponent)
     whole = isinstance(exponent, int) and not dtype.is_bool
     return _square if whole and exponent == 2 else None
@@ -123,7 +127,11 @@ def zero_(x: Tensor) -> Tensor:
 
 
 _fill = elementwise(
-    "fill_", "y", args="x, y", grad=lambda c, g: back(c, lambda: zeros_like(g), lambda: g)
+    "fill_",
+    "y",
+    args="x, y",
+    grad=lambda c, g: back(c, lambda: zeros_like(g), lambda: g),
+    complex=True,
 )
 
 

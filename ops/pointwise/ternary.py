@@ -15,8 +15,9 @@ from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import pairs
 from flowvm.ops.pointwise.compare import isfinite, where
-from flowvm.ops.pointwise.parts.unary import attach, back
+from flowvm.ops.pointwise.parts.unary import attach, back, into
 from flowvm.ops.pointwise.trigonometry import sigmoid
+from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import zeros_like
 
 __all__ = [
@@ -128,6 +129,7 @@ lerp = elementwise(
     types="number",
     saves="x, y, z",
     grad=_lerp_grad,
+    complex="x + z * (y - x)",
     doc="start + weight * (end - start).",
 )
 
@@ -144,6 +146,7 @@ _addcmul = elementwise(
     types="number",
     saves="value, y, z",
     grad=_addcmul_grad,
+    complex=True,
 )
 
 
@@ -159,6 +162,7 @@ _addcdiv = elementwise(
     types="number",
     saves="value, y, z",
     grad=_addcdiv_grad,
+    complex="x + value * cdiv(y, z)",
 )
 
 
@@ -176,7 +180,7 @@ def addcdiv(
     """`input + value * tensor1 / tensor2`.  DTypeError unless one is a float tensor."""
     for name, t in (("input", input), ("tensor1", tensor1), ("tensor2", tensor2)):
         need_tensor("addcdiv", name, t)
-    if not any(t._meta.dtype.is_floating_point for t in (input, tensor1, tensor2)):
+    if not any(t._meta.dtype.inexact for t in (input, tensor1, tensor2)):
         raise DTypeError("addcdiv: integers are not divided here; convert one argument to a float")
     total: Tensor = _addcdiv(input, value, tensor1, tensor2, out=out)
     return total
@@ -206,6 +210,9 @@ def nan_to_num(
     number.
     """
     dtype = need_tensor("nan_to_num", "input", input)._meta.dtype
+    if dtype.is_complex:
+        whole: Tensor = by_parts(lambda part: nan_to_num(part, nan, posinf, neginf), input)
+        return into(out, whole)
     if not dtype.is_floating_point:
         same: Tensor = input.clone() if out is None else out.copy_(input)
         return same

@@ -48,9 +48,19 @@ __all__ = [
 
 # --- trigonometry -----------------------------------------------------------------------------
 
-sin = unary("sin", "sin(x)", lambda c, g: (g * cos.call(c.saved[0]),), "The sine, x in radians.")
+sin = unary(
+    "sin",
+    "sin(x)",
+    lambda c, g: (g * cos.call(c.saved[0]),),
+    "The sine, x in radians.",
+    complex="csin(x)",
+)
 cos: Elementwise = unary(
-    "cos", "cos(x)", lambda c, g: (-g * sin.call(c.saved[0]),), "The cosine, x in radians."
+    "cos",
+    "cos(x)",
+    lambda c, g: (-g * sin.call(c.saved[0]),),
+    "The cosine, x in radians.",
+    complex="ccos(x)",
 )
 tan = unary(
     "tan",
@@ -58,28 +68,42 @@ tan = unary(
     lambda c, g: (g * (c.saved[0] * c.saved[0] + 1),),
     "The tangent, x in radians.",
     saves="out",
+    complex="ctan(x)",
 )
 asin = unary(
     "asin",
     "asin(x)",
     lambda c, g: (g * rsqrt.call(1 - c.saved[0] * c.saved[0]),),
     "The angle in radians whose sine is x; NaN outside [-1, 1].",
+    complex="casin(x)",
 )
 acos: Elementwise = unary(
     "acos",
     "acos(x)",
     lambda c, g: (-g * rsqrt.call(1 - c.saved[0] * c.saved[0]),),
     "The angle in radians whose cosine is x; NaN outside [-1, 1].",
+    complex="cacos(x)",
 )
 atan = unary(
     "atan",
     "atan(x)",
     lambda c, g: (g / (c.saved[0] * c.saved[0] + 1),),
     "The angle in radians whose tangent is x.",
+    complex="catan(x)",
 )
-sinh = unary("sinh", "sinh(x)", lambda c, g: (g * cosh.call(c.saved[0]),), "The hyperbolic sine.")
+sinh = unary(
+    "sinh",
+    "sinh(x)",
+    lambda c, g: (g * cosh.call(c.saved[0]),),
+    "The hyperbolic sine.",
+    complex="csinh(x)",
+)
 cosh: Elementwise = unary(
-    "cosh", "cosh(x)", lambda c, g: (g * sinh.call(c.saved[0]),), "The hyperbolic cosine."
+    "cosh",
+    "cosh(x)",
+    lambda c, g: (g * sinh.call(c.saved[0]),),
+    "The hyperbolic cosine.",
+    complex="ccosh(x)",
 )
 tanh = unary(
     "tanh",
@@ -87,24 +111,32 @@ tanh = unary(
     lambda c, g: (g * (1 - c.saved[0] * c.saved[0]),),
     "The hyperbolic tangent.",
     saves="out",
+    complex="ctanh(x)",
 )
 asinh = unary(
     "asinh",
     "asinh(x)",
     lambda c, g: (g * rsqrt.call(c.saved[0] * c.saved[0] + 1),),
     "The inverse of sinh.",
+    complex="casinh(x)",
 )
 acosh: Elementwise = unary(
     "acosh",
     "acosh(x)",
     lambda c, g: (g * rsqrt.call(c.saved[0] * c.saved[0] - 1),),
     "The inverse of cosh; NaN below 1.",
+    complex="cacosh(x)",
+    complex_grad=lambda c, g: (
+        # the roots apart: their product has the branch that acosh has
+        g * (rsqrt.call(c.saved[0] - 1) * rsqrt.call(c.saved[0] + 1)).conj(),
+    ),
 )
 atanh = unary(
     "atanh",
     "atanh(x)",
     lambda c, g: (g / (1 - c.saved[0] * c.saved[0]),),
     "The inverse of tanh; NaN outside [-1, 1].",
+    complex="catanh(x)",
 )
 deg2rad = unary(
     "deg2rad",
@@ -129,6 +161,7 @@ sigmoid = unary(
     lambda c, g: (g * (c.saved[0] * (1 - c.saved[0])),),
     "1 / (1 + exp(-x)).",
     saves="out",
+    complex="csigmoid(x)",
 )
 erf = unary(
     "erf",

@@ -16,6 +16,7 @@ from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.pointwise.compare import logical_and, logical_or
+from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.products.products import addmm, baddbmm, dot
 from flowvm.vm.callers.hot import hot
@@ -41,9 +42,9 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
             f"{tuple(shape)}"
         )
     kind = product._meta.dtype
-    if not kind.is_floating_point and name != "addr":  # as in PyTorch
+    if not kind.inexact and name != "addr":  # as in PyTorch
         alpha, beta = int(alpha), int(beta)
-    elif not kind.is_floating_point and any(isinstance(n, float) for n in (beta, alpha)):
+    elif not kind.inexact and any(isinstance(n, float) for n in (beta, alpha)):
         raise DTypeError(f"{name}: beta and alpha are ints for integers, got {beta} and {alpha}")
     if kind.is_bool:
         scaled = product if alpha else logical_and(product, False)
@@ -109,8 +110,9 @@ def addbmm(
 @with_out
 @method()
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements: `dot`, for real numbers."""
-    product: Tensor = dot(need_tensor("vdot", "input", input), need_tensor("vdot", "other", other))
+    """The sum of the products of two vectors' elements, those of the first conjugated."""
+    x, y = need_tensor("vdot", "input", input), need_tensor("vdot", "other", other)
+    product: Tensor = dot(conj(x), y)
     return product
 
 

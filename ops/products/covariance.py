@@ -10,6 +10,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.fill import scalar_tensor
 
@@ -63,7 +64,7 @@ def cov(
     total = scalar_tensor(count, dtype=x.dtype if w is None else None) if w is None else w.sum()
     if w is not None and float(total) == 0:
         raise ArgumentError("cov: the weights sum to 0")
-    if not rows.dtype.is_floating_point:
+    if not rows.dtype.inexact:
         rows = rows * 1.0
     mean = (rows if w is None else rows * w).sum(1) / total
     if w is None:
@@ -76,7 +77,7 @@ def cov(
         norm = 0
     centered = rows - mean.unsqueeze(1)
     weighted = centered if w is None else centered * w
-    sums = matmul(centered, weighted.t())
+    sums = matmul(centered, conj(weighted.t()))
     out: Any = sums / norm
     return out.squeeze()  # type: ignore[no-any-return]
 

@@ -22,6 +22,7 @@ from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
+from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["linear", "matmul"]
@@ -112,6 +113,13 @@ def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
     return product("matmul", input, other, True, False)
 
 
+def _of_parts(product: Any, a: Tensor, b: Tensor) -> Tensor:
+    """A product of complex numbers: four of real ones, which read the parts where they lie."""
+    (ar, ai), (br, bi) = (real(a), imag(a)), (real(b), imag(b))
+    out: Tensor = complex(product(ar, br) - product(ai, bi), product(ar, bi) + product(ai, br))
+    return out
+
+
 def _with_copies(function: Any, ta: bool, tb: bool) -> None:
     """Make `function` copy operands first whose batches the kernel cannot walk together, and refuse
     mixed dtypes before anything else.
@@ -124,6 +132,8 @@ def _with_copies(function: Any, ta: bool, tb: bool) -> None:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return None
         check_pair(operator.name, a._meta, b._meta, ta, tb)
+        if a._meta.dtype.is_complex:
+            return _of_parts(function, a, b)
         if not walkable(a._meta, b._meta, ta, tb):
             batch = broadcast_shapes(a._meta.shape[:-2], b._meta.shape[:-2])
             return function(

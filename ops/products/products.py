@@ -151,7 +151,7 @@ def _sum_with_product(input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: f
         out: Tensor = _added_product(a, b, input, float(beta), float(alpha))
         return out
     result: Tensor = matmul(a, b)
-    if not result._meta.dtype.is_floating_point:
+    if not result._meta.dtype.inexact:
         alpha, beta = int(alpha), int(beta)
     scaled = result if alpha == 1 else result * alpha
     if beta == 0:  # as in PyTorch, NaN in `input` then has no effect

@@ -33,6 +33,7 @@ from flowvm.ops.random.parts.philox import (
     uniform_words,
 )
 from flowvm.ops.random.parts.shuffle import permutation
+from flowvm.ops.shapes.complex_parts import view_as_complex
 from flowvm.ops.shapes.fill import finished, size_of
 
 __all__ = [
@@ -51,12 +52,18 @@ __all__ = [
 
 def _float_dtype(name: str, dtype: Any) -> DType:
     chosen = get_default_dtype() if dtype is None else as_dtype(dtype)
-    if not chosen.is_floating_point:
+    if not chosen.inexact:
         raise DTypeError(f"{name} makes floats, got dtype {chosen.name}; randint makes integers")
     return chosen
 
 
+def _pairs_of(meta: TensorMeta) -> TensorMeta:
+    return meta.with_shape((*meta.shape, 2), meta.dtype.real)
+
+
 def uniform_of(meta: TensorMeta, generator: Generator | None) -> Tensor:
+    if meta.dtype.is_complex:
+        return view_as_complex(uniform_of(_pairs_of(meta), generator))
     drawn = drawn_from(generator)
     wide = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
     out: Tensor = uniform_words(wide, _dropped(meta.dtype), 0.0, 1.0, *drawn)
@@ -71,6 +78,10 @@ def _dropped(dtype: DType) -> int:
 def normal_of(
     meta: TensorMeta, generator: Generator | None, mean: float = 0.0, std: float = 1.0
 ) -> Tensor:
+    if meta.dtype.is_complex:  # the variance is that of both parts together
+        parts: Any = normal_of(_pairs_of(meta), generator, 0.0, std * math.sqrt(0.5))
+        whole: Any = view_as_complex(parts)
+        return whole + mean if mean else whole  # type: ignore[no-any-return]
     wide = meta.dense(meta.dtype.compute) if meta.dtype.reduced else meta
     out: Tensor = normal_words(wide, mean, std, *drawn_from(generator))
     return cast(out, meta.dtype) if meta.dtype.reduced else out

@@ -21,6 +21,7 @@ from flowvm.ops.rows.cpu import moment_kernels
 from flowvm.ops.rows.cpu.fold_launch import fold_launch
 from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
 from flowvm.ops.rows.reduce import dims_of, mean, mean_node, spread
+from flowvm.ops.shapes.complex_parts import complex, imag, real
 
 __all__ = ["std", "std_mean", "var", "var_mean"]
 
@@ -102,6 +103,17 @@ def _moments(
         raise ArgumentTypeError(f"{name} takes unbiased or correction, not both")
     if correction is None:
         correction = 0 if unbiased is False else 1
+    if need_tensor(name, "input", input)._meta.dtype.is_complex:
+        # a variance is a sum over the parts, and a mean has a mean of each
+        sizes, centers = zip(
+            *(
+                _moments(name, p, dim, None, correction, keepdim)
+                for p in (real(input), imag(input))
+            ),
+            strict=True,
+        )
+        whole: Tensor = complex(*centers)
+        return sizes[0] + sizes[1], whole
     x = floats_only(name, input)
     dims = dims_of(name, x, dim)
     count = math.prod(x._meta.shape[d] for d in dims)

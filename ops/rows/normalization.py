@@ -165,7 +165,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     if input._meta.dtype.reduced:
         narrow: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
         return narrow
-    if p == 2:
+    if p == 2 and not input._meta.dtype.is_complex:
         # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
         # infinite.
         squares = (input * input).sum(dim, keepdim=True)
@@ -177,7 +177,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     elif p == -math.inf:
         norm = size.amin(dim, keepdim=True)
     elif p == 0:
-        norm = ne.call(input, 0).to(input._meta.dtype).sum(dim, keepdim=True)
+        norm = ne.call(input, 0).to(size._meta.dtype).sum(dim, keepdim=True)
     elif p == 1:
         norm = size.sum(dim, keepdim=True)
     else:

@@ -32,6 +32,9 @@ from flowvm.ops.rows.parts.folds import (
     some,
 )
 from flowvm.ops.rows.scan import as_asked, others_product
+from flowvm.ops.shapes.complex_parts import by_parts
+from flowvm.ops.shapes.fill import ones_like
+from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["all", "amax", "amin", "any", "count_nonzero", "mean", "nansum", "prod", "sum"]
@@ -117,12 +120,32 @@ def sum(
             return whole
     if dtype is not None and as_dtype(dtype) is bool_:
         return any(input, dim, keepdim)
+    if _is_complex("sum", input, dtype):
+        parts: Tensor = by_parts(lambda part: sum(part, dim, keepdim), _in_dtype(input, dtype))
+        return parts
     dims = dims_of("sum", input, dim)
     input, kind = _summand(input, dtype)
     out = add_up(input, dims, keepdim, 1.0, kind)
     if input._node is not None:
         record(_sum_node, (input,), out, (dims, 1.0))
     return as_asked(out, dtype)
+
+
+def _is_complex(name: str, input: Tensor, dtype: Any) -> bool:
+    """Whether complex numbers are to be reduced; DTypeError where they are to become others."""
+    given = need_tensor(name, "input", input)._meta.dtype
+    if dtype is None or not (given.is_complex or as_dtype(dtype).is_complex):
+        return given.is_complex
+    if not as_dtype(dtype).is_complex:
+        raise DTypeError(
+            f"{name}: {given.name} does not become {as_dtype(dtype).name}; take .real or abs()"
+        )
+    return True
+
+
+def _in_dtype(input: Tensor, dtype: Any) -> Tensor:
+    converted: Tensor = input if dtype is None else input.to(as_dtype(dtype))
+    return converted
 
 
 def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
@@ -142,6 +165,9 @@ def mean(
     """The mean over `dim` (one or several; None: all).  DTypeError for integers: pass `dtype`, such
     as flow.float32.
     """
+    if _is_complex("mean", input, dtype):
+        parts: Tensor = by_parts(lambda part: mean(part, dim, keepdim), _in_dtype(input, dtype))
+        return parts
     dims = dims_of("mean", input, dim)
     input, kind = _summand(input, dtype)
     if kind is None and not input._meta.dtype.is_floating_point:
@@ -204,10 +230,29 @@ def prod(
     dims = dims_of("prod", input, dim)
     if dtype is not None:
         input = input.to(as_dtype(dtype))
+    if input._meta.dtype.is_complex:
+        return _halved(input, dims, keepdim)
     out = multiply_up(input, dims, keepdim)
     if input._node is not None:
         record(_prod_node, (input,), out, (dims,), (input,))
     return as_asked(out, dtype)
+
+
+def _halved(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    """The product of complex numbers: the first half times the second, until one is left."""
+    shape = shape_without(x._meta.shape, dims, keepdim)
+    rest: Any = x
+    d = dims[0] if len(dims) == 1 else 0
+    if len(dims) != 1:
+        rest = rest.reshape((-1,))
+    if rest.shape[d] == 0:
+        rest = ones_like(rest.sum(d))
+        return rest.reshape(shape)  # type: ignore[no-any-return]
+    while rest.shape[d] > 1:
+        n = rest.shape[d]
+        product = rest.narrow(d, 0, n // 2) * rest.narrow(d, n // 2, n // 2)
+        rest = product if n % 2 == 0 else cat([product, rest.narrow(d, n - 1, 1)], d)
+    return rest.reshape(shape)  # type: ignore[no-any-return]
 
 
 # --- extremes ---------------------------------------------------------------------------------
@@ -270,22 +315,29 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
 # --- truth ------------------------------------------------------------------------------------
 
 
+def _truth(x: Any) -> Any:
+    """`x`, or of complex numbers whether they are not 0."""
+    if isinstance(x, Tensor) and x._meta.dtype.is_complex:
+        return ne.call(x, 0)
+    return x
+
+
 @with_out
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` (one or several; None: all) is not 0."""
-    return some(input, dims_of("any", input, dim), keepdim)
+    return some(_truth(input), dims_of("any", input, dim), keepdim)
 
 
 @with_out
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` (one or several; None: all) are not 0; True of none."""
-    return every(input, dims_of("all", input, dim), keepdim)
+    return every(_truth(input), dims_of("all", input, dim), keepdim)
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """How many elements over `dim` (one or several; None: all) are not 0, as int64."""
     dims = dims_of("count_nonzero", input, dim)
-    return count_up(input, dims, False)
+    return count_up(_truth(input), dims, False)
 
 
 for _f in (sum, mean, nansum, prod, amax, amin, any, all, count_nonzero):

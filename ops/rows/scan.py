@@ -26,6 +26,7 @@ from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY, Rule
 from flowvm.ops.rows.parts.fold_walk import grain_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 from flowvm.ops.rows.parts.recurrence import later, line, recurrence_back, scan_launch, split
+from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 
@@ -116,6 +117,9 @@ def as_asked(out: Tensor, dtype: Any) -> Tensor:
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumsum", input, dim, dtype)
+    if x._meta.dtype.is_complex:
+        parts: Tensor = by_parts(lambda part: cumsum(part, dim), x)
+        return parts
     if x._meta.ndim == 0:
         return as_asked(cumsum(x.reshape(1), 0).reshape(()), dtype)
     return as_asked(_cumsum(x, d, False), dtype)
@@ -139,9 +143,22 @@ def _cumprod(x: TensorMeta, dim: int) -> Launch:
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
     x, d = _ready("cumprod", input, dim, dtype)
+    if x._meta.dtype.is_complex:
+        return _doubled(x, d)
     if x._meta.ndim == 0:
         return as_asked(cumprod(x.reshape(1), 0).reshape(()), dtype)
     return as_asked(_cumprod(x, d), dtype)
+
+
+def _doubled(x: Tensor, dim: int) -> Tensor:
+    """The products of complex numbers so far: of 1, then 2, then 4 elements, and so on."""
+    done, total = 1, x if x._meta.ndim else x.clone()
+    while x._meta.ndim and done < x._meta.shape[dim]:
+        rest = x._meta.shape[dim] - done
+        longer: Any = total.narrow(dim, done, rest) * total.narrow(dim, 0, rest)
+        total = cat([total.narrow(dim, 0, done), longer], dim)
+        done *= 2
+    return total
 
 
 def others_product(x: Tensor, dim: int) -> Tensor:

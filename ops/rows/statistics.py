@@ -88,9 +88,11 @@ def vector_norm(
         (input,) = widened(input)
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         raise ArgumentTypeError(f"norm: the order is a number, got {ord!r}")
-    x = floats_only(
-        "norm", input if dtype is None else need_tensor("norm", "input", input).to(as_dtype(dtype))
-    )
+    if dtype is not None:
+        input = need_tensor("norm", "input", input).to(as_dtype(dtype))
+    if need_tensor("norm", "input", input)._meta.dtype.is_complex:
+        input = abs_of.call(input)
+    x = floats_only("norm", input)
     dims = dims_of("norm", x, dim)
     dtype = x._meta.dtype
     if ord == 2:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype, get_default_dtype
+from flowvm.dtype import DType, as_dtype, complex_of, get_default_dtype
 from flowvm.dtype import from_numpy as dtype_of
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
@@ -76,7 +76,7 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
         raise ArgumentError(
             "tensor: the nested lists are ragged: every list at one depth must have the same length"
         ) from None
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufc":
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")
         raise ArgumentTypeError(
@@ -118,6 +118,8 @@ def _example(data: Any) -> str:
 def _meant(array: np.ndarray[Any, Any], plain: Any) -> DType:
     if array.dtype == np.float64 and not isinstance(_first(plain), (np.float64, np.ndarray)):
         return get_default_dtype()
+    if array.dtype == np.complex128 and not isinstance(_first(plain), (np.complex128, np.ndarray)):
+        return complex_of(get_default_dtype())
     return dtype_of(array.dtype)
 
 

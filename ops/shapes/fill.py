@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.device import as_device
-from flowvm.dtype import DType, as_dtype, bool_, get_default_dtype, int64
+from flowvm.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.formats import accept
@@ -39,7 +39,7 @@ __all__ = [
     "zeros_like",
 ]
 
-Scalar = bool | int | float
+Scalar = bool | int | float | complex
 
 
 # --- arguments --------------------------------------------------------------------------------
@@ -81,8 +81,13 @@ def number_for(value: Any, dtype: DType) -> Scalar:
     """
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, complex)):
         raise ArgumentTypeError(f"expected a number, got {type(value).__name__}")
+    if dtype.is_complex:
+        number = complex(value)
+        return number if number.imag != 0 else number.real
+    if isinstance(value, complex):
+        raise ArgumentTypeError(f"{value} is complex and cannot fill a {dtype.name} tensor")
     if dtype.is_floating_point:
         return float(value)
     if dtype.is_bool:
@@ -95,6 +100,14 @@ def number_for(value: Any, dtype: DType) -> Scalar:
             f"{value} does not fit {dtype.name}, which goes from {limits.min} to {limits.max}"
         )
     return whole
+
+
+def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:
+    """A new dense tensor of `meta`'s shape, every element what `number_for` answered."""
+    if isinstance(number, complex):  # no instruction has a word for it
+        whole: Any = filled_of(meta, 0)
+        return whole.fill_(number)  # type: ignore[no-any-return]
+    return filled_of(meta, number)
 
 
 # --- filled with one value ----------------------------------------------------------------------
@@ -126,9 +139,11 @@ def full(
         kind = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
         whole = isinstance(kind, (int, np.integer))
         default = bool_ if isinstance(kind, (bool, np.bool_)) else int64 if whole else None
+        if isinstance(kind, (complex, np.complexfloating)):
+            default = complex_of(get_default_dtype())
         dtype = dtype_or(None, default)
     dtype = as_dtype(dtype)
-    made = filled_of(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
+    made = filled_with(TensorMeta.of(as_shape(size), dtype, place), number_for(fill_value, dtype))
     return finished(made, requires_grad, out, "full")
 
 

@@ -149,6 +149,7 @@ def _cat_of(count: int) -> Operator:
         grad=_cat_grad,
         infer=functools.partial(_cat_infer, count),
         recipe=("cat", (count,)),
+        complex=True,
     )
 
 

@@ -71,6 +71,7 @@ def _triangle(x: TensorMeta, k: int, lower: bool) -> Launch:
     "x -> out",
     name="tril",
     half="native",
+    complex=True,
     grad=lambda c, g: (_tril(g, *c.attrs),),
     cuda="matrices:triangle",
 )
@@ -82,6 +83,7 @@ def _tril(x: TensorMeta, k: int) -> Launch:
     "x -> out",
     name="triu",
     half="native",
+    complex=True,
     grad=lambda c, g: (_triu(g, *c.attrs),),
     cuda="matrices:triangle",
 )
@@ -158,6 +160,7 @@ def _embed_body(out: Array, x: Array, n: int, size: int, k: int, lo: int, hi: in
     "x -> out",
     name="diag_embed",
     half="native",
+    complex=True,
     grad=lambda c, g: (g.diagonal(c.attrs[0], -2, -1),),
     cuda="matrices:diag_embed",
 )

@@ -6,6 +6,7 @@ Long because the four ways to pad are here with their gradients and samples.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.core import cast, clone
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import samples
+from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.slices import _slice, basic_view
 from flowvm.ops.shapes.views import _dims_of, _xs, flatten, reshape
 
@@ -91,7 +93,7 @@ def _put_together(
 ) -> Operator:
     return Operator(
         name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,
-        grad=grad, infer=infer,
+        grad=grad, infer=infer, complex=True,
     )  # fmt: skip
 
 
@@ -253,6 +255,10 @@ def _check_borders(x: Tensor, sides: _Sides, mode: str) -> None:
             )
 
 
+def _padded(x: Tensor, widths: tuple[int, ...], value: float) -> Tensor:
+    return pad(x, widths, "constant", value)
+
+
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
@@ -287,6 +293,11 @@ def pad(
             or min(before, 0) + min(after, 0) < -x._meta.shape[d]
         ):
             raise ShapeError(f"pad: ({before}, {after}) leaves less than nothing of dimension {d}")
+    if mode == "constant" and x._meta.dtype.is_complex:
+        filling = builtins.complex(0 if value is None else value)
+        parts = (real(x), filling.real), (imag(x), filling.imag)
+        both: Tensor = complex(*(_padded(part, widths, number) for part, number in parts))
+        return both
     if mode == "constant":
         x = _shrunk(x, sides)
         around = _around(x, sides)

@@ -10,7 +10,7 @@ import numpy as np
 from flowvm.device import Device, as_device
 from flowvm.dtype import DType, float64, int64
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.formats import accept
 from flowvm.launch import GRAIN, Launch
 from flowvm.meta import TensorMeta
@@ -82,6 +82,10 @@ def arange(
     start, end, step = numbers
     whole = all(isinstance(n, int) for n in numbers)
     dtype = dtype_or(dtype, int64 if whole else None)
+    if dtype.is_complex:
+        raise DTypeError(
+            f"arange has no complex numbers, got dtype {dtype.name}; convert with .to()"
+        )
     if not all(math.isfinite(n) for n in numbers):
         raise ArgumentError(f"arange: bounds and step must be finite, got {start}, {end}, {step}")
     if dtype is int64 and not whole:  # PyTorch counts in int64 alone, not in narrower integers

@@ -56,6 +56,7 @@ _KINDS = {
     "Short": "int16",
 }
 _WORDS = {dtype: word for word, dtype in _KINDS.items()}
+_WORDS |= {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}  # names without a class
 
 
 class TensorType(type):

@@ -14,6 +14,7 @@ NAMED = op_calls.all_samples()
 NO_SAMPLES = {
     "allclose": "gives a Python bool",
     "equal": "gives a Python bool",
+    **dict.fromkeys(("imag", "view_as_real"), "takes complex numbers: tests/ops/test_complex.py"),
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",
     "tensor": "takes what is no tensor",
@@ -58,7 +59,7 @@ NO_SAMPLES = {
 }  # fmt: skip
 
 # ops whose result depends on how the argument lies in memory
-READS_MEMORY = {"as_strided"}
+READS_MEMORY = {"as_strided", "view_as_complex"}
 
 
 def each_op(*, where=lambda op: True):

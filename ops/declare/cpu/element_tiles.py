@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from flowvm.compiler.native import LoweredFunction
 from flowvm.ops.declare.cpu.expressions import PASSED, is_long
-from flowvm.ops.declare.cpu.text import IN_MEMORY, Text, converted
+from flowvm.ops.declare.cpu.text import IN_MEMORY, PARTS, Text, converted
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
 
 # !0 says that an access touches nothing which another iteration touches.
@@ -168,7 +168,22 @@ class Tiles:
         compute = self.p.compute[k]
         value = converted(t, value, source, compute)
         value = converted(t, value, compute, PASSED.get(compute, compute))
-        return t.new(f"trunc i8 {value} to i1") if self.inner.args_ir[k] == "i1" else value
+        return t.new(f"trunc i8 {value} to i1") if self._flat[k] == ("i1",) else value
+
+    @property
+    def _flat(self) -> list[tuple[str, ...]]:
+        """LLVM's types of what is passed for each argument: of a complex number both parts."""
+        types = iter(self.inner.args_ir)
+        return [tuple(next(types) for _ in range(1 + (c in PARTS))) for c in self.p.compute]
+
+    def _argument(self, t: Text, k: int, value: str) -> str:
+        """Argument k in a call."""
+        kinds = self._flat[k]
+        if len(kinds) == 1:
+            return f", {kinds[0]} {value}"
+        stored = IN_MEMORY[self.p.compute[k]]
+        parts = [t.new(f"extractvalue {stored} {value}, {at}") for at in range(len(kinds))]
+        return "".join(f", {kind} {part}" for kind, part in zip(kinds, parts, strict=True))
 
     def _row(self, t: Text, start: list[str], step: list[str]) -> None:
         """The head of the loop over rows: where each operand's row is."""
@@ -203,7 +218,7 @@ class Tiles:
             value = singles.get(position)
             value = value or t.new(f"load {stored[position]}, ptr {place(position)}{group}")
             values[k] = self._passed(t, value, p.in_dtypes[k], k)
-        passed = "".join(f", {inner.args_ir[k]} {values[k]}" for k in range(len(values)))
+        passed = "".join(self._argument(t, k, values[k]) for k in range(len(values)))
         status = t.new(f'call i32 @"{inner.name}"(ptr %r, ptr %e{passed}){group}')
         results = _results(inner) if self.out_dtypes else []
         for k, (dtype, result) in enumerate(zip(self.out_dtypes, results, strict=True)):

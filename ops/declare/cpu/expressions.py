@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.compiler.native import LoweredFunction, Overloaded, lower
+from flowvm.compiler.native import LoweredFunction, lower
+from flowvm.ops.declare.cpu.text import PARTS
 from flowvm.ops.scalar import functions as scalar
 from flowvm.ops.scalar.bits import Guarded
+from flowvm.ops.scalar.complex_numbers import complex_functions
 from flowvm.ops.scalar.half import STORED
 
 # what Numba sees instead
@@ -34,7 +36,8 @@ def _expression_in(
     scope: dict[str, Any], expr: str, args: tuple[str, ...], compute: tuple[str, ...]
 ) -> tuple[Callable[..., Any], list[str]]:
     passed = [PASSED.get(name, name) for name in compute]
-    literal = next((d for d in ("float64", "float32") if d in passed), "")
+    reals = [PARTS.get(name, name) for name in passed]
+    literal = next((d for d in ("float64", "float32") if d in reals), "")
     *steps, result = ast.unparse(TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
     source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
     return _function_of(source, expr, args, scope), passed
@@ -64,8 +67,8 @@ def scope_of(expr: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _functions() -> dict[str, Overloaded]:
-    return scalar.functions()
+def _functions() -> dict[str, Any]:
+    return {**scalar.functions(), **complex_functions()}
 
 
 class TypedLiterals(ast.NodeTransformer):

@@ -1,10 +1,10 @@
 """Elements moved between two arrangements in memory: what copies, joins and the staging of
 elementwise kernels are made of.
 
-`move` writes `rows` by `columns` elements of 1, 2, 4 or 8 bytes from anywhere to anywhere, strides
-in bytes, of either sign, or 0.  It picks the way that the strides allow: whole rows as bytes, one
-row repeated, square blocks transposed in vector registers, else a loop along the longer dimension
-that LLVM vectorizes where the strides are small.
+`move` writes `rows` by `columns` elements of 1, 2, 4, 8 or 16 bytes from anywhere to anywhere,
+strides in bytes, of either sign, or 0.  It picks the way that the strides allow: whole rows as
+bytes, one row repeated, square blocks transposed in vector registers, else a loop along the longer
+dimension that LLVM vectorizes where the strides are small.
 
 Invariants
 - Nothing outside the given elements is read or written: a short row is two moves that overlap.
@@ -332,6 +332,9 @@ def _lines(
             _line8(t, d, f, s, columns)
         elif size == 2:
             _line2(t, d, f, s, columns)
+        elif size == 16:  # halves
+            _line8(t, 2 * d, f, 2 * s, columns)
+            _line8(t + 8, 2 * d, f + 8, 2 * s, columns)
         else:
             _line1(t, d, f, s, columns)
 
@@ -415,7 +418,7 @@ def move(
 ) -> None:  # fmt: skip
     """Element [r, c] from source + r * s_row + c * s_col to to + r * d_row + c * d_col."""
     n = 8 if size == 8 else 16
-    square = rows >= n and columns >= n and s_row != 0 and s_col != 0
+    square = rows >= n and columns >= n and s_row != 0 and s_col != 0 and size < 16
     if columns == 1 and rows > 1:
         swap = True
     elif d_col == size and (s_col == size or (abs(s_row) == size and square)):

@@ -20,8 +20,12 @@ IN_MEMORY = {
     **STORED,
     "float32": "float",
     "float64": "double",
+    "complex64": "{float, float}",
+    "complex128": "{double, double}",
 }
+PARTS = {"complex64": "float32", "complex128": "float64"}  # what a complex number is two of
 SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
+SIZES |= {IN_MEMORY[name]: 2 * SIZES[IN_MEMORY[part]] for name, part in PARTS.items()}
 _FLOATS = ("float", "double")
 
 
@@ -54,9 +58,18 @@ class Text:
 
 
 def converted(text: Text, value: str, source: str, target: str) -> str:
-    """`value` as stored for dtype `source`, as stored for `target`; any nonzero byte is true."""
+    """`value` as stored for dtype `source`, as stored for `target`; any nonzero byte is true.
+
+    A complex number that becomes a real one is its real part; it is true if either part is not 0.
+    """
     if source == target and source != "bool":
         return value
+    if source in PARTS:
+        return _from_complex(text, value, source, target)
+    if target in PARTS:
+        part, kind = PARTS[target], IN_MEMORY[target]
+        number = f"{IN_MEMORY[part]} {converted(text, value, source, part)}"
+        return text.new(f"insertvalue {kind} zeroinitializer, {number}, 0")
     if source in STORED:
         value, source = widened_text(text.new, value, source), "float32"
         return converted(text, value, source, target)
@@ -84,3 +97,19 @@ def converted(text: Text, value: str, source: str, target: str) -> str:
     if SIZES[a] > SIZES[b]:
         return text.new(f"trunc {a} {value} to {b}")
     return text.new(f"{'zext' if unsigned else 'sext'} {a} {value} to {b}")
+
+
+def _from_complex(text: Text, value: str, source: str, target: str) -> str:
+    kind, part = IN_MEMORY[source], PARTS[source]
+    real = text.new(f"extractvalue {kind} {value}, 0")
+    if target != "bool" and target not in PARTS:
+        return converted(text, real, part, target)
+    imaginary = text.new(f"extractvalue {kind} {value}, 1")
+    if target == "bool":
+        either = [converted(text, number, part, "bool") for number in (real, imaginary)]
+        return text.new(f"or i8 {either[0]}, {either[1]}")
+    to = IN_MEMORY[PARTS[target]]
+    first = f"{to} {converted(text, real, part, PARTS[target])}"
+    second = f"{to} {converted(text, imaginary, part, PARTS[target])}"
+    whole = text.new(f"insertvalue {IN_MEMORY[target]} zeroinitializer, {first}, 0")
+    return text.new(f"insertvalue {IN_MEMORY[target]} {whole}, {second}, 1")

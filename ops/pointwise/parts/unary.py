@@ -37,9 +37,16 @@ def flat(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 def unary(
-    name: str, expr: str, grad: Grad | None, doc: str, *, saves: str = "x", types: str = "float"
+    name: str,
+    expr: str,
+    grad: Grad | None,
+    doc: str,
+    *,
+    saves: str = "x",
+    types: str = "float",
+    **complex: Any,
 ) -> Elementwise:
-    return elementwise(name, expr, types=types, saves=saves, grad=grad, doc=doc)
+    return elementwise(name, expr, types=types, saves=saves, grad=grad, doc=doc, **complex)
 
 
 def into(out: Tensor | None, result: Tensor) -> Tensor:

@@ -60,6 +60,9 @@ class Checks:
     def close(self, a: Array, b: Array, dtype: str, exact: bool) -> bool:
         if exact:
             return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        if a.dtype.kind == "c":
+            parts = zip((a.real, a.imag), (b.real, b.imag), strict=True)
+            return all(self.close(x, y, dtype, exact) for x, y in parts)
         if a.dtype.kind != "f":
             return bool(np.array_equal(a, b))
         coarser = min((a.dtype.name, dtype), key=lambda n: np.finfo(n).precision)

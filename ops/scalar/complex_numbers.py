@@ -1,0 +1,248 @@
+"""The functions of complex numbers that expressions name; each is plain Python on their two parts.
+
+Their names begin with c, as C's do, so an expression says which it means.  They follow from the
+real functions (which see float32 or float64, as the parts are), by the formulas of Kahan, "Branch
+Cuts for Complex Elementary Functions" (1987), where textbook ones lose figures or the branch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flowvm.ops.scalar.area import asinh
+from flowvm.ops.scalar.exp import cosh, exp, expm1, sinh
+from flowvm.ops.scalar.intrinsics import copysign as _copysign
+from flowvm.ops.scalar.intrinsics import fabs as _fabs
+from flowvm.ops.scalar.intrinsics import sqrt as _sqrt
+from flowvm.ops.scalar.log import log, log1p
+from flowvm.ops.scalar.power import hypot
+from flowvm.ops.scalar.trig import atan2, cos, sin, tan
+
+INLINE_ALWAYS = False  # they branch, so a loop of them is none of vectors
+Complex = Any
+
+_INF = math.inf
+_PER_TWO, _PER_TEN = 1 / math.log(2), 1 / math.log(10)
+_LARGE = 16.0  # tanh differs from 1 by less than a float64 has figures for, a few units later
+
+
+def cdiv(x: Complex, y: Complex) -> Complex:
+    """x / y, by the larger part of y, so that no square of a part overflows."""
+    a, b = x.real, x.imag
+    c, d = y.real, y.imag
+    if _fabs(c) >= _fabs(d):
+        ratio = d / c
+        scale = c + d * ratio
+        return complex((a + b * ratio) / scale, (b - a * ratio) / scale)
+    ratio = c / d
+    scale = c * ratio + d
+    return complex((a * ratio + b) / scale, (b * ratio - a) / scale)
+
+
+def crecip(x: Complex) -> Complex:
+    """1 / x, as cdiv has it."""
+    c, d = x.real, x.imag
+    if _fabs(c) >= _fabs(d):
+        ratio = d / c
+        scale = c + d * ratio
+        return complex(1 / scale, -ratio / scale)
+    ratio = c / d
+    scale = c * ratio + d
+    return complex(ratio / scale, -1 / scale)
+
+
+def cabs(x: Complex) -> float:
+    """The distance from 0; infinite if a part is, whatever the other."""
+    return hypot(x.real, x.imag)  # type: ignore[no-any-return]
+
+
+def cangle(x: Complex) -> float:
+    return atan2(x.imag, x.real)  # type: ignore[no-any-return]
+
+
+def cconj(x: Complex) -> Complex:
+    return complex(x.real, -x.imag)
+
+
+def csgn(x: Complex) -> Complex:
+    """x / |x|, and 0 for 0."""
+    size = hypot(x.real, x.imag)
+    if size == 0:
+        return complex(x.real * 0, x.imag * 0)
+    return complex(x.real / size, x.imag / size)
+
+
+def cexp(x: Complex) -> Complex:
+    size = exp(x.real)
+    if x.imag == 0:
+        return complex(size, x.imag)
+    return complex(size * cos(x.imag), size * sin(x.imag))
+
+
+def cexpm1(x: Complex) -> Complex:
+    """exp(x) - 1: expm1(a) cos(b) - 2 sin(b / 2)^2 keeps what is small."""
+    a, b = x.real, x.imag
+    half = sin(b / 2)
+    return complex(expm1(a) * cos(b) - (half + half) * half, exp(a) * sin(b))
+
+
+def clog(x: Complex) -> Complex:
+    """Near the unit circle the logarithm of the size is that of 1 + (a - 1)(a + 1) + b^2."""
+    a, b = _fabs(x.real), _fabs(x.imag)
+    if a < b:
+        a, b = b, a
+    size = hypot(a, b)
+    if 0.5 < size < 2:
+        level = log1p((a - 1) * (a + 1) + b * b) / 2
+    else:
+        level = log(size)
+    return complex(level, atan2(x.imag, x.real))
+
+
+def clog2(x: Complex) -> Complex:
+    level = clog(x)
+    return complex(level.real * _PER_TWO, level.imag * _PER_TWO)
+
+
+def clog10(x: Complex) -> Complex:
+    level = clog(x)
+    return complex(level.real * _PER_TEN, level.imag * _PER_TEN)
+
+
+def clog1p(x: Complex) -> Complex:
+    """|1 + x|^2 is 1 + a (2 + a) + b^2."""
+    a, b = x.real, x.imag
+    if _fabs(a) < 0.5 and _fabs(b) < 0.5:
+        return complex(log1p(a * (2 + a) + b * b) / 2, atan2(b, 1 + a))
+    return clog(complex(1 + a, b))
+
+
+def csqrt(x: Complex) -> Complex:
+    """The root with a real part that is not negative."""
+    a, b = x.real, x.imag
+    if a == 0 and b == 0:
+        return complex(_fabs(a), b)
+    if _fabs(b) == _INF:
+        return complex(_fabs(b), b)
+    quarter = _fabs(a) / 8
+    eighth = _fabs(b) / 8
+    root = 2 * _sqrt(quarter + hypot(quarter, eighth))  # no part overflows
+    if a >= 0:
+        return complex(root, b / (root + root))
+    return complex(_fabs(b) / (root + root), _copysign(root, b))
+
+
+def csinh(x: Complex) -> Complex:
+    return complex(sinh(x.real) * cos(x.imag), cosh(x.real) * sin(x.imag))
+
+
+def ccosh(x: Complex) -> Complex:
+    return complex(cosh(x.real) * cos(x.imag), sinh(x.real) * sin(x.imag))
+
+
+def ctanh(x: Complex) -> Complex:
+    a, b = x.real, x.imag
+    if _fabs(a) > _LARGE:
+        small = exp(-2 * _fabs(a))
+        return complex(_copysign(1 + 0 * a, a), 4 * sin(b) * cos(b) * small)
+    t, s = tan(b), sinh(a)
+    beta, square = 1 + t * t, s * s
+    scale = 1 + beta * square
+    if _fabs(t) == _INF:
+        return complex(_sqrt(1 + square) / s, 1 / t)
+    return complex(beta * _sqrt(1 + square) * s / scale, t / scale)
+
+
+def csin(x: Complex) -> Complex:
+    return complex(sin(x.real) * cosh(x.imag), cos(x.real) * sinh(x.imag))
+
+
+def ccos(x: Complex) -> Complex:
+    return complex(cos(x.real) * cosh(x.imag), -(sin(x.real) * sinh(x.imag)))
+
+
+def ctan(x: Complex) -> Complex:
+    turned = ctanh(complex(-x.imag, x.real))
+    return complex(turned.imag, -turned.real)
+
+
+def casin(x: Complex) -> Complex:
+    less, more = csqrt(complex(1 - x.real, -x.imag)), csqrt(complex(1 + x.real, x.imag))
+    return complex(
+        atan2(x.real, less.real * more.real - less.imag * more.imag),
+        asinh(less.real * more.imag - less.imag * more.real),
+    )
+
+
+def cacos(x: Complex) -> Complex:
+    less, more = csqrt(complex(1 - x.real, -x.imag)), csqrt(complex(1 + x.real, x.imag))
+    return complex(
+        2 * atan2(less.real, more.real), asinh(more.real * less.imag - more.imag * less.real)
+    )
+
+
+def cacosh(x: Complex) -> Complex:
+    less, more = csqrt(complex(x.real - 1, x.imag)), csqrt(complex(x.real + 1, x.imag))
+    return complex(
+        asinh(less.real * more.real + less.imag * more.imag), 2 * atan2(less.imag, more.real)
+    )
+
+
+def casinh(x: Complex) -> Complex:
+    turned = casin(complex(-x.imag, x.real))
+    return complex(turned.imag, -turned.real)
+
+
+def catanh(x: Complex) -> Complex:
+    a, b = _fabs(x.real), x.imag
+    less, square = 1 - a, b * b
+    size = log1p(4 * a / (less * less + square)) / 4
+    return complex(_copysign(size, x.real), atan2(b + b, less * (1 + a) - square) / 2)
+
+
+def catan(x: Complex) -> Complex:
+    turned = catanh(complex(-x.imag, x.real))
+    return complex(turned.imag, -turned.real)
+
+
+def cpow(x: Complex, y: Complex) -> Complex:
+    """exp(y log x); 0 to a power with a positive real part is 0, and to the power 0 1."""
+    zero = x.real * 0
+    if y.real == 0 and y.imag == 0:
+        return complex(1 + zero, zero)
+    if x.real == 0 and x.imag == 0 and y.real > 0:
+        return complex(zero, zero)
+    level = clog(x)
+    return cexp(
+        complex(
+            y.real * level.real - y.imag * level.imag, y.real * level.imag + y.imag * level.real
+        )
+    )
+
+
+def csigmoid(x: Complex) -> Complex:
+    """1 / (1 + exp(-x)), by the exponential that does not overflow."""
+    if x.real >= 0:
+        small = cexp(complex(-x.real, -x.imag))
+        return cdiv(complex(1 + 0 * small.real, 0 * small.real), 1 + small)
+    small = cexp(x)
+    return cdiv(small, 1 + small)
+
+
+def csinc(x: Complex) -> Complex:
+    """sin(pi x) / (pi x), and 1 at 0."""
+    turned = complex(x.real * math.pi, x.imag * math.pi)
+    if x.real == 0 and x.imag == 0:
+        return complex(1 + turned.real, turned.imag)
+    return cdiv(csin(turned), turned)
+
+
+def complex_functions() -> dict[str, Any]:
+    """Every function by its name."""
+    found = (
+        cabs, cacos, cacosh, cangle, casin, casinh, catan, catanh, cconj, ccos, ccosh, cdiv, cexp,
+        cexpm1, clog, clog10, clog1p, clog2, cpow, crecip, csgn, csigmoid, csin, csinc, csinh,
+        csqrt, ctan, ctanh,
+    )  # fmt: skip
+    return {f.__name__: f for f in found}
