@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from flowvm import datasets as datasets
     from flowvm import distributed as distributed
     from flowvm import distributions as distributions
+    from flowvm import fft as fft
     from flowvm import func as func
     from flowvm import graph as graph
     from flowvm import hub as hub
@@ -154,10 +155,10 @@ e = ops.e
 newaxis = None
 
 _LAZY_MODULES = (
-    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "func",
-    "graph", "hub", "jit", "library", "linalg", "memory", "mps", "multiprocessing", "nn", "optim",
-    "overrides", "profiler", "random", "return_types", "signal", "sparse", "special", "testing",
-    "utils", "xpu",
+    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "fft",
+    "func", "graph", "hub", "jit", "library", "linalg", "memory", "mps", "multiprocessing", "nn",
+    "optim", "overrides", "profiler", "random", "return_types", "signal", "sparse", "special",
+    "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",

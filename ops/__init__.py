@@ -13,6 +13,8 @@ import math as _numbers
 from flowvm.launch import Launch, View
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import SAMPLES, Sample, op, samples
+from flowvm.ops.fourier import frames as _frames
+from flowvm.ops.fourier.frames import *  # noqa: F403
 from flowvm.ops.linalg import classic as _classic
 from flowvm.ops.linalg import powers as _powers
 from flowvm.ops.linalg import systems as _lapack
@@ -196,6 +198,7 @@ __all__ += _distances.__all__
 __all__ += _einsum.__all__
 __all__ += _extremes.__all__
 __all__ += _filled.__all__
+__all__ += _frames.__all__
 __all__ += _gathering.__all__
 __all__ += _generator.__all__
 __all__ += _histograms.__all__

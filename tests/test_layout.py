@@ -40,8 +40,9 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     (
-        "amp", "distributions", "func", "jit", "library", "linalg", "nn", "optim", "overrides",
-        "pickles", "serialization", "settings", "signal", "special", "testing", "utils",
+        "amp", "distributions", "fft", "func", "jit", "library", "linalg", "nn", "optim",
+        "overrides", "pickles", "serialization", "settings", "signal", "special", "testing",
+        "utils",
     ),
     ("cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     ("", "__main__", "commands", "compat", "datasets", "providers"),  # "" is flowvm itself
@@ -53,7 +54,7 @@ ROOMS = {
     "flowvm.vm": (("machine",), ("workers",), ("callers",), ("watch",), ("engine",)),
     "flowvm.ops": (
         ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
-        ("products",), ("linalg", "planes", "random", "updates"), ("sequences",),
+        ("products",), ("fourier", "linalg", "planes", "random", "updates"), ("sequences",),
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (
@@ -86,7 +87,7 @@ PUBLIC = [n for n in FILES if not any(p.startswith("_") for p in n.split("."))]
 ROOMS_WITH_PUBLIC_OPS = {
     "places", "planes", "pointwise", "products", "random", "rows", "sequences", "shapes",
     "updates",
-    "linalg",
+    "fourier", "linalg",
 }  # fmt: skip
 FACES = {
     f"flowvm.{name}"
@@ -97,9 +98,10 @@ FACES = {
         "backends.quantized", "compiler", "config", "cuda.amp", "cuda.devices", "cuda.events",
         "cuda.memory", "cuda.options", "cuda.random", "datasets", "distributed",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
-        "distributions.transforms", "errors", "hub", "jit", "launch", "library", "linalg", "memory",
-        "mps", "multiprocessing", "nn.attention.bias", "nn.functional", "nn.init", "nn.parallel",
-        "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters", "nn.utils.fusion",
+        "distributions.transforms", "errors", "fft", "hub", "jit", "launch", "library", "linalg",
+        "memory", "mps", "multiprocessing", "nn.attention.bias", "nn.functional", "nn.init",
+        "nn.parallel", "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters",
+        "nn.utils.fusion",
         "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
         "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
         "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",

@@ -224,7 +224,7 @@ def _check_complex(op: Operator, dtype: DType, device: Device) -> None:
     """An error where an operator has no kernel for complex numbers."""
     if device is not cpu or op.everywhere:
         raise DeviceError(
-            f"{op.name}: complex tensors are on the CPU only; move view_as_real(...) to another "
+            f"{op.name}: complex tensors are not on CUDA; move view_as_real(...) to the "
             f"device, or compute there with .real and .imag"
         )
     if not op.complex:

@@ -64,7 +64,7 @@ def join_copies(graph: LogicalGraph) -> LogicalGraph:
     for place, node in enumerate(graph.nodes):
         if not is_pure(node) or node.operator.name != "cat":
             continue
-        if node.operator is not _cat_of(len(node.inputs)):
+        if node.operator is not _cat_of(len(node.inputs)) or node.outputs[0].meta.dtype.is_complex:
             continue
         if any(operand.meta.numel == 0 for operand in node.inputs):
             continue

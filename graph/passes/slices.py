@@ -93,7 +93,7 @@ def _filled(accesses: Accesses, place: int) -> _Whole | None:
     """Zeros, as copies into slices change them before anybody reads."""
     node = accesses.nodes[place]
     (out,) = node.outputs
-    if not is_zero(node.scalars[0]) or out.meta.numel == 0:
+    if not is_zero(node.scalars[0]) or out.meta.numel == 0 or out.meta.dtype.is_complex:
         return None
     buffer, writes = out.buffer, accesses.writes[out.buffer][1:]
     if not writes or max(writes) >= min(accesses.reads.get(buffer, [len(accesses.nodes)])):

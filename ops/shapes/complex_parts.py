@@ -100,7 +100,7 @@ def view_as_complex(input: Tensor) -> Tensor:
     x = need_tensor("view_as_complex", "input", input)
     meta = x._meta
     if meta.device is not cpu:
-        raise DeviceError(f"complex tensors are on the CPU only, this one is on {meta.device}")
+        raise DeviceError(f"complex tensors are not on CUDA, and this one is on {meta.device}")
     if meta.dtype not in (float32, float64):
         raise DTypeError(f"view_as_complex is for float32 and float64, got {x.dtype.name}")
     if meta.ndim == 0 or meta.shape[-1] != 2:

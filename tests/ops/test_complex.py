@@ -382,6 +382,30 @@ def test_a_graph_is_what_eager_code_is():
             np.testing.assert_allclose(ours.numpy(), plain.numpy(), rtol=1e-12)
 
 
+def test_changes_in_place_in_a_graph():
+    def step(z, i):
+        y = z * 2
+        y.real.mul_(3)
+        y.imag[0] = 1.0
+        a = flow.index_add(y, 0, i, z[:3])
+        a[1] = 2j
+        a[i] = z[:3]
+        b = flow.zeros(4, 5, dtype=flow.complex128)
+        b[:2] = y[:2]
+        b[2:] = a[:2]
+        tail = flow.cat([a, flow.zeros(1, 5, dtype=flow.complex128)])
+        return y, a, b, flow.view_as_real(a).sum(-1), tail, b.cumprod(0), b.mT.contiguous()
+
+    class Step(flow.nn.Graph):
+        def build(self, z, i):
+            return step(z, i)
+
+    graph, z, i = Step(), flow.tensor(X), flow.tensor(AT)
+    for _ in range(2):
+        for ours, plain in zip(graph(z, i), step(z, i), strict=True):
+            np.testing.assert_allclose(ours.numpy(), plain.numpy(), rtol=1e-12)
+
+
 def test_a_part_of_what_has_a_gradient_is_not_changed_in_place():
     z = flow.tensor(V, requires_grad=True) * 1
     with pytest.raises(RuntimeError, match="parts"):

@@ -14,6 +14,7 @@ NAMED = op_calls.all_samples()
 NO_SAMPLES = {
     "allclose": "gives a Python bool",
     "equal": "gives a Python bool",
+    **dict.fromkeys(("istft", "stft"), "of complex numbers: tests/ops/fourier"),
     **dict.fromkeys(("imag", "view_as_real"), "takes complex numbers: tests/ops/test_complex.py"),
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",

@@ -1,0 +1,70 @@
+"""The frequencies of what a transform gives, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.dtype import get_default_dtype
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+from flowvm.ops.declare.recording import need_tensor, whole, wrap_dims
+from flowvm.ops.shapes.padding import roll
+from flowvm.ops.shapes.ranges import arange
+
+__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
+
+Dims = int | Sequence[int] | None
+
+
+def fftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any) -> Tensor:
+    """The frequencies of the n results of `fft` of samples `d` apart: 0, 1, .., -2, -1 over n d."""
+    count = _count("fftfreq", n, d)
+    places: Any = roll(
+        arange(-(count // 2), count - count // 2, **_made(out, options)), -(count // 2)
+    )
+    return _finished(places / (count * d), out, options)
+
+
+def rfftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any) -> Tensor:
+    """The frequencies of the n // 2 + 1 results of `rfft`: 0, 1, .. over n d."""
+    count = _count("rfftfreq", n, d)
+    places: Any = arange(0, count // 2 + 1, **_made(out, options))
+    return _finished(places / (count * d), out, options)
+
+
+def _count(name: str, n: Any, d: float) -> int:
+    count = whole(name, "n", n)
+    if count < 1 or d == 0:
+        raise ArgumentError(f"{name}: n is at least 1 and d is not 0, got {n} and {d}")
+    return count
+
+
+def _made(out: Tensor | None, options: dict[str, Any]) -> dict[str, Any]:
+    given = {k: v for k, v in options.items() if k != "requires_grad"}
+    kind = out._meta.dtype if out is not None else get_default_dtype()
+    return {**given, "dtype": given.get("dtype") or kind}
+
+
+def _finished(frequencies: Any, out: Tensor | None, options: dict[str, Any]) -> Tensor:
+    if out is not None:
+        return out.copy_(frequencies)  # type: ignore[no-any-return]
+    return frequencies.requires_grad_(bool(options.get("requires_grad")))  # type: ignore[no-any-return]
+
+
+def _shifted(name: str, input: Tensor, dim: Dims, back: bool) -> Tensor:
+    x = need_tensor(name, "input", input)
+    dims = tuple(range(x._meta.ndim)) if dim is None else wrap_dims(name, dim, x._meta.ndim)
+    sizes = [x._meta.shape[d] for d in dims]
+    by = [(n + 1) // 2 if back else n // 2 for n in sizes]
+    return roll(x, by, list(dims)) if dims else x.clone()
+
+
+def fftshift(input: Tensor, dim: Dims = None) -> Tensor:
+    """The results of `fftn` with frequency 0 in the middle of `dim` (one or several; None: all)."""
+    return _shifted("fftshift", input, dim, False)
+
+
+def ifftshift(input: Tensor, dim: Dims = None) -> Tensor:
+    """The inverse of `fftshift`."""
+    return _shifted("ifftshift", input, dim, True)
