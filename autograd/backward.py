@@ -144,7 +144,8 @@ def _tensor_backward(
     `gradient` is the gradient of some value with respect to this tensor; it may be left out if the
     tensor has one element.  For the others see `flow.autograd.backward`.
     """
-    if inputs is None and gradient is None and t._node is not None and t._meta.numel == 1:
+    plain = t._meta.numel == 1 and not t._meta.dtype.is_complex
+    if inputs is None and gradient is None and t._node is not None and plain:
         keep = create_graph if retain_graph is None else retain_graph
         run([(t._node, _one(t._meta))], keep, create_graph)
     else:
@@ -198,6 +199,11 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                     f"shape {tuple(t.shape)}; "
                     f"give its gradient, or reduce it with sum() or mean() first"
                 )
+            if t._meta.dtype.is_complex:
+                raise AutogradError(
+                    f"grad can be implicitly created only for real outputs, tensor {i} is "
+                    f"{t.dtype.name}; give its gradient, or go back from .real or .abs()"
+                )
             g = filled_of(t._meta, _seed.now())
         elif not isinstance(g, Tensor):
             raise ArgumentTypeError(f"a gradient is a Tensor or None, got {type(g).__name__}")
@@ -213,6 +219,11 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                 f"where its tensor is"
             )
         elif g._meta.dtype is not t._meta.dtype:
+            if g._meta.dtype.is_complex and not t._meta.dtype.is_complex:
+                raise AutogradError(
+                    f"grad_output[{i}] is {g.dtype.name} and output[{i}] {t.dtype.name}; the "
+                    f"gradient of a real tensor is real"
+                )
             g = g.to(t._meta.dtype)
         roots.append((t._node, g))
     return roots

@@ -6,7 +6,7 @@ or a tuple of them, and what it returns has the same structure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.errors import ArgumentTypeError, AutogradError, DTypeError
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import stack
 
@@ -82,6 +82,7 @@ def jacobian(
     with enable_grad():
         point = _point(inputs, create_graph)
         outputs = _evaluate(func, point, strict)
+        real_only("jacobian", (*point, *_listed(outputs)))
         rows = []
         for out in _listed(outputs):
             kind = out.dtype
@@ -180,6 +181,16 @@ def _evaluate(func: Function, point: list[Tensor], strict: bool) -> Any:
     return outputs
 
 
+def real_only(name: str, tensors: Iterable[Any]) -> None:
+    """DTypeError for complex tensors, which have no Jacobian: a gradient is its conjugate."""
+    for t in tensors:
+        if isinstance(t, Tensor) and t.dtype.is_complex:
+            raise DTypeError(
+                f"{name} is for real tensors, got {t.dtype.name}; write the function with "
+                f"view_as_complex and view_as_real, of pairs of real numbers"
+            )
+
+
 def _one_number(out: Any) -> Tensor:
     if not isinstance(out, Tensor) or out.numel() != 1:
         shape = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
@@ -192,6 +203,8 @@ def _vector(v: Tensors | None, like: Any, name: str) -> list[Tensor]:
     if v is None:
         if len(tensors) != 1 or tensors[0].numel() != 1:
             raise AutogradError(f"{name} may only be left out for a single tensor of one element")
+        if tensors[0].dtype.is_complex:
+            raise AutogradError(f"{name} may only be left out for a real tensor, this is complex")
         return [filled_of(tensors[0]._meta, 1)]
     vectors = _listed(v)
     if len(vectors) != len(tensors) or any(

@@ -103,6 +103,19 @@ class DType:
             raise ArgumentTypeError("NumPy has no bfloat16; convert with .float() first")
         return self.storage
 
+    def to_real(self) -> "DType":
+        """The dtype of a complex number's parts; of what is not complex, itself."""
+        return self.real
+
+    def to_complex(self) -> "DType":
+        """The complex dtype with parts of this one: complex64 for floats of 16 bits, too.
+
+        DTypeError for integers and bools.
+        """
+        if not self.inexact:
+            raise DTypeError(f"{self!r} has no complex dtype; only floats are parts of one")
+        return complex_of(self)
+
     def stored(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         """A fresh C-contiguous array of `storage` with these numbers."""
         if self is bfloat16:

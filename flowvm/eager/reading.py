@@ -155,7 +155,17 @@ def _bool(t: Tensor) -> bool:
 @method("__float__")
 @border
 def _float(t: Tensor) -> float:
-    return float(t.item())
+    return float(_real_item(t))
+
+
+def _real_item(t: Tensor) -> Any:
+    """`item`, of a complex number its real part if that is all there is."""
+    value = t.item()
+    if not isinstance(value, complex):
+        return value
+    if value.imag != 0:
+        raise ArgumentTypeError(f"{value} is complex and no real number; take .real or .abs()")
+    return value.real
 
 
 @method("__complex__")
@@ -167,7 +177,7 @@ def _complex(t: Tensor) -> complex:
 @method("__int__")
 @border
 def _int(t: Tensor) -> int:
-    return int(t.item())
+    return int(_real_item(t))
 
 
 @method("__index__")

@@ -15,6 +15,7 @@ import numpy as np
 
 from flowvm import autograd
 from flowvm.autograd import enable_grad, is_grad_enabled
+from flowvm.autograd.functional import real_only
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, AutogradError, ShapeError
 from flowvm.func.trees import leaves, mapped, rebuilt
@@ -113,6 +114,11 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
             if not isinstance(value, Tensor) or value.ndim:
                 shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise ShapeError(f"grad: the function gives one number, a 0-d tensor, got {shape}")
+            if value.dtype.is_complex:
+                raise AutogradError(
+                    f"grad: the function gives one real number, got {value.dtype.name}; "
+                    f"take .real or .abs()"
+                )
             found = _back([value], made, [ones_like(value)], wanted)
         trees, at = [], 0
         for n in numbers:
@@ -222,6 +228,7 @@ def jacrev(
         with _inside(), enable_grad():
             given, made = _with_leaves("jacrev", args, numbers)
             output, aux = _with_aux(func(*given, **kwargs), has_aux)
+            real_only("jacrev", (*made, *leaves(output)))
             blocks = [_rows(end, made, wanted) for end in leaves(output)]
         trees = []
         for block in blocks:

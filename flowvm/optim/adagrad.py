@@ -8,7 +8,7 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, full_of, number, zeros_of
 
 
 class RMSprop(Optimizer):
@@ -142,9 +142,7 @@ class Adagrad(Optimizer):
             at_least(name, group[name])
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
-        start = group["initial_accumulator_value"]
-        full = ops.full(tuple(param.shape), start, dtype=param.dtype, device=param.device)
-        return {"step": 0, "sum": full}
+        return {"step": 0, "sum": full_of(param, group["initial_accumulator_value"])}
 
     def _step_group(self, group: Group) -> None:
         lr, maximize = number(group["lr"]), group["maximize"]

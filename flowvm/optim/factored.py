@@ -9,7 +9,16 @@ from flowvm import ops
 from flowvm.dtype import bfloat16, finfo
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, InvalidValueError
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
+from flowvm.optim.optimizer import (
+    Group,
+    Optimizer,
+    Params,
+    at_least,
+    check_betas,
+    number,
+    refuse_complex,
+    zeros_of,
+)
 
 
 class Adafactor(Optimizer):
@@ -61,6 +70,7 @@ class Adafactor(Optimizer):
                 at_least(f"eps[{i}]", eps)
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        refuse_complex("Adafactor", param)
         if param.ndim < 2:
             return {"step": 0, "variance": zeros_of(param)}
         *lead, rows, columns = param.shape
@@ -238,6 +248,7 @@ class Muon(Optimizer):
                 )
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
+        refuse_complex("Muon", param)
         return {"momentum_buffer": zeros_of(param)}
 
     def _step_group(self, group: Group) -> None:

@@ -11,7 +11,7 @@ from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
 from flowvm.optim._line_search import Point, strong_wolfe
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
 
 
 class LBFGS(Optimizer):
@@ -179,24 +179,23 @@ class LBFGS(Optimizer):
 
     def _gradient(self) -> Tensor:
         """All gradients as one vector, zeros where there is none; a copy."""
-        return ops.cat(
-            [
-                ops.zeros(p.numel(), dtype=p.dtype, device=p.device)
-                if p.grad is None
-                else p.grad.reshape(-1)
-                for p in self._all_params()
-            ]
-        )
+        grads = [zeros_of(p) if p.grad is None else p.grad for p in self._all_params()]
+        return ops.cat([_real(g).reshape(-1) for g in grads])
 
     def _values(self) -> list[Tensor]:
         return [param.detach().clone() for param in self._all_params()]
 
     def _move(self, t: float, direction: Tensor) -> None:
         at = 0
-        for param in self._all_params():
+        for param in map(_real, self._all_params()):
             size = param.numel()
             param.add_(direction[at : at + size].reshape(tuple(param.shape)) * t)
             at += size
+
+
+def _real(t: Any) -> Any:
+    """Complex numbers as pairs of real ones, a view."""
+    return t.view_as_real() if t.dtype.is_complex else t
 
 
 def _largest(vector: Tensor) -> float:

@@ -25,7 +25,13 @@ from flowvm import ops
 from flowvm.autograd import enable_grad
 from flowvm.eager.modes import current_recorder, recording
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, InvalidValueError
+from flowvm.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CaptureError,
+    DTypeError,
+    InvalidValueError,
+)
 from flowvm.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
@@ -359,7 +365,7 @@ def _adopted_value(key: str, value: Any, param: Tensor) -> Any:
         return value
     if value.ndim == 0 and key in _NUMBERS:
         return value.item()
-    dtype = param.dtype if value.dtype.is_floating_point else value.dtype
+    dtype = param.dtype if value.dtype.category == param.dtype.category else value.dtype
     return value.detach().to(device=param.device, dtype=dtype).clone()
 
 
@@ -453,6 +459,21 @@ def check_betas(group: Group) -> None:
 def zeros_of(param: Tensor) -> Tensor:
     """Zeros, dense, of a parameter's shape, dtype and device."""
     return ops.zeros(param.shape, dtype=param.dtype, device=param.device)
+
+
+def full_of(param: Tensor, number: float) -> Tensor:
+    """The same of a number, which both parts of a complex one have."""
+    value = complex(number, number) if param.dtype.is_complex else number
+    return ops.full(tuple(param.shape), value, dtype=param.dtype, device=param.device)
+
+
+def refuse_complex(name: str, param: Tensor) -> None:
+    """DTypeError for a complex parameter."""
+    if param.dtype.is_complex:
+        raise DTypeError(
+            f"{name} does not support complex parameters, such as this of shape "
+            f"{tuple(param.shape)}; make it of two real ones with flow.complex(...)"
+        )
 
 
 def _remembered(optimizer: Optimizer) -> Iterator[tuple[int, bool]]:

@@ -8,7 +8,7 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.optim.adamax import in_default_precision
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, full_of, number, zeros_of
 
 
 class Rprop(Optimizer):
@@ -54,9 +54,7 @@ class Rprop(Optimizer):
             raise ArgumentError(f"Invalid eta values: {lower}, {higher}: not around 1")
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
-        size = ops.full(
-            tuple(param.shape), number(group["lr"]), dtype=param.dtype, device=param.device
-        )
+        size = full_of(param, number(group["lr"]))
         return {"step": 0, "prev": zeros_of(param), "step_size": size}
 
     def _step_group(self, group: Group) -> None:

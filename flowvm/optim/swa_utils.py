@@ -47,7 +47,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
     def move(averages: Sequence[Tensor], currents: Sequence[Tensor], _n: Any) -> None:
         with no_grad():
             for average, current in zip(averages, currents, strict=True):
-                if average.dtype.is_floating_point:
+                if average.dtype.inexact:
                     average.lerp_(current, 1 - decay)
                 else:
                     average.copy_(average * decay + current * (1 - decay))

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.config import config, say
+from flowvm.eager.interpreter import Operator
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.registry import op
+from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, assigned
 
 
@@ -33,7 +35,8 @@ def update(
                 their new values behind the last line.  It may use the numbers and what `once` named
 
     The functions of `flowvm.ops.scalar.functions` may be called.  What is not dense, and reduced
-    floats, are copied and written back.  Nothing is recorded for autograd.
+    floats, are copied and written back.  Nothing is recorded for autograd.  Complex tensors are
+    updated as the real numbers that they are pairs of, as PyTorch's optimizers do.
     """
     names = [part.strip() for part in tensors.split(",")]
     written = tuple(k for k, n in enumerate(names) if n.endswith("!"))
@@ -80,4 +83,22 @@ def update(
         )
 
     infer.__doc__ = doc
-    return op(f"{tensors} -> ", name=name, scalars=numbers)(infer)
+    function = op(f"{tensors} -> ", name=name, scalars=numbers)(infer)
+    operator = operator_of(function)
+    operator.fallback = _in_pairs(operator, operator.fallback)
+    return function
+
+
+def _in_pairs(operator: Operator, others: Callable[..., Any]) -> Callable[..., Any]:
+    """The fallback of an update: complex tensors as pairs of real numbers, and `others`."""
+    count = len(operator.inputs)
+
+    def fallback(*args: Any) -> Any:
+        tensors = args[:count]
+        if not all(isinstance(t, Tensor) and t._meta.dtype.is_complex for t in tensors):
+            return others(*args)
+        pairs: list[Any] = list(tensors)
+        operator.call(*[t.view_as_real() for t in pairs], *args[count:])
+        return tensors[0]
+
+    return fallback

@@ -72,7 +72,9 @@ def matrix_norm(
     name = "linalg.matrix_norm"
     if need_tensor(name, "A", A)._meta.ndim < 2:
         raise ShapeError(f"{name}: A must be matrices (*, m, n), got shape {tuple(A.shape)}")
-    A = floats(name, A if dtype is None else A.to(as_dtype(dtype)))
+    A = A if dtype is None else A.to(as_dtype(dtype))
+    if ord in ("nuc", 2, -2) or not A._meta.dtype.is_complex:  # the singular values' are for floats
+        A = floats(name, A)
     rows, columns = _pair(name, dim, A._meta.ndim)
     if isinstance(ord, bool) or not isinstance(ord, (int, float, str)):
         raise ArgumentTypeError(f"{name}: ord is a number, 'fro' or 'nuc', got {ord!r}")

@@ -84,6 +84,10 @@ def number_tensor(x: Tensor, value: Any) -> Tensor:
     meta = x._meta.with_shape(())
     if dtype.is_complex:
         return filled_with(meta, number_for(value, dtype))
+    if isinstance(value, complex):
+        raise DTypeError(
+            f"{value} is complex and cannot be assigned to elements of a {dtype.name} tensor"
+        )
     number = (
         float(value) if dtype.is_floating_point else int(bool(value) if dtype.is_bool else value)
     )

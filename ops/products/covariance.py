@@ -12,6 +12,7 @@ from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.products.matmul import matmul
+from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.fill import scalar_tensor
 
 __all__ = ["corrcoef", "cov"]
@@ -85,7 +86,7 @@ def cov(
 @method()
 def corrcoef(input: Tensor) -> Tensor:
     """The correlations of the rows of `input`, (variables, observations): their covariances over
-    the roots of their variances, between -1 and 1.
+    the roots of their variances, between -1 and 1, as are both parts of complex ones.
     """
     x = need_tensor("corrcoef", "input", input)
     if x._meta.ndim > 2:
@@ -94,8 +95,13 @@ def corrcoef(input: Tensor) -> Tensor:
     if c.ndim == 0:
         return c / c  # type: ignore[no-any-return]
     spread = c.diagonal().sqrt()
-    out: Tensor = (c / spread.unsqueeze(-1) / spread.unsqueeze(-2)).clamp(-1, 1)
-    return out
+    out: Any = c / spread.unsqueeze(-1) / spread.unsqueeze(-2)
+    if out._meta.dtype.is_complex:
+        first, second = (part(out).clamp(-1, 1) for part in (real, imag))
+        both: Tensor = complex(first, second)
+        return both
+    within: Tensor = out.clamp(-1, 1)
+    return within
 
 
 samples(

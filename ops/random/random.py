@@ -33,7 +33,7 @@ from flowvm.ops.random.parts.philox import (
     uniform_words,
 )
 from flowvm.ops.random.parts.shuffle import permutation
-from flowvm.ops.shapes.complex_parts import view_as_complex
+from flowvm.ops.shapes.complex_parts import view_as_complex, view_as_real
 from flowvm.ops.shapes.fill import finished, size_of
 
 __all__ = [
@@ -291,8 +291,9 @@ DRAWN = Recorded("drawn", lambda c, g: (None,), ("x",))  # nothing of what was t
 
 
 def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
-    """`x`, a tensor of floats that `write` has filled."""
-    _float_dtype(name, need_tensor(name, "input", x)._meta.dtype)
+    """`x`, a tensor of floats that `write` has filled, or of pairs of them."""
+    if _float_dtype(name, need_tensor(name, "input", x)._meta.dtype).is_complex:
+        return changed(DRAWN, x, (), (), lambda out: write(view_as_real(out)))
     return changed(DRAWN, x, (), (), write)
 
 
@@ -300,11 +301,11 @@ def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
 def uniform_(
     x: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fill `x` with uniform numbers from [from_, to)."""
+    """Fill `x` with uniform numbers from [from_, to), both parts of complex ones."""
     if not from_ <= to:
         raise ArgumentError(f"uniform_: from_ must not exceed to, got {from_} and {to}")
     numbers = (float(from_), float(to - from_), *drawn_from(generator))
-    drop = _dropped(x._meta.dtype)
+    drop = _dropped(x._meta.dtype.real)
     return _refilled("uniform_", x, lambda out: uniform_into(out, drop, *numbers))
 
 
@@ -312,10 +313,13 @@ def uniform_(
 def normal_(
     x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fill `x` with normally distributed numbers."""
+    """Fill `x` with normally distributed numbers; each part of complex ones has half the variance,
+    and `mean`.
+    """
     if std < 0:
         raise ArgumentError(f"normal_: a standard deviation is not negative, got {std}")
-    numbers = (float(mean), float(std), *drawn_from(generator))
+    spread = float(std) * (math.sqrt(0.5) if x._meta.dtype.is_complex else 1.0)
+    numbers = (float(mean), spread, *drawn_from(generator))
     return _refilled("normal_", x, lambda out: normal_into(out, *numbers))
 
 

@@ -24,6 +24,7 @@ from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
+from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.rows.parts.class_loss_ops import check_reduction, legacy_reduction
 from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.callers.hot import hot
@@ -187,10 +188,16 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """|x - y|, as its mean, its sum or, with "none", each; `weight` multiplies each."""
+    """|x - y|, as its mean, its sum or, with "none", each; `weight` multiplies each.
+
+    Complex numbers are taken: their differences have sizes.
+    """
     reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_shapes("l1_loss", input, target)
-    loss = _l1.call(input, target)
+    if any(isinstance(t, Tensor) and t._meta.dtype.is_complex for t in (input, target)):
+        loss: Tensor = abs_of.call(input - target)
+    else:
+        loss = _l1.call(input, target)
     return reduced(loss if weight is None else loss * weight, reduction)
 
 

@@ -22,6 +22,7 @@ from flowvm.ops.pointwise.parts.unary import back
 from flowvm.ops.rows.moments import floats_only, root_of
 from flowvm.ops.rows.parts.folds import Fold, count_up, magnitude_up, square_up
 from flowvm.ops.rows.reduce import amax, amin, dims_of, spread, sum
+from flowvm.ops.shapes.complex_parts import real
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["logsumexp", "trace", "vector_norm"]
@@ -123,13 +124,13 @@ def vector_norm(
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over `dim` (one or several) without overflow; -inf of nothing."""
     x = need_tensor("logsumexp", "input", input)
-    if not x._meta.dtype.is_floating_point:
+    if not x._meta.dtype.inexact:
         x = x / 1
     dims = dims_of("logsumexp", x, dim)
     if any(x._meta.shape[d] == 0 for d in dims):
         empty: Tensor = log.call(sum(x, dims, keepdim))
         return empty
-    top = amax(x.detach(), dims, True)
+    top = amax(real(x.detach()), dims, True)
     top = where(isinf.call(top), 0, top)  # an infinity would become NaN
     total = log.call(sum(exp.call(x - top), dims, keepdim))
     shift: Tensor = total + (top if keepdim else top.reshape(total._meta.shape))

@@ -208,6 +208,18 @@ CASES = {
     "full_like": (lambda t, a: t.full_like(a, 1j), X),
     "new_full": (lambda t, a: a.new_full((2,), 1 + 1j), X),
     "full": (lambda t, a: t.full((2,), 2, dtype=a.dtype), X),
+    # losses, and what is made of several ops
+    "l1_loss": (lambda t, a, b: t.nn.functional.l1_loss(a, b), X, Y),
+    "l1_loss with real": (lambda t, a, b: t.nn.functional.l1_loss(a, b.real), X, Y),
+    "corrcoef": (lambda t, a: t.corrcoef(a), X),
+    "cov": (lambda t, a: t.cov(a), X),
+    "logsumexp": (lambda t, a: t.logsumexp(a, 1), X),
+    "conv1d": (lambda t, a, b: t.nn.functional.conv1d(a[None], b[None, :, :3]), X, Y),
+    "matrix_norm": (lambda t, a: t.linalg.matrix_norm(a), X),
+    "matrix_norm 1": (lambda t, a: t.linalg.matrix_norm(a, 1), X),
+    "norm of a matrix": (lambda t, a: t.linalg.norm(a, -float("inf")), X),
+    "multi_dot": (lambda t, a, b: t.linalg.multi_dot([a, b, b.mH, b]), X, M),
+    "einsum of three": (lambda t, a, b, z: t.einsum("ij,jk,k->i", a, b, z), X, M, c(6)),
     "full of a number": (lambda t, a: t.full((2,), 2j), X),
     "eye": (lambda t, a: t.eye(3, dtype=a.dtype), X),
     "tensor": (lambda t, a: t.tensor([[1, 2j], [3, 4.5]]), X),
@@ -229,7 +241,25 @@ NOT_DEFINED = (
     "sign", "floor", "ceil", "trunc", "round", "frac", "erf", "lgamma", "relu", "sort", "argmax",
     "amax", "median", "histc",
 )  # fmt: skip
+
+
+def assigned_to_real(t, a):
+    a = a.real.clone()
+    a[0] = 1j
+
+
 REFUSED = {
+    "assign to real": assigned_to_real,
+    "backward": lambda t, a: (a.requires_grad_() * 2).sum().backward(),
+    "complex gradient": lambda t, a: a.requires_grad_().real.backward(t.ones_like(a)),
+    "jacrev": lambda t, a: t.func.jacrev(t.square)(a),
+    "jacrev to complex": lambda t, a: t.func.jacrev(lambda x: x * 1j)(a.real),
+    "func.grad": lambda t, a: t.func.grad(t.sum)(a),
+    "jacobian": lambda t, a: t.autograd.functional.jacobian(t.square, a),
+    "vjp": lambda t, a: t.autograd.functional.vjp(t.sum, a),
+    "mse_loss": lambda t, a: t.nn.functional.mse_loss(a, a),
+    "to_complex of integers": lambda t, a: (a, t.int64.to_complex()),
+    "Adafactor": lambda t, a: stepped(t, a, "Adafactor"),
     **{n: (lambda t, a, n=n: getattr(t, n)(a)) for n in NOT_DEFINED},
     "clamp": lambda t, a: t.clamp(a, min=0),
     "less": lambda t, a: a < a,
@@ -334,7 +364,155 @@ def test_what_pytorch_turns_down_is_an_error_at_the_call(name):
     assert re.search("complex|integers|real", str(caught.value))
 
 
+def stepped(library, start, name, count=3, **options):
+    """The parameter behind `count` steps from `start` towards 1j, and its optimizer."""
+    x = library.nn.Parameter(start)
+    optimizer = getattr(library.optim, name)([x], **options)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (x - 1j).abs().pow(2).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(count):
+        optimizer.step(closure)
+    return x.detach(), optimizer
+
+
+OPTIMIZERS = {
+    "SGD": {"lr": 0.1},
+    "SGD with momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+    "Adam": {"lr": 0.1, "weight_decay": 0.1},
+    "Adam amsgrad": {"lr": 0.1, "amsgrad": True},
+    "AdamW": {"lr": 0.1},
+    "NAdam": {"lr": 0.1},
+    "RAdam": {"lr": 0.1},
+    "Adamax": {"lr": 0.1},
+    "RMSprop": {"lr": 0.1, "centered": True, "momentum": 0.5},
+    "Adagrad": {"lr": 0.1, "initial_accumulator_value": 0.3},
+    "Adadelta": {"lr": 0.5},
+    "Rprop": {"lr": 0.1},
+    "ASGD": {"lr": 0.1},
+    "LBFGS": {"lr": 0.1, "max_iter": 4},
+    "LBFGS with a search": {"line_search_fn": "strong_wolfe"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_steps_as_pytorchs(name):
+    kind, options = name.split()[0], OPTIMIZERS[name]
+    results = []
+    for library in (flow, torch):
+        (start,) = tensors(library, [X], "complex128")
+        results.append(stepped(library, start, kind, **options)[0])
+    same(*results)
+
+
+def test_an_optimizer_goes_on_from_its_saved_state():
+    whole, _ = stepped(flow, flow.tensor(X), "Adam", 4)
+    half, first = stepped(flow, flow.tensor(X), "Adam", 2)
+    x = flow.nn.Parameter(half)
+    second = flow.optim.Adam([x])
+    second.load_state_dict(first.state_dict())
+    for _ in range(2):
+        second.zero_grad()
+        (x - 1j).abs().pow(2).sum().backward()
+        second.step()
+    assert np.array_equal(x.detach().numpy(), whole.numpy())
+
+
+def test_a_step_in_a_graph_is_the_eager_one():
+    class Step(flow.nn.Graph):
+        def __init__(self, x, optimizer):
+            super().__init__()
+            self.x = x
+            self.add_optimizer(optimizer)
+
+        def build(self, target):
+            loss = (self.x - target).abs().pow(2).sum()
+            loss.backward()
+            return loss
+
+    x = flow.nn.Parameter(flow.tensor(X))
+    step = Step(x, flow.optim.Adam([x], lr=0.1))
+    for _ in range(3):
+        step(flow.full((), 1j, dtype=flow.complex128))
+    plain, _ = stepped(flow, flow.tensor(X), "Adam", 3, lr=0.1)
+    np.testing.assert_allclose(x.detach().numpy(), plain.numpy(), rtol=1e-12)
+
+
+def test_a_compiled_function():
+    @flow.compile
+    def energy(z):
+        return (z * z.conj()).real.sum(), flow.fft.fft(z).abs()
+
+    z = flow.tensor(X)
+    for _ in range(2):
+        total, spectrum = energy(z)
+        np.testing.assert_allclose(total.item(), (abs(X) ** 2).sum(), rtol=1e-12)
+        np.testing.assert_allclose(spectrum.numpy(), abs(np.fft.fft(X)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, float("inf")])
+def test_gradients_are_clipped_as_pytorchs(norm_type):
+    results = []
+    for library in (flow, torch):
+        (x,) = tensors(library, [X], "complex128")
+        x.requires_grad_()
+        (x.abs() ** 2).sum().backward()
+        total = library.nn.utils.clip_grad_norm_([x], 0.1, norm_type)
+        results.append((total, x.grad))
+    for ours, theirs in zip(*results, strict=True):
+        same(ours, theirs)
+
+
+def test_a_layer_with_complex_weights():
+    flow.manual_seed(1)
+    layer = flow.nn.Linear(5, 3, dtype=flow.complex64)
+    assert layer.weight.dtype is flow.complex64
+    assert layer.weight.imag.abs().max().item() > 0
+    theirs = torch.nn.Linear(5, 3, dtype=torch.complex64)
+    with torch.no_grad():
+        for own, other in zip(layer.parameters(), theirs.parameters(), strict=True):
+            other.copy_(torch.from_numpy(own.detach().numpy()))
+    x, y = (tensors(library, [X], "complex64")[0] for library in (flow, torch))
+    same(layer(x), theirs(y))
+    assert flow.nn.Linear(2, 2).to(flow.complex128).weight.dtype is flow.complex128
+
+
+def test_filled_with_random_numbers():
+    flow.manual_seed(3)
+    z = flow.empty(20000, dtype=flow.complex128).normal_(2.0, 3.0)
+    assert abs(z.real.mean().item() - 2) < 0.15  # 10 standard deviations
+    assert abs(z.imag.mean().item() - 2) < 0.15
+    assert abs(z.imag.std().item() - 3 * 0.5**0.5) < 0.1
+    z.uniform_(-1, 3)
+    for part in (z.real, z.imag):
+        assert -1 <= part.min().item() < -0.9
+        assert 2.9 < part.max().item() < 3
+    assert not np.array_equal(z.real.numpy(), z.imag.numpy())
+
+
+def test_dtypes_know_their_parts():
+    assert flow.complex64.to_real() is flow.float32
+    assert flow.float64.to_complex() is flow.complex128
+    assert flow.float32.to_real() is flow.float32
+    assert flow.float16.to_complex() is flow.complex64
+
+
+def test_what_is_near():
+    near, far = flow.tensor(X) + 1e-12, flow.tensor(X) + 1e-2j
+    assert flow.allclose(near, flow.tensor(X))
+    assert not flow.allclose(far, flow.tensor(X))
+    flow.testing.assert_close(near, flow.tensor(X))
+    with pytest.raises(AssertionError, match="Mismatched elements: 20 / 20"):
+        flow.testing.assert_close(far, flow.tensor(X))
+
+
 def test_numbers_go_to_python_and_numpy():
+    assert float(flow.tensor(1.5 + 0j)) == 1.5
+    assert int(flow.tensor(2 + 0j)) == 2
     z = flow.tensor([1 + 2j, -0.5j])
     assert z.dtype is flow.complex64
     assert z.tolist() == [1 + 2j, -0.5j]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
@@ -101,11 +102,16 @@ def _total_norm(grads: list[Tensor], order: float) -> Tensor:
     if order == math.inf:
         total = ops.amax(ops.stack([ops.amax(ops.abs(grad)) for grad in grads]))
     elif order == 2.0:
-        total = ops.sqrt(ops.sum(ops.stack([ops.sum(grad * grad) for grad in grads])))
+        total = ops.sqrt(ops.sum(ops.stack([_square(grad) for grad in grads])))
     else:
         powers = ops.stack([ops.sum(ops.abs(grad) ** order) for grad in grads])
         total = ops.sum(powers) ** (1.0 / order)
     return total
+
+
+def _square(grad: Tensor) -> Tensor:
+    parts: Any = grad.view_as_real() if grad.dtype.is_complex else grad
+    return ops.sum(parts * parts)
 
 
 def clip_grad_value_(
