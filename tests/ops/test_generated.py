@@ -54,6 +54,12 @@ NO_SAMPLES = {
         "factors and their users: tests/ops/linalg multiplies them again",
     ),
     **dict.fromkeys(
+        ("fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2",
+         "ifftn", "ifftshift", "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft",
+         "rfft2", "rfftfreq", "rfftn"),
+        "Fourier transforms: tests/ops/fourier/test_fft.py",
+    ),
+    **dict.fromkeys(
         ("gru", "lstm", "lstm_cell", "rnn_relu", "rnn_tanh"),
         "takes a layer's weights: tests/nn/test_rnn.py and test_sequence_samples.py",
     ),

@@ -336,9 +336,10 @@ CASES: list[Case] = [
 
 WITHOUT = {
     "a view: it moves nothing": (
-        "as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to chunk diagonal "
-        "dsplit flatten hsplit linalg.diagonal movedim narrow permute ravel reshape select split "
-        "split_with_sizes squeeze tensor_split transpose unbind unflatten unfold unsqueeze vsplit"
+        "adjoint as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to chunk "
+        "diagonal dsplit flatten hsplit linalg.diagonal movedim narrow permute ravel reshape "
+        "select split split_with_sizes squeeze tensor_split transpose unbind unflatten unfold "
+        "unsqueeze view_as_complex vsplit"
     ),
     "made of timed ops": "add_with_alpha chain_matmul div_rounded glu isclose linalg.vander "
     "matrix_power multi_dot tensordot tensorinv tensorsolve vander",

@@ -14,7 +14,10 @@ import flowvm as flow
 
 torch = pytest.importorskip("torch")
 
-TOLERANCES = {"float32": 3e-5, "float64": 1e-9, "bfloat16": 4e-2, "float16": 5e-3}
+TOLERANCES = {
+    "float32": 3e-5, "float64": 1e-9, "bfloat16": 4e-2, "float16": 5e-3, "complex64": 3e-5,
+    "complex128": 1e-9,
+}  # fmt: skip
 
 
 class AbsentError(Exception):
@@ -95,7 +98,7 @@ def run(op, dtype, count):
     """Up to `count` of an op's samples of a dtype compared; how many there were."""
     function = function_of(op.name)
     backward = (
-        dtype.is_floating_point
+        (dtype.is_floating_point or dtype.is_complex)
         and op.supports_autograd
         and dtype in op.supported_backward_dtypes("cpu")
     )
