@@ -23,6 +23,7 @@ from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.conv_rows import take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.shapes.complex_parts import by_parts
 
 __all__ = ["fold", "unfold"]
 
@@ -145,6 +146,10 @@ def unfold(
         raise ShapeError(
             f"unfold: input has 4 dimensions (or 3 without a batch), got shape {tuple(meta.shape)}"
         )
+    if meta.dtype.is_complex:
+        return by_parts(  # type: ignore[no-any-return]
+            lambda part: unfold(part, kernel_size, dilation, padding, stride), input
+        )
     space = (meta.shape[-2], meta.shape[-1])
     out: Tensor = _unfold(input, _taps("unfold", space, kernel_size, dilation, padding, stride))
     return out
@@ -168,6 +173,10 @@ def fold(
         )
     if meta.dtype.name == "bool":
         raise DTypeError("fold: adds up numbers, got bool")
+    if meta.dtype.is_complex:
+        return by_parts(  # type: ignore[no-any-return]
+            lambda part: fold(part, output_size, kernel_size, dilation, padding, stride), input
+        )
     h, w = _numbers("fold", "output_size", output_size, 2, 1)
     t = _taps("fold", (h, w), kernel_size, dilation, padding, stride)
     if meta.shape[-2] % (t.kh * t.kw) or meta.shape[-1] != t.oh * t.ow:

@@ -215,6 +215,11 @@ CASES = {
     "cov": (lambda t, a: t.cov(a), X),
     "logsumexp": (lambda t, a: t.logsumexp(a, 1), X),
     "conv1d": (lambda t, a, b: t.nn.functional.conv1d(a[None], b[None, :, :3]), X, Y),
+    "conv2d": (
+        lambda t, a, b: t.nn.functional.conv2d(a[None], b[:, None, :2, :2], groups=3), B, D
+    ),
+    "unfold images": (lambda t, a: t.nn.functional.unfold(a[None], 2, padding=1), B),
+    "fold": (lambda t, a: t.nn.functional.fold(a, (2, 3), (2, 1), padding=(1, 0)), c(4, 9)),
     "matrix_norm": (lambda t, a: t.linalg.matrix_norm(a), X),
     "matrix_norm 1": (lambda t, a: t.linalg.matrix_norm(a, 1), X),
     "norm of a matrix": (lambda t, a: t.linalg.norm(a, -float("inf")), X),

@@ -1,7 +1,7 @@
 """PyTorch's own samples of its functions: flowvm gives the same values, dtypes and gradients.
 
-Some of an op's samples, in float32 with gradients and in int64: of the ops that have no samples of
-their own (test_generated.py), and of one in eight of the others; of all of them where
+Some of an op's samples, in float32 and complex128 with gradients and in int64: of the ops that have
+no samples of their own (test_generated.py), and of one in eight of the others; of all of them where
 FLOWVM_TEST_OPINFO is set, which takes minutes.  Skipped where PyTorch, or what its tests need, is
 not installed.
 """
@@ -20,7 +20,7 @@ from torch_samples import function_of, run  # noqa: E402
 
 from flowvm.ops import SAMPLES  # noqa: E402
 
-COUNT = {torch.float32: 3, torch.int64: 2}
+COUNT = {torch.float32: 3, torch.int64: 2, torch.complex128: 2}
 ALL = "FLOWVM_TEST_OPINFO" in os.environ
 KNOWN = {op.name for op in SAMPLES}
 
@@ -58,6 +58,13 @@ CONVERSIONS = {"bfloat16", "bool", "byte", "char", "double", "float", "half", "i
 NOT_YET = {
     ("nn.functional.pad", "float32"), ("nn.functional.pad", "int64"),
     ("nn.functional.local_response_norm", "int64"),
+    # of complex numbers: factorizations and who needs them, and
+    *((name, "complex128") for name in (
+        "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "logdet", "lu", "lu_solve",
+        "lu_unpack", "ormqr", "pinverse", "qr", "svd", "triangular_solve",
+        "logaddexp", "nn.functional.rms_norm", "nn.functional.silu", "nn.functional.softsign",
+        "nn.functional.tanhshrink",
+    )),
 }  # fmt: skip
 
 

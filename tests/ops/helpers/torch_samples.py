@@ -29,7 +29,8 @@ def of_torch(x, leaves):
     if x.layout != torch.strided or not hasattr(flow, str(x.dtype)[6:]):
         raise AbsentError
     dtype, plain = getattr(flow, str(x.dtype)[6:]), x.detach()
-    array = (plain.float() if x.dtype == torch.bfloat16 else plain).contiguous().numpy().copy()
+    plain = (plain.float() if x.dtype == torch.bfloat16 else plain).contiguous().resolve_conj()
+    array = plain.numpy().copy()
     twin = flow.tensor(array).to(dtype)
     if x.requires_grad:
         twin.requires_grad_()
