@@ -15,6 +15,9 @@ In the JSON a dict or list that JSON has is itself; what it has not is a one-ent
     {"$class": [name, {field: value}]}    a dataclass, which is built again if `add_safe_globals`
                                           named its class
 
+safetensors has no complex128: such a tensor is stored as its real and imaginary parts, float64 with
+one more dimension, and its name is in the structure's list "pairs".
+
 What is read is not trusted: the header's sizes and offsets are those of the file or it is refused,
 and the JSON has no key twice and no depth without end.  PyTorch's files are read by
 `flowvm.pickles`, which runs nothing of them; OneFlow's folders of variables here.
@@ -38,7 +41,7 @@ from typing import IO, Any
 import numpy as np
 
 from flowvm.device import Device, as_device, cpu
-from flowvm.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named
+from flowvm.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named, float64
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -130,13 +133,14 @@ def load(
     if structure is None:
         return tensors
     saved = read_json(structure, f"flow.load: the structure of {where}", finite=False)
-    if not isinstance(saved, dict) or saved.keys() != {"version", "tree"}:
+    if not isinstance(saved, dict) or saved.keys() - {"pairs"} != {"version", "tree"}:
         raise ArgumentError(f"flow.load: {where} is damaged: its structure has no tree")
     if saved.get("version") != _VERSION:
         raise ArgumentError(
             f"flow.load: {where} has structure version {saved.get('version')}, this flowvm reads "
             f"{_VERSION}"
         )
+    _join_pairs(tensors, saved.get("pairs", []), where)
     return _Reader(tensors, where).read(saved["tree"])
 
 
@@ -227,7 +231,10 @@ def _flatten(obj: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(name -> tensor, metadata)."""
     writer = _Writer()
     tree = writer.tree(obj, "")
-    structure = json.dumps({"version": _VERSION, "tree": tree}, separators=(",", ":"))
+    said: dict[str, Any] = {"version": _VERSION, "tree": tree}
+    if pairs := [name for name, t in writer.tensors.items() if t.dtype is complex128]:
+        said["pairs"] = pairs
+    structure = json.dumps(said, separators=(",", ":"))
     return writer.tensors, {_KEY: structure}
 
 
@@ -316,12 +323,9 @@ def _join(path: str, key: object) -> str:
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    if tensor.dtype is complex128:
-        raise ArgumentTypeError(
-            "flow.save: safetensors has no complex128; save view_as_real(...), or complex64"
-        )
     # safetensors writes the buffer as it lies, so it must be dense (and 0-d arrays stay 0-d).
-    return np.array(memory_of(tensor.detach()), order="C", copy=True)
+    array = np.array(memory_of(tensor.detach()), order="C", copy=True)
+    return array[..., None].view(np.float64) if tensor.dtype is complex128 else array
 
 
 def _tensor_of(array: np.ndarray[Any, Any], path: str) -> Tensor:
@@ -421,6 +425,15 @@ def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) ->
     """A copy of what the file holds, whose bits `array` has if NumPy has no such dtype."""
     there: Tensor = adopt_array(np.array(array, order="C"), dtype=dtype).to(device)
     return there
+
+
+def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
+    """Make complex numbers of the tensors that were saved as pairs of parts."""
+    for name in names if isinstance(names, list) else [names]:
+        pairs: Any = tensors.get(name) if isinstance(name, str) else None
+        if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):
+            raise ArgumentError(f"flow.load: {where} is damaged: {str(name)[:80]!r} is no pairs")
+        tensors[name] = pairs.view_as_complex()
 
 
 class _Reader:

@@ -601,8 +601,28 @@ def test_files(tmp_path):
     assert flow.load(tmp_path / "z.safetensors")["z"].tolist() == z.tolist()
     torch.save({"z": torch.tensor(V)}, tmp_path / "z.pt")
     assert flow.load(tmp_path / "z.pt")["z"].tolist() == V.tolist()
-    with pytest.raises(TypeError, match="complex128"):
-        flow.save({"z": z.to(flow.complex128)}, tmp_path / "z.ckpt")
+    wide = flow.tensor(X)
+    held = {"z": wide, "again": wide, "n": np.array(V), "one": wide[0, 0], "none": wide[:0]}
+    flow.save(held, tmp_path / "z.ckpt")
+    back = flow.load(tmp_path / "z.ckpt")
+    assert back["z"] is back["again"]
+    for name, value in held.items():
+        assert back[name].dtype == value.dtype
+        assert tuple(back[name].shape) == tuple(value.shape)
+        assert back[name].tolist() == value.tolist()
+
+
+def test_a_damaged_file_of_pairs(tmp_path):
+    path = tmp_path / "z.ckpt"
+    flow.save({"z": flow.tensor(X), "x": flow.zeros(2)}, path)
+    whole = path.read_bytes()
+    for wrong in (b'[\\"x\\"]', b'[\\"y\\"]', b"[[1,2]]", b'{\\"z\\":1}'):
+        old = b'[\\"z\\"]'
+        assert whole.count(old) == 1
+        size = int.from_bytes(whole[:8], "little") + len(wrong) - len(old)
+        path.write_bytes(size.to_bytes(8, "little") + whole[8:].replace(old, wrong))
+        with pytest.raises(ValueError, match="damaged"):
+            flow.load(path)
 
 
 @pytest.mark.parametrize("array", [X, V.astype("complex64"), np.array([1 + 2j, -3, 0]), V * 1e-6])
