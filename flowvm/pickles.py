@@ -452,7 +452,7 @@ def read_zip(data: bytes, where: str) -> Any:
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
                 raise ArgumentError(f"flow.load: {where} is damaged: {name} is compressed")
             return archive.read(info)
-        except (KeyError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
+        except (KeyError, ValueError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
             if isinstance(error, ArgumentError):
                 raise
             raise ArgumentError(f"flow.load: {where} is damaged: {error}") from None
