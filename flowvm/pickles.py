@@ -46,6 +46,10 @@ _DTYPES: Final = {
     "uint8": "uint8", "bool": "bool", "complex64": "complex64", "cfloat": "complex64",
     "complex128": "complex128", "cdouble": "complex128",
 }  # fmt: skip
+# what zipfile raises of an archive whose bytes are wrong
+_BROKEN: Final = (
+    KeyError, ValueError, OverflowError, zipfile.BadZipFile, OSError, EOFError, RuntimeError,
+)  # fmt: skip
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
 _PROTOCOL: Final = 1001
 MOST_DEPTH: Final = 10000  # values on the stack
@@ -452,7 +456,7 @@ def read_zip(data: bytes, where: str) -> Any:
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
                 raise ArgumentError(f"flow.load: {where} is damaged: {name} is compressed")
             return archive.read(info)
-        except (KeyError, ValueError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
+        except _BROKEN as error:
             if isinstance(error, ArgumentError):
                 raise
             raise ArgumentError(f"flow.load: {where} is damaged: {error}") from None
@@ -469,7 +473,13 @@ def read_legacy(data: bytes, where: str) -> Any:
     """The object in a file of pickles that PyTorch before 1.6 wrote.  ArgumentError for others."""
     file = io.BytesIO(data)
     found: dict[str, np.ndarray[Any, Any]] = {}
-    reader = Reader(where, lambda storage: found[storage.key])
+
+    def there(storage: _Storage) -> np.ndarray[Any, Any]:
+        if storage.key not in found:  # which the pickles in front of the objects have none of
+            raise reader.refusal("is damaged: a tensor's storage is missing")
+        return found[storage.key]
+
+    reader = Reader(where, there)
     if reader.read(file) != _MAGIC or reader.read(file) != _PROTOCOL:
         raise reader.refusal(
             "is a pickle, and none that torch.save wrote: pickles run code, so flowvm opens no "
@@ -481,7 +491,13 @@ def read_legacy(data: bytes, where: str) -> Any:
     start = file.tell()
     sizes: dict[str, _Storage] = {}
     scout = Reader(where, lambda storage: np.zeros(0, np.uint8))
-    scout._tensor = lambda storage, *rest: sizes.setdefault(storage.key, storage)  # type: ignore[method-assign, assignment]
+
+    def noted(storage: Any, *rest: Any) -> Any:
+        if not isinstance(storage, _Storage):
+            raise reader.refusal("is damaged: a tensor has no storage")
+        return sizes.setdefault(storage.key, storage)
+
+    scout._tensor = noted  # type: ignore[method-assign, assignment]
     scout.read(file)
     keys = scout.read(file)
     if type(keys) is not list or not all(type(key) is str for key in keys):
