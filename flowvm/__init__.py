@@ -91,6 +91,7 @@ from flowvm.vm.callers.tracebacks import cut as _cut
 if TYPE_CHECKING:
     from flowvm import accelerator as accelerator
     from flowvm import amp as amp
+    from flowvm import array_api as array_api
     from flowvm import backends as backends
     from flowvm import cuda as cuda
     from flowvm import datasets as datasets
@@ -155,10 +156,10 @@ e = ops.e
 newaxis = None
 
 _LAZY_MODULES = (
-    "accelerator", "amp", "backends", "cuda", "datasets", "distributed", "distributions", "fft",
-    "func", "graph", "hub", "jit", "library", "linalg", "memory", "mps", "multiprocessing", "nn",
-    "optim", "overrides", "profiler", "random", "return_types", "signal", "sparse", "special",
-    "testing", "utils", "xpu",
+    "accelerator", "amp", "array_api", "backends", "cuda", "datasets", "distributed",
+    "distributions", "fft", "func", "graph", "hub", "jit", "library", "linalg", "memory", "mps",
+    "multiprocessing", "nn", "optim", "overrides", "profiler", "random", "return_types", "signal",
+    "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -216,6 +217,7 @@ __all__ = [
     "Tensor",
     "accelerator",
     "amp",
+    "array_api",
     "autocast",
     "autograd",
     "backends",

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 from flowvm import compiler, device
 from flowvm.eager.interpreter import Invocation, Operator, lowerings
 from flowvm.eager.modes import current_recorder
+from flowvm.eager.tensor import Tensor, method
 from flowvm.lazy import lazy, shown
 from flowvm.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
 
 if TYPE_CHECKING:
-    from flowvm import memory
+    from flowvm import array_api, memory
     from flowvm.cuda import amp
     from flowvm.cuda.driver import runtime
     from flowvm.ops.declare.cuda import lowering
     from flowvm.profiler.views import traces
 else:
+    array_api = lazy("flowvm.array_api")
     memory = lazy("flowvm.memory")
     amp = lazy("flowvm.cuda.amp")
     runtime = lazy("flowvm.cuda.driver.runtime")
@@ -54,6 +56,12 @@ def _trace_screen(trace: Trace, width: int) -> Any:
 def _captured() -> bool:
     """Whether what this thread does is being captured."""
     return current_recorder() is not None
+
+
+@method()
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> Any:  # noqa: N807
+    """The module with the array API standard's functions, `flowvm.array_api`."""
+    return array_api.named(api_version)
 
 
 compiler.captured.append(_captured)

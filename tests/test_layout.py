@@ -44,7 +44,7 @@ LAYERS = (
         "overrides", "pickles", "serialization", "settings", "signal", "special", "testing",
         "utils",
     ),
-    ("cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
+    ("array_api", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     ("", "__main__", "commands", "compat", "datasets", "providers"),  # "" is flowvm itself
 )
 # The same within a package: a room may import from itself and from those in front of it; rooms in
@@ -92,7 +92,10 @@ ROOMS_WITH_PUBLIC_OPS = {
 FACES = {
     f"flowvm.{name}"
     for name in (
-        "accelerator", "autograd.functional", "autograd.gradcheck", "autograd.variable", "backends",
+        "accelerator", "array_api.arithmetic", "array_api.creation", "array_api.dtypes",
+        "array_api.fft", "array_api.linalg", "array_api.searching", "array_api.shapes",
+        "array_api.statistics", "autograd.functional", "autograd.gradcheck", "autograd.variable",
+        "backends",
         "backends.cpu", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn",
         "backends.mps", "backends.nnpack", "backends.openmp", "backends.opt_einsum",
         "backends.quantized", "compiler", "config", "cuda.amp", "cuda.devices", "cuda.events",

@@ -13,7 +13,7 @@ from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentTypeError, ShapeError, Status
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError, Status
 from flowvm.formats import accept
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO
@@ -161,6 +161,17 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     target = x._meta.dtype if dtype is None else as_dtype(dtype)
     there = x if device is None else moved(x, as_device(device))
     return there if target is x._meta.dtype and not (copy and there is x) else cast(there, target)
+
+
+@method()
+def to_device(x: Tensor, device: Device | str, /, *, stream: None = None) -> Tensor:
+    """`x` on another device: the array API standard's name for `x.to(device)`.
+
+    ArgumentError for a stream, since copies wait for nobody's.
+    """
+    if stream is not None:
+        raise ArgumentError(f"to_device: stream is None, got {stream!r}")
+    return moved(x, as_device(device))
 
 
 class _ViewOperator:

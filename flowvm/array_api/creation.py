@@ -1,0 +1,166 @@
+"""Arrays made of nothing, of numbers, of others' arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm import interop, ops
+from flowvm.device import Device
+from flowvm.dtype import DType, get_default_dtype
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+
+__all__ = [
+    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",
+    "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
+
+Shape = int | Sequence[int]
+Where = Device | str | None
+
+
+def _shape(shape: Shape) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DType | None = None,
+    device: Where = None,
+) -> Tensor:
+    """Numbers from `start` up to and without `stop`, `step` apart; with one, from 0 up to it.  None
+    where the step leads away from `stop`.
+    """
+    if stop is None:
+        start, stop = 0, start
+    if (stop - start) * step < 0:  # PyTorch's arange turns that down
+        stop = start
+    return ops.arange(start, stop, step, dtype=dtype, device=device)
+
+
+def asarray(
+    obj: Any, /, *, dtype: DType | None = None, device: Where = None, copy: Any = None
+) -> Tensor:
+    """An array of a number, of nested sequences, or of what has a buffer, DLPack or NumPy's
+    interface; copied where it must be (None), always (True) or never (False; else ArgumentError).
+    """
+    if copy is False and isinstance(obj, (bool, int, float, complex, list, tuple)):
+        raise ArgumentError("asarray: numbers and sequences have no memory to share; copy=None")
+    return ops.asarray(obj, dtype=dtype, device=device, copy=copy)
+
+
+def from_dlpack(x: Any, /, *, device: Where = None, copy: Any = None) -> Tensor:
+    """An array on the memory of another library's, which has `__dlpack__`."""
+    made = interop.from_dlpack(x, copy=copy)
+    return made if device is None else made.to(device)
+
+
+def empty(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> Tensor:
+    """An array of that shape; what it holds is left open."""
+    return ops.empty(_shape(shape), dtype=dtype, device=device)
+
+
+def empty_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
+    """An array of that shape and dtype; what it holds is left open."""
+    return ops.empty_like(x, dtype=dtype, device=device)
+
+
+def zeros(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> Tensor:
+    """Zeros."""
+    return ops.zeros(_shape(shape), dtype=dtype, device=device)
+
+
+def zeros_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
+    """Zeros of that shape and dtype."""
+    return ops.zeros_like(x, dtype=dtype, device=device)
+
+
+def ones(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> Tensor:
+    """Ones."""
+    return ops.ones(_shape(shape), dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
+    """Ones of that shape and dtype."""
+    return ops.ones_like(x, dtype=dtype, device=device)
+
+
+def full(
+    shape: Shape, fill_value: complex, *, dtype: DType | None = None, device: Where = None
+) -> Tensor:
+    """One number everywhere; without `dtype`, of the default dtype of its kind."""
+    return ops.full(_shape(shape), fill_value, dtype=dtype, device=device)
+
+
+def full_like(
+    x: Tensor, /, fill_value: complex, *, dtype: DType | None = None, device: Where = None
+) -> Tensor:
+    """One number everywhere, of that shape and dtype."""
+    return ops.full_like(x, fill_value, dtype=dtype, device=device)
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DType | None = None,
+    device: Where = None,
+) -> Tensor:
+    """A matrix with ones on its k-th diagonal (above the main one if positive), else zeros."""
+    columns = n_rows if n_cols is None else n_cols
+    down, right = ops.arange(n_rows, device=device), ops.arange(columns, device=device)
+    on = down.unsqueeze(1) + k == right
+    made: Tensor = on.to(get_default_dtype() if dtype is None else dtype)
+    return made
+
+
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: DType | None = None,
+    device: Where = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` numbers, evenly spaced, from `start` to `stop`, which is the last one or, with
+    endpoint=False, would be the next.
+    """
+    steps = num if endpoint else num + 1
+    ends: tuple[Any, Any] = start, stop
+    if any(isinstance(end, complex) for end in ends):
+        first, last = map(complex, ends)
+        parts = [
+            ops.linspace(a, b, steps, dtype=dtype.real if dtype else None, device=device)
+            for a, b in ((first.real, last.real), (first.imag, last.imag))
+        ]
+        made = ops.complex(*parts)
+    else:
+        made = ops.linspace(*ends, steps, dtype=dtype, device=device)
+    result: Tensor = made if endpoint else made[:num]
+    return result
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinates of a grid: each array along a dimension of its own ("ij"), or with the first two
+    of these exchanged ("xy").
+    """
+    return list(ops.meshgrid(*arrays, indexing=indexing)) if arrays else []
+
+
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Matrices with zeros above their k-th diagonal."""
+    return ops.tril(x, k)
+
+
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Matrices with zeros below their k-th diagonal."""
+    return ops.triu(x, k)
