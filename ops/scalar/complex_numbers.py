@@ -2,7 +2,8 @@
 
 Their names begin with c, as C's do, so an expression says which it means.  They follow from the
 real functions (which see float32 or float64, as the parts are), by the formulas of Kahan, "Branch
-Cuts for Complex Elementary Functions" (1987), where textbook ones lose figures or the branch.
+Cuts for Complex Elementary Functions" (1987), where textbook ones lose figures or the branch.  What
+they are where a part is infinite or NaN is that of C (C11, annex G.6).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from flowvm.ops.scalar.trig import atan2, cos, sin, tan
 INLINE_ALWAYS = False  # they branch, so a loop of them is none of vectors
 Complex = Any
 
-_INF = math.inf
+_INF, _NAN = math.inf, math.nan
 _PER_TWO, _PER_TEN = 1 / math.log(2), 1 / math.log(10)
 _LARGE = 16.0  # tanh differs from 1 by less than a float64 has figures for, a few units later
 
@@ -74,15 +75,22 @@ def csgn(x: Complex) -> Complex:
 
 
 def cexp(x: Complex) -> Complex:
-    size = exp(x.real)
-    if x.imag == 0:
-        return complex(size, x.imag)
-    return complex(size * cos(x.imag), size * sin(x.imag))
+    a, b = x.real, x.imag
+    if b == 0:
+        return complex(exp(a), b)
+    if _fabs(a) == _INF and not _fabs(b) < _INF:
+        return complex(exp(a), 0.0 if a < 0 else _NAN)
+    size = exp(a)
+    return complex(size * cos(b), size * sin(b))
 
 
 def cexpm1(x: Complex) -> Complex:
     """exp(x) - 1: expm1(a) cos(b) - 2 sin(b / 2)^2 keeps what is small."""
     a, b = x.real, x.imag
+    if b == 0:
+        return complex(expm1(a) + 0.0, b)
+    if _fabs(a) == _INF and not _fabs(b) < _INF:
+        return complex(expm1(a), 0.0 if a < 0 else _NAN)
     half = sin(b / 2)
     return complex(expm1(a) * cos(b) - (half + half) * half, exp(a) * sin(b))
 
@@ -134,18 +142,37 @@ def csqrt(x: Complex) -> Complex:
 
 
 def csinh(x: Complex) -> Complex:
-    return complex(sinh(x.real) * cos(x.imag), cosh(x.real) * sin(x.imag))
+    a, b = x.real, x.imag
+    if b == 0:
+        return complex(sinh(a), b)
+    if (a == 0 or _fabs(a) == _INF) and not _fabs(b) < _INF:
+        return complex(a, _NAN)
+    return complex(sinh(a) * cos(b), cosh(a) * sin(b))
 
 
 def ccosh(x: Complex) -> Complex:
-    return complex(cosh(x.real) * cos(x.imag), sinh(x.real) * sin(x.imag))
+    a, b = x.real, x.imag
+    if b == 0:
+        return complex(cosh(a), _copysign(1.0, a) * b)
+    if not _fabs(b) < _INF:
+        if a == 0:
+            return complex(_NAN, a)
+        if _fabs(a) == _INF:
+            return complex(_fabs(a), _NAN)
+    return complex(cosh(a) * cos(b), sinh(a) * sin(b))
 
 
 def ctanh(x: Complex) -> Complex:
     a, b = x.real, x.imag
+    if b == 0 and a != a:
+        return x
+    if not _fabs(b) < _INF:
+        if _fabs(a) == _INF:
+            return complex(_copysign(1.0, a), 0.0)
+        return complex(a if a == 0 else _NAN, _NAN)
     if _fabs(a) > _LARGE:
         small = exp(-2 * _fabs(a))
-        return complex(_copysign(1 + 0 * a, a), 4 * sin(b) * cos(b) * small)
+        return complex(_copysign(1.0, a), 4 * sin(b) * cos(b) * small)
     t, s = tan(b), sinh(a)
     beta, square = 1 + t * t, s * s
     scale = 1 + beta * square
@@ -155,11 +182,12 @@ def ctanh(x: Complex) -> Complex:
 
 
 def csin(x: Complex) -> Complex:
-    return complex(sin(x.real) * cosh(x.imag), cos(x.real) * sinh(x.imag))
+    turned = csinh(complex(-x.imag, x.real))
+    return complex(turned.imag, -turned.real)
 
 
 def ccos(x: Complex) -> Complex:
-    return complex(cos(x.real) * cosh(x.imag), -(sin(x.real) * sinh(x.imag)))
+    return ccosh(complex(-x.imag, x.real))
 
 
 def ctan(x: Complex) -> Complex:
@@ -168,22 +196,37 @@ def ctan(x: Complex) -> Complex:
 
 
 def casin(x: Complex) -> Complex:
-    less, more = csqrt(complex(1 - x.real, -x.imag)), csqrt(complex(1 + x.real, x.imag))
+    a, b = x.real, x.imag
+    if _fabs(a) == _INF or _fabs(b) == _INF:
+        return complex(atan2(a, _fabs(b)), _copysign(_INF, b))
+    if a == 0 and b != b:
+        return x
+    less, more = csqrt(complex(1 - a, -b)), csqrt(complex(1 + a, b))
     return complex(
-        atan2(x.real, less.real * more.real - less.imag * more.imag),
+        atan2(a, less.real * more.real - less.imag * more.imag),
         asinh(less.real * more.imag - less.imag * more.real),
     )
 
 
 def cacos(x: Complex) -> Complex:
-    less, more = csqrt(complex(1 - x.real, -x.imag)), csqrt(complex(1 + x.real, x.imag))
+    a, b = x.real, x.imag
+    if _fabs(a) == _INF or _fabs(b) == _INF:
+        return complex(atan2(_fabs(b), a), _copysign(_INF, -b))
+    if a == 0 and b != b:
+        return complex(math.pi / 2, b)
+    less, more = csqrt(complex(1 - a, -b)), csqrt(complex(1 + a, b))
     return complex(
         2 * atan2(less.real, more.real), asinh(more.real * less.imag - more.imag * less.real)
     )
 
 
 def cacosh(x: Complex) -> Complex:
-    less, more = csqrt(complex(x.real - 1, x.imag)), csqrt(complex(x.real + 1, x.imag))
+    a, b = x.real, x.imag
+    if _fabs(a) == _INF or _fabs(b) == _INF:
+        return complex(_INF, atan2(b, a))
+    if a == 0 and b != b:
+        return complex(b, math.pi / 2)
+    less, more = csqrt(complex(a - 1, b)), csqrt(complex(a + 1, b))
     return complex(
         asinh(less.real * more.real + less.imag * more.imag), 2 * atan2(less.imag, more.real)
     )
@@ -196,9 +239,18 @@ def casinh(x: Complex) -> Complex:
 
 def catanh(x: Complex) -> Complex:
     a, b = _fabs(x.real), x.imag
-    less, square = 1 - a, b * b
-    size = log1p(4 * a / (less * less + square)) / 4
-    return complex(_copysign(size, x.real), atan2(b + b, less * (1 + a) - square) / 2)
+    if a == _INF or _fabs(b) == _INF:
+        return complex(_copysign(0.0, x.real), _copysign(math.pi / 2, b) if b == b else b)
+    if a == 0 and b != b:
+        return x
+    less = 1 - a
+    far = hypot(less, b)  # no square overflows
+    ratio = 4 * (a / far) / far
+    if ratio == _INF and far > 0:
+        size = (log(4 * a) / 2 - log(far)) / 2
+    else:
+        size = log1p(ratio) / 4
+    return complex(_copysign(size, x.real), atan2(b + b, less * (1 + a) - b * b) / 2)
 
 
 def catan(x: Complex) -> Complex:
