@@ -126,6 +126,8 @@ class World:
         block = self.plan.launching.own["blocks"][0][1]
         self.count = int(self.plan.words[PLAN.OPERANDS])
         self.accesses = [int(a) for a in block[self.count : 2 * self.count]]
+        unread = self.accesses[self.made] == OPERAND.CONST + OPERAND.UNREAD
+        self.bad = -1 if unread else case.bad  # poison that no task looks at is no matter
         self._place()
         self.m[CTL.USED_STREAMS] = STR.LENGTH
         self.written = [
@@ -304,7 +306,7 @@ class World:
         found: set[tuple[Any, ...]] = {()}
         for n in range(launches):
             all_of = tuple((n, k) for k in writers)
-            may_fail = self.case.bad == n or (self.case.failing or (-1,))[0] == n
+            may_fail = self.bad == n or (self.case.failing or (-1,))[0] == n
             found = {(*f, *all_of) for f in found} | (found if may_fail else set())
         return found
 
@@ -322,14 +324,14 @@ class World:
         variables = self.storages[0][self.made + self.inputs :]
         spoiled = [s for s in variables if self._poison(s)]
         for n, ended in enumerate(status):
-            behind = n > max(failing, case.bad) >= 0 and bool(spoiled)
-            due = STATUS if n == failing else INS.POISONED if n == case.bad or behind else 0
+            behind = n > max(failing, self.bad) >= 0 and bool(spoiled)
+            due = STATUS if n == failing else INS.POISONED if n == self.bad or behind else 0
             assert ended == due, f"launch {n} ended with {ended}, not {due}"
             outputs = self.storages[n][: self.made]
             released = outputs[:1] if case.released and n == 0 else []
             for s in outputs:
                 assert (self._poison(s) != 0) == (ended != 0 and s not in released)
-            if n == case.bad:
+            if n == self.bad:
                 ran = [v for values in self.values.values() for v in values if v[0] == n]
                 assert not ran, f"tasks {ran} of a launch that was to be skipped"
         assert m[CTL.ERROR_COUNT] == (failing >= 0)
@@ -339,7 +341,7 @@ class World:
                 writers = self.writers.get(register.buffer, [])
                 left = self.values.get(s, ())
                 assert s in spoiled or left in self._whole(LAUNCHES, writers), f"half: {left}"
-                if case.bad >= 0 and writers:
+                if self.bad >= 0 and writers:
                     assert s in spoiled, "a skipped launch poisons all that it writes"
                 if self.accesses[register.operand] & OPERAND.RETURNED and failing >= 0:
                     whole = (failing, writers[-1]) in left
