@@ -165,6 +165,10 @@ class CaptureError(FlowError, RuntimeError):
     """Something in a graph's `build` that cannot be replayed, such as reading a value."""
 
 
+class CheckError(FlowError, AssertionError):
+    """A graph's call that gave something else than eager code does (`graph.config.check`)."""
+
+
 class DivisionByZeroError(FlowError, RuntimeError, ZeroDivisionError):
     """An integer divided by zero; floats give inf or nan instead."""
 

@@ -14,10 +14,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.passes import PASSES
-
-# Passes after which kernels are not those of eager code: sums in another order, a product and a sum
-# made one multiply-add, a zero of the other sign.  Without them a replay has eager code's bits.
-INEXACT = ("fusion", "epilogues", "accumulate", "slices")
+from flowvm.nn.graph.checking import INEXACT
 
 
 def exact(graph: Any) -> Any:

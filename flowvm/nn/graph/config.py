@@ -29,6 +29,7 @@ class GraphConfig:
     checkpoints                  modules, or their paths, whose activations are computed again
     order                        of execution: "speed", "memory", "auto" (memory where much of it
                                  is needed), or "program", as code issued it
+    every                        of how many calls one is run eagerly, too, and compared; 0 of none
     regst_num                    calls that may be in flight at one time, if build uses several
                                  streams: how many copies of each register there are (2)
     key                          all of it, hashable; another object after each change
@@ -41,6 +42,7 @@ class GraphConfig:
         self._checkpoints: tuple[Any, ...] = ()
         self._order = ORDERS[0]
         self._regst_num = 2
+        self._every = 0
         self._changed()
 
     def _changed(self) -> None:
@@ -144,6 +146,33 @@ class GraphConfig:
         self._order = value
         self._changed()
 
+    @property
+    def every(self) -> int:
+        """Of how many calls one is checked; 0 of none."""
+        return self._every
+
+    def check(self, n: int = 1) -> None:
+        """Run every n-th call as eager code, too, on copies of the graph's modules and optimizers,
+        and compare; 0 ends that.
+
+        Bit by bit with a capture without the passes that may change a bit (fusion, epilogues,
+        accumulate, slices): outputs, parameters, buffers, gradients, what optimizers have, the
+        random number generator.  The outputs of the graph as it is, but for rounding.  A call that
+        differs raises a CheckError, which names the first node that wrote such a value and, if
+        there is one, the pass without which it is the same.
+
+        A checked call copies the model three times, captures once and runs three times.
+        ArgumentTypeError unless n is an int, ArgumentError if it is negative; a call, ArgumentError
+        for a function that changes tensors besides its arguments.
+        """
+        if isinstance(n, bool):
+            raise ArgumentTypeError("check: n must be int, got bool")
+        _expect(n, int, "check", "n")
+        if n < 0:
+            raise ArgumentError(f"check: n must not be negative, got {n}")
+        self._every = n
+        self._changed()
+
     # --- OneFlow's names for some of them -----------------------------------------------------
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
@@ -202,6 +231,8 @@ class GraphConfig:
             parts.append(f"order {self._order}")
         if self._regst_num != 2:
             parts.append(f"regst_num {self._regst_num}")
+        if self._every:
+            parts.append(f"every {self._every}. call checked" if self._every > 1 else "checked")
         return parts
 
     def __repr__(self) -> str:

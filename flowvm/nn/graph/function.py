@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class _FunctionGraph(Graph):
     """A graph of one function; found on an instance it is a graph of that instance's method."""
 
+    has_copies = False
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         name = getattr(function, "__qualname__", None) or type(function).__name__

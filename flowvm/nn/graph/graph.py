@@ -51,6 +51,7 @@ from flowvm.graph.plan.plan import Plan
 from flowvm.lazy import lazy
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
+from flowvm.nn.graph.checking import checked
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.explain import History, call_facts
 from flowvm.nn.graph.grads import Landed, Landing
@@ -90,6 +91,7 @@ class Graph(GraphBuild):
     """The base of graphs: subclass it, define `build`, call it like a function."""
 
     _replay: Callable[..., Any] | None = None  # of the last call; see Compiled
+    has_copies: ClassVar[bool] = True  # whether a deepcopy has all that build changes
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,6 +99,7 @@ class Graph(GraphBuild):
         self._history = History()
         self._lock = held_at_fork(threading.RLock(), Rank.GRAPH)
         self._replay = None
+        self._checks = 0  # calls since `config.check`
         self._own = frozenset(vars(self))
 
     # `flow.compile`: a graph of a plain function, a method or a module (`function` puts it here)
@@ -171,6 +174,11 @@ class Graph(GraphBuild):
             if inlining():
                 return self._inlined(args, kwargs)
             with self._lock:
+                if self.config.every:
+                    self._checks += 1
+                    if self._checks % self.config.every == 0:
+                        return checked(self, structure, leaves, args, kwargs)
+                    self._replay = None  # which would not come here
                 return self._call(structure, leaves, args, kwargs)
         except FlowError as error:
             cut(error)
