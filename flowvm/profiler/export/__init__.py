@@ -13,11 +13,12 @@ from flowvm.errors import ArgumentError
 from flowvm.lazy import lazy
 
 if TYPE_CHECKING:
-    from flowvm.profiler.export import chrome, drawings, html, svg
+    from flowvm.profiler.export import chrome, drawings, html, speedscope, svg
 else:
     chrome = lazy("flowvm.profiler.export.chrome")
     drawings = lazy("flowvm.profiler.export.drawings")
     html = lazy("flowvm.profiler.export.html")
+    speedscope = lazy("flowvm.profiler.export.speedscope")
     svg = lazy("flowvm.profiler.export.svg")
 
 __all__ = ["FORMATS", "export"]
@@ -39,6 +40,10 @@ def _html(profile: Any, path: Path, edges: str) -> None:
     path.write_text(html.html(profile), "utf-8")
 
 
+def _speedscope(profile: Any, path: Path, edges: str) -> None:
+    speedscope.write(profile, path)
+
+
 def _svg(profile: Any, path: Path, edges: str) -> None:
     path.write_text(svg.svg(profile), "utf-8")
 
@@ -50,6 +55,7 @@ def _save(profile: Any, path: Path, edges: str) -> None:
 FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
     ".json": (_chrome, "Chrome trace, for Perfetto (ui.perfetto.dev) or chrome://tracing"),
     ".json.gz": (_chrome, "the same, compressed"),
+    ".speedscope.json": (_speedscope, "flame graphs by time, bytes and stream, for speedscope.app"),
     ".html": (_html, "one page that shows everything, offline"),
     ".svg": (_svg, "the instruction DAG as a picture"),
     ".dot": (_dot, "the instruction DAG for Graphviz"),

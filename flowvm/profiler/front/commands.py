@@ -66,7 +66,9 @@ def add_parsers(commands: Any) -> None:
     diff.add_argument("--json", action="store_true")
     export = commands.add_parser("export", help="write a run for another program")
     export.add_argument("run")
-    export.add_argument("out", help=".json, .json.gz (Perfetto), .html, .dot, .mmd, .svg")
+    export.add_argument(
+        "out", help=".json, .json.gz (Perfetto), .speedscope.json, .html, .dot, .mmd, .svg"
+    )
     export.add_argument("--edges", default="gating", choices=("gating", "all", "none"))
     export.add_argument("--check", action="store_true", help="of a trace: say what viewers refuse")
     seen = commands.add_parser("top", help="watch the VM of a running process")

@@ -294,7 +294,8 @@ class Profile:
 
     def export(self, path: str | Path, edges: str = "gating") -> Path:
         """Write it for another program; the name's ending says which: .html (one page,
-        offline), .json or .json.gz (Perfetto), .svg, .dot, .mmd, .flowtrace.
+        offline), .json or .json.gz (Perfetto), .speedscope.json (flame graphs), .svg, .dot, .mmd,
+        .flowtrace.
 
         edges   of a Chrome trace: "gating", "all" or "none"
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flowvm.profiler import Profile, load, profile
 from flowvm.profiler.export.checking import problems
 from flowvm.profiler.export.chrome import events
 from flowvm.profiler.export.drawings import MERMAID_EDGES, dot, mermaid
+from flowvm.profiler.export.speedscope import flames
 from tests.profiler.synthetic import synthetic
 
 
@@ -142,3 +144,62 @@ def test_the_ending_says_the_format(run, tmp_path):
         run.export(tmp_path / "trace.json", edges="some")
     again = load(run.export(tmp_path / "run.flowtrace"))
     assert len(again) == len(run)
+
+
+def stacks_of(contents: Any, number: int) -> dict[tuple[str, ...], int]:
+    names = [frame["name"] for frame in contents["shared"]["frames"]]
+    sampled = contents["profiles"][number]
+    pairs = zip(sampled["samples"], sampled["weights"], strict=True)
+    return {tuple(names[k] for k in sample): weight for sample, weight in pairs}
+
+
+def test_flame_graphs(run: Profile, tmp_path: Path) -> None:
+    """Each nanosecond of a kernel is in one stack, whose tasks stand under the graph's launch."""
+    contents = json.loads(run.export(tmp_path / "run.speedscope.json").read_text())
+    by_time, by_bytes, *streams = contents["profiles"]
+    assert [p["name"] for p in streams][:2] == ["cpu", "export side"]
+    stacks = stacks_of(contents, 0)
+    assert sum(stacks.values()) == by_time["endValue"] > 0
+    assert sum(stacks_of(contents, 1).values()) == by_bytes["endValue"] > 0
+    assert len({id(k) for k in stacks}) == len(by_time["samples"])
+    (mul,) = [stack for stack in stacks if stack[-1] == "mul"]
+    assert mul[0].startswith("test_export.py:")
+    inside = [stack for stack in stacks if "<lambda>" in stack]
+    assert {stack[-1] for stack in inside} >= {"sum"}
+    assert all(stack[0].startswith("test_export.py:") for stack in inside)
+    frame = next(f for f in contents["shared"]["frames"] if f["name"] == mul[0])
+    assert (frame["file"], frame["line"]) == ("test_export.py", int(mul[0].split(":")[1]))
+    for stream in streams:
+        now, opened = 0, []
+        for event in stream["events"]:
+            assert now <= event["at"] <= stream["endValue"]
+            now = event["at"]
+            if event["type"] == "O":
+                opened.append(event["frame"])
+            else:
+                assert opened.pop() == event["frame"]
+        assert not opened
+
+
+def test_flame_graphs_have_modules_and_at_level_3_all_of_pythons_stack() -> None:
+    def called(x: Any) -> Any:
+        return x.exp()
+
+    model = flow.nn.Sequential(flow.nn.Sequential(flow.nn.ReLU()))
+    with profile(level=3) as p:
+        called(model(flow.ones(3))).sum().item()
+    stacks = stacks_of(flames(p), 0)
+    (relu,) = [stack for stack in stacks if stack[-1] == "relu"]
+    assert relu[:3] == ("Sequential", "Sequential.0", "Sequential.0.0")
+    (exp,) = [stack for stack in stacks if stack[-1] == "exp"]
+    lines = [int(part.split(":")[1]) for part in exp if part.startswith("test_export.py:")]
+    assert len(lines) == 2
+    assert lines[0] > lines[1]  # the caller's is outside
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_flame_graphs_of_any_run(seed: int, empty: bool) -> None:
+    contents = flames(Profile() if empty else Profile(synthetic(seed, length=200)))
+    for place in contents["profiles"]:
+        frames = [*place.get("samples", []), [e["frame"] for e in place.get("events", [])]]
+        assert all(k < len(contents["shared"]["frames"]) for row in frames for k in row)
