@@ -221,6 +221,8 @@ class Elementwise:
         )
         if not numbers:
             operator.fallback = self._with_numbers
+            if pattern == "tt":
+                operator.numbered = lambda: self._variant("ts")
         return operator
 
     def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,100 @@
+"""Which calls are native: with `config.calls` "native", those of all operators that `takes` says
+yes of.
+
+Nothing is compiled or loaded before an operator is called first; then native calls are compared
+with their twins (`check.py`), and where they differ all calls are their twins'.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from flowvm.compiler import jit
+from flowvm.config import config
+from flowvm.eager.calls import Callee
+from flowvm.eager.native.call import SIGNATURE, entry
+from flowvm.eager.native.check import trouble
+from flowvm.eager.native.cpython import provide_api
+from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
+from flowvm.eager.native.tables import Table, shared_table, site_table, takes
+from flowvm.eager.native.words import SHARED
+from flowvm.errors import FlowError
+from flowvm.vm.callers.hot import hot
+
+
+class Operator(Callee, Protocol):
+    """An operator, as far as native calls are made of it."""
+
+    numbered: Callable[[], Any] | None
+
+    @property
+    def twin(self) -> Callable[..., Any]:
+        """The Python function that issues its calls."""
+
+
+def callable_of(op: Operator) -> Callable[..., Any]:
+    """What calls of `op` are made with: its twin, or a native call."""
+    if config.calls != "native" or config.debug_calls or not takes(op) or not supported():
+        return op.twin
+    return native_call(op)
+
+
+def native_call(op: Operator) -> Call:
+    """A native call of `op`, whatever the settings say."""
+    return new_call(op.twin, functools.partial(_begin, op))
+
+
+def supported() -> bool:
+    """Whether this is an interpreter whose calls may be native: CPython with its lock."""
+    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    return sys.implementation.name == "cpython" and not free and sys.maxsize == (1 << 63) - 1
+
+
+def _begin(op: Operator, call: Call) -> None:
+    if not why_not():
+        site = site_of(op)
+        activate(call, site.words, _address(), site)
+
+
+def site_of(op: Operator) -> Table:
+    """The SITE of an operator."""
+    numbered = None if op.numbered is None else op.numbered()
+    other = None if numbered is None or not takes(numbered) else _site(numbered)
+    return site_table(op, op.twin, _shared(), other)
+
+
+def _site(op: Operator) -> Table:
+    return site_table(op, op.twin, _shared())
+
+
+@functools.cache
+def _shared() -> Table:
+    return shared_table(hot)
+
+
+def take_parameters(kind: type) -> None:
+    """Let native calls take operands of the class Parameter, which is above this room."""
+    hot["Parameter"] = kind
+    if _shared.cache_info().currsize:
+        _shared().words[SHARED.PARAMETER] = id(kind)
+
+
+@functools.cache
+def _address() -> int:
+    provide_api()
+    return jit.native(entry(SITE_AT), SIGNATURE)
+
+
+@functools.cache
+def why_not() -> str:
+    """Why calls cannot be native here, "" if they can; compiles and looks at the first question."""
+    if not supported():
+        return "this interpreter is not CPython with its global lock, on 64 bits"
+    try:
+        return trouble(_address())
+    except FlowError as error:
+        return str(error)
