@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,9 +22,9 @@ from flowvm.eager.native.check import trouble
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
-from flowvm.eager.native.words import SHARED
+from flowvm.eager.native.words import SHARED, SITE
 from flowvm.errors import FlowError
-from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.hot import counted, hot
 
 
 class Operator(Callee, Protocol):
@@ -63,12 +64,26 @@ def _begin(op: Operator, call: Call) -> None:
 def site_of(op: Operator) -> Table:
     """The SITE of an operator."""
     numbered = None if op.numbered is None else op.numbered()
-    other = None if numbered is None or not takes(numbered) else _site(numbered)
-    return site_table(op, op.twin, _shared(), other)
+    other = None if numbered is None or not takes(numbered) else site_of(numbered)
+    site = site_table(op, op.twin, _shared(), other)
+    _sites.add(site)
+    return site
 
 
-def _site(op: Operator) -> Table:
-    return site_table(op, op.twin, _shared())
+_sites: weakref.WeakSet[Table] = weakref.WeakSet()
+
+
+def counts() -> dict[str, int]:
+    """Calls so far of operators that there are: made natively, and left to the twins."""
+    sites = list(_sites)
+    return {
+        "native_hits": sum(site.words[SITE.HITS] for site in sites),
+        "native_misses": sum(site.words[SITE.MISSES] for site in sites),
+    }
+
+
+if config.calls == "native":
+    counted.append(counts)
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from flowvm.ops.declare.registry import operator_of
 from flowvm.private.cpython import getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import interrupt
+from tools.bench import call as call_bench
 
 pytestmark = pytest.mark.skipif(not install.supported(), reason="calls are the twins' here")
 
@@ -595,12 +596,20 @@ def test_operators_that_write_are_the_twins():
     assert not any(takes(op) for op in writes)
 
 
+def test_each_step_of_a_call_can_be_timed():
+    rows = call_bench.step_rows(rounds=1)
+    assert [name for name, _ in rows] == [*(name for name, _ in call_bench.STEPS), "together"]
+    assert rows[-1][1] > 0
+
+
 PROGRAM = """
 import numpy as np, flowvm as flow
 a = flow.ones(8, 8)
 native = type(flow.Tensor.__add__).__name__ == "NativeCall"
 for _ in range(3):
     out = ((a + a) * 2.0).relu() @ a
+assert ("native_hits" in flow.vm.stats()) == native
+assert not native or flow.vm.stats()["native_hits"] >= 6
 w = flow.nn.Linear(8, 3)
 loss = w(a).sum(); loss.backward()
 print(native, float(out.sum()), w.weight.grad.shape == w.weight.shape)
