@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowvm.eager.native.cpython import (
+    append,
     as_int,
     decref,
     error_occurred,
@@ -30,6 +31,7 @@ from flowvm.eager.native.reading import (
     departs,
     entry_of,
     frees_first,
+    is_tensor,
     number_class,
     scalars_fit,
 )
@@ -52,6 +54,25 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
                 return result
         put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
         return int(vectorcall(word(site, SITE.TWIN), args, count, names))
+
+    return call
+
+
+def death(site_at: int) -> Callable[[int, int, int, int], int]:
+    """The same for `Tensor.__del__`, which is a Python frame for every tensor otherwise."""
+
+    def call(self: int, args: int, count: int, names: int) -> int:
+        site = load_word(self + site_at)
+        shared = word(site, SITE.SHARED)
+        if names != 0 or count & COUNT != 1 or not is_tensor(shared, word(args, 0)):
+            return int(vectorcall(word(site, SITE.TWIN), args, count, names))
+        x = word(args, 0)
+        number = load_word(x + word(shared, SHARED.TENSOR_REF))
+        owns = load_word(x + word(shared, SHARED.TENSOR_STORAGE)) == word(shared, SHARED.NONE)
+        if owns and number != 0 and append(word(shared, SHARED.DEAD), number) != 0:
+            return FAILED
+        incref(word(shared, SHARED.NONE))
+        return word(shared, SHARED.NONE)
 
     return call
 

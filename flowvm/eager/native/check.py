@@ -173,6 +173,26 @@ def trouble(address: int) -> str:
     return ""
 
 
+def trouble_at_death(address: int) -> str:
+    """The same for the native call at `address` that is `Tensor.__del__`."""
+    apart, asked = Apart(), list[Any]()
+    kept = plain_tensor(1, None), plain_tensor(2, None, version=1), PlainTensor(), object()
+    owns_nothing = PlainTensor()
+    owns_nothing._storage = None
+    call = new_call(asked.append, None)
+    site = site_table(callee("x"), call.twin, shared_table(apart.names))
+    activate(call, site.words, address, site)
+    before = getrefcount(None)
+    for _ in range(_TIMES):
+        for value in (*kept, owns_nothing):
+            call(value)
+    if getrefcount(None) != before:
+        return "None is not given back"
+    if apart.names["dead"] != [1] * _TIMES or asked != [kept[-1]] * _TIMES:
+        return f"of five that die, dead are {apart.names['dead']}, and asked for {asked}"
+    return ""
+
+
 def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:
     places = Apart(), Apart()
     calls: list[Any] = [call_function(op, place.names) for place in places]

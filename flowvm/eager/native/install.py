@@ -17,12 +17,13 @@ from typing import Any, Protocol
 from flowvm.compiler import jit
 from flowvm.config import config
 from flowvm.eager.calls import Callee
-from flowvm.eager.native.call import SIGNATURE, entry
-from flowvm.eager.native.check import trouble
+from flowvm.eager.native.call import SIGNATURE, death, entry
+from flowvm.eager.native.check import trouble, trouble_at_death
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
 from flowvm.eager.native.words import SHARED, SITE
+from flowvm.eager.tensor import Tensor
 from flowvm.errors import FlowError
 from flowvm.vm.callers.hot import counted, hot
 
@@ -59,6 +60,18 @@ def _begin(op: Operator, call: Call) -> None:
     if not why_not():
         site = site_of(op)
         activate(call, site.words, _address(), site)
+        if config.calls == "native":
+            _let_tensors_die()
+
+
+@functools.cache
+def _let_tensors_die() -> None:
+    """From now on tensors die natively, too."""
+    twin = Tensor.__del__
+    call = new_call(twin, None)
+    site = Table(SITE, _shared(), SHARED=_shared().address, TWIN=twin)
+    activate(call, site.words, _address_of_death(), site)
+    setattr(Tensor, "__del__", call)  # noqa: B010 - mypy minds an assignment
 
 
 def site_of(op: Operator) -> Table:
@@ -105,11 +118,17 @@ def _address() -> int:
 
 
 @functools.cache
+def _address_of_death() -> int:
+    provide_api()
+    return jit.native(death(SITE_AT), SIGNATURE)
+
+
+@functools.cache
 def why_not() -> str:
     """Why calls cannot be native here, "" if they can; compiles and looks at the first question."""
     if not supported():
         return "this interpreter is not CPython with its global lock, on 64 bits"
     try:
-        return trouble(_address())
+        return trouble(_address()) or trouble_at_death(_address_of_death())
     except FlowError as error:
         return str(error)

@@ -17,11 +17,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.private.objects import api_function
+from flowvm.private.objects import api_address, api_function
 
-# of Py_TPFLAGS: METHOD_DESCRIPTOR, HAVE_VECTORCALL, DEFAULT; garbage collection is the base's
-_FLAGS = 1 << 17 | 1 << 11 | 1 << 18
-_MEMBERS = 72  # Py_tp_members
+# of Py_TPFLAGS: METHOD_DESCRIPTOR, HAVE_VECTORCALL, HAVE_GC, DEFAULT
+_FLAGS = 1 << 17 | 1 << 11 | 1 << 14 | 1 << 18
+_CLEAR, _TRAVERSE, _MEMBERS = 51, 71, 72  # Py_tp_clear, Py_tp_traverse, Py_tp_members
 _SSIZE, _READONLY = 19, 1  # T_PYSSIZET, READONLY
 
 
@@ -111,7 +111,13 @@ def native_class() -> type[Call]:
     """The class of native calls."""
     place = _Member(b"__vectorcalloffset__", _SSIZE, CALLED_AT, _READONLY, None)
     members = (_Member * 2)(place)
-    slots = (_Slot * 2)(_Slot(_MEMBERS, ctypes.cast(members, ctypes.c_void_p).value))
+    # Collected as its base is, but what it looks at when it is called is never taken from it while
+    # somebody might call it: others break the cycle.  So what clears it does nothing.
+    slots = (_Slot * 4)(
+        _Slot(_MEMBERS, ctypes.cast(members, ctypes.c_void_p).value),
+        _Slot(_TRAVERSE, api_function("PyType_GetSlot", "int64(object, int32)")(Call, _TRAVERSE)),
+        _Slot(_CLEAR, api_address("PyObject_GC_IsTracked")),
+    )
     name = f"{__name__}.NativeCall".encode()
     spec = _Spec(name, CALLED_AT + 16, 0, _FLAGS, slots)
     make = api_function("PyType_FromSpecWithBases", "object(int64, object)")

@@ -70,10 +70,15 @@ def argument(args: int, k: int, kind: int) -> int:
     return word(args, k)
 
 
+def is_tensor(shared: int, x: int) -> bool:
+    """Whether `x` is a Tensor or Parameter, whole or not."""
+    kind = class_of(shared, x)
+    return kind == word(shared, SHARED.TENSOR) or kind == word(shared, SHARED.PARAMETER)
+
+
 def is_whole(shared: int, x: int) -> bool:
     """Whether `x` is a tensor that has all that a call reads."""
-    kind = class_of(shared, x)
-    if kind != word(shared, SHARED.TENSOR) and kind != word(shared, SHARED.PARAMETER):
+    if not is_tensor(shared, x):
         return False
     if load_word(x + word(shared, SHARED.TENSOR_META)) == 0:
         return False

@@ -17,8 +17,9 @@ import flowvm as flow
 from flowvm.autograd import node_listeners
 from flowvm.eager.interpreter import operators
 from flowvm.eager.native import check, install
+from flowvm.eager.native import objects as dying
 from flowvm.eager.native.objects import native_class
-from flowvm.eager.native.tables import takes
+from flowvm.eager.native.tables import Table, takes
 from flowvm.eager.native.words import SITE
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, ShapeError
@@ -112,6 +113,7 @@ def test_the_check_sees_a_difference(monkeypatch):
     real = check.call_function
     monkeypatch.setattr(check, "call_function", wrong)
     assert check.trouble(install._address()) != ""
+    assert check.trouble_at_death(install._address()) != ""
 
 
 def test_values_are_numpys(add, mul, relu, matmul):
@@ -450,6 +452,33 @@ def test_outputs_die_and_their_memory_comes_back(add):
     flow.vm.sync()
     assert not any(ref() for ref in gone)
     assert flow.vm.stats()["live_bytes"] <= before + 64 * 64 * 4
+
+
+def test_what_dies_is_what_the_twin_lets_go():
+    """By `Tensor.__del__` as compiled code; wrong calls of it are the twin's."""
+    call = dying.new_call(Tensor.__del__, None)
+    site = Table(SITE, None, SHARED=install._shared().address, TWIN=call.twin)
+    dying.activate(call, site.words, install._address_of_death(), site)
+    hot["refill"]()
+    x = flow.ones(2)
+    view, half = x[0], object.__new__(Tensor)
+    dead = hot["dead"]
+    dead_before = len(dead)
+    for value in (view, half, x):  # views have made the storage the owner
+        assert call(value) is None
+    assert len(dead) == dead_before
+    y = object.__new__(Tensor)
+    y._storage, y._ref = None, hot["pop"]()
+    assert call(y) is None
+    assert dead.pop() == y._ref
+    for wrong in ((), (5,), (x, x)):
+        try:
+            expected = Tensor.__del__(*wrong)
+        except TypeError:
+            with pytest.raises(TypeError):
+                call(*wrong)
+        else:
+            assert call(*wrong) is expected is None
 
 
 def test_free_ids_that_run_out_are_the_twins_to_find(add):
