@@ -214,7 +214,7 @@ def _calls() -> Check:
     if config.calls != "native":
         return Check(INFO, "calls", "by Python functions; FLOWVM_CALLS=native: by compiled code")
     if why := install.why_not():
-        return Check(WARN, "calls", f"by Python functions: {why}", "nothing: they are slower alone")
+        return Check(FAIL, "calls", why, "unset FLOWVM_CALLS: Python functions make calls then")
     return Check(OK, "calls", "by compiled code, which does what the Python functions do")
 
 

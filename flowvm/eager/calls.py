@@ -282,8 +282,8 @@ def finish_function(within: dict[str, Any] = hot) -> Callable[[int], None]:
     which ask for it when something is due.
     """
     due = [f"    {line}" for line in (f"    _i = _seq & {RING.SLOT_MASK}", *_due_lines())]
-    ends = ["    except flow_error as _error: cut(_error); raise", ""]
-    text = "\n".join(["def finish(_seq):", "    try:", *due, *ends])
+    ends = "    except flow_error as _error: cut(_error); raise\n"
+    text = "\n".join(["def finish(_seq):", "    try:", *due, ends])
     return generated(text, "<flowvm finish>", {}, within)
 
 
@@ -303,13 +303,11 @@ class _Packs(dict[str, Callable[..., None]]):
 def generated(
     source: str, filename: str, own: dict[str, Any], within: dict[str, Any] = hot
 ) -> FunctionType:
-    """The function that `source` defines, with `hot` for its globals and `own` in its closure.
-
-    `filename` begins with "<flowvm", so that its frames are nobody's lines.
-    """
+    """The function that `source` defines; its globals are `within`, `own` is in its closure."""
     name = source[4 : source.index("(")]
     body = "    " + source.rstrip("\n").replace("\n", "\n    ") + "\n"
     source = f"def make({', '.join(own)}):\n{body}    return {name}\n"
+    # the name begins with "<flowvm", so that its frames are nobody's lines
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     made: dict[str, Any] = {}
     exec(_from_file(_compiled(source), filename), within, made)

@@ -87,7 +87,8 @@ def stats() -> Stats:
     longest is dropped first.
 
     And with `FLOWVM_CALLS=native`, how many calls compiled code made (native_hits), and how many it
-    left to the operators' Python functions (native_misses).
+    left to the operators' Python functions (native_misses), of each operator that has such, too
+    (native_misses_sort).
     """
     word = _engine.words
     more = {name: count for counts in _counted for name, count in counts().items()}

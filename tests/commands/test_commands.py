@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvm.commands.doctor import FAIL, INFO, OK, WARN, environment
+from flowvm.commands.doctor import FAIL, INFO, OK, environment
 from flowvm.datasets import digits_arrays
 from flowvm.errors import ArgumentError
 
@@ -112,7 +112,7 @@ def test_doctor_says_who_makes_calls(monkeypatch) -> None:
     monkeypatch.setitem(config.__dict__, "calls", "native")
     assert line()[0] == OK
     monkeypatch.setattr(install, "why_not", lambda: "a slot is elsewhere")
-    assert line() == (WARN, "by Python functions: a slot is elsewhere")
+    assert line() == (FAIL, "a slot is elsewhere")
 
 
 def test_doctor_says_how_to_mend_a_cache_it_cannot_write(tmp_path, monkeypatch) -> None:

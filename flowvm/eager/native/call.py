@@ -22,10 +22,19 @@ from flowvm.eager.native.cpython import (
     vectorcall,
     word,
 )
-from flowvm.eager.native.making import attach, finish, new_node, new_output, records
+from flowvm.eager.native.making import (
+    attach,
+    count_changes,
+    finish,
+    new_node,
+    new_output,
+    own_storages,
+    records,
+)
 from flowvm.eager.native.places import place
 from flowvm.eager.native.publishing import counter_of, is_due, publish
 from flowvm.eager.native.reading import (
+    all_counted,
     all_whole,
     any_node,
     departs,
@@ -101,6 +110,8 @@ def issued_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same, with the call's entry."""
     if frees_first(shared, made) or not scalars_fit(shared, site, made, args, kind):
         return MISS
+    if word(site, SITE.WRITES) != 0:
+        return changed(shared, site, args, kind, made)
     recorded = 0
     if word(site, SITE.OPERATOR) != 0 and any_node(shared, site, args):
         recorded = records(shared)
@@ -127,6 +138,18 @@ def issued_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
     return out
 
 
+def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
+    """The same of an operator that writes: the first input that it does."""
+    done = own_storages(shared, site, args)
+    if done == 1:
+        done = published(shared, site, args, kind, made, 0, 0)
+    if done != 1:
+        return done
+    written = word(args, word(site, SITE.WRITTEN))
+    incref(written)
+    return written
+
+
 def published(shared: int, site: int, args: int, kind: int, made: int, out: int, node: int) -> int:
     """Publish the record, and do what is due behind it: 1; MISS, before there is one; FAILED."""
     code, last = place(shared)
@@ -134,7 +157,11 @@ def published(shared: int, site: int, args: int, kind: int, made: int, out: int,
         return code
     numbers = counter_of(shared)
     # what ran since `all_whole` might have changed an operand; from here on nothing runs
-    if numbers <= FAILED or not all_whole(shared, site, args):
+    if (
+        numbers <= FAILED
+        or not all_whole(shared, site, args)
+        or not all_counted(shared, site, args)
+    ):
         decref(code)
         decref(last)
         if numbers != FAILED and numbers != MISS:
@@ -155,6 +182,8 @@ def published(shared: int, site: int, args: int, kind: int, made: int, out: int,
         incref(number)
         store_word(node + word(shared, SHARED.NODE_SEQ), number)
     dead = 0 if seq & KEEP_DEAD != 0 else list_size(word(shared, SHARED.DEAD))
-    done = finish(shared, number) if is_due(shared, seq, dead) else 1
+    done = count_changes(shared, site, args)
+    if done == 1 and is_due(shared, seq, dead):
+        done = finish(shared, number)
     decref(number)
     return done

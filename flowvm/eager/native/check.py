@@ -42,6 +42,13 @@ class PlainTensor:
     _node: Any
     _storage: Any
 
+    def bump(self) -> None:
+        """As Tensor's."""
+        if self._storage is None:
+            self._storage = PlainStorage()
+            self._storage.id, self._storage.version = self._ref, 0
+        self._storage.version += 1
+
 
 class PlainParameter(PlainTensor):
     """As Parameter."""
@@ -115,6 +122,14 @@ def plain_tensor(
     return tensor
 
 
+def like(value: Any) -> Any:
+    """An operand as `value` is, that may be written."""
+    if not isinstance(value, PlainTensor):
+        return value
+    version = -1 if value._storage is None else value._storage.version
+    return plain_tensor(value._ref, value._meta, value._node, version, type(value))
+
+
 def told(value: Any) -> Any:
     """A call's result, as something that can be compared."""
     if isinstance(value, PlainTensor):
@@ -153,6 +168,8 @@ def trouble(address: int) -> str:
     three = callee("x y z", "a b", "s t", scalar_kinds="dq")
     saving = callee("x y", saves=("x", "out", "y"), grad=grad)
     number = callee("x", "kind", "s", saves=("x",), grad=grad)
+    writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("yz"))
+    writes.cache[meta, meta, meta] = (entry_word, False, "")
     one.cache[meta,] = two.cache[meta, other] = saving.cache[meta, meta] = gives
     three.cache[meta, other, meta, 1, "b"] = gives
     number.cache[meta, float] = (entry_word, other, False, "d")
@@ -165,6 +182,7 @@ def trouble(address: int) -> str:
         (number, (x, float, -0.1)),
         (number, (wanted, float, 7)),
         (number, (wanted, float, True)),
+        (writes, (wanted, changed, plain_tensor(15, meta), 0.5)),
     )
     for op, args in cases:
         found = _difference(address, op, args)
@@ -197,8 +215,12 @@ def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:
     places = Apart(), Apart()
     calls: list[Any] = [call_function(op, place.names) for place in places]
     calls[1] = native_for(op, calls[1], shared_table(places[1].names), address)
+    each = [tuple(map(like, args)) for _ in calls]
     for turn in range(_TIMES):
-        expected, found = (told(asked(call, args)) for call in calls)
+        results = [asked(call, own) for call, own in zip(calls, each, strict=True)]
+        expected, found = (
+            (told(result), *map(told, own)) for result, own in zip(results, each, strict=True)
+        )
         if expected != found:
             return f"call {turn} gives {found}, its twin {expected}"
         if turn == 5:
@@ -214,7 +236,17 @@ def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:
     ):
         if there != here:
             return f"the {name} is another one"
-    kept = [*args, *op.cache.values(), *(meta for key in op.cache for meta in key), op, Node, None]
+    args = each[1]
+    storages = [x._storage for x in args if isinstance(x, PlainTensor)]
+    kept = [
+        *args,
+        *storages,
+        *op.cache.values(),
+        *(meta for key in op.cache for meta in key),
+        op,
+        Node,
+        None,
+    ]
     for call in calls[1:]:
         before = [getrefcount(value) for value in kept]
         for _ in range(_TIMES):

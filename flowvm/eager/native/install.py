@@ -2,7 +2,8 @@
 yes of.
 
 Nothing is compiled or loaded before an operator is called first; then native calls are compared
-with their twins (`check.py`), and where they differ all calls are their twins'.
+with their twins (`check.py`).  Where they differ, and on a CPython that native calls were never
+tested on, a VMError says so: who asked for native calls is not given others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,7 +27,9 @@ from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
 from flowvm.eager.native.words import SHARED, SITE
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import FlowError
+from flowvm.errors import FlowError, VMError
+from flowvm.forks import held_at_fork
+from flowvm.private.cpython import TESTED
 from flowvm.vm.callers.hot import counted, hot
 
 
@@ -38,9 +43,12 @@ class Operator(Callee, Protocol):
         """The Python function that issues its calls."""
 
 
+_making = held_at_fork(threading.RLock())  # tables and compiled code, by a first call
+
+
 def callable_of(op: Operator) -> Callable[..., Any]:
     """What calls of `op` are made with: its twin, or a native call."""
-    if config.calls != "native" or config.debug_calls or not takes(op) or not supported():
+    if config.calls != "native" or config.debug_calls:
         return op.twin
     return native_call(op)
 
@@ -50,16 +58,28 @@ def native_call(op: Operator) -> Call:
     return new_call(op.twin, functools.partial(_begin, op))
 
 
-def supported() -> bool:
-    """Whether this is an interpreter whose calls may be native: CPython with its lock."""
-    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    return sys.implementation.name == "cpython" and not free and sys.maxsize == (1 << 63) - 1
+def unsupported() -> str:
+    """Why native calls are not for this interpreter, "" if they are."""
+    minors = [release.rpartition(".")[0] for release in TESTED]
+    this = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+    if sys.implementation.name != "cpython" or this.split()[1] not in minors:
+        return f"native calls are tested on CPython {', '.join(minors)}, and this is {this}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "native calls need CPython's global lock, and this interpreter is built without it"
+    if sys.maxsize != (1 << 63) - 1:
+        return "native calls need addresses of 64 bits"
+    return ""
 
 
 def _begin(op: Operator, call: Call) -> None:
-    if not why_not():
+    with _making:
+        if why := why_not():
+            raise VMError(f"{why}; unset FLOWVM_CALLS, which is native, for calls in Python")
         site = site_of(op)
+        if call.begin is None:  # a finalizer called it meanwhile: what it looks at stays
+            return
         activate(call, site.words, _address(), site)
+        call.begin = None
         if config.calls == "native":
             _let_tensors_die()
 
@@ -79,20 +99,23 @@ def site_of(op: Operator) -> Table:
     numbered = None if op.numbered is None else op.numbered()
     other = None if numbered is None or not takes(numbered) else site_of(numbered)
     site = site_table(op, op.twin, _shared(), other)
-    _sites.add(site)
+    _sites[site] = op.name
     return site
 
 
-_sites: weakref.WeakSet[Table] = weakref.WeakSet()
+_sites: weakref.WeakKeyDictionary[Table, str] = weakref.WeakKeyDictionary()  # operators' names
 
 
 def counts() -> dict[str, int]:
-    """Calls so far of operators that there are: made natively, and left to the twins."""
-    sites = list(_sites)
-    return {
-        "native_hits": sum(site.words[SITE.HITS] for site in sites),
-        "native_misses": sum(site.words[SITE.MISSES] for site in sites),
-    }
+    """Calls so far of operators that there are: made natively, and left to the twins, in all and of
+    each operator, most first.
+    """
+    hits, left = 0, defaultdict[str, int](int)
+    for site, name in list(_sites.items()):
+        hits += site.words[SITE.HITS]
+        left[f"native_misses_{name}"] += site.words[SITE.MISSES]
+    named = {name: left[name] for name in sorted(left, key=lambda n: -left[n]) if left[name]}
+    return {"native_hits": hits, "native_misses": sum(left.values()), **named}
 
 
 if config.calls == "native":
@@ -126,8 +149,8 @@ def _address_of_death() -> int:
 @functools.cache
 def why_not() -> str:
     """Why calls cannot be native here, "" if they can; compiles and looks at the first question."""
-    if not supported():
-        return "this interpreter is not CPython with its global lock, on 64 bits"
+    if why := unsupported():
+        return why
     try:
         return trouble(_address()) or trouble_at_death(_address_of_death())
     except FlowError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowvm.eager.native.cpython import (
     allocate,
+    as_int,
     call_nothing,
     call_one,
     clear_error,
@@ -53,6 +54,49 @@ def new_output(shared: int, made: int) -> int:
     lend(out, word(shared, SHARED.TENSOR_NODE), word(shared, SHARED.NONE))
     lend(out, word(shared, SHARED.TENSOR_STORAGE), word(shared, SHARED.NONE))
     return int(out)
+
+
+def own_storages(shared: int, site: int, args: int) -> int:
+    """Give each tensor that is to be written, all of which are whole, a Storage of its own, if it
+    has none: 1; MISS or FAILED.
+    """
+    none = word(shared, SHARED.NONE)
+    for k in range(word(site, SITE.WRITES)):
+        x = word(args, word(site, SITE.WRITTEN + k))
+        at = word(shared, SHARED.TENSOR_STORAGE)
+        if load_word(x + at) != none:
+            continue
+        version = int_of(0)
+        if version == 0:
+            return FAILED
+        storage = allocate(word(shared, SHARED.STORAGE), 0)
+        if storage == 0:
+            decref(version)
+            return FAILED
+        give(storage, word(shared, SHARED.STORAGE_VERSION), version)
+        number = load_word(x + word(shared, SHARED.TENSOR_REF))
+        if load_word(x + at) != none or number == 0:  # a collection came in between
+            decref(storage)
+            return MISS
+        # the storage owns what the tensor owned; nothing can come in between
+        lend(storage, word(shared, SHARED.STORAGE_ID), number)
+        give(x, at, storage)
+        decref(none)
+    return 1
+
+
+def count_changes(shared: int, site: int, args: int) -> int:
+    """Count a change of each tensor that was written, all of which are counted: 1, or FAILED."""
+    for k in range(word(site, SITE.WRITES)):
+        x = word(args, word(site, SITE.WRITTEN + k))
+        storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+        before = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
+        version = int_of(as_int(before) + 1)
+        if version == 0:
+            return FAILED
+        give(storage, word(shared, SHARED.STORAGE_VERSION), version)
+        decref(before)
+    return 1
 
 
 def records(shared: int) -> int:

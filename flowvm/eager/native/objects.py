@@ -30,7 +30,7 @@ class Call:
 
     twin   the generated Python function
     words  the SITE, once there is one, with `kept`: what its words refer to
-    begin  called with the object itself by its first call
+    begin  called with the object itself by its first calls, until it makes the object native
     """
 
     __slots__ = ("__weakref__", "begin", "kept", "twin", "words")
@@ -41,7 +41,7 @@ class Call:
     begin: Callable[[Any], None] | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        begin, self.begin = self.begin, None
+        begin = self.begin
         if begin is not None:
             begin(self)
         return self.twin(*args, **kwargs)

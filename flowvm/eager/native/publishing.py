@@ -53,7 +53,7 @@ def publish(
     code: int,
     last: int,
 ) -> None:
-    """Write record `seq`, and remember its place: `code` and `last` are stolen."""
+    """Write record `seq`, and remember its place: `code` and `last` are stolen; `out` may be 0."""
     slot = seq & RING.SLOT_MASK
     codes, lasts = word(shared, SHARED.CODES), word(shared, SHARED.LASTS)
     before = list_item(codes, slot)
@@ -62,15 +62,18 @@ def publish(
     set_list_item(lasts, slot, last)
     at = word(shared, SHARED.RING) + 8 * RING.WORDS * slot
     store_word(at + 8 * RING.ENTRY, as_int(tuple_item(made, 0)))
-    store_word(at + 8 * RING.OPERANDS, ref_of(shared, out))
+    to = at + 8 * RING.OPERANDS
+    if out != 0:
+        store_word(to, ref_of(shared, out))
+        to -= 8
     inputs = word(site, SITE.INPUTS)
     for k in range(inputs):
-        store_word(at + 8 * (RING.OPERANDS - 1 - k), ref_of(shared, word(args, k)))
+        store_word(to - 8 * k, ref_of(shared, word(args, k)))
     first = inputs + word(site, SITE.ATTRS)
     for k in range(word(site, SITE.SCALARS)):
         x = argument(args, first + k, kind)
         bits = scalar_word(shared, code_of_scalar(site, made, k), x)
-        store_word(at + 8 * (RING.OPERANDS - 1 - inputs - k), bits)
+        store_word(to - 8 * (inputs + k), bits)
     store_release(words_at(at, RING.WORDS), RING.MARK, seq + 1)
     decref(before)
 

@@ -103,6 +103,19 @@ def all_whole(shared: int, site: int, args: int) -> bool:
     return True
 
 
+def all_counted(shared: int, site: int, args: int) -> bool:
+    """Whether all inputs that are written, which are whole, have a Storage that counts changes."""
+    for k in range(word(site, SITE.WRITES)):
+        x = word(args, word(site, SITE.WRITTEN + k))
+        storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+        if class_of(shared, storage) != word(shared, SHARED.STORAGE):
+            return False
+        version = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
+        if version == 0 or class_of(shared, version) != word(shared, SHARED.INT):
+            return False
+    return True
+
+
 def any_node(shared: int, site: int, args: int) -> bool:
     """Whether an input, all of which are whole, has a place in the autograd graph."""
     for k in range(word(site, SITE.INPUTS)):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
-from flowvm.eager.native.words import MOST_SAVED, SHARED, SITE
+from flowvm.eager.native.words import MOST_SAVED, MOST_WRITTEN, SHARED, SITE
 from flowvm.private.objects import class_place, file_name_place, slot_place
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
@@ -95,26 +95,26 @@ def _address(view: Any) -> int:
 
 
 def takes(op: Callee) -> bool:
-    """Whether there are native calls of an operator: with tensors, none of which it writes, and one
-    output, whose size is known.
+    """Whether there are native calls of an operator: with tensors, and one output, whose size is
+    known; or with tensors that it writes, and neither an output nor a gradient.
     """
-    operands = len(op.inputs) + len(op.scalars) + 1
-    return (
-        len(op.outputs) == 1
-        and 0 < operands - len(op.scalars) - 1
-        and operands <= RING.MAX_INLINE
-        and not op.writes
-        and not op.unsized
-        and len(op.saves) <= MOST_SAVED
-    )
+    if op.writes:
+        known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
+    else:
+        known = len(op.outputs) == 1 and not op.unsized and len(op.saves) <= MOST_SAVED
+    operands = len(op.outputs) + len(op.inputs) + len(op.scalars)
+    return known and bool(op.inputs) and operands <= RING.MAX_INLINE
 
 
 def site_table(
     op: Callee, twin: Callable[..., Any], shared: Table, numbered: Table | None = None
 ) -> Table:
-    """SITE, of an operator that `takes` says yes of."""
-    arguments = len(op.inputs) + len(op.attrs) + len(op.scalars)
-    saved = Several(op.inputs.index(n) if n in op.inputs else -1 for n in op.saves)
+    """SITE, of an operator that `takes` says yes of; of others one by which each call is a miss."""
+    taken = takes(op)
+    arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if taken else -1
+    saves = op.saves if taken else ()
+    saved = Several(op.inputs.index(n) if n in op.inputs else -1 for n in saves)
+    written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
     return Table(
         SITE,
         (shared, numbered),
@@ -122,6 +122,7 @@ def site_table(
         TWIN=twin,
         CACHE=op.cache,
         ARGUMENTS=arguments,
+        OUTPUTS=len(op.outputs),
         INPUTS=len(op.inputs),
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),
@@ -130,5 +131,7 @@ def site_table(
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),
         SAVED=saved,
+        WRITES=len(written),
+        WRITTEN=written,
         NUMBERED=0 if numbered is None else numbered.address,
     )

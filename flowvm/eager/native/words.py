@@ -14,6 +14,7 @@ from flowvm.vm.machine.record import Record, field, record
 
 MISS, FAILED = -1, 0
 MOST_SAVED = 8  # operands that a native call saves for a gradient
+MOST_WRITTEN = 8  # operands that it changes
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 
@@ -77,7 +78,8 @@ class SITE(Record):
     SHARED = field("address of the SHARED table")
     TWIN = field("the Python function")
     CACHE = field("dict from metas and attributes to entries")
-    ARGUMENTS = field("how many there are: inputs, attributes and scalars")
+    ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
+    OUTPUTS = field("1, or 0: it writes inputs")
     INPUTS = field("how many tensors come first")
     ATTRS = field("how many attributes follow")
     SCALARS = field("how many dynamic numbers come last")
@@ -86,6 +88,8 @@ class SITE(Record):
     OPERATOR = field("the operator, if it has a gradient, else 0")
     SAVES = field("how many operands its gradient needs")
     SAVED = field("their places among the inputs, -1 for the output", words=MOST_SAVED)
+    WRITES = field("how many inputs it writes; the first of them is what it gives")
+    WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
     NUMBERED = field("address of the SITE of `op(tensor, number)`, 0 where there is none")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")

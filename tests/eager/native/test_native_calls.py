@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from flowvm.eager.native.objects import native_class
 from flowvm.eager.native.tables import Table, takes
 from flowvm.eager.native.words import SITE
 from flowvm.eager.tensor import Tensor, alias
-from flowvm.errors import ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentTypeError, AutogradError, ShapeError, VMError
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.registry import operator_of
 from flowvm.private.cpython import getrefcount
@@ -30,12 +31,22 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import interrupt
 from tools.bench import call as call_bench
 
-pytestmark = pytest.mark.skipif(not install.supported(), reason="calls are the twins' here")
+pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsupported())
 
 
 def native(function):
     """A native call of the operator behind `function`."""
     return install.native_call(operator_of(function))
+
+
+def named(name):
+    """The operator of this name."""
+    return next(op for op in list(operators) if op.name == name)
+
+
+def writing():
+    """A native call that adds its second operand to the first, in place."""
+    return install.native_call(named("accumulate_"))
 
 
 def warm(call, *args):
@@ -619,10 +630,132 @@ def test_operators_made_at_run_time_are_collected():
     assert gone() is None
 
 
-def test_operators_that_write_are_the_twins():
-    writes = [op for op in list(operators) if op.writes]
-    assert writes
-    assert not any(takes(op) for op in writes)
+def test_what_is_written_is_counted():
+    """The operand that owned its storage shares it then, and a change of what backward needs is
+    noticed."""
+    x, w, g = flow.ones(8, 8), flow.ones(8, 8, requires_grad=True), flow.ones(8, 8)
+    accumulate = warm(writing(), flow.ones(8, 8), g)
+    y = w * x
+    assert x._storage is None
+    for turn in range(3):
+        written, was_native = hits(accumulate, x, g)
+        assert was_native
+        assert written is x
+        assert x._storage.version == turn + 1
+    assert g._storage is None
+    view = x[2:]
+    written, was_native = hits(accumulate, x, g)
+    assert was_native
+    assert x._storage is view._storage
+    assert x._storage.version == 4
+    np.testing.assert_array_equal(view.numpy(), np.full((6, 8), 5))
+    with pytest.raises(AutogradError):
+        y.sum().backward()
+
+
+def test_references_are_neither_lost_nor_kept_by_what_writes():
+    x, g = flow.ones(64, 64), flow.ones(64, 64)
+    accumulate = warm(writing(), x, g)
+    kept = [x, g, x._storage, x._meta]
+    before = [getrefcount(value) for value in kept]
+    for _ in range(2000):
+        accumulate(x, g)
+    assert [getrefcount(value) for value in kept] == before
+    flow.vm.sync()
+    live = flow.vm.stats()["live_bytes"]
+    for _ in range(200):
+        accumulate(flow.ones(64, 64), g)
+    flow.vm.sync()
+    assert flow.vm.stats()["live_bytes"] < live + 100 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize("optimizer", [flow.optim.SGD, flow.optim.Adam])
+def test_a_training_step_is_what_the_twins_make_of_it(optimizer):
+    found, expected = (
+        subprocess.run(
+            [sys.executable, "-c", TRAINING, optimizer.__name__],
+            env={**os.environ, "FLOWVM_CALLS": calls},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split("|")
+        for calls in ("native", "python")
+    )
+    assert found[0] == expected[0]
+    assert found[1].strip() == "{}", "these calls of a step were not native"
+
+
+TRAINING = """
+import sys
+import flowvm as flow
+from flowvm import nn
+flow.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+options = {"momentum": 0.9} if sys.argv[1] == "SGD" else {}
+optimizer = getattr(flow.optim, sys.argv[1])(model.parameters(), lr=0.01, **options)
+x, y = flow.randn(8, 16), flow.randn(8, 4)
+def step():
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    flow.vm.sync()
+    return loss
+for _ in range(3):
+    step()
+from flowvm.vm.callers.hot import hot
+hot["free"].extend(hot["refill"]() for _ in range(40))
+before = flow.vm.stats()
+loss = step()
+left = {n: c - before.get(n, 0) for n, c in flow.vm.stats().items() if "misses_" in n}
+print(loss.item().hex(), [float(p.sum()).hex() for p in model.parameters()], "|",
+      {n: c for n, c in left.items() if c})
+"""
+
+
+def test_operators_of_several_outputs_are_the_twins_and_counted():
+    parts = named("frexp")
+    assert not takes(parts)
+    call, x = install.native_call(parts), flow.ones(4, 4)
+    before = install.counts()["native_misses"]
+    for turn in range(3):
+        call(x)
+        assert counts(call) == (0, turn)
+    assert install.counts()["native_misses"] == before + 2
+    assert install.counts()["native_misses_frexp"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("version_info", SimpleNamespace(major=3, minor=99), "CPython 3.11, 3.12, 3.13, .* 3.99"),
+        ("implementation", SimpleNamespace(name="pypy"), "this is pypy"),
+    ],
+)
+def test_an_interpreter_that_was_not_tested_is_refused(monkeypatch, name, value, says):
+    call = native(Tensor.__add__)
+    install.why_not.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, name, value)
+        for _ in range(2):
+            with pytest.raises(VMError, match=says):
+                call(flow.ones(2), flow.ones(2))
+    install.why_not.cache_clear()
+    assert (call(flow.ones(2), flow.ones(2)).numpy() == 2).all()
+
+
+def test_several_threads_may_make_the_first_call():
+    call = native(Tensor.__add__)
+    a = flow.ones(8, 8)
+    threads = [threading.Thread(target=lambda: call(a, a)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    words = call.words
+    call(a, a)
+    assert call.words is words
+    assert call.begin is None
 
 
 def test_each_step_of_a_call_can_be_timed():
