@@ -32,7 +32,7 @@ from flowvm.eager.native.making import (
     records,
 )
 from flowvm.eager.native.places import place
-from flowvm.eager.native.publishing import counter_of, is_due, publish
+from flowvm.eager.native.publishing import counter_of, is_due, publish, release
 from flowvm.eager.native.reading import (
     all_counted,
     all_whole,
@@ -183,7 +183,26 @@ def published(shared: int, site: int, args: int, kind: int, made: int, out: int,
         store_word(node + word(shared, SHARED.NODE_SEQ), number)
     dead = 0 if seq & KEEP_DEAD != 0 else list_size(word(shared, SHARED.DEAD))
     done = count_changes(shared, site, args)
+    if done == 1 and dead != 0 and not is_due(shared, seq, 0):
+        done = released(shared)
+        dead = 0 if done == 1 else list_size(word(shared, SHARED.DEAD))
+        done = FAILED if done == FAILED else 1
     if done == 1 and is_due(shared, seq, dead):
         done = finish(shared, number)
     decref(number)
     return done
+
+
+def released(shared: int) -> int:
+    """Release the dead storages: 1; MISS where the Python function is to; FAILED."""
+    while list_size(word(shared, SHARED.DEAD)) != 0:
+        number = release(shared)
+        if number <= FAILED:
+            return number
+        seq, done = as_int(number), 1
+        if is_due(shared, seq, 0):
+            done = finish(shared, number)
+        decref(number)
+        if done != 1:
+            return FAILED
+    return 1

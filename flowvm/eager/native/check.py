@@ -7,6 +7,7 @@ its own, on the same operands; records, tensors, nodes, places and reference cou
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,9 @@ class Apart:
             "free": free,
             "pop": free.pop,
             "dead": [],
+            "releases": [(9 << 40) + n for n in range(5)],
+            "adopted": {},
+            "stream_of": {},
             "codes": ["nobody"] * RING.SLOTS,  # not None, which is counted
             "lasts": [0] * RING.SLOTS,
             "departed": set(),
@@ -86,7 +90,18 @@ class Apart:
             "after": lambda: self.finished.append("after"),
             "make_room": lambda seq: self.finished.append(f"room {seq}"),
             "release_dead": lambda: self.finished.append("dead"),
+            "publish_mark": self._publish_mark,
         }
+
+    def _publish_mark(self, seq: int) -> None:
+        """Where stores may pass each other, generated calls ask for this."""
+        at = RING.WORDS * (seq & RING.SLOT_MASK) + RING.MARK
+        struct.pack_into("q", self.words, 8 * at, seq + 1)
+
+    def record(self, seq: int) -> list[int]:
+        """The words of record `seq`, its mark first."""
+        words = memoryview(self.words).cast("q")[RING.WORDS * (seq & RING.SLOT_MASK) :]
+        return words[: RING.WORDS].tolist()[::-1]
 
 
 def callee(inputs: str, attrs: str = "", scalars: str = "", **more: Any) -> Any:
@@ -209,6 +224,34 @@ def trouble_at_death(address: int) -> str:
     if apart.names["dead"] != [1] * _TIMES or asked != [kept[-1]] * _TIMES:
         return f"of five that die, dead are {apart.names['dead']}, and asked for {asked}"
     return ""
+
+
+def trouble_at_release(address: int) -> str:
+    """The same for dead storages, which twins leave to a function of the engine's."""
+    apart, op, meta = Apart(), callee("x"), ("meta",)
+    op.cache[meta,] = (7, meta, False, "")
+    call = native_for(op, call_function(op, apart.names), shared_table(apart.names), address)
+    x, dead, entries = plain_tensor(11, meta), apart.names["dead"], apart.names["releases"]
+    wanted = {1: [70, 6, 5, 1 << 20], 2: [3]}  # here a record releases four at most
+    counts = []
+    for _ in range(_TIMES):
+        apart.names["counter"] = itertools.count(RING.SLOTS)
+        dead.extend([3, 1 << 20, 5, 6, 70])
+        call(x)
+        for k, ids in wanted.items():
+            words = [RING.SLOTS + k + 1, entries[len(ids)], *ids]
+            if apart.record(k)[: len(words)] != words or apart.names["codes"][k] is not None:
+                return f"{apart.record(k)[: len(words)]} releases {ids}"
+        if dead or apart.finished:
+            return f"{dead} are not released, or {apart.finished}"
+        counts.append((getrefcount(None), *map(getrefcount, entries)))
+    if len(set(counts[1:])) > 1:
+        return f"references to None and entries, release by release: {counts}"
+    apart.names["stream_of"][3] = 1
+    dead.append(3)
+    apart.names["counter"] = itertools.count(RING.SLOTS)
+    call(x)
+    return "" if (dead, apart.finished) == ([3], ["dead"]) else f"{dead} of a stream are released"
 
 
 def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:

@@ -21,7 +21,7 @@ from flowvm.compiler import jit
 from flowvm.config import config
 from flowvm.eager.calls import Callee
 from flowvm.eager.native.call import SIGNATURE, death, entry
-from flowvm.eager.native.check import trouble, trouble_at_death
+from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_release
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
@@ -152,6 +152,7 @@ def why_not() -> str:
     if why := unsupported():
         return why
     try:
-        return trouble(_address()) or trouble_at_death(_address_of_death())
+        calls = trouble(_address()) or trouble_at_release(_address())
+        return calls or trouble_at_death(_address_of_death())
     except FlowError as error:
         return str(error)

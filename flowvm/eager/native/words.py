@@ -15,6 +15,7 @@ from flowvm.vm.machine.record import Record, field, record
 MISS, FAILED = -1, 0
 MOST_SAVED = 8  # operands that a native call saves for a gradient
 MOST_WRITTEN = 8  # operands that it changes
+MOST_RELEASED = 24  # storages that one record releases
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 
@@ -59,6 +60,10 @@ class SHARED(Record):
     CONTROL = field("address of the control words")
     POP = field("takes a free storage id")
     DEAD = field("list of storage ids that nothing refers to")
+    RELEASES = field("list of the entries that release so many")
+    ADOPTED = field("dict: not empty while storages have memory that is not the VM's")
+    STREAM_OF = field("dict: not empty while storages are of other streams")
+    RELEASED = field("the ids that are being released", words=MOST_RELEASED, by="who has the GIL")
     CODES = field("list of the code objects that issued")
     LASTS = field("list of the offsets in them")
     DEPARTED = field("set: not empty while a thread departs")
