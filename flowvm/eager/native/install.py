@@ -81,17 +81,17 @@ def _begin(op: Operator, call: Call) -> None:
         activate(call, site.words, _address(), site)
         call.begin = None
         if config.calls == "native":
-            _let_tensors_die()
+            setattr(Tensor, "__del__", native_death())  # noqa: B010 - mypy minds an assignment
 
 
 @functools.cache
-def _let_tensors_die() -> None:
-    """From now on tensors die natively, too."""
+def native_death() -> Call:
+    """The native call that is `Tensor.__del__` where calls are native."""
     twin = Tensor.__del__
     call = new_call(twin, None)
     site = Table(SITE, _shared(), SHARED=_shared().address, TWIN=twin)
     activate(call, site.words, _address_of_death(), site)
-    setattr(Tensor, "__del__", call)  # noqa: B010 - mypy minds an assignment
+    return call
 
 
 def site_of(op: Operator) -> Table:
