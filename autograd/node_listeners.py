@@ -10,41 +10,40 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.eager.nodes import Node
+from flowvm.eager.nodes import Node, askers
 from flowvm.forks import held_at_fork
 
 Hook = Callable[[Any], None]
 
 _lock = held_at_fork(threading.Lock())
 _plain = Node.__init__
-_askers: dict[object, Hook] = {}  # who asked: for what
 
 
 def _telling(node: Node, *args: Any, **kwargs: Any) -> None:
     _plain(node, *args, **kwargs)
-    for hook in dict.fromkeys(_askers.values()):
+    for hook in dict.fromkeys(askers.values()):
         hook(node)
 
 
 def tell(hook: Hook, asker: object) -> None:
     """Call `hook` with every node that is made from now on: once, however many ask for it."""
     with _lock:
-        _askers[asker] = hook
+        askers[asker] = hook
         _install()
 
 
 def forget(asker: object) -> None:
     """Take back what `asker` asked for, if it did."""
     with _lock:
-        _askers.pop(asker, None)
+        askers.pop(asker, None)
         _install()
 
 
 def is_told(hook: Hook) -> bool:
     """Whether `hook` is called."""
-    return hook in _askers.values()
+    return hook in askers.values()
 
 
 def _install() -> None:
-    init = _telling if _askers else _plain
+    init = _telling if askers else _plain
     setattr(Node, "__init__", init)  # noqa: B010 - mypy minds an assignment

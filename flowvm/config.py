@@ -224,6 +224,14 @@ VARIABLES: tuple[Variable, ...] = (
         "what is kept of shapes that were seen, so that the next call with them is quick",
     ),
     Variable(
+        "calls",
+        lambda: "python",
+        _choice("python", "native"),
+        "python or native",
+        "what issues an operator's calls: its Python function, or compiled code that does the same",
+        fixed=True,
+    ),
+    Variable(
         "debug_calls",
         lambda: False,
         _flag,
@@ -281,6 +289,7 @@ class Config:
     run_ahead: int
     run_ahead_bytes: int
     kept_bytes: int
+    calls: str
     debug_calls: bool
     watchdog: float
     window: bool

@@ -331,7 +331,7 @@ def report(console: "Console", before: dict[str, int], now: dict[str, int], step
     """What the VM did between two calls of `flow.vm.stats()`, as a table."""
     from rich.table import Table
 
-    done = {name: count - before[name] for name, count in now.items()}
+    done = {name: count - before.get(name, 0) for name, count in now.items()}
     kinds = [name for name in done if name.startswith("edges_")]
     edges = sum(done[kind] for kind in kinds)
     mib = {name: f"{now[name] / 2**20:.1f} MiB" for name in now if name.endswith("_bytes")}

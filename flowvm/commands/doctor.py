@@ -29,6 +29,7 @@ import numpy as np
 import flowvm as flow
 from flowvm.compiler import cache, target
 from flowvm.config import config
+from flowvm.eager.native import install
 from flowvm.errors import FlowError
 from flowvm.lazy import lazy
 from flowvm.private.cpython import CPYTHON
@@ -91,6 +92,7 @@ def environment() -> Iterator[Check]:
     yield _cache()
     yield _terminal()
     yield _overrides()
+    yield _calls()
 
 
 def _python() -> Check:
@@ -205,6 +207,15 @@ def _terminal() -> Check:
 def _overrides() -> Check:
     set_ = [f"{name}={value}" for name, value in config.overrides().items()]
     return Check(INFO, "overrides", " ".join(set_) if set_ else "no FLOWVM_* variable is set")
+
+
+def _calls() -> Check:
+    """Who makes operators' calls, and why if it is not who was asked to."""
+    if config.calls != "native":
+        return Check(INFO, "calls", "by Python functions; FLOWVM_CALLS=native: by compiled code")
+    if why := install.why_not():
+        return Check(FAIL, "calls", why, "unset FLOWVM_CALLS: Python functions make calls then")
+    return Check(OK, "calls", "by compiled code, which does what the Python functions do")
 
 
 def private_names(every: bool = False) -> Iterator[Check]:

@@ -159,6 +159,13 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
         *([] if RING.ORDERED_STORES else ["        publish_mark(_seq)"]),
         "        raise no_word(_bad) from None",
         "    except any_error: fill_hole(_seq); raise",
+        *_due_lines(),
+    ]
+
+
+def _due_lines() -> list[str]:
+    """What is due behind record `_seq`, whose slot is `_i`."""
+    return [
         f"    if not _i & {KEEP_DEAD} and dead: release_dead()",
         f"    if control[{CTL.SCHEDULER_SLEEPS}]: after()",
         "    if _seq >= limit: make_room(_seq)",
@@ -205,8 +212,8 @@ def _node_lines(op: Callee) -> list[str]:
 # --- the function -----------------------------------------------------------------------------
 
 
-def call_function(op: Callee) -> Callable[..., Any]:
-    """The function `call(*inputs, *attrs, *scalars)` that issues `op`.
+def call_function(op: Callee, within: dict[str, Any] = hot) -> Callable[..., Any]:
+    """The function `call(*inputs, *attrs, *scalars)` that issues `op`, with `within` for globals.
 
     It gives the op's outputs, or the input that the op writes.
     """
@@ -227,9 +234,13 @@ def call_function(op: Callee) -> Callable[..., Any]:
         "packs": _Packs(n_words),
         "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
+    if within is not hot:
+        call: Callable[..., Any] = generated(_source(op), f"<flowvm call {op.name}>", own, within)
+        call.__name__ = call.__qualname__ = op.name
+        return call
     own.pop("pack" if op.scalars and not op.scalar_kinds else "packs")  # as the text has it
     params = [*op.inputs, *op.attrs, *op.scalars]
-    call: Callable[..., Any] = _unwritten_maker(", ".join(own), ", ".join(params))(**own)
+    call = _unwritten_maker(", ".join(own), ", ".join(params))(**own)
     call.__name__ = call.__qualname__ = op.name
     assert isinstance(call, FunctionType)
     _unwritten[id(op)] = call
@@ -266,6 +277,16 @@ def make({own}):
     return maker
 
 
+def finish_function(within: dict[str, Any] = hot) -> Callable[[int], None]:
+    """The function `finish(_seq)` that does what a call does behind its record; for native calls,
+    which ask for it when something is due.
+    """
+    due = [f"    {line}" for line in (f"    _i = _seq & {RING.SLOT_MASK}", *_due_lines())]
+    ends = "    except flow_error as _error: cut(_error); raise\n"
+    text = "\n".join(["def finish(_seq):", "    try:", *due, ends])
+    return generated(text, "<flowvm finish>", {}, within)
+
+
 class _Packs(dict[str, Callable[..., None]]):
     """What packs a record of so many words, by the kinds of its scalars; made when it is needed:
     there are two to the power of how many scalars.
@@ -279,17 +300,17 @@ class _Packs(dict[str, Callable[..., None]]):
         return pack
 
 
-def generated(source: str, filename: str, own: dict[str, Any]) -> FunctionType:
-    """The function that `source` defines, with `hot` for its globals and `own` in its closure.
-
-    `filename` begins with "<flowvm", so that its frames are nobody's lines.
-    """
+def generated(
+    source: str, filename: str, own: dict[str, Any], within: dict[str, Any] = hot
+) -> FunctionType:
+    """The function that `source` defines; its globals are `within`, `own` is in its closure."""
     name = source[4 : source.index("(")]
     body = "    " + source.rstrip("\n").replace("\n", "\n    ") + "\n"
     source = f"def make({', '.join(own)}):\n{body}    return {name}\n"
+    # the name begins with "<flowvm", so that its frames are nobody's lines
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     made: dict[str, Any] = {}
-    exec(_from_file(_compiled(source), filename), hot, made)
+    exec(_from_file(_compiled(source), filename), within, made)
     function: FunctionType = made["make"](**own)
     return function
 

@@ -25,6 +25,7 @@ from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
 from flowvm.eager.live import Live
 from flowvm.eager.modes import current_recorder, placed
+from flowvm.eager.native.install import callable_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError
 from flowvm.kept import Kept
@@ -87,16 +88,20 @@ class Operator:
     complex: bool = False  # takes complex numbers
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
+    # the operator of `op(tensor, number)`, where `fallback` makes such a call with it
+    numbered: Callable[[], Operator] | None = None
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     kept: Kept = field(default_factory=lambda: Kept("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
-    call: Callable[..., Any] = field(init=False)
+    twin: Callable[..., Any] = field(init=False)  # the Python function that issues calls
+    call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
 
     def __post_init__(self) -> None:
         self.cache = self.kept.young
         engine.on_entries_full.append(self.kept.forget)
         self.amp = RULES.get(self.name, "")
-        self.call = call_function(self)
+        self.twin = call_function(self)
+        self.call = callable_of(self)
         operators.add(self)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.modes import grad_enabled
@@ -123,4 +124,8 @@ class OutputEdge:
         return repr(self.node)
 
 
-hot.update(Node=Node, OutputEdge=OutputEdge)
+# Who is to be told of every node as it is made (`flowvm.autograd.node_listeners`): while there is
+# somebody, nodes are made by Node's `__init__` alone.
+askers: dict[object, Callable[[Any], None]] = {}
+
+hot.update(Node=Node, OutputEdge=OutputEdge, askers=askers)

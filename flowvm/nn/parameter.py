@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from flowvm import ops
+from flowvm.eager.native.install import take_parameters
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.ops.declare.outputs import become
@@ -49,6 +50,9 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
+
+
+take_parameters(Parameter)
 
 
 class Buffer(Tensor):

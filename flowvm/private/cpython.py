@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any, Final
 
 from flowvm.errors import VMError
+from flowvm.private.objects import places_are_found
 from flowvm.private.table import Package, Use
 
 TESTED = ("3.11.7", "3.12.1", "3.13.0")
@@ -323,6 +324,13 @@ CPYTHON = Package(
             probe=_traceback,
         ),
         Use("frames", "sys:_getframe", "finds the user's line of a call"),
+        Use(
+            "places",
+            "builtins:id",
+            "lets native calls read and write slots",
+            probe=places_are_found,
+            optional=True,
+        ),
         Use(
             "capsules",
             "ctypes:pythonapi",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ScheduleError
 from flowvm.kept import kept as _kept
 from flowvm.lazy import lazy as _lazy
+from flowvm.vm.callers.hot import counted as _counted
 from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine import cancelling as _cancelling
@@ -84,8 +85,13 @@ def stats() -> Stats:
     metas and views, how many are kept, about how many bytes they take, and how many were dropped
     because calls and metas had more than `flow.config.kept_bytes` in all.  What was not used for
     longest is dropped first.
+
+    And with `FLOWVM_CALLS=native`, how many calls compiled code made (native_hits), and how many it
+    left to the operators' Python functions (native_misses), of each operator that has such, too
+    (native_misses_sort).
     """
     word = _engine.words
+    more = {name: count for counts in _counted for name, count in counts().items()}
     received, head = int(word[CTL.RECEIVED]), int(word[CTL.HEAD])
     return Stats(
         issued=received,
@@ -103,6 +109,7 @@ def stats() -> Stats:
         peak_bytes=int(word[CTL.PEAK_BYTES]),
         reserved_bytes=int(word[CTL.RESERVED_BYTES]),
         **_kept(),
+        **more,
     )
 
 

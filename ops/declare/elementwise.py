@@ -283,6 +283,8 @@ class Elementwise:
         )
         operator.complex = self.complex
         operator.fallback = self._elsewhere(pattern) if numbers else self._with_numbers
+        if pattern == "tt":
+            operator.numbered = lambda: self._variant("ts")
         return operator
 
     def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:

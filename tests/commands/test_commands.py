@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvm.commands.doctor import FAIL, environment
+from flowvm.commands.doctor import FAIL, INFO, OK, environment
 from flowvm.datasets import digits_arrays
 from flowvm.errors import ArgumentError
 
@@ -97,7 +97,22 @@ def test_doctor_finds_everything_well_here() -> None:
     report = json.loads(done.stdout)
     assert (done.returncode, report["failed"]) == (0, 0), report
     subjects = {check["subject"] for check in report["checks"]}
-    assert {"python", "numba", "cpu", "cuda", "cache", "self-test", "speed"} <= subjects
+    assert {"python", "numba", "cpu", "cuda", "cache", "calls", "self-test", "speed"} <= subjects
+
+
+def test_doctor_says_who_makes_calls(monkeypatch) -> None:
+    from flowvm.config import config
+    from flowvm.eager.native import install
+
+    def line() -> tuple[str, str]:
+        (check,) = [check for check in environment() if check.subject == "calls"]
+        return check.verdict, check.text
+
+    assert line()[0] == INFO or config.calls == "native"
+    monkeypatch.setitem(config.__dict__, "calls", "native")
+    assert line()[0] == OK
+    monkeypatch.setattr(install, "why_not", lambda: "a slot is elsewhere")
+    assert line() == (FAIL, "a slot is elsewhere")
 
 
 def test_doctor_says_how_to_mend_a_cache_it_cannot_write(tmp_path, monkeypatch) -> None:

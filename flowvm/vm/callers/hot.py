@@ -5,6 +5,7 @@ the streams that there always are.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from typing import Any
 
 from flowvm.vm.machine.words import RING
@@ -23,3 +24,6 @@ FRAMES = RING.SLOTS  # issuing frames remembered: an error is read before its sl
 #   after           called when a record was published and the scheduler sleeps, does not run, or is
 #                   not wanted
 hot: dict[str, Any] = {"__builtins__": builtins}
+
+# what else `flow.vm.stats()` shows, of rooms above
+counted: list[Callable[[], dict[str, int]]] = []

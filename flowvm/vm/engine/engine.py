@@ -256,6 +256,8 @@ class Engine:
         self._release = [
             self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
         ]
+        # what native calls do the work of `release_dead` by
+        hot.update(releases=self._release, adopted=self.adopted, stream_of=self.stream_of)
         self._callback: dict[tuple[int, ...], int] = {}
         for stream in (CALL_STREAM, HOST_STREAM):
             self._give_arena(stream)

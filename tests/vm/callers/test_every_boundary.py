@@ -48,7 +48,7 @@ def state():
     found |= {f"config.{name}": value for name, value in config.as_dict().items()}
     return found | {
         "flags": [bool(hot[name]) for name in ("unrecorded", "departed", "autocast")],
-        "nodes": (dict(node_listeners._askers), flow.eager.nodes.Node.__init__),
+        "nodes": (dict(node_listeners.askers), flow.eager.nodes.Node.__init__),
         "anomaly": anomaly.check,
         "calls": (dict(module_calls._askers), nn.Module.__call__),
         "watching": watching._local.seen,

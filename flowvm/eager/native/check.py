@@ -1,0 +1,301 @@
+"""Whether native calls do what their twins do: looked at once a process, before the first of them.
+
+Twin and native call run apart from the VM, each with a ring, a counter and a list of storage ids of
+its own, on the same operands; records, tensors, nodes, places and reference counts are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from flowvm.eager.calls import call_function
+from flowvm.eager.native.objects import activate, new_call
+from flowvm.eager.native.tables import Table, shared_table, site_table
+from flowvm.eager.native.words import SITE
+from flowvm.eager.nodes import Node
+from flowvm.private.cpython import getrefcount
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.machine.words import CTL, RING
+
+_TIMES = 40  # calls by which counts of references are compared
+
+
+class PlainStorage:
+    """As Storage, but what it owns is nobody's."""
+
+    __slots__ = ("id", "version")
+
+    id: int
+    version: int
+
+
+class PlainTensor:
+    """As Tensor, but what it owns is nobody's."""
+
+    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
+
+    _ref: int
+    _meta: Any
+    _node: Any
+    _storage: Any
+
+    def bump(self) -> None:
+        """As Tensor's."""
+        if self._storage is None:
+            self._storage = PlainStorage()
+            self._storage.id, self._storage.version = self._ref, 0
+        self._storage.version += 1
+
+
+class PlainParameter(PlainTensor):
+    """As Parameter."""
+
+    __slots__ = ()
+
+
+class Apart:
+    """The names that calls use, apart from the VM.  `words` is its ring."""
+
+    def __init__(self) -> None:
+        self.words = bytearray(8 * RING.SLOTS * RING.WORDS)
+        self.finished: list[str] = []
+        free = list(range(5000, 100, -1))
+        self.names: dict[str, Any] = {
+            **hot,
+            "ring": memoryview(self.words),
+            "control": memoryview(bytearray(8 * CTL.WORDS)).cast("q"),
+            "counter": itertools.count(RING.SLOTS - 2),
+            "limit": 1 << 60,
+            "free": free,
+            "pop": free.pop,
+            "dead": [],
+            "releases": [(9 << 40) + n for n in range(5)],
+            "adopted": {},
+            "stream_of": {},
+            "codes": ["nobody"] * RING.SLOTS,  # not None, which is counted
+            "lasts": [0] * RING.SLOTS,
+            "departed": set(),
+            "autocast": set(),
+            "unrecorded": set(),
+            "askers": {},
+            "user_files": {__file__},
+            "Tensor": PlainTensor,
+            "Storage": PlainStorage,
+            "Parameter": PlainParameter,
+            "Node": Node,
+            "after": lambda: self.finished.append("after"),
+            "make_room": lambda seq: self.finished.append(f"room {seq}"),
+            "release_dead": lambda: self.finished.append("dead"),
+            "publish_mark": self._publish_mark,
+        }
+
+    def _publish_mark(self, seq: int) -> None:
+        """Where stores may pass each other, generated calls ask for this."""
+        at = RING.WORDS * (seq & RING.SLOT_MASK) + RING.MARK
+        struct.pack_into("q", self.words, 8 * at, seq + 1)
+
+    def record(self, seq: int) -> list[int]:
+        """The words of record `seq`, its mark first."""
+        words = memoryview(self.words).cast("q")[RING.WORDS * (seq & RING.SLOT_MASK) :]
+        return words[: RING.WORDS].tolist()[::-1]
+
+
+def callee(inputs: str, attrs: str = "", scalars: str = "", **more: Any) -> Any:
+    """An operator, as far as its calls depend on it."""
+    facts = {
+        "name": f"check_{inputs}".replace(" ", "_"),
+        "inputs": tuple(inputs.split()),
+        "outputs": ("out",),
+        "attrs": tuple(attrs.split()),
+        "scalars": tuple(scalars.split()),
+        "scalar_kinds": "",
+        "writes": frozenset(),
+        "unsized": frozenset(),
+        "saves": (),
+        "grad": None,
+        "amp": "",
+        "cache": {},
+        "differentiable": ("out",),
+        **more,
+    }
+    return SimpleNamespace(**facts)
+
+
+def plain_tensor(
+    ref: int, meta: Any, node: Any = None, version: int = -1, kind: Any = PlainTensor
+) -> Any:
+    """An operand; with a version it has a storage of its own."""
+    tensor = kind()
+    tensor._ref, tensor._meta, tensor._node, tensor._storage = ref, meta, node, None
+    if version >= 0:
+        tensor._storage = PlainStorage()
+        tensor._storage.version, tensor._storage.id = version, ref
+    return tensor
+
+
+def like(value: Any) -> Any:
+    """An operand as `value` is, that may be written."""
+    if not isinstance(value, PlainTensor):
+        return value
+    version = -1 if value._storage is None else value._storage.version
+    return plain_tensor(value._ref, value._meta, value._node, version, type(value))
+
+
+def told(value: Any) -> Any:
+    """A call's result, as something that can be compared."""
+    if isinstance(value, PlainTensor):
+        return value._ref, id(value._meta), told(value._node), told(value._storage)
+    if isinstance(value, PlainStorage):
+        return value.id, value.version
+    if isinstance(value, Node):
+        parts = value.edges, value.metas, value.attrs, value.out_metas, value.versions
+        saved = [told(tensor) for tensor in value._saved]
+        same = [[id(part) for part in some] for some in parts]
+        return id(value.operator), same, saved, value.seq
+    return id(value)
+
+
+def asked(call: Any, args: tuple[Any, ...]) -> Any:
+    """What a call gives: both calls are made here, so that their places are the same."""
+    return call(*args)
+
+
+def native_for(op: Any, twin: Callable[..., Any], shared: Table, address: int) -> Any:
+    """The native call of `op`."""
+    call, site = new_call(twin, None), site_table(op, twin, shared)
+    activate(call, site.words, address, site)
+    return call
+
+
+def trouble(address: int) -> str:
+    """How the native call at `address` differs from its twin, or ""."""
+    meta, other = ("meta",), ("other",)
+    edge, entry_word = object(), (7 << 40) + 3
+    x, y = plain_tensor(11, meta), plain_tensor(12 + (64 << 20), other, kind=PlainParameter)
+    wanted, changed = plain_tensor(13, meta, edge), plain_tensor(14, meta, None, version=3)
+    gives = (entry_word, other, False, "")
+    grad: Callable[..., Any] = lambda c, g: (g,)  # noqa: E731
+    one, two = callee("x"), callee("x y")
+    three = callee("x y z", "a b", "s t", scalar_kinds="dq")
+    saving = callee("x y", saves=("x", "out", "y"), grad=grad)
+    number = callee("x", "kind", "s", saves=("x",), grad=grad)
+    writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("yz"))
+    writes.cache[meta, meta, meta] = (entry_word, False, "")
+    one.cache[meta,] = two.cache[meta, other] = saving.cache[meta, meta] = gives
+    three.cache[meta, other, meta, 1, "b"] = gives
+    number.cache[meta, float] = (entry_word, other, False, "d")
+    cases = (
+        (one, (x,)),
+        (two, (x, y)),
+        (saving, (x, changed)),
+        (saving, (wanted, changed)),
+        (three, (x, y, wanted, 1, "b", 2.5, -9)),
+        (number, (x, float, -0.1)),
+        (number, (wanted, float, 7)),
+        (number, (wanted, float, True)),
+        (writes, (wanted, changed, plain_tensor(15, meta), 0.5)),
+    )
+    for op, args in cases:
+        found = _difference(address, op, args)
+        if found:
+            return f"{op.name}: {found}"
+    return ""
+
+
+def trouble_at_death(address: int) -> str:
+    """The same for the native call at `address` that is `Tensor.__del__`."""
+    apart, asked = Apart(), list[Any]()
+    kept = plain_tensor(1, None), plain_tensor(2, None, version=1), PlainTensor(), object()
+    owns_nothing = PlainTensor()
+    owns_nothing._storage = None
+    call = new_call(asked.append, None)
+    site = site_table(callee("x"), call.twin, shared_table(apart.names))
+    activate(call, site.words, address, site)
+    before = getrefcount(None)
+    for _ in range(_TIMES):
+        for value in (*kept, owns_nothing):
+            call(value)
+    if getrefcount(None) != before:
+        return "None is not given back"
+    if apart.names["dead"] != [1] * _TIMES or asked != [kept[-1]] * _TIMES:
+        return f"of five that die, dead are {apart.names['dead']}, and asked for {asked}"
+    return ""
+
+
+def trouble_at_release(address: int) -> str:
+    """The same for dead storages, which twins leave to a function of the engine's."""
+    apart, op, meta = Apart(), callee("x"), ("meta",)
+    op.cache[meta,] = (7, meta, False, "")
+    call = native_for(op, call_function(op, apart.names), shared_table(apart.names), address)
+    x, dead, entries = plain_tensor(11, meta), apart.names["dead"], apart.names["releases"]
+    wanted = {1: [70, 6, 5, 1 << 20], 2: [3]}  # here a record releases four at most
+    counts = []
+    for _ in range(_TIMES):
+        apart.names["counter"] = itertools.count(RING.SLOTS)
+        dead.extend([3, 1 << 20, 5, 6, 70])
+        call(x)
+        for k, ids in wanted.items():
+            words = [RING.SLOTS + k + 1, entries[len(ids)], *ids]
+            if apart.record(k)[: len(words)] != words or apart.names["codes"][k] is not None:
+                return f"{apart.record(k)[: len(words)]} releases {ids}"
+        if dead or apart.finished:
+            return f"{dead} are not released, or {apart.finished}"
+        counts.append((getrefcount(None), *map(getrefcount, entries)))
+    if len(set(counts[1:])) > 1:
+        return f"references to None and entries, release by release: {counts}"
+    apart.names["stream_of"][3] = 1
+    dead.append(3)
+    apart.names["counter"] = itertools.count(RING.SLOTS)
+    call(x)
+    return "" if (dead, apart.finished) == ([3], ["dead"]) else f"{dead} of a stream are released"
+
+
+def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:
+    places = Apart(), Apart()
+    calls: list[Any] = [call_function(op, place.names) for place in places]
+    calls[1] = native_for(op, calls[1], shared_table(places[1].names), address)
+    each = [tuple(map(like, args)) for _ in calls]
+    for turn in range(_TIMES):
+        results = [asked(call, own) for call, own in zip(calls, each, strict=True)]
+        expected, found = (
+            (told(result), *map(told, own)) for result, own in zip(results, each, strict=True)
+        )
+        if expected != found:
+            return f"call {turn} gives {found}, its twin {expected}"
+        if turn == 5:
+            for place in places:
+                place.names["control"][CTL.SCHEDULER_SLEEPS] = 1
+                place.names["limit"] = RING.SLOTS + 20
+                place.names["dead"].append(7)
+    for name, there, here in (
+        ("record", *(place.words for place in places)),
+        *((n, *(place.names[n] for place in places)) for n in ("codes", "lasts", "free")),
+        ("number", *(repr(place.names["counter"]) for place in places)),
+        ("order", *(place.finished for place in places)),
+    ):
+        if there != here:
+            return f"the {name} is another one"
+    args = each[1]
+    storages = [x._storage for x in args if isinstance(x, PlainTensor)]
+    kept = [
+        *args,
+        *storages,
+        *op.cache.values(),
+        *(meta for key in op.cache for meta in key),
+        op,
+        Node,
+        None,
+    ]
+    for call in calls[1:]:
+        before = [getrefcount(value) for value in kept]
+        for _ in range(_TIMES):
+            asked(call, args)
+        after = [getrefcount(value) for value in kept]
+        if before != after:
+            return f"references before {_TIMES} calls {before}, after them {after}"
+    hits = calls[1].words[SITE.HITS]
+    return "" if hits == 2 * _TIMES else f"{hits} of {2 * _TIMES} calls were native"

@@ -1,0 +1,105 @@
+"""The functions of CPython's public C API that native calls use, and words in memory.
+
+References are int64 numbers, the addresses of objects; which of them are new, borrowed or stolen
+is CPython's to say, and is said once more below.  All need the GIL, which a native call has, being
+called by the interpreter.
+
+Compiled code knows them by names of flowvm's own, which `provide_api` says the addresses of: so it
+does not matter which of its names the interpreter's file exports, and kernels, which run without
+the GIL, can never call them by mistake.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from flowvm.compiler.jit import provide
+from flowvm.compiler.native import Intrinsic
+from flowvm.lazy import lazy
+from flowvm.private.objects import api_address, api_function
+from flowvm.vm.machine.lang import load_word, store_word
+
+PREFIX = "flowvm_api_"
+_names: list[str] = []  # of all that are declared below
+intrinsics = lazy("flowvm.eager.native.intrinsics")  # Numba, for a compilation only
+
+
+def _external(name: str, signature: str) -> Any:
+    def python(*values: int) -> Any:
+        return api_function(name, signature)(*values)
+
+    def define() -> Any:
+        return intrinsics.external(PREFIX + name, signature)
+
+    _names.append(name)
+    python.__name__ = python.__qualname__ = name
+    return Intrinsic(python, define)
+
+
+def provide_api() -> None:
+    """Let compiled code call the functions below; VMError if this CPython lacks one."""
+    for name in _names:
+        provide(PREFIX + name, api_address(name))
+
+
+# references: 0 is allowed
+incref = _external("Py_IncRef", "void(int64)")
+decref = _external("Py_DecRef", "void(int64)")
+# new: an instance whose slots are empty; 0 and an exception if there is no memory
+allocate = _external("PyType_GenericAlloc", "int64(int64, int64)")
+# errors; `error_occurred` gives a borrowed reference
+error_occurred = _external("PyErr_Occurred", "int64()")
+error_matches = _external("PyErr_ExceptionMatches", "int32(int64)")
+clear_error = _external("PyErr_Clear", "void()")
+# numbers; new references, or -1 and maybe an exception
+int_of = _external("PyLong_FromLongLong", "int64(int64)")
+as_int = _external("PyLong_AsLongLong", "int64(int64)")
+as_float = _external("PyFloat_AsDouble", "float64(int64)")
+int_as_float = _external("PyLong_AsDouble", "float64(int64)")
+is_true = _external("PyObject_IsTrue", "int32(int64)")
+# tuples; new: `new_tuple`; borrowed: `tuple_item`; stolen: what `set_tuple_item` is given
+new_tuple = _external("PyTuple_New", "int64(int64)")
+tuple_size = _external("PyTuple_Size", "int64(int64)")
+tuple_item = _external("PyTuple_GetItem", "int64(int64, int64)")
+set_tuple_item = _external("PyTuple_SetItem", "int32(int64, int64, int64)")
+# lists likewise, dicts (borrowed), sets, strings, sequences (new)
+list_size = _external("PyList_Size", "int64(int64)")
+list_item = _external("PyList_GetItem", "int64(int64, int64)")
+append = _external("PyList_Append", "int32(int64, int64)")
+set_list_item = _external("PyList_SetItem", "int32(int64, int64, int64)")
+set_list_slice = _external("PyList_SetSlice", "int32(int64, int64, int64, int64)")
+dict_size = _external("PyDict_Size", "int64(int64)")
+dict_item = _external("PyDict_GetItemWithError", "int64(int64, int64)")
+set_size = _external("PySet_Size", "int64(int64)")
+set_contains = _external("PySet_Contains", "int32(int64, int64)")
+character = _external("PyUnicode_ReadChar", "uint32(int64, int64)")
+sequence_item = _external("PySequence_GetItem", "int64(int64, int64)")
+# calls and iterators; new
+call_nothing = _external("PyObject_CallNoArgs", "int64(int64)")
+call_one = _external("PyObject_CallOneArg", "int64(int64, int64)")
+vectorcall = _external("PyObject_Vectorcall", "int64(int64, int64, int64, int64)")
+iterator = _external("PyObject_GetIter", "int64(int64)")
+next_item = _external("PyIter_Next", "int64(int64)")
+# frames; borrowed: `this_frame`; new: `frame_code`
+this_frame = _external("PyEval_GetFrame", "int64()")
+frame_code = _external("PyFrame_GetCode", "int64(int64)")
+frame_last = _external("PyFrame_GetLasti", "int32(int64)")
+
+
+def _bits_of(value: float) -> int:
+    """The 64 bits of a float."""
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+bits_of: Any = Intrinsic(_bits_of, lambda: intrinsics.bits_of)
+
+
+def word(table: int, k: int) -> int:
+    """Word `k` of the table at an address."""
+    return load_word(table + 8 * k)
+
+
+def put_word(table: int, k: int, value: int) -> None:
+    """Set it."""
+    store_word(table + 8 * k, value)

@@ -1,0 +1,23 @@
+"""The primitives of `flowvm.eager.native.cpython` for Numba; imported only to compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from flowvm.private.numba import NUMBA
+
+
+def external(name: str, signature: str) -> Any:
+    """A C function of CPython."""
+    args, result = NUMBA.normalize_signature(signature)
+    return types.ExternalFunction(name, result(*args))
+
+
+def bits_of(typingctx: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.IntType(64))
+
+    return types.int64(types.float64), codegen

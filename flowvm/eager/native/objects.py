@@ -1,0 +1,150 @@
+"""What Python sees of a native call: a callable object that is a function and a method at once.
+
+Its class is made by `PyType_FromSpec`, for a class statement cannot say what it has to: that its
+instances are called by the function whose address they hold (the vectorcall protocol), and that a
+method lookup may leave the binding away (a method descriptor).  Everything else is in its base,
+`Call`, which is plain Python: until the address is set, a call is `Call.__call__`.
+
+For all that is asked of it besides, a native call is its twin: name, text, signature, module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.private.objects import api_address, api_function
+
+# of Py_TPFLAGS: METHOD_DESCRIPTOR, HAVE_VECTORCALL, HAVE_GC, DEFAULT
+_FLAGS = 1 << 17 | 1 << 11 | 1 << 14 | 1 << 18
+_CLEAR, _TRAVERSE, _MEMBERS = 51, 71, 72  # Py_tp_clear, Py_tp_traverse, Py_tp_members
+_SSIZE, _READONLY = 19, 1  # T_PYSSIZET, READONLY
+
+
+class Call:
+    """The base of native calls.
+
+    twin   the generated Python function
+    words  the SITE, once there is one, with `kept`: what its words refer to
+    begin  called with the object itself by its first calls, until it makes the object native
+    """
+
+    __slots__ = ("__weakref__", "begin", "kept", "twin", "words")
+
+    twin: Callable[..., Any]
+    words: Any
+    kept: Any
+    begin: Callable[[Any], None] | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        begin = self.begin
+        if begin is not None:
+            begin(self)
+        return self.twin(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Call.__slots__:  # it is not whole
+            raise AttributeError(name)
+        return getattr(self.twin, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Call.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.twin, name, value)
+
+    def __repr__(self) -> str:
+        return f"<native call {self.twin.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.twin.__qualname__  # as functions are pickled
+
+    def __copy__(self) -> Call:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Call:
+        return self
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.twin)
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = (("slot", ctypes.c_int), ("value", ctypes.c_void_p))
+
+
+class _Member(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("offset", ctypes.c_ssize_t),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("basicsize", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+        ("slots", ctypes.POINTER(_Slot)),
+    )
+
+
+_kept: list[Any] = []  # what a class made of a specification may look at
+CALLED_AT = Call.__basicsize__  # bytes into an object: the address of what CPython calls
+SITE_AT = CALLED_AT + 8  # the address of its SITE
+
+
+@functools.cache
+def native_class() -> type[Call]:
+    """The class of native calls."""
+    place = _Member(b"__vectorcalloffset__", _SSIZE, CALLED_AT, _READONLY, None)
+    members = (_Member * 2)(place)
+    # Collected as its base is, but what it looks at when it is called is never taken from it while
+    # somebody might call it: others break the cycle.  So what clears it does nothing.
+    slots = (_Slot * 4)(
+        _Slot(_MEMBERS, ctypes.cast(members, ctypes.c_void_p).value),
+        _Slot(_TRAVERSE, api_function("PyType_GetSlot", "int64(object, int32)")(Call, _TRAVERSE)),
+        _Slot(_CLEAR, api_address("PyObject_GC_IsTracked")),
+    )
+    name = f"{__name__}.NativeCall".encode()
+    spec = _Spec(name, CALLED_AT + 16, 0, _FLAGS, slots)
+    make = api_function("PyType_FromSpecWithBases", "object(int64, object)")
+    kind: type[Call] = make(ctypes.addressof(spec), (Call,))
+    for part in ("__doc__", "__module__"):  # the class has its own, which would be found first
+        setattr(kind, part, property(_of_twin(part), _to_twin(part)))
+    _kept.append((spec, slots, members, name))
+    return kind
+
+
+def _of_twin(name: str) -> Callable[[Any], Any]:
+    return lambda self: getattr(self.twin, name)
+
+
+def _to_twin(name: str) -> Callable[[Any, Any], None]:
+    return lambda self, value: setattr(self.twin, name, value)
+
+
+def new_call(twin: Callable[..., Any], begin: Callable[[Any], None] | None) -> Call:
+    """A native call, which is its twin until `activate`."""
+    call = native_class()()
+    call.twin, call.begin = twin, begin
+    return call
+
+
+def activate(call: Call, site: Any, address: int, kept: Any) -> None:
+    """From now on `call` is the function at `address`, with `site`, an array of words."""
+    call.words, call.kept = site, kept
+    ctypes.c_ssize_t.from_address(id(call) + SITE_AT).value = ctypes.addressof(site)
+    ctypes.c_ssize_t.from_address(id(call) + CALLED_AT).value = address

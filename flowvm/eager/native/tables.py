@@ -1,0 +1,140 @@
+"""The tables of a process: what the words of SHARED and SITE are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.eager.calls import Callee, finish_function
+from flowvm.eager.native.words import MOST_SAVED, MOST_WRITTEN, SHARED, SITE
+from flowvm.private.objects import class_place, file_name_place, slot_place
+from flowvm.vm.machine.record import Record, fields_of
+from flowvm.vm.machine.words import RING
+
+_SLOTS = {
+    "Tensor": ("_meta", "_node", "_ref", "_storage"),
+    "Storage": ("id", "version"),
+    "Node": (
+        "attrs", "edges", "metas", "operator", "out_metas", "_saved", "seq", "versions",
+    ),
+}  # fmt: skip
+
+
+class Several(tuple[int, ...]):
+    """The words of a field that has several."""
+
+
+class Table:
+    """A record filled in, with numbers and with addresses of objects: `words` is a ctypes array,
+    `kept` what its addresses are of.
+    """
+
+    def __init__(self, kind: type[Record], kept: Any, **values: Any) -> None:
+        fields = {field.name: field for field in fields_of(kind)}
+        self.words = (ctypes.c_int64 * sum(field.words for field in fields.values()))()
+        self.kept = kept, values
+        for name, value in values.items():
+            parts = value if type(value) is Several else (value,)
+            for k, part in enumerate(parts):
+                self.words[fields[name].at + k] = part if type(part) is int else id(part)
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+        return ctypes.addressof(self.words)
+
+
+def shared_table(names: dict[str, Any]) -> Table:
+    """SHARED, of what the globals of generated calls are: `names`."""
+    places: dict[str, int] = {"TYPE_AT": class_place(), "FILENAME_AT": file_name_place()}
+    for kind, slots in _SLOTS.items():
+        for slot in slots:
+            key = f"{kind}_{slot.strip('_')}".upper()
+            places[key] = slot_place(names[kind], slot)
+    ring, control = (_address(names[name]) for name in ("ring", "control"))
+    if len(names["codes"]) != RING.SLOTS or len(names["lasts"]) != RING.SLOTS:
+        raise ValueError("codes and lasts have a place for each record")
+    return Table(
+        SHARED,
+        names,
+        **places,
+        TENSOR=names["Tensor"],
+        PARAMETER=names.get("Parameter", 0),
+        STORAGE=names["Storage"],
+        NODE=names["Node"],
+        FLOAT=float,
+        INT=int,
+        BOOL=bool,
+        NONE=None,
+        KEY_ERROR=KeyError,
+        ATTRIBUTE_ERROR=AttributeError,
+        TYPE_ERROR=TypeError,
+        HOT=names,
+        COUNTER_NAME="counter",
+        LIMIT_NAME="limit",
+        RING=ring,
+        CONTROL=control,
+        POP=names["pop"],
+        DEAD=names["dead"],
+        RELEASES=names["releases"],
+        ADOPTED=names["adopted"],
+        STREAM_OF=names["stream_of"],
+        CODES=names["codes"],
+        LASTS=names["lasts"],
+        DEPARTED=names["departed"],
+        AUTOCAST=names["autocast"],
+        UNRECORDED=names["unrecorded"],
+        ASKERS=names["askers"],
+        GRAD_ENABLED=names["grad_enabled"],
+        USER_FILES=names["user_files"],
+        FIND_USER=names["find_user"],
+        FINISH=finish_function(names),
+    )
+
+
+def _address(view: Any) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def takes(op: Callee) -> bool:
+    """Whether there are native calls of an operator: with tensors, and one output, whose size is
+    known; or with tensors that it writes, and neither an output nor a gradient.
+    """
+    if op.writes:
+        known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
+    else:
+        known = len(op.outputs) == 1 and not op.unsized and len(op.saves) <= MOST_SAVED
+    operands = len(op.outputs) + len(op.inputs) + len(op.scalars)
+    return known and bool(op.inputs) and operands <= RING.MAX_INLINE
+
+
+def site_table(
+    op: Callee, twin: Callable[..., Any], shared: Table, numbered: Table | None = None
+) -> Table:
+    """SITE, of an operator that `takes` says yes of; of others one by which each call is a miss."""
+    taken = takes(op)
+    arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if taken else -1
+    saves = op.saves if taken else ()
+    saved = Several(op.inputs.index(n) if n in op.inputs else -1 for n in saves)
+    written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
+    return Table(
+        SITE,
+        (shared, numbered),
+        SHARED=shared.address,
+        TWIN=twin,
+        CACHE=op.cache,
+        ARGUMENTS=arguments,
+        OUTPUTS=len(op.outputs),
+        INPUTS=len(op.inputs),
+        ATTRS=len(op.attrs),
+        SCALARS=len(op.scalars),
+        KINDS=op.scalar_kinds or 0,
+        CONVERTED=int(bool(op.amp)),
+        OPERATOR=op if op.grad is not None else 0,
+        SAVES=len(saved),
+        SAVED=saved,
+        WRITES=len(written),
+        WRITTEN=written,
+        NUMBERED=0 if numbered is None else numbered.address,
+    )

@@ -1,0 +1,93 @@
+"""Objects of CPython as memory: where they keep what they refer to, and its C API by name.
+
+Of how objects are laid out nothing is assumed, but that `id` is an object's address: what one
+refers to is looked for in it.  Used by native calls (`flowvm.eager.native`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from types import CodeType
+from typing import Any, Final
+
+from flowvm.errors import VMError
+
+_C_TYPES: Final[dict[str, Any]] = {
+    "void": None,
+    "int32": ctypes.c_int32,
+    "uint32": ctypes.c_uint32,
+    "int64": ctypes.c_int64,
+    "float64": ctypes.c_double,
+    "object": ctypes.py_object,
+}
+
+
+def place_of(holder: object, value: object, size: int) -> int:
+    """How many bytes into `holder`, which has `size`, the one reference to `value` lies.
+
+    It is looked for, so nothing is assumed of how CPython lays objects out, but that `id` is an
+    object's address.  VMError if it is there not once.
+    """
+    words = [ctypes.c_ssize_t.from_address(id(holder) + at).value for at in range(0, size, 8)]
+    places = [8 * k for k, word in enumerate(words) if word == id(value)]
+    if len(places) != 1:
+        raise VMError(f"a {type(holder).__name__} refers {len(places)} times to {value!r:.40}")
+    return places[0]
+
+
+def class_place() -> int:
+    """Where an object refers to its class."""
+
+    class Empty:
+        __slots__ = ()
+
+    return place_of(Empty(), Empty, object.__basicsize__)
+
+
+def slot_place(kind: type, name: str) -> int:
+    """Where an instance of `kind` has what its slot `name` holds."""
+    holder: Any = object.__new__(kind)
+    value = object()
+    getattr(kind, name).__set__(holder, value)
+    place = place_of(holder, value, kind.__basicsize__)
+    getattr(kind, name).__delete__(holder)
+    return place
+
+
+def file_name_place() -> int:
+    """Where a code object has its `co_filename`."""
+    name = f"<a file of {object()!r}>"  # no other reference of the code object is this very string
+    code = place_of.__code__.replace(co_filename=name)
+    return place_of(code, code.co_filename, CodeType.__basicsize__)
+
+
+def places_are_found() -> str:
+    """Why what an object refers to is not found in it, or ""."""
+
+    class Sample:
+        __slots__ = ("a", "b")
+
+    try:
+        places = class_place(), slot_place(Sample, "a"), slot_place(Sample, "b"), file_name_place()
+    except VMError as error:
+        return str(error)
+    sample: Any = Sample()
+    sample.b = places
+    found = ctypes.c_ssize_t.from_address(id(sample) + places[2]).value
+    return "" if found == id(places) else "a slot is somewhere else in each instance"
+
+
+def api_function(name: str, signature: str) -> Any:
+    """A function of the C API, by ctypes; `signature` as Numba writes it, "int64(int64)"."""
+    result, *arguments = re.findall(r"\w+", signature)
+    function = ctypes.PYFUNCTYPE(_C_TYPES[result], *[_C_TYPES[a] for a in arguments])
+    return function((name, ctypes.pythonapi))
+
+
+def api_address(name: str) -> int:
+    """Its address; VMError if this CPython has no such function."""
+    function = getattr(ctypes.pythonapi, name, None)
+    if function is None:
+        raise VMError(f"this CPython has no C function {name}")
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

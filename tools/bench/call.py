@@ -1,0 +1,270 @@
+"""`python -m tools.bench.call`: the path of one op in nanoseconds, step by step.
+
+    whole calls   issue to issue, 8x8 operands: by the operator's Python function (its twin), by
+                  compiled code, and the peers'; ours and theirs in turn, best of rounds
+    mlp step      a training step of 16-32-4, batches of 8, SGD with momentum, in a process each
+    steps         what each step of a native call adds, apart from the VM: native functions that go
+                  so far and no further, called in turn; the first row is an empty one
+
+Absolute times are this machine's at this moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flowvm as flow
+from flowvm.compiler import jit
+from flowvm.eager.interpreter import operators
+from flowvm.eager.native import call as steps
+from flowvm.eager.native import install
+from flowvm.eager.native.check import Apart, callee, plain_tensor
+from flowvm.eager.native.cpython import decref, incref, provide_api, word
+from flowvm.eager.native.making import new_output
+from flowvm.eager.native.objects import SITE_AT, activate, new_call
+from flowvm.eager.native.places import place
+from flowvm.eager.native.reading import all_whole, departs, entry_of
+from flowvm.eager.native.tables import shared_table, site_table
+from flowvm.eager.native.words import SHARED, SITE
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.declare.registry import operator_of
+from flowvm.vm.machine.lang import load_word
+
+COUNT = 2000
+STEPS_A_ROUND = 50
+
+
+# --- native functions that go so far -------------------------------------------------------------
+
+
+def nothing(self: int, args: int, count: int, names: int) -> int:
+    """None."""
+    none = word(word(load_word(self + SITE_AT), SITE.SHARED), SHARED.NONE)
+    incref(none)
+    return none
+
+
+def reads(self: int, args: int, count: int, names: int) -> int:
+    """And looks at the arguments."""
+    site = load_word(self + SITE_AT)
+    shared = word(site, SITE.SHARED)
+    if not departs(shared, site):
+        all_whole(shared, site, args)
+    return nothing(self, args, count, names)
+
+
+def finds(self: int, args: int, count: int, names: int) -> int:
+    """And finds the entry."""
+    site = load_word(self + SITE_AT)
+    decref(entry_of(word(site, SITE.SHARED), site, args, 0))
+    return reads(self, args, count, names)
+
+
+def makes(self: int, args: int, count: int, names: int) -> int:
+    """And makes the output, which Python then drops."""
+    site = load_word(self + SITE_AT)
+    made = entry_of(word(site, SITE.SHARED), site, args, 0)
+    out = new_output(word(site, SITE.SHARED), made)
+    decref(made)
+    decref(reads(self, args, count, names))
+    return out
+
+
+def places(self: int, args: int, count: int, names: int) -> int:
+    """And finds the caller's line."""
+    code, last = place(word(load_word(self + SITE_AT), SITE.SHARED))
+    decref(code)
+    decref(last)
+    return makes(self, args, count, names)
+
+
+STEPS: tuple[tuple[str, Callable[..., int]], ...] = (
+    ("nothing", nothing),
+    ("look at the arguments", reads),
+    ("find the entry", finds),
+    ("make the output, and drop it", makes),
+    ("find the caller's line", places),
+    ("publish the record", steps.entry(SITE_AT)),
+)
+
+
+# --- timing --------------------------------------------------------------------------------------
+
+
+def best(runs: list[tuple[Callable[[], None], Callable[[], None]]], rounds: int) -> list[float]:
+    """Nanoseconds a call, of (before each round, COUNT calls) each; in turn, the least of all."""
+    least = [float("inf")] * len(runs)
+    for _ in range(rounds):
+        for k, (ready, run) in enumerate(runs):
+            ready()
+            begun = time.perf_counter()
+            run()
+            least[k] = min(least[k], (time.perf_counter() - begun) / COUNT * 1e9)
+    return least
+
+
+def repeated(call: Callable[..., Any], *args: Any) -> Callable[[], None]:
+    """COUNT calls."""
+
+    def run() -> None:
+        for _ in range(COUNT):
+            call(*args)
+
+    return run
+
+
+def step_rows(rounds: int) -> list[tuple[str, float]]:
+    """What each step adds."""
+    provide_api()
+    apart, op = Apart(), callee("x y")
+    meta = ("meta",)
+    x, y = plain_tensor(11, meta), plain_tensor(12, meta)
+    op.cache[meta, meta] = (7, meta, False, "")
+    apart.names["user_files"].add(__file__)
+    shared, free = shared_table(apart.names), apart.names["free"]
+    calls = []
+    for _, function in STEPS:
+        call, site = new_call(lambda *args: None, None), site_table(op, print, shared)
+        activate(call, site.words, jit.native(function, steps.SIGNATURE), site)
+        calls.append(call)
+
+    def ready() -> None:
+        free[:] = range(COUNT + 100, 100, -1)
+
+    times = best([(ready, repeated(call, x, y)) for call in calls], rounds)
+    added = [times[0], *(b - a for a, b in itertools.pairwise(times))]
+    return [*zip([name for name, _ in STEPS], added, strict=True), ("together", times[-1])]
+
+
+def whole_rows(peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
+    """Whole calls: twin, native, and each peer."""
+    a, b = flow.ones(8, 8), flow.ones(8, 8)
+    w, c = flow.ones(8, 8, requires_grad=True), flow.ones(8)
+    theirs = [importlib.import_module(name) for name in peers]
+    rows: list[tuple[str, list[float | None]]] = []
+    deaths = Tensor.__del__, install.native_death()
+
+    def ready(death: Any) -> None:
+        setattr(Tensor, "__del__", death)  # noqa: B010 - mypy minds an assignment
+        flow.vm.sync()
+
+    plainly, natively = (functools.partial(ready, death) for death in deaths)
+    for name, method, args, grad in (
+        ("a + b", "__add__", (a, b), False),
+        ("a * 2.0", "__mul__", (a, 2.0), False),
+        ("relu(a)", "relu", (a,), False),
+        ("linear(a, b, c)", "linear", (a, b, c), False),
+        ("a @ b", "__matmul__", (a, b), False),
+        ("w + b, recorded", "__add__", (w, b), True),
+        ("relu(w), recorded", "relu", (w,), True),
+    ):
+        op = _operator(method)
+        runs = [repeated(call, *args) for call in (op.twin, install.native_call(op))]
+        for module in theirs:
+            runs.append(_peers(module, name, len(args), grad))
+        known = best(
+            [(natively if run is runs[1] else plainly, run) for run in runs if run is not None],
+            rounds,
+        )
+        times = iter(known)
+        rows.append((name, [next(times) if run is not None else None for run in runs]))
+    return rows
+
+
+def _operator(method: str) -> Any:
+    if hasattr(Tensor, method):
+        return operator_of(getattr(Tensor, method))
+    return next(op for op in list(operators) if op.name == method)
+
+
+def _peers(module: Any, name: str, count: int, grad: bool) -> Any:
+    """A peer's run, None where it has none."""
+    if module.__name__ != "torch" and (grad or "relu" in name or "linear" in name):
+        return None
+    x = module.ones((8, 8), dtype=module.float32)
+    more = {"requires_grad": True} if grad else {}
+    first = module.ones((8, 8), dtype=module.float32, **more)
+    if count == 1:
+        return repeated(module.relu, first)
+    if count == 3:
+        return repeated(module.nn.functional.linear, first, x, x[0].clone())
+    method = {"+": "__add__", "*": "__mul__", "@": "__matmul__"}[name.split()[1]]
+    kind: Any = type(x)
+    return repeated(getattr(kind, method), first, 2.0 if "2.0" in name else x)
+
+
+def step_time(name: str, rounds: int) -> float:
+    """Nanoseconds of a training step of a small MLP, of the package `name`: flowvm or torch."""
+    module: Any = importlib.import_module(name)
+    module.set_num_threads(1)
+    nn = module.nn
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = module.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x, y = module.randn(8, 16), module.randn(8, 4)
+
+    def run() -> None:
+        for _ in range(STEPS_A_ROUND):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        finish()
+
+    finish = flow.vm.sync if module is flow else lambda: None
+    run()
+    return best([(finish, run)], rounds)[0] * COUNT / STEPS_A_ROUND
+
+
+def step_row(peers: list[str], rounds: int) -> list[float | None]:
+    """The same by the Python functions, by compiled code, and by the peers that have it."""
+    times: list[float | None] = []
+    for name, calls in (("flowvm", "python"), ("flowvm", "native"), *((p, "") for p in peers)):
+        if name not in ("flowvm", "torch"):
+            times.append(None)
+            continue
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.bench.call", "--step", name, "--rounds", str(rounds)],
+            env={**os.environ, "FLOWVM_CALLS": calls or "python"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        times.append(float(done.stdout))
+    return times
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.call", description=__doc__)
+    parser.add_argument("--peers", default="torch,numpy", help="comma-separated; '' for none")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--step", metavar="PACKAGE", help="its MLP step alone, in nanoseconds")
+    given = parser.parse_args()
+    if given.step:
+        print(step_time(given.step, given.rounds))
+        return 0
+    peers = [name for name in given.peers.split(",") if name]
+    if why := install.why_not():
+        print(f"no native calls here: {why}")
+        return 1
+    flow.set_num_threads(1)
+    print(f"{'nanoseconds':30}" + "".join(f"{n:>9}" for n in ("python", "native", *peers)))
+    step = "mlp step", step_row(peers, given.rounds)
+    for name, times in (*whole_rows(peers, given.rounds), step):
+        print(f"{name:30}" + "".join(f"{'' if t is None else round(t):>9}" for t in times))
+    print(f"\n{'a native call, step by step':30}{'adds':>9}")
+    for name, added in step_rows(given.rounds):
+        print(f"{name:30}{round(added):>9}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
