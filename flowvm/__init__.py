@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from flowvm import distributions as distributions
     from flowvm import fft as fft
     from flowvm import func as func
+    from flowvm import fx as fx
     from flowvm import graph as graph
     from flowvm import hub as hub
     from flowvm import jit as jit
@@ -157,9 +158,9 @@ newaxis = None
 
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "cuda", "datasets", "distributed",
-    "distributions", "fft", "func", "graph", "hub", "jit", "library", "linalg", "memory", "mps",
-    "multiprocessing", "nn", "optim", "overrides", "profiler", "random", "return_types", "signal",
-    "sparse", "special", "testing", "utils", "xpu",
+    "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "memory",
+    "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "random", "return_types",
+    "signal", "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -246,6 +247,7 @@ __all__ = [
     "float32",
     "float64",
     "from_dlpack",
+    "fx",
     "get_default_device",
     "get_default_dtype",
     "get_float32_matmul_precision",

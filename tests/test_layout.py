@@ -40,7 +40,7 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     (
-        "amp", "distributions", "fft", "func", "jit", "library", "linalg", "nn", "optim",
+        "amp", "distributions", "fft", "func", "fx", "jit", "library", "linalg", "nn", "optim",
         "overrides", "pickles", "serialization", "settings", "signal", "special", "testing",
         "utils",
     ),
@@ -101,7 +101,7 @@ FACES = {
         "backends.quantized", "compiler", "config", "cuda.amp", "cuda.devices", "cuda.events",
         "cuda.memory", "cuda.options", "cuda.random", "datasets", "distributed",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
-        "distributions.transforms", "errors", "fft", "hub", "jit", "launch", "library", "linalg",
+        "distributions.transforms", "errors", "fft", "fx", "hub", "jit", "launch", "library", "linalg",
         "memory", "mps", "multiprocessing", "nn.attention.bias", "nn.functional", "nn.init",
         "nn.parallel", "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters",
         "nn.utils.fusion",
