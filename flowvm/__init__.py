@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from flowvm import mps as mps
     from flowvm import multiprocessing as multiprocessing
     from flowvm import nn as nn
+    from flowvm import onnx as onnx
     from flowvm import optim as optim
     from flowvm import overrides as overrides
     from flowvm import profiler as profiler
@@ -159,8 +160,8 @@ newaxis = None
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "cuda", "datasets", "distributed",
     "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "memory",
-    "mps", "multiprocessing", "nn", "optim", "overrides", "profiler", "random", "return_types",
-    "signal", "sparse", "special", "testing", "utils", "xpu",
+    "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "random",
+    "return_types", "signal", "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -278,6 +279,7 @@ __all__ = [
     "newaxis",
     "nn",
     "no_grad",
+    "onnx",
     "ops",
     "optim",
     "overrides",

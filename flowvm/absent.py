@@ -22,7 +22,7 @@ ABSENT: Final = {
     "monitor": "see flow.profiler and flow.vm.stats()",
     "masked": "there are no masked tensors; use where, masked_fill and the nan reductions",
     "nested": "there are no nested tensors; pad, or nn.utils.rnn.pack_padded_sequence",
-    "export": "capture with nn.Graph or flow.compile, and save that (Graph.save)",
+    "export": "capture with nn.Graph or flow.compile, and save that (Graph.save); flow.onnx.export",
     "package": "save a state_dict with flow.save; code is kept where code is kept",
     "_dynamo": "nothing compiles Python here; flow.compile captures what a function does",
     "_inductor": "nothing compiles Python here; flow.compile captures what a function does",

@@ -40,7 +40,7 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     (
-        "amp", "distributions", "fft", "func", "fx", "jit", "library", "linalg", "nn", "optim",
+        "amp", "distributions", "fft", "func", "fx", "jit", "library", "linalg", "nn", "onnx", "optim",
         "overrides", "pickles", "serialization", "settings", "signal", "special", "testing",
         "utils",
     ),

@@ -1,0 +1,13 @@
+"""`flow.onnx`: what a model computes, written as an ONNX file that other programs run.
+
+`export` captures one call of the model (`flowvm.nn.graph.tracing`) and translates each op of that
+LogicalGraph, before any pass, to ONNX nodes that give the same numbers.  The package `onnx` is
+imported when `export` is called.
+
+Not here: capture (`nn.graph`), what an op means (`ops`), reading ONNX files.
+"""
+
+from flowvm.onnx.exporting import TrainingMode as TrainingMode
+from flowvm.onnx.exporting import export as export
+
+__all__ = ["TrainingMode", "export"]

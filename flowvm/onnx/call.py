@@ -1,0 +1,56 @@
+"""Call: one node of the LogicalGraph, as what translates it sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType
+from flowvm.eager.live import now
+from flowvm.graph.logical.nodes import OpNode
+from flowvm.meta import TensorMeta
+from flowvm.onnx.memory import Memory
+from flowvm.onnx.writer import Writer
+
+
+class Call:
+    """A node with its operands as ONNX's values.
+
+    attrs    its attributes and numbers by name
+    metas    of its inputs; `outs` of its outputs
+    """
+
+    def __init__(self, node: OpNode, memory: Memory, w: Writer) -> None:
+        self.node, self.memory, self.w = node, memory, w
+        self.metas = [o.meta for o in node.inputs]
+        self.outs = [o.meta for o in node.outputs]
+        names = (*node.operator.attrs, *node.operator.scalars)
+        numbers = [now(s) for s in node.scalars]
+        self.attrs: dict[str, Any] = dict(zip(names, (*node.attrs, *numbers), strict=True))
+
+    @property
+    def out(self) -> TensorMeta:
+        """The meta of the first output."""
+        return self.outs[0]
+
+    @property
+    def count(self) -> int:
+        """How many inputs there are."""
+        return len(self.metas)
+
+    def x(self, place: int = 0) -> str:
+        """An input's value."""
+        return self.memory.read(self.node.inputs[place])
+
+    def wants(self, place: int) -> bool:
+        """Whether anything looks at this output."""
+        return self.memory.is_read(self.node.outputs[place])
+
+    def number(self, value: Any, dtype: DType | None = None) -> str:
+        """A constant of a dtype, that of the first output unless another is given."""
+        return self.w.constant(np.asarray(value), dtype or self.out.dtype)
+
+    def as_out(self, value: str, dtype: DType) -> str:
+        """A value of `dtype` as the first output's dtype."""
+        return value if dtype is self.out.dtype else self.w.cast(value, self.out.dtype)

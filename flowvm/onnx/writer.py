@@ -1,0 +1,168 @@
+"""Writer: ONNX nodes and constants as they are found, and the model that is made of them.
+
+Values go by names.  A constant that is there already is used again; nodes that nothing needs are
+left out of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.dtype import DType, int64
+from flowvm.errors import ArgumentError
+from flowvm.lazy import lazy
+from flowvm.meta import TensorMeta
+from flowvm.version import VERSION
+
+if TYPE_CHECKING:
+    import onnx
+else:
+    onnx = lazy("onnx")
+
+# flowvm's name of a dtype -> ONNX's
+_TYPES = {
+    "bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int16": "INT16", "int32": "INT32",
+    "int64": "INT64", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT",
+    "float64": "DOUBLE",
+}  # fmt: skip
+
+
+def type_number(dtype: DType) -> int:
+    """ONNX's number of a dtype."""
+    number: int = getattr(onnx.TensorProto, _TYPES[dtype.name])
+    return number
+
+
+class Writer:
+    """What is written so far.
+
+    opset   the version of ONNX's operators
+    scope   of the nodes that come: the path of the user's module; `line`: the user's line
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.scope, self.line = "", ""
+        self.nodes: list[Any] = []
+        self.initializers: dict[str, Any] = {}
+        self.parameters: dict[str, TensorMeta] = {}  # initializers that are the model's own
+        self._constants: dict[Any, str] = {}
+        self._names: set[str] = set()
+
+    def name(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it if that name is taken."""
+        name, number = wanted, 0
+        while name in self._names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._names.add(name)
+        return name
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """A node of one output: that output's name."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """A node of `count` outputs."""
+        place = "/".join(["", *self.scope.split(".")]) if self.scope else ""
+        name = self.name(f"{place}/{kind}")
+        outputs = [self.name(f"{name}_output_{k}") for k in range(count)]
+        node = onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes)
+        node.doc_string = self.line
+        self.nodes.append(node)
+        return outputs
+
+    def constant(self, values: Any, dtype: DType) -> str:
+        """A constant with these numbers."""
+        stored = dtype.stored(np.asarray(values))
+        key = (dtype.name, stored.shape, stored.tobytes())
+        name = self._constants.get(key)
+        if name is None:
+            name = self._constants[key] = self.initializer("constant", stored, dtype)
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A vector of int64."""
+        return self.constant(np.array(values, np.int64), int64)
+
+    def initializer(self, name: str, stored: np.ndarray[Any, Any], dtype: DType) -> str:
+        """Values that are in the file, from an array as `DType.stored` gives it."""
+        name = self.name(name)
+        self.initializers[name] = onnx.helper.make_tensor(
+            name, type_number(dtype), stored.shape, stored.tobytes(), raw=True
+        )
+        return name
+
+    # --- what is asked often --------------------------------------------------------------------
+
+    def reshape(self, x: str, shape: Sequence[int]) -> str:
+        """`x` in another shape; a size of 0 is one."""
+        return self.op("Reshape", x, self.ints(*shape), allowzero=1)
+
+    def transpose(self, x: str, order: Sequence[int]) -> str:
+        """`x` with its dimensions in this order."""
+        if list(order) == list(range(len(order))):
+            return x
+        return self.op("Transpose", x, perm=list(order))
+
+    def cast(self, x: str, dtype: DType) -> str:
+        """`x` as `dtype`."""
+        return self.op("Cast", x, to=type_number(dtype))
+
+    def expand(self, x: str, shape: Sequence[int]) -> str:
+        """`x` repeated to `shape`."""
+        return self.op("Expand", x, self.ints(*shape))
+
+    # --- the model ------------------------------------------------------------------------------
+
+    def model(
+        self,
+        name: str,
+        inputs: Sequence[tuple[str, TensorMeta]],
+        outputs: Sequence[tuple[str, TensorMeta]],
+        as_inputs: bool,
+        with_values: bool,
+    ) -> Any:
+        """The onnx.ModelProto.  Parameters are inputs too with `as_inputs`, and inputs alone
+        without `with_values`.
+        """
+        needed = {n for n, _ in outputs}
+        nodes = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                nodes.append(node)
+                needed.update(node.input)
+        values = {n: v for n, v in self.initializers.items() if n in needed}
+        given = list(inputs)
+        if as_inputs or not with_values:
+            given += [(n, m) for n, m in self.parameters.items() if n in needed]
+        if not with_values:
+            values = {n: v for n, v in values.items() if n not in self.parameters}
+        graph = onnx.helper.make_graph(
+            nodes[::-1], name, [_info(*one) for one in given], [_info(*one) for one in outputs],
+            list(values.values()),
+        )  # fmt: skip
+        opsets = [onnx.helper.make_opsetid("", self.opset)]
+        version = onnx.helper.find_min_ir_version_for(opsets)
+        return onnx.helper.make_model(
+            graph, opset_imports=opsets, ir_version=max(8, version), producer_name="flowvm",
+            producer_version=VERSION,
+        )  # fmt: skip
+
+
+def _info(name: str, meta: TensorMeta) -> Any:
+    return onnx.helper.make_tensor_value_info(name, type_number(meta.dtype), list(meta.shape))
+
+
+def need_onnx(asker: str) -> None:
+    """ArgumentError unless the package `onnx` can be imported."""
+    try:
+        _ = onnx.__version__
+    except ImportError as error:
+        raise ArgumentError(
+            f"{asker} needs the package onnx, which is not installed here ({error}): "
+            f"pip install onnx"
+        ) from None
