@@ -281,6 +281,8 @@ _ADVICE = {
 
 def _advice(node: OpNode) -> str:
     operator: Operator = node.operator
+    if operator.name in ("batch_norm", "update_running_statistics"):
+        return "It keeps statistics of batches, as modules do that train: call eval() on them."
     if "seed" in operator.scalars:
         return (
             "It draws random numbers, which differ from run to run: call eval() on modules, or "

@@ -310,6 +310,14 @@ def _atan2(t: _Walk, y: Value, x: Value) -> Part:
     return t.choose(still, 0, turned)
 
 
+def _copysign(t: _Walk, x: Value, y: Value) -> Part:
+    """-0 is below 0 here: 1 / -0 says so."""
+    zero = t.w.op("And", t.asks("Equal", y, 0).name, t.asks("Less", t.op("Div", 1, y), 0).name)
+    below = Value(t.w.op("Or", t.asks("Less", y, 0).name, zero), bool_)
+    size = t.op("Abs", x)
+    return t.choose(below, t.op("Neg", size), size)
+
+
 def _exp2(t: _Walk, x: Value) -> Part:
     return t.op("Pow", 2.0, x)
 
@@ -349,7 +357,8 @@ FUNCTIONS: dict[str, Callable[..., Part]] = {
     "maximum": _same("Max"), "minimum": _same("Min"),
     "floor": _rounded("Floor"), "ceil": _rounded("Ceil"), "round": _rounded("Round"),
     "trunc": _trunc, "isinf": _isinf, "isfinite": _isfinite, "log1p": _log1p, "expm1": _expm1,
-    "fmod": _fmod, "remainder": _remainder, "floor_divide": _floor_divide, "atan2": _atan2,
+    "copysign": _copysign, "fmod": _fmod, "remainder": _remainder,
+    "floor_divide": _floor_divide, "atan2": _atan2,
     "exp2": _exp2, "log2": _times("Log", 1 / math.log(2)),
     "log10": _times("Log", 1 / math.log(10)), "rsqrt": _rsqrt, "normal_cdf": _normal_cdf,
     "erfc": _erfc, "hypot": _hypot, "logaddexp": _logaddexp,

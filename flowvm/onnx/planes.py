@@ -207,10 +207,11 @@ def unfold(c: Call) -> Values:
     high, wide = t.h + 2 * t.ph, t.w + 2 * t.pw
     x = c.x()
     if t.ph or t.pw:
-        x = w.op("Pad", x, w.ints(0, 0, t.ph, t.pw, 0, 0, t.ph, t.pw))
+        sides = [*(0,) * (len(shape) - 2), t.ph, t.pw]
+        x = w.op("Pad", x, w.ints(*sides, *sides))
     rows = np.arange(t.kh)[:, None] * t.dh + np.arange(t.oh) * t.sh  # (kh, oh)
     columns = np.arange(t.kw)[:, None] * t.dw + np.arange(t.ow) * t.sw
     places = rows[:, None, :, None] * wide + columns[None, :, None, :]
-    flat = w.reshape(x, (shape[0], shape[1], high * wide))
-    taken = w.op("Gather", flat, w.ints(*places.reshape(-1).tolist()), axis=2)
+    flat = w.reshape(x, (*shape[:-2], high * wide))
+    taken = w.op("Gather", flat, w.ints(*places.reshape(-1).tolist()), axis=len(shape) - 2)
     return [w.reshape(taken, c.out.shape)]

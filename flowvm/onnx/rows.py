@@ -12,6 +12,7 @@ import numpy as np
 
 from flowvm.dtype import bool_, int32, int64
 from flowvm.onnx.call import Call
+from flowvm.onnx.expressions import Untranslated
 
 Values = list[str | None]
 
@@ -136,6 +137,25 @@ def _in_order(c: Call, k: int, largest: bool, first: int) -> Values:
         return [values, places]
     cut = [c.w.ints(first), c.w.ints(k), c.w.ints(-1)]
     return [c.w.op("Slice", values, *cut), c.w.op("Slice", places, *cut)]
+
+
+# --- losses of classes ----------------------------------------------------------------------------
+
+
+def class_loss(kind: str) -> Callable[[Call], Values]:
+    """cross_entropy and nll_loss of class numbers."""
+
+    def translate(c: Call) -> Values:
+        if c.attrs.get("smoothing"):
+            raise Untranslated("label smoothing")
+        values = [c.x(k) for k in range(c.count)]
+        how = {"reduction": c.attrs["reduction"], "ignore_index": c.attrs["ignore_index"]}
+        if c.metas[0].ndim > 1:
+            return [c.w.op(kind, *values, **how), None]
+        values[:2] = [c.w.reshape(v, s) for v, s in zip(values, ([1, -1], [1]), strict=False)]
+        return [c.w.reshape(c.w.op(kind, *values, **how), c.out.shape), None]
+
+    return translate
 
 
 # --- norms ----------------------------------------------------------------------------------------

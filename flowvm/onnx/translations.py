@@ -89,6 +89,8 @@ def _cat(c: Call) -> Values:
 
 def _pad(c: Call) -> Values:
     sides, value = c.attrs["sides"], c.x()
+    if not sides:
+        return [value]
     both = c.w.ints(*[a for a, _ in sides], *[b for _, b in sides])
     mode = c.attrs.get("mode")
     if mode is None:
@@ -190,6 +192,15 @@ def _one_hot(c: Call) -> Values:
     return [c.as_out(same, bool_)]
 
 
+def _isin(c: Call) -> Values:
+    if not c.metas[1].numel:
+        return [c.w.expand(c.number(c.attrs["invert"]), c.out.shape)]
+    each = c.w.op("Unsqueeze", c.x(0), c.w.ints(-1))
+    same = c.w.cast(c.w.op("Equal", each, c.w.reshape(c.x(1), [-1])), int64)
+    found = c.w.cast(c.w.op("ReduceMax", same, c.w.ints(-1), keepdims=0), bool_)
+    return [c.w.op("Not", found) if c.attrs["invert"] else found]
+
+
 TRANSLATIONS: dict[str, Translation] = {
     # products
     "matmul": _matmul(None), "_matmul_nt": _matmul(1), "_matmul_tn": _matmul(0),
@@ -206,6 +217,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "any": rows.truths("ReduceMax"), "all": rows.truths("ReduceMin"),
     "count_nonzero": rows.truths("ReduceSum"),
     "max": rows.extreme_at("Max"), "min": rows.extreme_at("Min"), "moments": rows.moments,
+    "cross_entropy": rows.class_loss("SoftmaxCrossEntropyLoss"),
+    "nll_loss": rows.class_loss("NegativeLogLikelihoodLoss"),
     "softmax": rows.softmax("Softmax"), "log_softmax": rows.softmax("LogSoftmax"),
     "cumsum": rows.cumsum, "sort": rows.sort, "topk": rows.topk, "normalize": rows.normalize,
     "attention": sequences.attention, "recurrent": sequences.recurrent,
@@ -216,5 +229,5 @@ TRANSLATIONS: dict[str, Translation] = {
     # places
     "index_select": _index_select, "gather": _gather, "scatter_": _scatter,
     "scatter_reduce_": _scatter, "index_copy_": _put, "index_reduce_": _put,
-    "join_positions": _join_positions, "one_hot": _one_hot,
+    "join_positions": _join_positions, "one_hot": _one_hot, "isin": _isin,
 }  # fmt: skip

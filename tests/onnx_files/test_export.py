@@ -1,8 +1,6 @@
 """`flow.onnx.export` as a call: its arguments, its file, what it turns down."""
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +90,9 @@ def test_an_op_without_a_translation_is_named_with_its_line() -> None:
     line = special.__code__.co_firstlineno + 1
     with pytest.raises(ArgumentError, match=rf"bessel_j0 at .*test_export\.py:{line} has no"):
         flow.onnx.export(special, X)
+    mean, var = flow.zeros(6), flow.ones(6)
+    with pytest.raises(ArgumentError, match=r"batch_norm at .*call eval\(\)"):
+        flow.onnx.export(lambda a: F.batch_norm(a, mean, var, training=True), X)
     with pytest.raises(ArgumentError, match=r"inverse.*other ops"):
         flow.onnx.export(lambda a: flow.linalg.inv(a), values(3, 3))
 
@@ -151,12 +152,29 @@ def test_every_argument_of_pytorch_has_its_name_and_place() -> None:
         assert ours[name].kind is parameter.kind
 
 
-def test_without_the_package_an_error_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['onnx'] = None\n"
-        "import flowvm as flow\n"
-        "try: flow.onnx.export(flow.relu, flow.ones(2))\n"
-        "except flow.errors.ArgumentError as e: print(e)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install onnx" in done.stdout, done.stderr
+def test_other_dtypes() -> None:
+    layers = nn.Linear(6, 3), nn.LayerNorm(3), nn.Softmax(-1)
+    check(nn.Sequential(*layers).double(), X.double(), tol=1e-12)
+    check(nn.Sequential(*layers).half(), X.half(), tol=5e-3)
+    proto = flow.onnx.export(nn.Sequential(*layers).to(flow.bfloat16), X.to(flow.bfloat16))
+    onnx.checker.check_model(proto, full_check=True)
+    (bias,) = [i for i in proto.graph.initializer if i.name == "0.bias"]
+    wanted = layers[0].bias.detach().float().numpy()
+    bits = np.frombuffer(bias.raw_data, np.uint16).astype(np.uint32) << 16
+    np.testing.assert_array_equal(bits.view(np.float32), wanted)
+
+
+def test_mixed_precision_is_in_the_file() -> None:
+    layer = nn.Linear(6, 3)
+
+    def mixed(a: Any) -> Any:
+        with flow.autocast("cpu", flow.float16):
+            return layer(a)
+
+    proto = check(mixed, X, tol=1e-3)
+    assert "Cast" in {n.op_type for n in proto.graph.node}
+
+
+def test_tensors_of_no_elements_and_of_no_dimensions() -> None:
+    check(lambda a: (a[:0] + 1, a[:, :0].sum(1), flow.cat([a[:0], a])), X)
+    check(lambda a: (a * 2 + a.sum(), a.softmax(0), a.max(0)), flow.tensor(3.0))

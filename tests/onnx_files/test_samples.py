@@ -1,0 +1,65 @@
+"""Every public op that has samples: onnxruntime gives what flowvm gives, or the op is one of those
+that are known to have no translation.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.commands.warmup import as_tensors
+from flowvm.errors import ArgumentError, CaptureError
+from flowvm.ops.declare.registry import SAMPLES
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from flowvm.onnx.translations import TRANSLATIONS
+from tests.onnx_files.helpers import onnx, run, tensors_of
+
+# operators that ONNX has not, or whose nodes nobody has written
+WITHOUT = frozenset(
+    (
+        "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "bitwise_left_shift",
+        "bitwise_right_shift", "cholesky", "ctc_loss", "cummax", "cummin", "cumprod",
+        "diag_embed", "digamma", "embedding_bag", "embedding_bag_max", "erfcx", "erfinv", "fold",
+        "frexp", "gcd", "histc", "householder_product", "i0", "i0e", "i1", "i1e", "igamma",
+        "igammac", "inverse", "lcm", "lgamma", "logcumsumexp", "masked_scatter_", "mode",
+        "modified_bessel_k0", "modified_bessel_k1", "ndtri", "nextafter", "polygamma", "rand",
+        "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "searchsorted", "slogdet",
+        "solve", "solve_ex", "svd", "svdvals", "triangular_solve", "zeta",
+    )
+)  # fmt: skip
+MOST = 4  # samples of an op
+
+
+@pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+def test_a_sample(known: Any) -> None:
+    for sample in list(known.generate(np.random.default_rng(0)))[:MOST]:
+        args = as_tensors(sample.args, False)
+        kwargs = {k: as_tensors(v, False) for k, v in sample.kwargs.items()}
+        inputs = [t.numpy().copy() for t in [*tensors_of(args), *tensors_of(kwargs)]]
+        refused = ""
+        try:
+            proto = flow.onnx.export(known.function, tuple(args), kwargs=kwargs)
+        except CaptureError:
+            return  # the shape of its result, or its code, hangs on values
+        except ArgumentError as error:
+            refused = str(error)
+        if refused:
+            assert refused.startswith("onnx.export: ")
+            assert refused.split()[1].rstrip(":") in WITHOUT, refused
+            return
+        onnx.checker.check_model(proto, full_check=True)
+        names = [i.name for i in proto.graph.input]
+        found = run(proto, dict(zip(names, inputs, strict=True)))
+        with flow.no_grad():
+            wanted = [t.numpy() for t in tensors_of(known.function(*args, **kwargs))]
+        for ours, theirs in zip(wanted, found, strict=True):
+            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+            np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+def test_what_has_a_translation_is_not_among_those_without() -> None:
+    assert WITHOUT.isdisjoint(TRANSLATIONS)
