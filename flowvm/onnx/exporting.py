@@ -207,6 +207,11 @@ def _translate(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequenc
     graph = trace.graph
     memory = Memory(graph, w)
     for name, operand in zip(inputs, graph.inputs, strict=True):
+        if operand.meta.dtype.is_complex:
+            raise ArgumentError(
+                f"onnx.export: {name} is {operand.meta.dtype.name}, and few ops of ONNX know "
+                f"complex numbers; give its real and imaginary parts"
+            )
         memory.define(operand, name)
     for node in needed(graph):
         w.scope, w.line = node.scope, node.line
@@ -224,7 +229,10 @@ def _translate(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequenc
             ) from None
     w.scope = w.line = ""
     for name, operand in zip(outputs, graph.outputs, strict=True):
-        w.nodes.append(onnx.helper.make_node("Identity", [memory.read(operand)], [name]))
+        try:
+            w.nodes.append(onnx.helper.make_node("Identity", [memory.read(operand)], [name]))
+        except ArgumentError as error:
+            raise ArgumentError(f"onnx.export: {name}: {error}") from None
 
 
 def needed(graph: LogicalGraph) -> list[OpNode]:

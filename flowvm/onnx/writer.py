@@ -31,7 +31,9 @@ _TYPES = {
 
 
 def type_number(dtype: DType) -> int:
-    """ONNX's number of a dtype."""
+    """ONNX's number of a dtype; ArgumentError for a complex one, of which few of its ops know."""
+    if dtype.name not in _TYPES:
+        raise ArgumentError(f"{dtype.name} has no translation to ONNX; compute with its parts")
     number: int = getattr(onnx.TensorProto, _TYPES[dtype.name])
     return number
 

@@ -178,3 +178,10 @@ def test_mixed_precision_is_in_the_file() -> None:
 def test_tensors_of_no_elements_and_of_no_dimensions() -> None:
     check(lambda a: (a[:0] + 1, a[:, :0].sum(1), flow.cat([a[:0], a])), X)
     check(lambda a: (a * 2 + a.sum(), a.softmax(0), a.max(0)), flow.tensor(3.0))
+
+
+def test_complex_numbers_are_turned_down() -> None:
+    with pytest.raises(ArgumentError, match=r"onnx\.export: a is complex64"):
+        flow.onnx.export(lambda a: a * 2, X.to(flow.complex64))
+    with pytest.raises(ArgumentError, match=r"onnx\.export: .*complex64"):
+        flow.onnx.export(lambda a: flow.complex(a, a), X)
