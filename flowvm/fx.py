@@ -181,10 +181,9 @@ def _mapped(value: Any, of: Callable[[Node], Any]) -> Any:
     """`value` with what `of` says of each node in it."""
     if isinstance(value, Node):
         return of(value)
-    if type(value) in (tuple, list):
-        return type(value)([_mapped(inner, of) for inner in value])
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_mapped(inner, of) for inner in value])
+    if isinstance(value, (tuple, list)):
+        items = [_mapped(inner, of) for inner in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {key: _mapped(inner, of) for key, inner in value.items()}
     return value

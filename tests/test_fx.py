@@ -8,8 +8,11 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
+from flowvm.commands.warmup import as_tensors
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.graph.capture.trees import flatten
 from flowvm.nn import functional as F
+from flowvm.ops.declare.registry import SAMPLES
 
 
 def values(*shape: int) -> flow.Tensor:
@@ -226,3 +229,27 @@ def test_a_graph_that_trains_is_none_to_be_shown() -> None:
 
     with pytest.raises(ArgumentError, match="steps an optimizer"):
         flow.fx.symbolic_trace(Train(), X)
+
+
+def leaves(value: Any) -> list[flow.Tensor]:
+    found: list[flow.Tensor] = []
+    flatten(value, found)
+    return found
+
+
+@pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+def test_the_nodes_of_an_op_give_its_bits(known: Any) -> None:
+    for sample in list(known.generate(np.random.default_rng(0)))[:3]:
+        args = tuple(as_tensors(sample.args, False))
+        kwargs = {k: as_tensors(v, False) for k, v in sample.kwargs.items()}
+        try:
+            gm = flow.fx.symbolic_trace(known.function, *args, **kwargs)
+        except CaptureError:
+            return  # the shape of its result, or its code, hangs on values
+        flow.manual_seed(1)
+        found = leaves(gm(*args, **kwargs))
+        flow.manual_seed(1)
+        with flow.no_grad():
+            wanted = leaves(known.function(*args, **kwargs))
+        for ours, theirs in zip(wanted, found, strict=True):
+            alike(theirs, ours)
