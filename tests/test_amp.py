@@ -22,6 +22,9 @@ half, single, double = flow.float16, flow.float32, flow.float64
 
 # where flowvm's dtype is another one than PyTorch's, and why
 OTHERWISE = {
+    "complex": "there is no complex32",
+    "polar": "there is no complex32",
+    "view_as_complex": "there is no complex32",
     "nansum": "a sum, here",
     "nanmean": "a sum, here",
     "mvlgamma": "a sum, here",

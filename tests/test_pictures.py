@@ -18,7 +18,7 @@ SHOWING = ("README", "vm", "graphs")  # pages of docs/architecture with drawings
 SHOWN = {
     "summary": ("bound by", "floor", "linear", "train.py:", "next  1."),
     "timeline": ("python", "scheduler", "cpu", "data", "run", "sync"),
-    "dag": ("lanes 0=cpu 1=data", "RAW", "WAR", "relu_backward", "━t", "◆ critical"),
+    "dag": ("lanes 0=cpu 1=data", "RAW", "relu_backward", "━t", "◆ critical"),
     "why": ("relu_backward", "RAW", "what-if", "blocks", "train.py:"),
     "critical": ("observed path", "floor", "train.py:"),
     "memory": ("peak", "at the peak", "kept alive by", "params", "before it"),

@@ -24,10 +24,11 @@ __all__ = ["agree", "launch", "meta_of", "named", "play", "same"]
 def named(name, inputs=None):
     """The declared operator of this name; `inputs` where several have it.
 
-    Forms of it that calls have made meanwhile (a number for `y`) are no declarations.
+    Forms of it that calls have made meanwhile (a number for `y`, complex numbers) are none.
     """
     declared = registry._operators.values()
     found = [o for o in declared if o.name == name and o.infer and inputs in (None, o.inputs)]
+    found = found if len(found) == 1 else [o for o in found if not o.complex]
     assert len(found) == 1, f"{name}: {found}"
     return found[0]
 
