@@ -50,7 +50,7 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> return_typ
         u, v = (zeros((*x.shape[:-2], k, k), dtype=x.dtype, device=x.device) for k in (m, n))
         return return_types.svd((u, spectra.svdvals(x), v))
     u, s, vh = spectra.svd(x, not some)
-    return return_types.svd((u, s, turned(vh)))
+    return return_types.svd((u, s, vh.mH))
 
 
 @method()
@@ -80,7 +80,7 @@ def ormqr(
     input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False
 ) -> Tensor:
     """The product of the whole Q (m, m) of `geqrf`'s answer with `other`: Q @ other, other @ Q
-    without `left`, Q's transpose with `transpose`.
+    without `left`, Q's conjugate transpose with `transpose`.
     """
     x, other = matrices("ormqr", input, "input"), matrices("ormqr", other, "other")
     same_dtype("ormqr", x, other)
@@ -90,7 +90,7 @@ def ormqr(
         )
     if left:
         return reflected(x, tau, other, transpose)
-    return turned(reflected(x, tau, turned(other), not transpose))
+    return reflected(x, tau, other.mH, not transpose).mH  # type: ignore[no-any-return]
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def triangular_solve(
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with A @ X = B (*, n, k), by Cholesky's factor of A, the lower one or the `upper`."""
     factor = square("cholesky_solve", L, "L")
-    y = decompositions.solve_triangular(turned(factor) if upper else factor, B, upper=False)
-    return decompositions.solve_triangular(factor if upper else turned(factor), y, upper=True)
+    y = decompositions.solve_triangular(factor.mH if upper else factor, B, upper=False)
+    return decompositions.solve_triangular(factor if upper else factor.mH, y, upper=True)
 
 
 @method()
@@ -186,8 +186,8 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A, by its Cholesky factor, the lower one or the `upper`."""
     factor = square("cholesky_inverse", L, "L")
     eye = identity(factor, factor.shape[-1])
-    half = decompositions.solve_triangular(turned(factor) if upper else factor, eye, upper=False)
-    return outside(matmul, turned(half), half)  # type: ignore[no-any-return]
+    half = decompositions.solve_triangular(factor.mH if upper else factor, eye, upper=False)
+    return outside(matmul, half.mH, half)  # type: ignore[no-any-return]
 
 
 # --- samples --------------------------------------------------------------------------------------

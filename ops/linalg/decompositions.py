@@ -71,8 +71,8 @@ def checked(name: str, info: Tensor, check: bool) -> None:
 
 @with_out
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower triangular L with L @ L.T = A (*, n, n), symmetric and positive definite; with
-    `upper` its transpose.
+    """The lower triangular L with L @ L.mH = A (*, n, n), Hermitian and positive definite; with
+    `upper` its conjugate transpose.
 
     LinAlgError where the result is read, if a matrix is not positive definite.
 
@@ -93,10 +93,10 @@ def cholesky_ex(
     With `check_errors` LinAlgError at the call, which then waits.
     """
     A = square("linalg.cholesky_ex", A)
-    factor, info = cholesky_info(turned(A) if upper else A)
+    factor, info = cholesky_info(A.mH if upper else A)
     checked("linalg.cholesky_ex", info, check_errors)
     lower = tril(factor)
-    return return_types.linalg_cholesky_ex((turned(lower) if upper else lower, info))
+    return return_types.linalg_cholesky_ex((lower.mH if upper else lower, info))
 
 
 # --- LU -------------------------------------------------------------------------------------------
@@ -166,15 +166,15 @@ def lu_solve(
     LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
     """X with A @ X = B (or X @ A = B without `left`), by the factors of A that `lu_factor` gave;
-    with `adjoint`, of A's transpose.  Batches broadcast.
+    with `adjoint`, of A's conjugate transpose.  Batches broadcast.
     """
     factors = square("linalg.lu_solve", LU, "LU")
     B = matrices("linalg.lu_solve", B, "B")
     same_dtype("linalg.lu_solve", factors, B)
     if pivots.dtype is not int32:
         raise ArgumentError(f"linalg.lu_solve: pivots are int32, got {pivots.dtype.name}")
-    if not left:  # X A = B: Aᵀ Xᵀ = Bᵀ
-        return turned(lu_solve(factors, pivots, turned(B), adjoint=not adjoint))
+    if not left:  # X A = B: Aᴴ Xᴴ = Bᴴ
+        return lu_solve(factors, pivots, B.mH, adjoint=not adjoint).mH  # type: ignore[no-any-return]
     n = factors.shape[-1]
     if B.shape[-2] != n:
         raise ShapeError(
@@ -183,9 +183,10 @@ def lu_solve(
         )
     factors, B = batched(factors, B)
     exchange = permutation_matrix(pivots, n, factors)
-    if adjoint:  # Aᵀ = Uᵀ Lᵀ Pᵀ
-        y = left_triangular(factors, B, True, True)
-        return matmul(exchange, left_triangular(factors, y, False, True, True))  # type: ignore[no-any-return]
+    if adjoint:  # Aᴴ = Uᴴ Lᴴ Pᵀ
+        conjugate = factors.conj()
+        y = left_triangular(conjugate, B, True, True)
+        return matmul(exchange, left_triangular(conjugate, y, False, True, True))  # type: ignore[no-any-return]
     mixed = matmul(turned(exchange), B)
     return left_triangular(factors, left_triangular(factors, mixed, False, False, True), True)
 
@@ -233,9 +234,9 @@ def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
 
 
 def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> Tensor:
-    """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᵀ in A's columns; `adjoint`: Hₖ ... H₁.
+    """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᴴ in A's columns; `adjoint`: Hₖᴴ ... H₁ᴴ.
 
-    The product is I - V T Vᵀ, where T⁻¹ has 1 / τ on its diagonal and above it what Vᵀ V has there
+    The product is I - V T Vᴴ, where T⁻¹ has 1 / τ on its diagonal and above it what Vᴴ V has there
     (Schreiber and Van Loan, "A storage-efficient WY representation for products of Householder
     transformations", 1989).  So T = D (I + U D)⁻¹, D having τ, which may be 0, and U being what is
     above.
@@ -244,10 +245,10 @@ def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> T
     if k == 0:
         return other.expand((*A.shape[:-2], m, other.shape[-1])).clone()  # type: ignore[no-any-return]
     v = tril(A, -1)[..., :k] + _unit(A, k)
-    inside = triu(matmul(turned(v), v), 1) * tau.unsqueeze(-2) + identity(A, k)
-    part = matmul(turned(v), other)
+    inside = triu(matmul(v.mH, v), 1) * tau.unsqueeze(-2) + identity(A, k)
+    part = matmul(v.mH, other)
     if adjoint:
-        return other - matmul(v, _solve(turned(inside), part * tau.unsqueeze(-1)))  # type: ignore[no-any-return]
+        return other - matmul(v, _solve(inside.mH, part * tau.conj().unsqueeze(-1)))  # type: ignore[no-any-return]
     return other - matmul(v, tau.unsqueeze(-1) * _solve(inside, part))  # type: ignore[no-any-return]
 
 
@@ -264,7 +265,7 @@ def _unit(A: Tensor, n: int) -> Tensor:
 
 @with_out
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
-    """The first n columns of H₁ H₂ ... Hₖ, where Hᵢ = I - τᵢ v vᵀ and v is column i of A (*, m, n)
+    """The first n columns of H₁ H₂ ... Hₖ, where Hᵢ = I - τᵢ v vᴴ and v is column i of A (*, m, n)
     below the diagonal, with 1 on it and 0 above; tau (*, k), k <= n <= m.
     """
     name = "linalg.householder_product"
@@ -292,6 +293,11 @@ def geqrf(input: Tensor) -> tuple[Tensor, Tensor]:
 # --- LDL ------------------------------------------------------------------------------------------
 
 
+def _hermitian(A: Tensor, asked: bool) -> bool:
+    """Whether a matrix is Hermitian in a way that symmetric ones are not."""
+    return bool(asked) and A._meta.dtype.is_complex
+
+
 @with_out
 def ldl_factor_ex(
     A: Tensor, *, hermitian: bool = False, check_errors: bool = False
@@ -299,21 +305,23 @@ def ldl_factor_ex(
     """L and D of symmetric matrices (*, n, n) with A = L @ D @ L.T, D in blocks of 1 and 2, in one
     matrix; LAPACK's exchanges, int32; its info.  The lower triangle is read.
 
-    `hermitian` makes no difference for real matrices.
+    With `hermitian` of Hermitian ones, A = L @ D @ L.mH, if they are complex.
     """
     A = square("linalg.ldl_factor_ex", A)
-    factors, pivots, info = ldl_op(turned(A), False)
+    factors, pivots, info = ldl_op(turned(A), False, _hermitian(A, hermitian))
     checked("linalg.ldl_factor_ex", info, check_errors)
     return return_types.linalg_ldl_factor_ex((tril(turned(factors)), pivots, info))
 
 
 @with_out
 def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl_factor:
-    """L and D of symmetric matrices (*, n, n), and LAPACK's exchanges; see `ldl_solve`.
+    """L and D of symmetric matrices (*, n, n), or Hermitian ones, and LAPACK's exchanges; see
+    `ldl_factor_ex` and `ldl_solve`.
 
     LinAlgError where the result is read, if D is singular.
     """
-    factors, pivots, _ = ldl_op(turned(square("linalg.ldl_factor", A)), True)
+    A = square("linalg.ldl_factor", A)
+    factors, pivots, _ = ldl_op(turned(A), True, _hermitian(A, hermitian))
     return return_types.linalg_ldl_factor((tril(turned(factors)), pivots))
 
 
@@ -329,4 +337,5 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
         )
     LD, B = batched(LD, B)
     pivots = pivots.expand(LD.shape[:-1])
-    return turned(ldl_solve_op(turned(LD), turned(B), pivots))
+    x = ldl_solve_op(turned(LD), turned(B), pivots, _hermitian(LD, hermitian))
+    return turned(x)

@@ -13,7 +13,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dims
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import floats, matrices, square
+from flowvm.ops.linalg.parts.shared import inexact, matrices, square
 from flowvm.ops.linalg.solvers import inv_ex
 from flowvm.ops.linalg.spectra import svdvals
 from flowvm.ops.pointwise.compare import ne, where
@@ -73,8 +73,7 @@ def matrix_norm(
     if need_tensor(name, "A", A)._meta.ndim < 2:
         raise ShapeError(f"{name}: A must be matrices (*, m, n), got shape {tuple(A.shape)}")
     A = A if dtype is None else A.to(as_dtype(dtype))
-    if ord in ("nuc", 2, -2) or not A._meta.dtype.is_complex:  # the singular values' are for floats
-        A = floats(name, A)
+    A = inexact(name, A)
     rows, columns = _pair(name, dim, A._meta.ndim)
     if isinstance(ord, bool) or not isinstance(ord, (int, float, str)):
         raise ArgumentTypeError(f"{name}: ord is a number, 'fro' or 'nuc', got {ord!r}")

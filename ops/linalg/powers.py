@@ -14,7 +14,7 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, record, whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import constant_of, identity, square, turned
+from flowvm.ops.linalg.parts.shared import constant_of, identity, square
 from flowvm.ops.linalg.systems import inverse, solve
 from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.products.matmul import matmul
@@ -112,9 +112,9 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _exp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """The upper right block of exp([[Aᵀ, g], [0, Aᵀ]]) (Mathias, 1996)."""
+    """The upper right block of exp([[Aᴴ, g], [0, Aᴴ]]) (Mathias, 1996)."""
     (a,) = c.saved
-    n, at = a.shape[-1], turned(a)
+    n, at = a.shape[-1], a.mH
     top, bottom = cat([at, g], -1), cat([zeros_like(at), at], -1)
     return (matrix_exp(cat([top, bottom], -2))[..., :n, n:],)
 

@@ -36,6 +36,7 @@ from flowvm.ops.linalg.systems import solve as _solve
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.reduce import all as all_of
 from flowvm.ops.rows.reduce import sum
+from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
 
@@ -135,18 +136,18 @@ def solve_ex(
 
 
 def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """X = A⁺ B: by B (A⁺)ᵀ g, by A what `pinv` has of the gradient g Bᵀ of A⁺ (Golub and Pereyra,
+    """X = A⁺ B: by B (A⁺)ᴴ g, by A what `pinv` has of the gradient g Bᴴ of A⁺ (Golub and Pereyra,
     1973), in products with k columns.
     """
     a, b, x = c.saved
     y = pinv(a)
-    by_b = matmul(turned(y), g)
+    by_b = matmul(y.mH, g)
     if not c.needs[0]:
         return None, by_b
     residual = b - matmul(a, x)
     rest = g - matmul(y, matmul(a, g))
-    out = -matmul(by_b, turned(x)) + matmul(residual, turned(matmul(y, by_b)))
-    return out + matmul(matmul(turned(y), x), turned(rest)), by_b
+    out = -matmul(by_b, x.mH) + matmul(residual, matmul(y, by_b).mH)
+    return out + matmul(matmul(y.mH, x), rest.mH), by_b
 
 
 _lstsq_node = Recorded("lstsq", _lstsq_grad, ("a", "b"), "a, b, out")
@@ -190,10 +191,11 @@ def lstsq(
     full = turned(found)
     x = full[..., :n, :].clone()
     record(_lstsq_node, (A, B), x, (), (A, B, x))
-    none = zeros(0, dtype=dtype, device=device)
-    residuals = constant_of(A, none)
+    none = zeros(0, dtype=dtype.real, device=device)
+    residuals = constant_of(real(A), none)
     if m > n and driver != "gelsy" and (driver == "gels" or bool(all_of(rank == n).item())):
-        residuals = sum((matmul(A, x) - B) ** 2, -2)
+        error = matmul(A, x) - B
+        residuals = sum(real(error * error.conj()) if dtype.is_complex else error**2, -2)
     found_rank = zeros(0, dtype=int64, device=device) if driver == "gels" else rank.to(int64)
     found_values = values if driver in ("gelsd", "gelss") else none
     x = x.squeeze(-1) if vector else x

@@ -1,7 +1,7 @@
 """Singular values and eigenvalues, and what is made of them: pinv, rank, condition.
 
-A vector's sign is LAPACK's choice.  Gradients of vectors hold where no two values are equal; those
-of values alone hold everywhere.
+A vector's sign, of complex ones its angle, is LAPACK's choice.  Gradients of vectors hold where no
+two values are equal; those of values alone hold everywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowvm.errors import ArgumentError
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, record
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import constant_of, identity, matrices, square, turned
+from flowvm.ops.linalg.parts.shared import constant_of, identity, matrices, square
 from flowvm.ops.linalg.parts.spectra import eigh_op, eigvalsh_op, svd_op, svdvals_op
 from flowvm.ops.pointwise.clamp import maximum
 from flowvm.ops.pointwise.compare import where
@@ -71,18 +71,19 @@ def _triangle(name: str, UPLO: Any) -> bool:
 
 @with_out
 def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
-    """The eigenvalues of symmetric matrices (*, n, n), ascending, and their vectors, as columns.
+    """The eigenvalues of symmetric or Hermitian matrices (*, n, n), real and ascending, and their
+    vectors, as columns.
 
     UPLO   which triangle is read: "L", the lower one, or "U"
     """
     A = square("linalg.eigh", A)
     values, rows = eigh_op(A, _triangle("linalg.eigh", UPLO))
-    return return_types.linalg_eigh((values, turned(rows)))
+    return return_types.linalg_eigh((values, rows.mH))
 
 
 @with_out
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    """The eigenvalues of symmetric matrices (*, n, n), ascending: (*, n)."""
+    """The eigenvalues of symmetric or Hermitian matrices (*, n, n), ascending: real (*, n)."""
     A = square("linalg.eigvalsh", A)
     lower = _triangle("linalg.eigvalsh", UPLO)
     return eigvalsh_op(A, lower)  # type: ignore[no-any-return]
@@ -140,10 +141,10 @@ def matrix_rank(
 
 
 def _pinv_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """-Yᵀ g Yᵀ + (I - A Y) gᵀ Y Yᵀ + Yᵀ Y gᵀ (I - Y A) (Golub and Pereyra, 1973)."""
+    """-Yᴴ g Yᴴ + (I - A Y) gᴴ Y Yᴴ + Yᴴ Y gᴴ (I - Y A) (Golub and Pereyra, 1973)."""
     a, y = c.saved
     m, n = a.shape[-2:]
-    yt, gt = turned(y), turned(g)
+    yt, gt = y.mH, g.mH
     out = -matmul(yt, matmul(g, yt))
     left = identity(a, m) - matmul(a, y)
     right = identity(a, n) - matmul(y, a)
@@ -174,14 +175,14 @@ def pinv(
     x = A.detach()
     if hermitian:
         values, u = eigh(x)
-        vh = turned(u)
+        vh = u.mH
         size = values.abs()
     else:
         u, values, vh = svd(x, False)
         size = values
     limit = _limit("linalg.pinv", A, amax(size, -1), atol, rtol).unsqueeze(-1)
     inverted = where(size > limit, 1 / where(size > limit, values, 1), 0)
-    out = outside(matmul, turned(vh) * inverted.unsqueeze(-2), turned(u))
+    out = outside(matmul, vh.mH * inverted.unsqueeze(-2), u.mH)
     return record(_pinv_node, (A,), out, (), (A, out))
 
 

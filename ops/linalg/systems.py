@@ -25,8 +25,10 @@ from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.linalg.cpu.blas import call, enter, leave, threads
+from flowvm.ops.linalg.cpu.lapack import PREFIX
 from flowvm.ops.linalg.parts.factors import cholesky_backward
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn
+from flowvm.ops.shapes.complex_parts import imag
 from flowvm.ops.shapes.matrices import tril
 from flowvm.private.scipy import lapack_routine
 
@@ -69,7 +71,7 @@ def _solve_body(
     for unit in range(lo, hi):
         own = scratch[unit * each : (unit + 1) * each]
         ints = own[: 4 * (HEAD + n)].view(np.int32)
-        reals = own[(4 * (HEAD + n) + 7) // 8 * 8 :].view(out.dtype)
+        reals = own[(4 * (HEAD + n) + 15) // 16 * 16 :].view(out.dtype)
         left, right = reals[: n * n], reals[n * n : n * n + n * k]
         at = own.ctypes.data
         data = reals.ctypes.data
@@ -106,7 +108,7 @@ def _determinant_body(
     for unit in range(lo, hi):
         own = scratch[unit * each : (unit + 1) * each]
         ints = own[: 4 * (HEAD + n)].view(np.int32)
-        reals = own[(4 * (HEAD + n) + 7) // 8 * 8 :].view(sign.dtype)
+        reals = own[(4 * (HEAD + n) + 15) // 16 * 16 :].view(sign.dtype)
         at, data = own.ctypes.data, reals.ctypes.data
         for item in range(unit * count // units, (unit + 1) * count // units):
             for i in range(n * n):
@@ -124,6 +126,34 @@ def _determinant_body(
                 if v == 0:
                     s = 0.0
                 total += np.log(abs(v))
+            sign[item], logarithm[item] = s, total
+    leave(t.library)
+
+
+def _complex_determinant_body(
+    sign: Array, logarithm: Array, a: Array, t: Batch, scratch: Array, lo: int, hi: int
+) -> None:
+    n, count, units, each = t.n, t.matrices, t.units, t.each
+    enter(t.library)
+    for unit in range(lo, hi):
+        own = scratch[unit * each : (unit + 1) * each]
+        ints = own[: 4 * (HEAD + n)].view(np.int32)
+        numbers = own[(4 * (HEAD + n) + 15) // 16 * 16 :].view(sign.dtype)
+        at, data = own.ctypes.data, numbers.ctypes.data
+        for item in range(unit * count // units, (unit + 1) * count // units):
+            for i in range(n * n):
+                numbers[i] = a[item * n * n + i]
+            ints[0], ints[2] = n, 0
+            if n > 0:
+                call(t.routine, (at, at, data, at, at + 4 * HEAD, at + 8))
+            s, total = 1.0 + 0j, 0.0
+            for i in range(n):
+                v = numbers[i * n + i]
+                size = abs(v)
+                if ints[HEAD + i] != i + 1:
+                    s = -s
+                s = s * (v / size) if size != 0 else 0j
+                total += np.log(size)
             sign[item], logarithm[item] = s, total
     leave(t.library)
 
@@ -162,18 +192,20 @@ def _square(name: str, a: TensorMeta) -> int:
     """The number of rows, once they are as many as columns."""
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ShapeError(f"{name}: expected square matrices (*, n, n), got shape {tuple(a.shape)}")
-    if not a.dtype.is_floating_point:
-        raise DTypeError(f"{name} needs a floating point tensor, got {a.dtype.name}")
+    if not a.dtype.inexact:
+        raise DTypeError(f"{name} needs a floating point or complex tensor, got {a.dtype.name}")
     return a.shape[-1]
 
 
 def _named(a: TensorMeta, name: str) -> int:
-    return _routine({"float32": "s", "float64": "d"}[a.dtype.name] + name)
+    return _routine(PREFIX[a.dtype.name] + name)
 
 
 def _scratch(n: int, k: int, itemsize: int) -> int:
-    """Bytes for a unit: integers, pivots, the matrix and k columns; a multiple of 64."""
-    words = (4 * (HEAD + n) + 7) // 8 * 8
+    """Bytes for a unit: integers, pivots, the matrix and k columns, from a multiple of 16, the size
+    of the largest number, on; a multiple of 64.
+    """
+    words = (4 * (HEAD + n) + 15) // 16 * 16
     return (words + (n * n + n * k) * itemsize + 63) // 64 * 64
 
 
@@ -201,22 +233,28 @@ def _system(a: TensorMeta, b: TensorMeta | None) -> Launch:
 
 def _solve_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     a, x = c.saved
-    db = _solve(a.transpose(-2, -1).contiguous(), g)
-    da = sum_to(-_matmul_nt(db, x), c.metas[0].shape) if c.needs[0] else None
+    db = _solve(a.mH.contiguous(), g)
+    da = sum_to(-_matmul_nt(db, x.conj()), c.metas[0].shape) if c.needs[0] else None
     return da, sum_to(db, c.metas[1].shape) if c.needs[1] else None
 
 
-@op("a, b -> out", name="solve", saves="a, out", grad=_solve_grad, cuda="systems:solve")
+@op(
+    "a, b -> out", name="solve", saves="a, out", grad=_solve_grad, complex=True,
+    cuda="systems:solve",
+)  # fmt: skip
 def _solve(a: TensorMeta, b: TensorMeta) -> Launch:
     return _system(a, b)
 
 
 def _inverse_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    (x,) = c.saved
+    x = c.saved[0].conj()
     return (-_matmul_nt(_matmul_tn(x, g), x),)
 
 
-@op("a -> out", name="inverse", saves="out", grad=_inverse_grad, cuda="systems:inverse")
+@op(
+    "a -> out", name="inverse", saves="out", grad=_inverse_grad, complex=True,
+    cuda="systems:inverse",
+)  # fmt: skip
 def _inverse(a: TensorMeta) -> Launch:
     return _system(a, None)
 
@@ -230,20 +268,48 @@ def _slogdet_grad(c: Any, _: Any, g: Any) -> tuple[Any, ...]:
 
 @op("a -> sign, logabsdet", name="slogdet", saves="a", grad=_slogdet_grad, cuda="systems:slogdet")
 def _slogdet(a: TensorMeta) -> Launch:
+    return _determinant(a, _determinant_body)
+
+
+def _determinant(a: TensorMeta, body: Any) -> Launch:
     n = _square("slogdet", a)
     count = math.prod(a.shape[:-2])
     units, each = min(UNITS, count), _scratch(n, 0, a.dtype.itemsize)
-    out = a.with_shape(a.shape[:-2])
+    sign, logarithm = a.with_shape(a.shape[:-2]), a.with_shape(a.shape[:-2], a.dtype.real)
     batch = Batch(_named(a, "getrf"), threads(), n, 0, count, units, each, n * n, 0)
-    views = _flat(out, out, a)
-    return Launch((out, out), _determinant_body, views, (batch,), units, 1, max(64, units * each))
+    views = _flat(sign, logarithm, a)
+    return Launch((sign, logarithm), body, views, (batch,), units, 1, max(64, units * each))
+
+
+def _complex_slogdet_grad(c: Any, gs: Any, g: Any) -> tuple[Any, ...]:
+    """A⁻ᴴ (g - i Im(conj(gs) sign)): the logarithm's differential is the real part of tr(A⁻¹ dA),
+    and the sign's i times itself times the imaginary one.
+    """
+    if gs is None and g is None:
+        return (None,)
+    a, sign = c.saved
+    factor: Any = 0 if g is None else g
+    if gs is not None:
+        factor = factor - 1j * imag(gs.conj() * sign)
+    return (factor.unsqueeze(-1).unsqueeze(-1) * _inverse(a).mH,)
+
+
+@op(
+    "a -> sign, logabsdet", name="complex_slogdet", saves="a, sign", grad=_complex_slogdet_grad,
+    complex=True,
+)  # fmt: skip
+def _complex_slogdet(a: TensorMeta) -> Launch:
+    return _determinant(a, _complex_determinant_body)
 
 
 def _cholesky_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return (cholesky_backward(c.saved[0], tril(g)),)
 
 
-@op("a -> out", name="cholesky", saves="out", grad=_cholesky_grad, cuda="systems:cholesky")
+@op(
+    "a -> out", name="cholesky", saves="out", grad=_cholesky_grad, complex=True,
+    cuda="systems:cholesky",
+)  # fmt: skip
 def _cholesky(a: TensorMeta) -> Launch:
     n = _square("cholesky", a)
     count = math.prod(a.shape[:-2])
@@ -294,17 +360,22 @@ inv = inverse
 @method()
 @with_out
 def slogdet(input: Tensor) -> return_types.slogdet:
-    """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute
-    value.
+    """The sign of the determinant of matrices (*, n, n), a complex number of size 1 if they are
+    complex, and the logarithm of its absolute value.
     """
-    return return_types.slogdet(_slogdet(input))
+    found = _complex_slogdet if input._meta.dtype.is_complex else _slogdet
+    return return_types.slogdet(found(input))
 
 
 @method()
 def logdet(input: Tensor) -> Tensor:
-    """The logarithm of the determinant of matrices (*, n, n), NaN where that is negative."""
+    """The logarithm of the determinant of matrices (*, n, n), NaN where that is negative, and
+    complex if they are.
+    """
     sign, logabsdet = slogdet(input)
-    out: Tensor = logabsdet + sign.detach().log()
+    if not sign._meta.dtype.is_complex:  # then the sign has no gradient
+        sign = sign.detach()
+    out: Tensor = logabsdet + sign.log()
     return out
 
 
@@ -314,21 +385,23 @@ def det(input: Tensor) -> Tensor:
     singular matrix.
     """
     sign, logabsdet = slogdet(input)
-    out: Tensor = sign.detach() * logabsdet.exp()
+    if not sign._meta.dtype.is_complex:
+        sign = sign.detach()
+    out: Tensor = sign * logabsdet.exp()
     return out
 
 
 @method()
 @with_out
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
-    """The lower triangular L with L @ L.T = input, symmetric and positive definite, or with `upper`
-    L.T.
+    """The lower triangular L with L @ L.mH = input, Hermitian and positive definite, or with
+    `upper` L.mH.
 
     Only the lower half of the input is read.  LinAlgError where the result is read, if it is not
     positive definite.
     """
     out: Tensor = _cholesky(input)
-    return out.transpose(-2, -1) if upper else out
+    return out.mH if upper else out
 
 
 # --- samples

@@ -176,6 +176,7 @@ def _argument(own: int, at: int, item: int, program: Array, k: int) -> int:
     if kind == CONSTANT:
         place = own + CONSTANTS + 16 * k
         store_word(place, word)
+        store_word(place + 8, 0)  # a complex number's imaginary part
         return place
     if kind == OPERAND:
         addresses = words_at(own + WORKING, OPERANDS)

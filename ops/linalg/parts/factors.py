@@ -1,9 +1,10 @@
 """Factors of a matrix by LAPACK, each an op with its gradient: LU, QR, triangular systems, LDL.
 
 An op takes and gives matrices as LAPACK has them, by columns: transposed, in our rows.  Whoever
-calls it turns them.  Gradients follow Giles, "Collected matrix derivative results for forward and
-reverse mode algorithmic differentiation" (2008), and, for matrices that are not square, Walter and
-Lehmann, "Algorithmic differentiation of linear algebra functions" (2010).
+calls it turns them (`turned`); the transposes of the formulas are conjugate ones (`mH`).  Gradients
+follow Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+differentiation" (2008), and, for matrices that are not square, Walter and Lehmann, "Algorithmic
+differentiation of linear algebra functions" (2010).
 
 Long because each op stands with its gradient.
 """
@@ -21,12 +22,14 @@ from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Char, Int, Program, named
 from flowvm.ops.linalg.parts.shared import turned
 from flowvm.ops.products.matmul import matmul
+from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.matrices import tril, triu
 from flowvm.ops.shapes.ranges import arange
 
 Array = Any
+ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
 BLOCK = 32  # columns that LAPACK works on together, which its workspace has room for
 
 
@@ -34,21 +37,20 @@ BLOCK = 32  # columns that LAPACK works on together, which its workspace has roo
 
 
 def _right_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """X M = B, M = a or its transpose: the gradient by B solves Y Mᵀ = g, that by M is -Xᵀ Y."""
+    """X M = B, M = a or its transpose: the gradient by B solves Y Mᴴ = g, that by M is -Xᴴ Y."""
     a, x = c.saved
     upper, flip, unit = c.attrs
-    y = right_triangular(a, g, upper, not flip, unit)
+    y = right_triangular(a.conj(), g, upper, not flip, unit)
     if not c.needs[0]:
         return None, y
-    left, other = (y, x) if flip else (x, y)
-    full = -matmul(turned(left), other)
+    full = -matmul(turned(y), x.conj()) if flip else -matmul(x.mH, y)
     half = triu if upper else tril
     return half(full, (1 if upper else -1) if unit else 0), y
 
 
 @op(
     "a, b -> x", name="triangular_solve", saves="a, x", grad=_right_grad,
-    cuda="flowvm.ops.linalg.cuda.absent:absent",
+    complex=True, cuda=ABSENT,
 )  # fmt: skip
 def right_triangular(a: TensorMeta, b: TensorMeta, upper: bool, flip: bool, unit: bool) -> Launch:
     """X of X M = b, for M = a (*, n, n) or, with `flip`, its transpose, and b (*, k, n).
@@ -71,17 +73,17 @@ def right_triangular(a: TensorMeta, b: TensorMeta, upper: bool, flip: bool, unit
 
 
 def _right_solve_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
-    """X a = b: the gradient by b solves Y aᵀ = g, that by a is -Xᵀ Y."""
+    """X a = b: the gradient by b solves Y aᴴ = g, that by a is -Xᴴ Y."""
     if g is None:
         return None, None
     a, x = c.saved
-    y, _info = right_solve(turned(a), g)
-    return (-matmul(turned(x), y) if c.needs[0] else None), y
+    y, _info = right_solve(a.mH, g)
+    return (-matmul(x.mH, y) if c.needs[0] else None), y
 
 
 @op(
     "a, b -> x, info", name="solve_ex", saves="a, x", constants="info", grad=_right_solve_grad,
-    cuda="flowvm.ops.linalg.cuda.absent:absent",
+    complex=True, cuda=ABSENT,
 )  # fmt: skip
 def right_solve(a: TensorMeta, b: TensorMeta) -> Launch:
     """X of X a = b, a (*, n, n) and b (*, k, n), and LAPACK's info."""
@@ -130,7 +132,7 @@ def permutation_matrix(pivots: Tensor, m: int, like: Tensor) -> Tensor:
 
 
 def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
-    """P L⁻ᵀ (tril(Lᵀ gL, -1) + triu(gU Uᵀ)) U⁻ᵀ of the leading square part; what stands below it
+    """P L⁻ᴴ (tril(Lᴴ gL, -1) + triu(gU Uᴴ)) U⁻ᴴ of the leading square part; what stands below it
     (A2 = L2 U) or beside it (A2 = L U2) is solved for first.
     """
     if g is None:
@@ -144,14 +146,15 @@ def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
     glower, gupper = tril(gcore, -1), triu(gcore)
     rest: Any = None
     if m > k:  # A2 = L2 U
-        rest = right_triangular(upper, g[..., k:, :], True, True, False)
-        gupper = gupper - triu(matmul(turned(lu[..., k:, :]), rest))
+        rest = right_triangular(upper.conj(), g[..., k:, :], True, True, False)
+        gupper = gupper - triu(matmul(lu[..., k:, :].mH, rest))
     elif n > k:  # A2 = L U2
-        rest = _left(lower, g[..., :, k:], False, True, True)
-        glower = glower - tril(matmul(rest, turned(lu[..., :, k:])), -1)
+        rest = left_triangular(lower.conj(), g[..., :, k:], False, True, True)
+        glower = glower - tril(matmul(rest, lu[..., :, k:].mH), -1)
     whole = lower + _ones_of(lower)
-    middle = tril(matmul(turned(whole), glower), -1) + triu(matmul(gupper, turned(upper)))
-    out = right_triangular(upper, _left(lower, middle, False, True, True), True, True, False)
+    middle = tril(matmul(whole.mH, glower), -1) + triu(matmul(gupper, upper.mH))
+    inner = left_triangular(lower.conj(), middle, False, True, True)
+    out = right_triangular(upper.conj(), inner, True, True, False)
     if m > k:
         out = cat([out, rest], -2)
     elif n > k:
@@ -165,10 +168,6 @@ def _ones_of(x: Tensor) -> Tensor:
     return out
 
 
-def _left(a: Tensor, b: Tensor, upper: bool, flip: bool, unit: bool) -> Tensor:
-    return left_triangular(a, b, upper, flip, unit)
-
-
 def left_triangular(
     a: Tensor, b: Tensor, upper: bool, flip: bool = False, unit: bool = False
 ) -> Tensor:
@@ -178,7 +177,7 @@ def left_triangular(
 
 @op(
     "a -> lu, pivots, info", name="lu_factor", saves="lu, pivots", constants="pivots, info",
-    grad=_lu_grad, cuda="flowvm.ops.linalg.cuda.absent:absent",
+    grad=_lu_grad, complex=True, cuda=ABSENT,
 )  # fmt: skip
 def lu_op(a: TensorMeta, strict: bool) -> Launch:
     """The factors in one matrix, LAPACK's exchanges of rows, int32 from 1 up, and its info, which
@@ -200,13 +199,14 @@ def lu_op(a: TensorMeta, strict: bool) -> Launch:
 
 
 def cholesky_backward(factor: Tensor, g: Tensor) -> Tensor:
-    """L⁻ᵀ Φ(Lᵀ g) L⁻¹ made symmetric, where Φ is the lower part with half of the diagonal (Murray,
+    """L⁻ᴴ Φ(Lᴴ g) L⁻¹ made Hermitian, where Φ is the lower part with half of the diagonal (Murray,
     "Differentiation of the Cholesky decomposition", 2016).
     """
-    product = matmul(turned(factor), g)
+    product = matmul(factor.mH, g)
     phi = tril(product, -1) + (product.diagonal(0, -2, -1) * 0.5).diag_embed()
-    half = left_triangular(factor, right_triangular(factor, phi, False, False, False), False, True)
-    out: Tensor = (half + turned(half)) * 0.5
+    right = right_triangular(factor, phi, False, False, False)
+    half = left_triangular(factor.conj(), right, False, True)
+    out: Tensor = (half + half.mH) * 0.5
     return out
 
 
@@ -216,7 +216,7 @@ def _cholesky_info_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
 
 @op(
     "a -> factor, info", name="cholesky_ex", saves="factor", constants="info",
-    grad=_cholesky_info_grad, cuda="flowvm.ops.linalg.cuda.absent:absent",
+    grad=_cholesky_info_grad, complex=True, cuda=ABSENT,
 )  # fmt: skip
 def cholesky_info(a: TensorMeta) -> Launch:
     """The factor in the lower triangle, anything above it, and LAPACK's info."""
@@ -232,18 +232,20 @@ def cholesky_info(a: TensorMeta) -> Launch:
 
 
 def qr_backward(q: Tensor, r: Tensor, gq: Any, gr: Any) -> Tensor:
-    """(gQ + Q copyltu(M)) R⁻ᵀ with M = R gRᵀ - gQᵀ Q, for Q (m, n) and R (n, n)."""
+    """(gQ + Q copyltu(M)) R⁻ᴴ with M = R gRᴴ - gQᴴ Q, for Q (m, n) and R (n, n), whose diagonal is
+    real.
+    """
     middle: Any = 0
     if gr is not None:
-        middle = matmul(r, turned(gr))
+        middle = matmul(r, gr.mH)
     if gq is not None:
-        middle = middle - matmul(turned(gq), q)
+        middle = middle - matmul(gq.mH, q)
     below = tril(middle, -1)
-    mirrored = below + turned(below) + middle.diagonal(0, -2, -1).diag_embed()
+    mirrored = below + below.mH + real(middle.diagonal(0, -2, -1)).diag_embed()
     side = matmul(q, mirrored)
     if gq is not None:
         side = side + gq
-    return right_triangular(r, side, True, True, False)  # type: ignore[no-any-return]
+    return right_triangular(r.conj(), side, True, True, False)  # type: ignore[no-any-return]
 
 
 def _qr_grad(c: Any, gq: Any, gr: Any) -> tuple[Any, ...]:
@@ -262,12 +264,12 @@ def _qr_grad(c: Any, gq: Any, gr: Any) -> tuple[Any, ...]:
     gr = None if gr is None else triu(gr[..., :k, :])
     if m >= n:
         return (turned(qr_backward(q, r, gq, gr)),)
-    # A = [X, Y]: X = Q U, and V = Qᵀ Y
+    # A = [X, Y]: X = Q U, and V = Qᴴ Y
     rest = None
     if gr is not None:
         gv, v = gr[..., m:], r[..., m:]
         rest = matmul(q, gv)
-        through = matmul(matmul(q, v), turned(gv))  # Y gVᵀ
+        through = matmul(matmul(q, v), gv.mH)  # Y gVᴴ
         gq = through if gq is None else gq + through
     first = qr_backward(q, r[..., :m], gq, None if gr is None else gr[..., :m])
     if rest is None:
@@ -277,7 +279,7 @@ def _qr_grad(c: Any, gq: Any, gr: Any) -> tuple[Any, ...]:
 
 @op(
     "a -> q, r", name="qr", saves="q, r", grad=_qr_grad,
-    cuda="flowvm.ops.linalg.cuda.absent:absent",
+    complex=True, cuda=ABSENT,
 )  # fmt: skip
 def qr_op(a: TensorMeta, complete: bool) -> Launch:
     """Q (m, m) or (m, k), and a matrix (m, n) with R in its upper triangle."""
@@ -306,7 +308,7 @@ def qr_op(a: TensorMeta, complete: bool) -> Launch:
 # --- reflectors -----------------------------------------------------------------------------------
 
 
-@op("a -> factors, tau", name="geqrf", cuda="flowvm.ops.linalg.cuda.absent:absent")
+@op("a -> factors, tau", name="geqrf", complex=True, cuda=ABSENT)
 def geqrf_op(a: TensorMeta) -> Launch:
     """R, below it the reflectors of Q, and their factors (*, k)."""
     n, m = a.shape[-2:]
@@ -322,7 +324,7 @@ def geqrf_op(a: TensorMeta) -> Launch:
     return p.launch()
 
 
-@op("a, tau -> q", name="householder_product", cuda="flowvm.ops.linalg.cuda.absent:absent")
+@op("a, tau -> q", name="householder_product", complex=True, cuda=ABSENT)
 def orgqr_op(a: TensorMeta, tau: TensorMeta) -> Launch:
     """The first n columns of the product of the reflectors in the columns of a (m, n)."""
     n, m = a.shape[-2:]
@@ -341,31 +343,29 @@ def orgqr_op(a: TensorMeta, tau: TensorMeta) -> Launch:
 # --- LDL ------------------------------------------------------------------------------------------
 
 
-@op("a -> ld, pivots, info", name="ldl_factor", cuda="flowvm.ops.linalg.cuda.absent:absent")
-def ldl_op(a: TensorMeta, strict: bool) -> Launch:
+@op("a -> ld, pivots, info", name="ldl_factor", complex=True, cuda=ABSENT)
+def ldl_op(a: TensorMeta, strict: bool, hermitian: bool) -> Launch:
     """L and D in the lower triangle, the exchanges, and LAPACK's info, an error if `strict`."""
+    name = named("ldl_factor", a, "sytrf", "hetrf" if hermitian else "")
     n, batch = a.shape[-1], a.shape[:-2]
     outputs = a.dense(), a.with_shape((*batch, n), int32), a.with_shape(batch, int32)
     p = Program(outputs, (a,), batch)
     work = p.work(max(1, n) * BLOCK * a.dtype.itemsize)
     p.copy(p.given(0), p.out(0))
     if n > 0:
-        p.call(
-            named("ldl_factor", a, "sytrf"), Char("L"), Int(n), p.out(0), Int(n), p.out(1), work,
-            Int(n * BLOCK), INFO,
-        )  # fmt: skip
+        p.call(name, Char("L"), Int(n), p.out(0), Int(n), p.out(1), work, Int(n * BLOCK), INFO)
     return p.launch(Status.SINGULAR_MATRIX, -1 if strict else 2)
 
 
-@op("ld, b, pivots -> x", name="ldl_solve", cuda="flowvm.ops.linalg.cuda.absent:absent")
-def ldl_solve_op(ld: TensorMeta, b: TensorMeta, pivots: TensorMeta) -> Launch:
+@op("ld, b, pivots -> x", name="ldl_solve", complex=True, cuda=ABSENT)
+def ldl_solve_op(ld: TensorMeta, b: TensorMeta, pivots: TensorMeta, hermitian: bool) -> Launch:
     """X of A X = b by A's factors."""
+    name = named("ldl_solve", ld, "sytrs", "hetrs" if hermitian else "")
     n, k = ld.shape[-1], b.shape[-2]
     p = Program((b.dense(),), (ld, b, pivots), b.shape[:-2])
     p.copy(p.given(1), p.out(0))
     if n > 0 and k > 0:
         p.call(
-            named("ldl_solve", ld, "sytrs"), Char("L"), Int(n), Int(k), p.given(0), Int(n),
-            p.given(2), p.out(0), Int(n), INFO,
-        )  # fmt: skip
+            name, Char("L"), Int(n), Int(k), p.given(0), Int(n), p.given(2), p.out(0), Int(n), INFO
+        )
     return p.launch(Status.SINGULAR_MATRIX)

@@ -15,25 +15,27 @@ Result = TypeVar("Result")
 
 
 def matrices(name: str, x: Any, argument: str = "A") -> Tensor:
-    """`x`, which is matrices (*, m, n) of a float dtype."""
+    """`x`, which is matrices (*, m, n) of floats or complex numbers."""
     x = need_tensor(name, argument, x)
     if x._meta.ndim < 2:
         raise ShapeError(
             f"{name}: {argument} must be matrices (*, m, n), got shape {tuple(x.shape)}"
         )
-    return floats(name, x, argument)
+    return inexact(name, x, argument)
 
 
-def floats(name: str, x: Any, argument: str = "A") -> Tensor:
-    """`x`, which is a tensor of a float dtype."""
+def inexact(name: str, x: Any, argument: str = "A") -> Tensor:
+    """`x`, which is a tensor of floats or complex numbers."""
     x = need_tensor(name, argument, x)
-    if not x._meta.dtype.is_floating_point:
-        raise DTypeError(f"{name}: {argument} must be floating point, got {x.dtype.name}")
+    if not x._meta.dtype.inexact:
+        raise DTypeError(
+            f"{name}: {argument} must be floating point or complex, got {x.dtype.name}"
+        )
     return x  # type: ignore[no-any-return]
 
 
 def square(name: str, x: Any, argument: str = "A") -> Tensor:
-    """`x`, which is square matrices (*, n, n) of a float dtype."""
+    """`x`, which is square matrices (*, n, n) of floats or complex numbers."""
     x = matrices(name, x, argument)
     if x._meta.shape[-1] != x._meta.shape[-2]:
         raise ShapeError(

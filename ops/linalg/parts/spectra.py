@@ -18,16 +18,12 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Argument, Char, Int, Program, Real, named
-from flowvm.ops.linalg.parts.shared import identity, turned
+from flowvm.ops.linalg.parts.shared import identity
 from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.products.matmul import matmul
 
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
 LEAF = 25  # SMLSIZ of LAPACK's ilaenv: subproblems of divide and conquer
-
-
-def _real(meta: TensorMeta) -> Any:
-    return meta.dtype
 
 
 # --- singular values ------------------------------------------------------------------------------
@@ -46,12 +42,16 @@ def _over(x: Tensor, divisor: Tensor) -> Tensor:
 
 
 def _skew(x: Tensor) -> Tensor:
-    return x - turned(x)
+    return x - x.mH  # type: ignore[no-any-return]
 
 
 def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
-    """U (diag(gS) + skew(Uᵀ gU)/E S + S skew(Vᵀ gV)/E) Vᵀ, and what lies outside of the spaces that
+    """U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ, and what lies outside of the spaces that
     U and V span, by 1/S.
+
+    Complex columns of U and V turn together, by any angle.  Of what does not depend on it the
+    diagonals of both skew parts have the sum 0, and their difference is the gradient by the angle
+    between the two columns, which is that of S's imaginary part, by 4 S.
     """
     u, s, vh = c.saved
     k = s.shape[-1]
@@ -60,32 +60,41 @@ def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
     gaps = _gaps(s * s)
     row, column = s.unsqueeze(-2), s.unsqueeze(-1)
     core: Any = 0 if gs is None else gs.diag_embed()
+    turns: Any = 0
     if gu is not None:
         gu = gu[..., :k]
-        core = core + _over(_skew(matmul(turned(u), gu)), gaps) * row
+        left = _skew(matmul(u.mH, gu))
+        core = core + _over(left, gaps) * row
+        turns = turns + left
     if gvh is not None:
         gvh = gvh[..., :k, :]
-        core = core + column * _over(_skew(matmul(vh, turned(gvh))), gaps)
+        right = _skew(matmul(vh, gvh.mH))
+        core = core + column * _over(right, gaps)
+        turns = turns - right
     if isinstance(core, int):
         return (None,)
+    if u._meta.dtype.is_complex:
+        if not isinstance(turns, int):
+            core = core + _over(turns.diagonal(0, -2, -1), 4 * s).diag_embed()
+        core = core.to(u._meta.dtype)
     out = matmul(matmul(u, core), vh)
     if gu is not None and m > k:
         outside = _over(gu, row)
-        out = out + matmul(outside - matmul(u, matmul(turned(u), outside)), vh)
+        out = out + matmul(outside - matmul(u, matmul(u.mH, outside)), vh)
     if gvh is not None and n > k:
         outside = _over(gvh, column)
-        out = out + matmul(u, outside - matmul(matmul(outside, turned(vh)), vh))
+        out = out + matmul(u, outside - matmul(matmul(outside, vh.mH), vh))
     return (out,)
 
 
-@op("a -> u, s, vh", name="svd", saves="u, s, vh", grad=_svd_grad, cuda=ABSENT)
+@op("a -> u, s, vh", name="svd", saves="u, s, vh", grad=_svd_grad, complex=True, cuda=ABSENT)
 def svd_op(a: TensorMeta, full: bool) -> Launch:
     """U (m, k), S (k) and Vᴴ (k, n) of a (m, n); with `full` U (m, m) and Vᴴ (n, n)."""
     m, n = a.shape[-2:]
     k, batch = min(m, n), a.shape[:-2]
     left, right = (m, n) if full else (k, k)
     outputs = (
-        a.with_shape((*batch, m, left)), a.with_shape((*batch, k), _real(a)),
+        a.with_shape((*batch, m, left)), a.with_shape((*batch, k), a.dtype.real),
         a.with_shape((*batch, right, n)),
     )  # fmt: skip
     p = Program(outputs, (a,), batch)
@@ -112,64 +121,72 @@ def _gesdd(
     copied = p.work(m * n * size)
     words = 4 * k * k + 8 * k + 2 * max(m, n) + 32 * (m + n)
     p.copy(p.given(0), copied)
+    reals = 7 * k * (k + 1) + 2 * k * max(m, n)
     p.call(
         named("svd", a, "gesdd"), Char(job), Int(n), Int(m), copied, Int(n), s, u, Int(ldu), vt,
-        Int(ldvt), p.work(words * size), Int(words), p.work(8 * k * 4), INFO,
+        Int(ldvt), p.work(words * size), Int(words), *_reals(p, a, reals), p.work(8 * k * 4), INFO,
     )  # fmt: skip
 
 
+def _reals(p: Program, a: TensorMeta, count: int) -> list[Argument]:
+    """Work of so many real numbers, which routines for complex ones take besides."""
+    return [p.work(count * a.dtype.real.itemsize)] if a.dtype.is_complex else []
+
+
 def _svdvals_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """U diag(g) Vᵀ: no difference divides it, so equal values do no harm."""
+    """U diag(g) Vᴴ: no difference divides it, so equal values do no harm."""
     u, _, vh = svd_op(c.saved[0], False)
     return (matmul(u * g.unsqueeze(-2), vh),)
 
 
-@op("a -> s", name="svdvals", saves="a", grad=_svdvals_grad, cuda=ABSENT)
+@op("a -> s", name="svdvals", saves="a", grad=_svdvals_grad, complex=True, cuda=ABSENT)
 def svdvals_op(a: TensorMeta) -> Launch:
     """S (k) alone."""
     m, n = a.shape[-2:]
-    p = Program((a.with_shape((*a.shape[:-2], min(m, n)), _real(a)),), (a,), a.shape[:-2])
+    p = Program((a.with_shape((*a.shape[:-2], min(m, n)), a.dtype.real),), (a,), a.shape[:-2])
     if min(m, n) > 0:
         none = p.work(8)
         _gesdd(p, a, "N", p.out(0), none, n, none, min(m, n))
     return p.launch()
 
 
-# --- eigenvalues of symmetric matrices ------------------------------------------------------------
+# --- eigenvalues of Hermitian matrices ------------------------------------------------------------
 
 
 def _eigh_grad(c: Any, gw: Any, gvh: Any) -> tuple[Any, ...]:
-    """V (diag(gw) + (Vᵀ gV)/E) Vᵀ, whose second term has no diagonal: V's columns have length 1."""
+    """V (diag(gw) + (Vᴴ gV)/E) Vᴴ, whose second term has no diagonal: columns have length 1, and
+    the angles of complex ones say nothing.
+    """
     w, vh = c.saved
     n = w.shape[-1]
     core: Any = 0 if gw is None else gw.diag_embed()
     if gvh is not None:
         eye = identity(w, n)
-        core = core + _over(matmul(vh, turned(gvh)), _gaps(w)) * (1 - eye)
+        core = core + _over(matmul(vh, gvh.mH), _gaps(w)) * (1 - eye)
     if isinstance(core, int):
         return (None,)
-    return (matmul(turned(vh), matmul(core, vh)),)
+    return (matmul(vh.mH, matmul(core.to(vh._meta.dtype), vh)),)
 
 
-@op("a -> w, vh", name="eigh", saves="w, vh", grad=_eigh_grad, cuda=ABSENT)
+@op("a -> w, vh", name="eigh", saves="w, vh", grad=_eigh_grad, complex=True, cuda=ABSENT)
 def eigh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues, ascending, and Vᴴ; one triangle of a is read."""
-    p = Program((a.with_shape(a.shape[:-1], _real(a)), a.dense()), (a,), a.shape[:-2])
+    p = Program((a.with_shape(a.shape[:-1], a.dtype.real), a.dense()), (a,), a.shape[:-2])
     p.copy(p.given(0), p.out(1))
     _syevd(p, a, "V", lower, p.out(1))
     return p.launch()
 
 
 def _eigvalsh_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """V diag(g) Vᵀ."""
+    """V diag(g) Vᴴ."""
     _, vh = eigh_op(c.saved[0], *c.attrs)
-    return (matmul(turned(vh) * g.unsqueeze(-2), vh),)
+    return (matmul(vh.mH * g.unsqueeze(-2), vh),)
 
 
-@op("a -> w", name="eigvalsh", saves="a", grad=_eigvalsh_grad, cuda=ABSENT)
+@op("a -> w", name="eigvalsh", saves="a", grad=_eigvalsh_grad, complex=True, cuda=ABSENT)
 def eigvalsh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues alone."""
-    p = Program((a.with_shape(a.shape[:-1], _real(a)),), (a,), a.shape[:-2])
+    p = Program((a.with_shape(a.shape[:-1], a.dtype.real),), (a,), a.shape[:-2])
     copied = p.work(a.shape[-1] ** 2 * a.dtype.itemsize)
     p.copy(p.given(0), copied)
     _syevd(p, a, "N", lower, copied)
@@ -182,16 +199,18 @@ def _syevd(p: Program, a: TensorMeta, job: str, lower: bool, place: Argument) ->
         return
     words = 1 + 6 * n + 2 * n * n + 32 * n
     ints = 3 + 5 * n
+    reals = [*_reals(p, a, words), Int(words)] if a.dtype.is_complex else []
     p.call(
-        named("eigh", a, "syevd"), Char(job), Char("U" if lower else "L"), Int(n), place, Int(n),
-        p.out(0), p.work(words * size), Int(words), p.work(4 * ints), Int(ints), INFO,
+        named("eigh", a, "syevd", "heevd"), Char(job), Char("U" if lower else "L"), Int(n), place,
+        Int(n), p.out(0), p.work(words * size), Int(words), *reals, p.work(4 * ints), Int(ints),
+        INFO,
     )  # fmt: skip
 
 
 # --- least squares --------------------------------------------------------------------------------
 
 
-@op("a, b -> x, rank, s", name="lstsq", cuda=ABSENT)
+@op("a, b -> x, rank, s", name="lstsq", complex=True, cuda=ABSENT)
 def lstsq_op(a: TensorMeta, b: TensorMeta, rcond: float, driver: str) -> Launch:
     """X (k, max(m, n)) of A (n, m), by columns, and right sides (k, max(m, n)); A's rank where the
     driver finds it, and its singular values where it does.
@@ -199,7 +218,8 @@ def lstsq_op(a: TensorMeta, b: TensorMeta, rcond: float, driver: str) -> Launch:
     n, m = a.shape[-2:]
     k, small, large, size = b.shape[-2], min(m, n), max(m, n), a.dtype.itemsize
     batch = a.shape[:-2]
-    outputs = b.dense(), a.with_shape(batch, int32), a.with_shape((*batch, small))
+    real = a.dtype.real
+    outputs = b.dense(), a.with_shape(batch, int32), a.with_shape((*batch, small), real)
     p = Program(outputs, (a, b), batch)
     p.copy(p.given(1), p.out(0))
     if small == 0 or k == 0:
@@ -215,12 +235,14 @@ def lstsq_op(a: TensorMeta, b: TensorMeta, rcond: float, driver: str) -> Launch:
         chosen = p.work(4 * n + 8)
         p.clear(chosen, (n + 2) // 2)
         words = max(small + 3 * n + 1, 2 * small + k) + 2 * n + 32 * (n + 1 + k) + 32 * large
-        p.call(name, *first, chosen, limit, p.out(1), p.work(words * size), Int(words), INFO)
+        work = (p.work(words * size), Int(words), *_reals(p, a, 2 * n))
+        p.call(name, *first, chosen, limit, p.out(1), *work, INFO)
     else:
         levels = max(0, int(math.log2(small / (LEAF + 1))) + 1) if small > LEAF else 1
         words = 12 * large + 2 * large * LEAF + 8 * large * levels + large * k + (LEAF + 1) ** 2
         words += 3 * small + 32 * (large + k)
-        shared = (p.out(2), limit, p.out(1), p.work(words * size), Int(words))
+        reals = _reals(p, a, words + 3 * LEAF * k)
+        shared = (p.out(2), limit, p.out(1), p.work(words * size), Int(words), *reals)
         ints = p.work(4 * (3 * small * levels + 11 * small)) if driver == "gelsd" else None
         p.call(name, *first, *shared, *([] if ints is None else [ints]), INFO)
     return p.launch()
