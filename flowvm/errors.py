@@ -310,7 +310,8 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     ),
     Status.NOT_CONVERGED: (
         LinAlgError,
-        "the iteration did not converge for matrix {0} of the batch (LAPACK info {1})",
+        "the iteration did not converge for matrix {0} of the batch (LAPACK info {1}), which may "
+        "have infinities or NaN",
     ),
     Status.POISONED: (
         PoisonedError,

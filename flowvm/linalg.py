@@ -34,7 +34,7 @@ from flowvm.ops.linalg.solvers import (
     tensorinv,
     tensorsolve,
 )
-from flowvm.ops.linalg.spectra import eigh, eigvalsh, matrix_rank, pinv, svd, svdvals
+from flowvm.ops.linalg.spectra import eig, eigh, eigvals, eigvalsh, matrix_rank, pinv, svd, svdvals
 from flowvm.ops.linalg.vectors import cross, diagonal, vander, vecdot
 from flowvm.ops.products.matmul import matmul
 
@@ -46,7 +46,9 @@ __all__ = [
     "cross",
     "det",
     "diagonal",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "householder_product",
     "inv",

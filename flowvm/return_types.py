@@ -225,8 +225,16 @@ class linalg_cholesky_ex(Results):
     info: Tensor
 
 
+class linalg_eig(Results):
+    """Of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
+
+    __slots__ = ()
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
 class linalg_eigh(Results):
-    """Of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.T."""
+    """Of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
 
     __slots__ = ()
     eigenvalues: Tensor

@@ -13,22 +13,32 @@ import numpy as np
 from flowvm import return_types
 from flowvm.dtype import finfo, int64
 from flowvm.eager.autocasting import outside
+from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, record
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import constant_of, identity, matrices, square
-from flowvm.ops.linalg.parts.spectra import eigh_op, eigvalsh_op, svd_op, svdvals_op
+from flowvm.ops.linalg.parts.shared import constant_of, identity, matrices, square, turned
+from flowvm.ops.linalg.parts.spectra import (
+    complex_eig,
+    eigh_op,
+    eigvalsh_op,
+    paired,
+    real_eig,
+    svd_op,
+    svdvals_op,
+)
 from flowvm.ops.pointwise.clamp import maximum
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.reduce import amax, sum
+from flowvm.ops.shapes.complex_parts import complex
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 
 __all__ = [
-    "eigh", "eigvalsh", "matrix_rank", "pinv", "svd", "svdvals",
+    "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "pinv", "svd", "svdvals",
 ]  # fmt: skip
 
 
@@ -87,6 +97,36 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     A = square("linalg.eigvalsh", A)
     lower = _triangle("linalg.eigvalsh", UPLO)
     return eigvalsh_op(A, lower)  # type: ignore[no-any-return]
+
+
+def _eig(A: Tensor, vectors: bool) -> tuple[Tensor, Tensor]:
+    """The eigenvalues, and the vectors as rows if asked for."""
+    if A._meta.dtype.is_complex:
+        return complex_eig(turned(A), vectors)  # type: ignore[no-any-return]
+    real, imaginary, rows = real_eig(turned(A), vectors)
+    return complex(real, imaginary), paired(imaginary, rows) if vectors else rows
+
+
+@with_out
+def eig(A: Tensor) -> return_types.linalg_eig:
+    """The eigenvalues of square matrices (*, n, n), complex and in no order, and their vectors, of
+    length 1, as columns.
+
+    LinAlgError where the result is read, if they are not found, or a matrix has infinities or
+    NaN.
+
+    >>> flow.linalg.eig(flow.tensor([[0.0, -1.0], [1.0, 0.0]])).eigenvalues
+    tensor([0.+1.j, 0.-1.j])
+    """
+    values, rows = _eig(square("linalg.eig", A), True)
+    return return_types.linalg_eig((values, turned(rows)))
+
+
+@with_out
+def eigvals(A: Tensor) -> Tensor:
+    """The eigenvalues of square matrices (*, n, n), complex and in no order: (*, n)."""
+    A = square("linalg.eigvals", A)
+    return _eig(A, grad_enabled() and A.requires_grad)[0]  # the vectors are for the gradient
 
 
 # --- rank and pseudoinverse -----------------------------------------------------------------------

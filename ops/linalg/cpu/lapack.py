@@ -38,8 +38,9 @@ Array = Any
 UNITS = 16  # parts that a batch is cut into at most: each has memory of its own
 OPERANDS = 8  # of a program at most
 HEAD = OPERANDS + 2  # words in front of the steps: bytes of each operand's matrix, status, flags
-STEP = 1 + 2 * CALL.WORDS  # words of a step: the routine (or COPY, or CLEAR), then the arguments
-COPY, CLEAR = 0, 1
+STEP = 1 + 2 * CALL.WORDS  # words of a step: the routine (or one of these), then the arguments
+COPY, CLEAR, FINITE = 0, 1, 2
+EXPONENT = {4: 0x7F800000, 8: 0x7FF0000000000000}  # of infinities and NaN, by the bytes of a number
 # kinds of arguments
 VALUE, CONSTANT, OPERAND, WORK = range(4)
 CONSTANTS = 8 * CALL.WORDS  # where they begin in a unit's memory; an argument's is 16 bytes
@@ -120,6 +121,13 @@ class Program:
         """A step: so many int64 words of the unit's memory are 0."""
         self._step(CLEAR, (target, Argument(VALUE, words)))
 
+    def finite(self, place: Argument, size: int, dtype: DType) -> None:
+        """A step: so many bytes of the unit's memory hold neither infinities nor NaN, or it fails:
+        routines for eigenvalues give wrong ones of these, and print lines.
+        """
+        exponent = EXPONENT[dtype.real.itemsize]
+        self._step(FINITE, (place, Argument(VALUE, size), Argument(VALUE, exponent)))
+
     def call(self, routine: str, *arguments: Argument) -> None:
         """A step: LAPACK's `routine`, with the letter of its dtype, on `arguments`."""
         self._step(lapack_address(routine), arguments)
@@ -184,6 +192,18 @@ def _argument(own: int, at: int, item: int, program: Array, k: int) -> int:
     return own + word if kind == WORK else word  # type: ignore[no-any-return]
 
 
+def _finite(at: int, size: int, exponent: int) -> bool:
+    """Whether all floats in `size` bytes have another exponent; they are 8 bytes, or pairs of 4."""
+    count, pairs = (size + 7) // 8, exponent >> 32 == 0
+    words = words_at(at, count)
+    for k in range(count):
+        if words[k] & exponent == exponent:
+            return False
+        if pairs and 8 * k + 4 < size and (words[k] >> 32) & exponent == exponent:
+            return False
+    return True
+
+
 def _matrix(own: int, item: int, program: Array) -> int:
     """All steps for a matrix; the info of the last routine that was called."""
     words, info = words_at(own, CALL.WORDS), words_at(own + INFO_AT, 1)
@@ -196,6 +216,10 @@ def _matrix(own: int, item: int, program: Array) -> int:
         elif program[at] == CLEAR:
             for k in range(words[1]):
                 store_word(words[0] + 8 * k, 0)
+        elif program[at] == FINITE:
+            if not _finite(words[0], words[1], words[2]):
+                info[0] = 1
+                break
         else:
             call_address(program[at], own)
             if info[0] != 0:

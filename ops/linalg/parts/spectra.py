@@ -18,9 +18,12 @@ from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Argument, Char, Int, Program, Real, named
-from flowvm.ops.linalg.parts.shared import identity
+from flowvm.ops.linalg.parts.shared import identity, turned
+from flowvm.ops.linalg.systems import solve
 from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.products.matmul import matmul
+from flowvm.ops.shapes.complex_parts import complex, real
+from flowvm.ops.shapes.fill import zeros_like
 
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
 LEAF = 25  # SMLSIZ of LAPACK's ilaenv: subproblems of divide and conquer
@@ -207,6 +210,91 @@ def _syevd(p: Program, a: TensorMeta, job: str, lower: bool, place: Argument) ->
     )  # fmt: skip
 
 
+# --- eigenvalues of any matrices ------------------------------------------------------------------
+
+
+def _eig_backward(w: Tensor, rows: Tensor, gw: Any, grows: Any) -> Any:
+    """V⁻ᴴ (diag(gw) + (Vᴴ gV - Vᴴ V diag(Re(Vᴴ gV))) / conj(E)) Vᴴ, whose second term has no
+    diagonal (Boeddeker and others, "On the computation of complex-valued gradients with application
+    to statistically optimum beamforming", 2017); turned, as V's columns are the rows.
+    """
+    core: Any = 0 if gw is None else gw.diag_embed()
+    conjugate = rows.conj()  # Vᴴ
+    if grows is not None:
+        inner = matmul(conjugate, turned(grows))
+        along = real(inner.diagonal(0, -2, -1)).unsqueeze(-2)
+        inner = inner - matmul(conjugate, turned(rows) * along)
+        core = core + _over(inner, _gaps(w).conj()) * (1 - identity(w, w.shape[-1]))
+    if isinstance(core, int):
+        return None
+    return turned(solve(conjugate, matmul(core, conjugate)))
+
+
+def _complex_eig_grad(c: Any, gw: Any, grows: Any) -> tuple[Any, ...]:
+    w, rows = c.saved
+    return (_eig_backward(w, rows, gw, grows),)
+
+
+@op(
+    "a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True,
+    cuda=ABSENT,
+)  # fmt: skip
+def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
+    """The eigenvalues of the transpose of a complex a, and its vectors as rows, (0, 0) without
+    `vectors`.
+    """
+    return _geev(a, 1, vectors)
+
+
+def _real_eig_grad(c: Any, gwr: Any, gwi: Any, grows: Any) -> tuple[Any, ...]:
+    """Of a pair, the gradient by the real and the imaginary part of the first one's vector."""
+    wr, wi, rows = c.saved
+    gw = None
+    if gwr is not None or gwi is not None:
+        parts = [zeros_like(wr) if g is None else g for g in (gwr, gwi)]
+        gw = complex(*parts)
+    if grows is not None:
+        first, second = (wi > 0).unsqueeze(-1), (wi < 0).unsqueeze(-1)
+        grows = complex(where(second, 0, grows), where(first, grows.roll(-1, -2), 0))
+    out = _eig_backward(complex(wr, wi), paired(wi, rows), gw, grows)
+    return (None if out is None else real(out),)
+
+
+def paired(wi: Tensor, rows: Tensor) -> Tensor:
+    """The vectors of a real matrix of LAPACK's rows: two conjugate values, the one with the
+    positive imaginary part first, have the real parts of the first one's vector and the imaginary.
+    """
+    first, second = (wi > 0).unsqueeze(-1), (wi < 0).unsqueeze(-1)
+    imaginary = where(first, rows.roll(-1, -2), where(second, -rows, 0))
+    return complex(where(second, rows.roll(1, -2), rows), imaginary)
+
+
+@op("a -> wr, wi, rows", name="real_eig", saves="wr, wi, rows", grad=_real_eig_grad, cuda=ABSENT)
+def real_eig(a: TensorMeta, vectors: bool) -> Launch:
+    """The parts of the eigenvalues of the transpose of a real a, and its vectors as `paired` takes
+    them, (0, 0) without `vectors`.
+    """
+    return _geev(a, 2, vectors)
+
+
+def _geev(a: TensorMeta, parts: int, vectors: bool) -> Launch:
+    n, size, batch = a.shape[-1], a.dtype.itemsize, a.shape[:-2]
+    rows = n if vectors else 0
+    values = a.with_shape((*batch, n))
+    p = Program((*[values] * parts, a.with_shape((*batch, rows, rows))), (a,), batch)
+    if n > 0:
+        copied, none, words = p.work(n * n * size), p.work(size), 70 * n + 65 * 64
+        p.copy(p.given(0), copied)
+        p.finite(copied, n * n * size, a.dtype)
+        found = p.out(parts) if vectors else none
+        p.call(
+            named("eig", a, "geev"), Char("N"), Char("V" if vectors else "N"), Int(n), copied,
+            Int(n), *[p.out(k) for k in range(parts)], none, Int(1), found, Int(n),
+            p.work(words * size), Int(words), *_reals(p, a, 2 * n), INFO,
+        )  # fmt: skip
+    return p.launch()
+
+
 # --- least squares --------------------------------------------------------------------------------
 
 
@@ -218,8 +306,8 @@ def lstsq_op(a: TensorMeta, b: TensorMeta, rcond: float, driver: str) -> Launch:
     n, m = a.shape[-2:]
     k, small, large, size = b.shape[-2], min(m, n), max(m, n), a.dtype.itemsize
     batch = a.shape[:-2]
-    real = a.dtype.real
-    outputs = b.dense(), a.with_shape(batch, int32), a.with_shape((*batch, small), real)
+    values = a.with_shape((*batch, small), a.dtype.real)
+    outputs = b.dense(), a.with_shape(batch, int32), values
     p = Program(outputs, (a, b), batch)
     p.copy(p.given(1), p.out(0))
     if small == 0 or k == 0:

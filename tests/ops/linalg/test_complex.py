@@ -238,6 +238,72 @@ def test_indefinite_systems(hermitian):
     np.testing.assert_allclose(x.numpy(), np.linalg.solve(a, b), atol=1e-9)
 
 
+EIGEN = {
+    "complex": S,
+    "real": np.array([[[0.0, -2, 1, 0], [1, 0.5, 0, 0.3], [0, 0.2, 2, -1], [0.1, 0, 3, 1]]]),
+    "real values": np.array([[[1.0, 2, 0, 1], [1, 3, 1, 0], [2, 0.5, 6, 1], [1, 1, 0, 9]]]),
+}
+OF_EIGEN = {
+    "values": lambda t, a: t.linalg.eig(a)[0],
+    "values alone": lambda t, a: t.linalg.eigvals(a),
+    "sizes": lambda t, a: t.linalg.eig(a)[1].abs(),
+    "both": lambda t, a: sizes(*t.linalg.eig(a)),
+    "spaces": lambda t, a: (lambda w, v: v * w.exp().unsqueeze(-2) @ v.mH)(*t.linalg.eig(a)),
+}
+
+
+@pytest.mark.parametrize("what", OF_EIGEN)
+@pytest.mark.parametrize("name", EIGEN)
+def test_eigenvalues_of_any_matrices(name, what):
+    a = EIGEN[name] / 4
+    x = torch.tensor(a, requires_grad=True)
+    y = flow.tensor(a).requires_grad_()
+    total, made = 0, 0
+    for w, g in zip(listed(OF_EIGEN[what](torch, x)), listed(OF_EIGEN[what](flow, y)), strict=True):
+        assert g.dtype.name == str(w.dtype)[6:]
+        np.testing.assert_allclose(g.detach().numpy(), w.detach().numpy(), atol=1e-10)
+        k = np.random.default_rng(3).standard_normal(tuple(w.shape))
+        total = total + (torch.tensor(k) * (w.abs() + w.real)).sum()
+        made = made + (flow.tensor(k) * (g.abs() + g.real)).sum()
+    total.backward()
+    made.backward()
+    assert y.grad.dtype is y.dtype
+    np.testing.assert_allclose(y.grad.numpy(), x.grad.resolve_conj().numpy(), atol=1e-8)
+    again = OF_EIGEN[what](flow, y.detach())
+    for g, h in zip(listed(again), listed(OF_EIGEN[what](flow, y)), strict=True):
+        np.testing.assert_allclose(g.numpy(), h.detach().numpy(), atol=1e-12)
+    assert autograd.gradcheck(lambda t: OF_EIGEN[what](flow, t), (y,))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(40, 40), (3, 5, 5), (1, 1), (0, 3, 3), (2, 0, 0)], ids=str)
+def test_eigenvectors(shape, dtype):
+    a = c(*shape) if dtype.startswith("c") else _numbers.standard_normal(shape)
+    x = flow.tensor(a.astype(dtype))
+    values, vectors = flow.linalg.eig(x)
+    assert values.dtype is vectors.dtype is (flow.complex128 if "64" in x.numpy().real.dtype.name
+                                             else flow.complex64)  # fmt: skip
+    left, right = x.to(values.dtype) @ vectors, vectors * values.unsqueeze(-2)
+    close = 1e-10 if values.dtype is flow.complex128 else 1e-3
+    np.testing.assert_allclose(left.numpy(), right.numpy(), atol=close)
+    alone = flow.linalg.eigvals(x)
+    np.testing.assert_allclose(
+        np.sort_complex(alone.numpy().round(3)), np.sort_complex(values.numpy().round(3)), atol=2e-3
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_matrices_that_are_not_finite_have_no_eigenvalues(dtype, bad):
+    for at in ((0, 0), (0, 1), (1, 0), (2, 2)):  # 3 by 3: the last one has half a word of 4 bytes
+        x = np.stack([np.eye(3), np.full((3, 3), np.finfo("float32").max)]).astype(dtype)
+        x[1][at] = bad
+        for function in (flow.linalg.eigvals, lambda a: flow.linalg.eig(a)[1]):
+            with pytest.raises(LinAlgError, match="matrix 1 of the batch"):
+                function(flow.tensor(x)).numpy()
+    assert flow.linalg.eigvals(flow.tensor(x[:1])).tolist() == [[1, 1, 1]]
+
+
 def test_one_triangle_is_read():
     whole = S + np.swapaxes(S, -1, -2).conj()
     for uplo, half in (("L", np.tril(whole)), ("U", np.triu(whole))):
