@@ -125,7 +125,7 @@ def no_lowering(metas: Any, attrs: Any) -> Any:
 
 
 def test_a_call_function_is_the_same_before_and_after_it_is_written() -> None:
-    call = fresh().call
+    call = fresh().twin
     before = call.__code__, inspect.signature(call), call.__name__
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'dim'"):
         call(flow.ones(1), flow.ones(1))

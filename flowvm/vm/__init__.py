@@ -59,7 +59,12 @@ __all__ = [
 
 
 class Stats(dict[str, int]):
-    """The VM's counters; a dict that prints as a table."""
+    """The VM's counters; a dict that prints as a table.  What was not counted yet is 0."""
+
+    def __missing__(self, name: str) -> int:
+        if name.startswith("native_misses_"):
+            return 0
+        raise KeyError(name)
 
     def __repr__(self) -> str:
         width = max(map(len, self))

@@ -184,6 +184,8 @@ def trouble(address: int) -> str:
     saving = callee("x y", saves=("x", "out", "y"), grad=grad)
     number = callee("x", "kind", "s", saves=("x",), grad=grad)
     writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("yz"))
+    makes = callee("", "a", "s", scalar_kinds="d")
+    makes.cache["b",] = gives
     writes.cache[meta, meta, meta] = (entry_word, False, "")
     one.cache[meta,] = two.cache[meta, other] = saving.cache[meta, meta] = gives
     three.cache[meta, other, meta, 1, "b"] = gives
@@ -197,6 +199,7 @@ def trouble(address: int) -> str:
         (number, (x, float, -0.1)),
         (number, (wanted, float, 7)),
         (number, (wanted, float, True)),
+        (makes, ("b", 0.25)),
         (writes, (wanted, changed, plain_tensor(15, meta), 0.5)),
     )
     for op, args in cases:

@@ -98,15 +98,15 @@ def _address(view: Any) -> int:
 
 
 def takes(op: Callee) -> bool:
-    """Whether there are native calls of an operator: with tensors, and one output, whose size is
-    known; or with tensors that it writes, and neither an output nor a gradient.
+    """Whether there are native calls of an operator: with one output, whose size is known; or with
+    tensors that it writes, and neither an output nor a gradient.
     """
     if op.writes:
         known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
     else:
         known = len(op.outputs) == 1 and not op.unsized and len(op.saves) <= MOST_SAVED
     operands = len(op.outputs) + len(op.inputs) + len(op.scalars)
-    return known and bool(op.inputs) and operands <= RING.MAX_INLINE
+    return known and operands <= RING.MAX_INLINE
 
 
 def site_table(

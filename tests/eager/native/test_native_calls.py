@@ -713,6 +713,16 @@ print(loss.item().hex(), [float(p.sum()).hex() for p in model.parameters()], "|"
 """
 
 
+@pytest.mark.parametrize("value", [0.25, 7, True, -(1 << 40)])
+def test_what_is_made_of_no_tensor(value):
+    meta = flow.zeros(3, 2, dtype=flow.float64)._meta
+    call = warm(install.native_call(named("fill")), meta, value)
+    filled, was_native = hits(call, meta, value)
+    assert was_native
+    assert filled._meta is meta
+    np.testing.assert_array_equal(filled.numpy(), np.full((3, 2), float(value)))
+
+
 def test_operators_of_several_outputs_are_the_twins_and_counted():
     parts = named("frexp")
     assert not takes(parts)
