@@ -16,6 +16,7 @@ NO_SAMPLES = {
     "equal": "gives a Python bool",
     **dict.fromkeys(("istft", "stft"), "of complex numbers: tests/ops/fourier"),
     **dict.fromkeys(("imag", "view_as_real"), "takes complex numbers: tests/ops/test_complex.py"),
+    **dict.fromkeys(("eig", "eigvals"), "complex, in no order: tests/ops/linalg/test_complex.py"),
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",
     "tensor": "takes what is no tensor",
