@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Operator
@@ -26,6 +25,7 @@ from flowvm.onnx.rows import Values
 from flowvm.onnx.translations import TRANSLATIONS
 from flowvm.onnx.writer import Writer, need_onnx
 from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.regions import reverting
 from flowvm.vm.callers.tracebacks import border
 
 if TYPE_CHECKING:
@@ -177,8 +177,7 @@ def _named(what: str, given: Sequence[str] | None, own: list[str]) -> list[str]:
     return names
 
 
-@contextmanager
-def _mode(model: Any, training: Any) -> Iterator[None]:
+def _mode(model: Any, training: Any) -> reverting:
     """Modules of `model` in this mode, and then as they were."""
     name = getattr(training, "name", "")  # torch.onnx's enumeration has the same names
     if name not in TrainingMode.__members__:
@@ -190,14 +189,17 @@ def _mode(model: Any, training: Any) -> Iterator[None]:
     elif hasattr(model, "_modules") and callable(model._modules):  # a graph, which has some
         modules = [module for _, module in model._modules()]
     before = [(m, m.training) for m in modules]
-    try:
-        if training is not TrainingMode.PRESERVE:
-            for m in modules:
+
+    def switch() -> None:
+        for m in modules:
+            if training is not TrainingMode.PRESERVE:
                 m.training = training is TrainingMode.TRAINING
-        yield
-    finally:
+
+    def undo() -> None:
         for m, was in before:
             m.training = was
+
+    return reverting(undo, switch)
 
 
 # --- nodes ----------------------------------------------------------------------------------------
