@@ -37,6 +37,7 @@ from flowvm.cuda.simulator.kernels import Function, Launch, choose_simulator, re
 from flowvm.cuda.simulator.memory import HOST, Fault, Memory
 from flowvm.cuda.simulator.streams import Event, Graph, Scheduler, Stream, Work
 from flowvm.errors import ConfigError
+from flowvm.vm.callers.interrupt import protected
 
 VERSION: Final = 12080
 NOT_INITIALIZED = 3
@@ -135,6 +136,7 @@ class Simulator:
     def _entry(self, name: str) -> Callable[..., int]:
         method = getattr(self, name)
 
+        @protected  # ctypes drops what is raised in a callback
         def call(*args: Any) -> int:
             if os.getpid() != self.pid:  # a fork's child, in which nobody may hold the lock
                 return NOT_INITIALIZED

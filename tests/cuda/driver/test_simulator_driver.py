@@ -3,6 +3,8 @@ recorder, which notes calls and knows what orders them.
 """
 
 import ctypes
+import functools
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -15,6 +17,7 @@ from flowvm.cuda.driver.runtime import Runtime, runtime
 from flowvm.cuda.simulator.recorder import Recorder
 from flowvm.cuda.simulator.simulator import Simulator
 from flowvm.errors import DeviceError, OutOfMemoryError
+from flowvm.vm.callers.interrupt import interrupt
 
 INVALID_VALUE, INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 1, 400, 600, 700
 
@@ -494,3 +497,23 @@ def test_a_failure_can_be_asked_for(recorder: Machine) -> None:
         recorder.allocate(64)
     recorder.allocate(64)
     assert [c.result for c in recorder.fake.named("cuMemAlloc_v2")] == [0, 2, 0]
+
+
+def test_a_ctrl_c_in_a_function_of_the_driver_comes_afterwards(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ctypes ignores what is raised in a callback."""
+    noise = functools.partial(signal.raise_signal, signal.SIGINT)
+    monkeypatch.setattr(machine.fake, "noise", noise, raising=False)
+    call = ctypes.CFUNCTYPE(ctypes.c_int)(machine.fake._entry("noise"))
+
+    def run() -> None:
+        assert call() == 0
+        threading.Event().wait(20)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        signal.signal(signal.SIGINT, before)
