@@ -70,13 +70,9 @@ def checked(graph: Graph, structure: Any, leaves: list[Tensor], args: Any, kwarg
     try:
         eager = call.run(begun, given, eagerly=True)
         exact = call.run(begun, given, without=INEXACT)
-        differences = [*_differences(exact, eager, 0)]
-        how = f"bit by bit, without the passes {', '.join(INEXACT)}"
-        if not differences:
-            differences = [*_differences(own._replace(left={}), eager._replace(left={}), UNITS)]
-            how = f"by more than rounding ({UNITS} units in the last place of the largest element)"
-        if differences:
-            raise CheckError(call.text(differences, how, begun, given, eager))
+        for twin, found, units in ((call.last, exact, 0), (graph, own, UNITS)):
+            if differences := [*_differences(found, eager, units)]:
+                raise CheckError(call.text(twin, differences, units, begun, given, eager))
     finally:
         set_rng_state(ended)
     return outputs
@@ -114,29 +110,32 @@ class _Call:
 
     def text(
         self,
+        twin: Graph,
         differences: Sequence[Difference],
-        how: str,
+        units: int,
         begun: Tensor,
         given: Sequence[Tensor],
         eager: Run,
     ) -> str:
-        """What an error says: what differs, the first node that wrote such a value, the pass."""
+        """What an error says of `twin`, whose results differ: how, the first node that wrote such a
+        value, the pass.
+        """
         graph, names = self.graph, [d.name for d in differences]
+        how = f"by more than rounding ({units} units in the last place of the largest element)"
+        if not units:
+            how = f"bit by bit, without the passes {', '.join(INEXACT)}"
         lines = [f"{graph.name}: a replay is not what eager code is, {how}:"]
         lines += [f"  {d.name}: {d.text}" for d in differences[:SHOWN]]
         lines += [f"  and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-        node = _first_node(self.last if "bit" in how else graph, names)
+        node = _first_node(twin, names)
         if node is not None:
             line = f", {node.line}" if node.line else ""
             lines.append(f"The first node that wrote one of them is {node.operator.name}{line}")
-        units = 0 if "bit" in how else UNITS
-        always = INEXACT if "bit" in how else ()
+        always = () if units else INEXACT
         for name, runs in graph.config.passes.items():
             if runs and name not in always:
                 again = self.run(begun, given, without=(*always, name))
-                again = again if "bit" in how else again._replace(left={})
-                wanted = eager if "bit" in how else eager._replace(left={})
-                if not [*_differences(again, wanted, units)]:
+                if not [*_differences(again, eager, units)]:
                     lines.append(f"Without the pass {name!r} (graph.config.disable) it is the same")
                     break
         return "\n".join(lines)
@@ -187,11 +186,13 @@ def _array(value: Any) -> Any:
 
 
 def _differences(run: Run, eager: Run, units: int) -> Iterator[Difference]:
-    """Where a run differs from the eager one: in a bit, or by more than so many units."""
+    """Where a run differs from the eager one: in a bit or, of the outputs alone, by more than so
+    many units.
+    """
     for k, (mine, theirs) in enumerate(zip(run.outputs, eager.outputs, strict=True)):
         if text := _difference(mine, theirs, units):
             yield Difference(f"output {k}", text)
-    for name, theirs in eager.left.items():
+    for name, theirs in () if units else eager.left.items():
         if text := _difference(run.left.get(name), theirs, units):
             yield Difference(name, text)
 
