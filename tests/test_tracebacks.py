@@ -249,7 +249,7 @@ def stderr_of(*arguments: str, text: str | None = None, **env: str) -> str:
         input=text,
         capture_output=True,
         text=True,
-        env={**os.environ, **env},
+        env={**os.environ, "PYTEST_ADDOPTS": "", **env},  # ours are of options that it lacks
     )
     return done.stdout + done.stderr
 

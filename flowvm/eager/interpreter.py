@@ -4,6 +4,8 @@ An `Operator` says what its calls mean; `flowvm.eager.calls` writes the Python f
 them.  On a miss `Operator.lower` infers (wrong arguments raise here, on the caller's line),
 compiles or loads the kernel and describes the call as an `Invocation`; that becomes an entry of the
 VM, and the next call with such metas finds it in the operator's cache.
+
+Long because what an operator is and everything that a miss asks of it are read together.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from flowvm.eager.live import Live
 from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.native.install import callable_of
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError
+from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.kept import Kept
 from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
@@ -239,6 +241,18 @@ def _check_complex(op: Operator, dtype: DType, device: Device) -> None:
         )
 
 
+def _check_written(op: Operator, metas: Sequence[TensorMeta]) -> None:
+    """An error where elements that are to be written lie on each other: which of them stays?"""
+    for meta in metas:
+        if meta.numel and any(
+            n > 1 and s == 0 for n, s in zip(meta.shape, meta.stride, strict=True)
+        ):
+            raise ShapeError(
+                f"{op.name}: cannot write into a tensor of shape {tuple(meta.shape)} and strides "
+                f"{meta.stride}, several of whose elements lie in one place; write into a clone()"
+            )
+
+
 def _entry(
     op: Operator,
     metas: tuple[TensorMeta, ...],
@@ -246,6 +260,9 @@ def _entry(
     into: tuple[TensorMeta, ...] | None,
     updated: int = OPERAND.UPDATED,
 ) -> tuple[Any, ...]:
+    if metas and not (op.refills and op.form):  # else all elements become the same number
+        written = [m for n, m in zip(op.inputs, metas, strict=True) if n in op.writes]
+        _check_written(op, (*(into or ()), *written))
     invocation = lowered(op, metas if into is None else (*into, *metas), attrs)
     access, sizes = [], []
     for name, meta in zip(op.outputs, invocation.outputs, strict=True):

@@ -456,7 +456,7 @@ def record_in_place(
         return None
     if out._node is None and all(t._node is None for t in tensors):
         if out._storage is not None:
-            check_base(name, out)
+            check_base(name, out, recorded=False)
         return None
     if out._node is not None and out._node.is_leaf:
         raise AutogradError(
@@ -465,7 +465,7 @@ def record_in_place(
         )
     if not out._meta.dtype.inexact:
         return None
-    check_base(name, out)
+    check_base(name, out, recorded=True)
     if op.grad is None:
         raise AutogradError(
             f"{name} has no gradient, so it cannot change a tensor that requires grad"

@@ -14,6 +14,7 @@ Gradients here are written with ops that are declared later, which tensors know 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,11 @@ def remember_view(base: Tensor, view: Tensor) -> None:
     views.append(weakref.ref(view))
 
 
-def check_base(name: str, out: Tensor) -> None:
-    """AutogradError unless a change of `out` in place can be recorded for all on its memory."""
+def check_base(name: str, out: Tensor, recorded: bool) -> None:
+    """AutogradError unless a change of `out` in place can be recorded for all on its memory.
+
+    `recorded`: it will be; else it is of numbers alone, and must not need to.
+    """
     base: Tensor = out.extra().get("base", out)
     if base._node is not None and any(
         v._meta.dtype is not base._meta.dtype for v in (out, *_living(base, out))
@@ -59,15 +63,14 @@ def check_base(name: str, out: Tensor) -> None:
                 f"be "
                 f"changed in place outside; make the view where gradients are recorded, or detach()"
             )
-    if (
-        not base._meta.contiguous
-        and base._node is not None
-        and (base is not out or _living(base, out))
-    ):
+    if recorded and _overlaps(base._meta) and (base is not out or _living(base, out)):
         raise AutogradError(
-            f"{name}: a change in place of memory that views share is recorded for contiguous "
-            f"tensors only, and the base has strides {base._meta.stride}; work on a clone()"
+            f"{name}: a change in place of memory that views share is not recorded where elements "
+            f"lie on each other, and the base has shape {tuple(base._meta.shape)} and strides "
+            f"{base._meta.stride}; work on a clone()"
         )
+    if base is not out and out._node is not None and out._node.name() == "AsStridedBackward":
+        _show(out, base)  # it may show memory that is the base's, and not what it was made of
 
 
 def rebase(out: Tensor, node: Any) -> None:
@@ -101,33 +104,79 @@ def _show(view: Tensor, base: Tensor) -> None:
     view._node = Node(_as_strided, (base._node,), (), (), (base._meta,), attrs, (view._meta,))
 
 
-def _positions(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
-    size, stride, offset = attrs
-    whole = np.arange(meta.numel)[offset:]
-    return np.lib.stride_tricks.as_strided(whole, size, [8 * s for s in stride]).reshape(-1)
+def _memory(size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """Where each element of such a geometry lies, in elements: int64, flat, in C order."""
+    places = np.full(tuple(size), offset, np.int64)
+    for d, (length, step) in enumerate(zip(size, stride, strict=True)):
+        places += (np.arange(length) * step).reshape(-1, *(1 for _ in size[d + 1 :]))
+    return places.reshape(-1)
 
 
-def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """The gradient of the base: the view's, at its elements."""
+def _overlaps(meta: TensorMeta) -> bool:
+    """Whether elements lie on each other."""
+    if meta.contiguous:
+        return False
+    at = _memory(meta.shape, meta.stride, 0)
+    return len(np.unique(at)) < len(at)
+
+
+def _elements(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
+    """Which element of the base each of the view's is, -1 for one that lies beside them."""
+    at = _memory(*attrs)
+    if meta.contiguous:
+        return np.where((at >= 0) & (at < meta.numel), at, -1)
+    own = _memory(meta.shape, meta.stride, 0)
+    order = np.argsort(own, kind="stable")
+    found = order[np.minimum(np.searchsorted(own, at, sorter=order), len(own) - 1)]
+    return np.where(own[found] == at, found, -1) if len(own) else np.full_like(at, -1)
+
+
+def strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """The gradient of what `as_strided` shows memory of: the view's, at its elements.
+
+    `c.attrs` are the view's sizes, strides, and the elements before its first, counted from the
+    first of the base.  What the view shows of memory beside the base's elements has no gradient;
+    where several of the base's lie on one place, each has its share (as PyTorch has it:
+    `as_strided_backward`).
+    """
     (meta,) = c.metas
+    at = _elements(meta, c.attrs)
+    g = g.reshape(-1)
+    if (at < 0).any():
+        g = g.index_select(0, _indices(np.flatnonzero(at >= 0), meta))
+        at = at[at >= 0]
     zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
-    at = adopt_array(np.array(_positions(meta, c.attrs))).to(device=meta.device)
-    return (zeros.index_add(0, at, g.reshape(-1)).reshape(meta.shape),)
+    whole: Tensor = zeros.index_add(0, _indices(at, meta), g)
+    if _overlaps(meta):
+        own = _memory(meta.shape, meta.stride, 0)
+        _, first, back, counts = np.unique(
+            own, return_index=True, return_inverse=True, return_counts=True
+        )
+        shares = whole.index_select(0, _indices(first[back], meta))
+        whole = shares / adopt_array(counts[back]).to(device=meta.device, dtype=g._meta.dtype)
+    grad: Tensor = whole.reshape(meta.shape)
+    return (grad,)
+
+
+def _indices(places: Any, meta: TensorMeta) -> Tensor:
+    at: Tensor = adopt_array(np.array(places)).to(device=meta.device)
+    return at
 
 
 def _copy_slices_grad(c: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """The base keeps its gradient outside the view, and the view gets its part."""
     meta, part = c.metas
-    at = _positions(meta, c.attrs)
+    at = _elements(meta, c.attrs)
     kept = taken = None
     if c.needs[0]:
         mask = np.zeros(meta.numel, np.bool_)
-        mask[at] = True
+        mask[at[at >= 0]] = True
         outside = adopt_array(mask.reshape(meta.shape)).to(device=meta.device)
         kept = g.masked_fill(outside, 0)
     if c.needs[1]:
-        places = adopt_array(np.array(at)).to(device=meta.device)
-        taken = g.reshape(-1).index_select(0, places)
+        taken = g.reshape(-1).index_select(0, _indices(np.maximum(at, 0), meta))
+        if (at < 0).any():
+            taken = taken.masked_fill(adopt_array(at < 0).to(device=meta.device), 0)
         taken = taken.reshape(part.shape)
     return kept, taken
 
@@ -141,5 +190,5 @@ class _Slices:
         self.name, self.grad = name, grad
 
 
-_as_strided = _Slices("as_strided", _as_strided_grad)
+_as_strided = _Slices("as_strided", strided_grad)
 _copy_slices = _Slices("copy_slices", _copy_slices_grad)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import grad_enabled
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, AutogradError, OutOfRangeError, ShapeError
+from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
 from flowvm.meta import Size, TensorMeta
 from flowvm.ops.declare.core import view_of
+from flowvm.ops.declare.rebase import strided_grad
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _dims_of, _xs, movedim
@@ -60,16 +60,6 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return view_of(x, "unfold", meta, 0, _unfold_grad, (at, size, step))
 
 
-def _as_strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    (meta,), (size, stride, offset) = c.metas, c.attrs
-    positions = np.lib.stride_tricks.as_strided(
-        np.arange(meta.numel)[offset:], size, [8 * s for s in stride]
-    )
-    zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
-    flat = adopt_array(np.array(positions.reshape(-1))).to(device=meta.device)
-    return (zeros.index_add(0, flat, g.reshape(-1)).reshape(meta.shape),)
-
-
 @method()
 def as_strided(
     input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
@@ -103,14 +93,7 @@ def as_strided(
             f"{last - 1}; the tensor has {first} to {end - 1}"
         )
     offset = start - own
-    if x._node is not None and grad_enabled():
-        inside = offset >= 0 and offset + last - start <= x._meta.numel
-        if not x._meta.contiguous or not inside:
-            raise AutogradError(
-                "as_strided: has a gradient only for a contiguous tensor and within it; use "
-                "contiguous() first"
-            )
-    return view_of(x, "as_strided", meta, offset, _as_strided_grad, (size, stride, offset))
+    return view_of(x, "as_strided", meta, offset, strided_grad, (size, stride, offset))
 
 
 samples(

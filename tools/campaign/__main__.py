@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("name", choices=[*CAMPAIGNS, "all"])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="check this one case")
+    parser.add_argument("--first", type=int, help="the seed to begin with; a random one else")
     parser.add_argument("--batch", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -55,7 +56,7 @@ def main() -> int:
     if options.seed is not None:
         return check_one(options.name, campaign(options.name).case(options.seed))
     names = CAMPAIGNS if options.name == "all" else [options.name]
-    return max([run(name, options.minutes * 60) for name in names])
+    return max([run(name, options.minutes * 60, options.first) for name in names])
 
 
 def campaign(name: str) -> Any:
@@ -101,9 +102,10 @@ def check_one(name: str, case: Any) -> int:
 # --- the process that watches ---------------------------------------------------------------------
 
 
-def run(name: str, seconds: float) -> int:
+def run(name: str, seconds: float, first: int | None = None) -> int:
     """Batches until the time is up; the number of findings."""
-    until, seed = time.monotonic() + seconds, random.SystemRandom().randrange(1 << 30)
+    until = time.monotonic() + seconds
+    seed = random.SystemRandom().randrange(1 << 30) if first is None else first
     outcomes: Counter[str] = Counter()
     amounts: Counter[str] = Counter()
     findings: list[int] = []
