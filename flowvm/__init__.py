@@ -63,6 +63,9 @@ from flowvm.dtype import result_type as result_type
 from flowvm.dtype import set_default_dtype as set_default_dtype
 from flowvm.dtype import short as short
 from flowvm.dtype import uint8 as uint8
+from flowvm.dtype import uint16 as uint16
+from flowvm.dtype import uint32 as uint32
+from flowvm.dtype import uint64 as uint64
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import MissingNameError as _MissingNameError
@@ -303,6 +306,9 @@ __all__ = [
     "strided",
     "testing",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "utils",
     "version",
     "vm",

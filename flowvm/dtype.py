@@ -1,6 +1,6 @@
 """Element types and PyTorch's rules for mixing them.
 
-A `DType` is one of twelve singletons, so `is` compares, a dict keyed by it hashes an identity, and
+A `DType` is one of fifteen singletons, so `is` compares, a dict keyed by it hashes an identity, and
 pickle and deepcopy give back the same object.  The promotion rule is a function on plain (dtype, is
 it 0-d) facts: it knows no tensors, so the tables of every op can be built, and tested, without one.
 
@@ -12,8 +12,11 @@ A complex number is two floats of `real`, one behind the other.  Only the CPU ha
 
 Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
 `bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
+
+Long because what a dtype is, what two become and what each can hold are one table.
 """
 
+import functools
 import math
 from typing import Any, Final, NoReturn, SupportsIndex
 
@@ -144,6 +147,9 @@ int8 = DType("int8", np.int8)
 int16 = short = DType("int16", np.int16)
 int32 = int_ = DType("int32", np.int32)
 int64 = long = DType("int64", np.int64)
+uint16 = DType("uint16", np.uint16)
+uint32 = DType("uint32", np.uint32)
+uint64 = DType("uint64", np.uint64)
 float32 = float_ = DType("float32", np.float32)
 float64 = double = DType("float64", np.float64)
 float16 = half = DType("float16", np.float16, float32)
@@ -151,7 +157,10 @@ bfloat16 = DType("bfloat16", np.uint16, float32)
 complex64 = cfloat = DType("complex64", np.complex64, real=float32)
 complex128 = cdouble = DType("complex128", np.complex128, real=float64)
 
-REAL_DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+REAL_DTYPES: Final = (
+    bool_, uint8, int8, int16, int32, int64, uint16, uint32, uint64,
+    float16, bfloat16, float32, float64,
+)  # fmt: skip
 ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)
 
 _BY_NAME = {dtype.name: dtype for dtype in ALL_DTYPES}
@@ -193,30 +202,40 @@ def as_dtype(value: object) -> DType:
     raise ArgumentTypeError(f"expected a dtype such as flow.float32, got {value!r}")
 
 
-def _promote(a: DType, b: DType) -> DType:
-    """The higher category wins; within one the wider, but uint8 with int8 is int16, float16 with
-    bfloat16 float32, and a float64 makes complex numbers complex128.
+_SIGNED = {1: int8, 2: int16, 4: int32, 8: int64}
+
+
+def promote_types(type1: DType, type2: DType) -> DType:
+    """The dtype of both: of the higher category, within one the wider.
+
+    But a signed integer with an unsigned one is the smallest signed one that holds both, float16
+    with bfloat16 float32, and a float64 makes complex numbers complex128.  PyTorch has no rule for
+    uint16, uint32 and uint64 with other integers: here it is the array API standard's, which has
+    none for uint64 with a signed one: DTypeError.
     """
+    if not isinstance(type1, DType) or not isinstance(type2, DType):
+        raise ArgumentTypeError(f"expected two dtypes, got {type1!r} and {type2!r}")
+    return _promoted(type1, type2)
+
+
+@functools.cache
+def _promoted(a: DType, b: DType) -> DType:
     if float64 in (a, b) and (a.is_complex or b.is_complex):
         return complex128
     if a.category != b.category:
         return a if a.category > b.category else b
-    if {a, b} == {uint8, int8}:
-        return int16
+    if a.category == INT and a.is_signed != b.is_signed:
+        signed, unsigned = (a, b) if a.is_signed else (b, a)
+        width = max(signed.itemsize, 2 * unsigned.itemsize)
+        if width > 8:
+            raise DTypeError(
+                f"{a.name} and {b.name} have no common dtype: no integer holds the numbers of "
+                f"both; convert one of them with .to()"
+            )
+        return _SIGNED[width]
     if {a, b} == {float16, bfloat16}:
         return float32
     return a if a.itemsize >= b.itemsize else b
-
-
-_PROMOTED = {(a, b): _promote(a, b) for a in ALL_DTYPES for b in ALL_DTYPES}
-
-
-def promote_types(type1: DType, type2: DType) -> DType:
-    """The smallest dtype that is of no lower category and no narrower than either."""
-    try:
-        return _PROMOTED[type1, type2]
-    except (KeyError, TypeError):
-        raise ArgumentTypeError(f"expected two dtypes, got {type1!r} and {type2!r}") from None
 
 
 def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
@@ -235,7 +254,7 @@ def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
         else:
             dtype, group = _number_dtype(operand), 2
         before = groups[group]
-        groups[group] = dtype if before is None else _PROMOTED[before, dtype]
+        groups[group] = dtype if before is None else _promoted(before, dtype)
     result: DType | None = None
     for lower in groups:
         if result is None or (lower is not None and lower.category > result.category):

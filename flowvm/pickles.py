@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import bfloat16, dtype_named
+from flowvm.dtype import DType, bfloat16, dtype_named
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
@@ -43,7 +43,8 @@ _DTYPES: Final = {
     "float64": "float64", "double": "float64", "float32": "float32", "float": "float32",
     "float16": "float16", "half": "float16", "bfloat16": "bfloat16", "int64": "int64",
     "long": "int64", "int32": "int32", "int": "int32", "int16": "int16", "int8": "int8",
-    "uint8": "uint8", "bool": "bool", "complex64": "complex64", "cfloat": "complex64",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "bool": "bool",
+    "complex64": "complex64", "cfloat": "complex64",
     "complex128": "complex128", "cdouble": "complex128",
 }  # fmt: skip
 # what zipfile raises of an archive whose bytes are wrong
@@ -88,7 +89,7 @@ class Reader:
 
     def __init__(self, where: str, bytes_of: Callable[[_Storage], np.ndarray[Any, Any]]) -> None:
         self.where, self.bytes_of = where, bytes_of
-        self._storages: dict[str, np.ndarray[Any, Any]] = {}
+        self._storages: dict[tuple[str, str], np.ndarray[Any, Any]] = {}  # by key and dtype
         self._tensors: dict[Any, Tensor] = {}  # by place: weights that are tied are one tensor
         self._used: dict[str, int] = {}  # elements of tensors, by storage
 
@@ -114,6 +115,7 @@ class Reader:
         known: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_tensor"): self._tensor,
+            ("torch._utils", "_rebuild_tensor_v3"): self._tensor_of_bytes,
             ("torch._utils", "_rebuild_parameter"): lambda data, grad, hooks: data,
             ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *rest: data,
             ("torch._tensor", "_rebuild_from_type_v2"): lambda make, kind, args, state: self._call(
@@ -142,7 +144,7 @@ class Reader:
         )
 
     def _number(self, kind: Any, data: bytes = b"") -> Any:
-        codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "b1")
+        codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
         if not isinstance(kind, _Dtype) or kind.name.lstrip("<|=") not in codes:
             raise self.refusal("has a number of a kind that is not read")
         array = np.frombuffer(data, np.dtype("<" + kind.name.lstrip("<|=")))
@@ -161,7 +163,7 @@ class Reader:
         last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
         if math.prod(shape) and last >= storage.size:
             raise self.refusal("is damaged: a tensor reaches beyond its storage")
-        place = (storage.key, offset, tuple(shape), tuple(stride))
+        place = (storage.key, storage.dtype, offset, tuple(shape), tuple(stride))
         if place in self._tensors:
             return self._tensors[place]
         flat = self._flat(storage)
@@ -178,8 +180,20 @@ class Reader:
         self._tensors[place] = made
         return made
 
+    def _tensor_of_bytes(
+        self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
+    ) -> Tensor:
+        """A tensor whose storage does not say of what its bytes are: uint16 and its kin."""
+        if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
+            raise self.refusal("is damaged: a tensor is made of no storage, or has no dtype")
+        if storage.dtype != "uint8" or storage.size % dtype.itemsize:
+            raise self.refusal("is damaged: a storage's bytes are no elements of its tensor")
+        typed = _Storage(storage.key, dtype.name, storage.size // dtype.itemsize)
+        return self._tensor(typed, offset, shape, stride)
+
     def _flat(self, storage: _Storage) -> np.ndarray[Any, Any]:
-        if storage.key not in self._storages:
+        place = (storage.key, storage.dtype)
+        if place not in self._storages:
             raw = self.bytes_of(storage)
             kind = "uint16" if storage.dtype == "bfloat16" else storage.dtype
             dtype = np.dtype(kind).newbyteorder("<")
@@ -188,8 +202,8 @@ class Reader:
                     f"is damaged: storage {storage.key} has {raw.nbytes} bytes and not "
                     f"{storage.size * dtype.itemsize}"
                 )
-            self._storages[storage.key] = raw.view(dtype).astype(dtype.newbyteorder("="))
-        return self._storages[storage.key]
+            self._storages[place] = raw.view(dtype).astype(dtype.newbyteorder("="))
+        return self._storages[place]
 
     def _persistent(self, given: Any) -> _Storage:
         if type(given) is not tuple or len(given) < 5 or given[0] != "storage":

@@ -412,7 +412,7 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
 
 _DTYPES = {
     "BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4,
-    "F64": 8, "C64": 8,
+    "F64": 8, "C64": 8, "U16": 2, "U32": 4, "U64": 8,
 }  # fmt: skip
 _ENTRY = record(
     dtype=text(20),

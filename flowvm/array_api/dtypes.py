@@ -20,6 +20,9 @@ from flowvm.dtype import (
     promote_types,
     result_type_of,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from flowvm.dtype import bool_ as bool
 from flowvm.dtype import complex_of as _complex_of
@@ -46,12 +49,15 @@ __all__ = [
     "isdtype",
     "result_type",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
 ]  # fmt: skip
 
 KINDS: Final = {
     "bool": (bool,),
     "signed integer": (int8, int16, int32, int64),
-    "unsigned integer": (uint8,),
+    "unsigned integer": (uint8, uint16, uint32, uint64),
     "real floating": (float32, float64),
     "complex floating": (complex64, complex128),
 }

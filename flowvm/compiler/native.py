@@ -84,10 +84,11 @@ class Overloaded:
 
     A float64 argument is wider than a float32, which is wider than any integer, which is wider than
     a bool. `implementations` has some of float32, float64, int64, int32 (for integers of 32 bits
-    and fewer) and bool; a dtype without an implementation uses the next wider one.
+    and fewer), uint64 and bool; a dtype without an implementation uses the next wider one, and
+    uint64 int64's.
     """
 
-    WIDTHS = ("bool", "int32", "int64", "float32", "float64")
+    WIDTHS = ("bool", "int32", "int64", "uint64", "float32", "float64")
 
     def __init__(self, name: str, implementations: Mapping[str, Any], doc: str = "") -> None:
         self.__name__ = self.__qualname__ = name
@@ -97,13 +98,14 @@ class Overloaded:
     def choose(self, dtypes: list[str]) -> tuple[str, Any]:
         """The dtype that arguments of these dtypes are converted to, and its implementation."""
         widest = max((self._width(name) for name in dtypes), default=0)
-        for name in self.WIDTHS[widest:]:
-            if name in self.implementations:
+        order = self.WIDTHS[widest:]
+        for name in ("uint64", "int64", *order) if order[0] == "uint64" else order:
+            if (name != "uint64" or order[0] == "uint64") and name in self.implementations:
                 return name, self.implementations[name]
         raise TypeError(f"{self.__name__} does not take {', '.join(dtypes)}")
 
     def _width(self, name: str) -> int:
-        if "int" in name:
+        if "int" in name and name != "uint64":
             name = "int64" if name.endswith("64") else "int32"
         elif name == "float16":
             name = "float32"

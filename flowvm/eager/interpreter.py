@@ -219,16 +219,26 @@ def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...])
     device = device_of(metas, attrs)
     for value in (*metas, *attrs):
         dtype = value.dtype if isinstance(value, TensorMeta) else value
-        if isinstance(dtype, DType) and dtype.is_complex:
-            _check_complex(op, dtype, device)
+        if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
+            _check_kernels(op, dtype, device)
     with making(op.name):
         if device is cpu or op.everywhere:
             return op.lower(metas, attrs)
         return lowerings[device.type](op, metas, attrs)
 
 
-def _check_complex(op: Operator, dtype: DType, device: Device) -> None:
-    """An error where an operator has no kernel for complex numbers."""
+HOST_ONLY = frozenset({"uint16", "uint32", "uint64"})  # dtypes, beside complex ones
+
+
+def _check_kernels(op: Operator, dtype: DType, device: Device) -> None:
+    """An error where an operator has no kernel for a dtype."""
+    if dtype.name in HOST_ONLY:
+        if device is not cpu or op.everywhere:
+            raise DeviceError(
+                f"{op.name}: {dtype.name} tensors are not on CUDA; convert with .to() to a signed "
+                f"integer or uint8"
+            )
+        return
     if device is not cpu or op.everywhere:
         raise DeviceError(
             f"{op.name}: complex tensors are not on CUDA; move view_as_real(...) to the "

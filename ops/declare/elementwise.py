@@ -31,7 +31,16 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
-from flowvm.dtype import DType, bool_, can_cast, get_default_dtype, int64, result_type_of
+from flowvm.dtype import (
+    DType,
+    bool_,
+    can_cast,
+    float64,
+    get_default_dtype,
+    int64,
+    result_type_of,
+    uint64,
+)
 from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
@@ -119,7 +128,7 @@ class Elementwise:
             return self._complex_twin().into(out, *args)
         pattern, tensors, numbers, kinds = self._sorted(args)
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
-            tensors = self._fitting(pattern, tensors, numbers, kinds)
+            tensors, numbers = self._fitting(pattern, tensors, numbers, kinds)
         variant = self._variant(pattern)
         tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
         node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
@@ -176,7 +185,7 @@ class Elementwise:
         pattern, tensors, numbers, kinds = self._sorted(args)
         tensors = together(tensors)
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
-            tensors = self._fitting(pattern, tensors, numbers, kinds)
+            tensors, numbers = self._fitting(pattern, tensors, numbers, kinds)
         return self._variant(pattern).call(*tensors, *kinds, *numbers)
 
     # --- complex numbers ------------------------------------------------------------------------
@@ -229,14 +238,15 @@ class Elementwise:
         tensors: tuple[Tensor, ...],
         numbers: Sequence[Any],
         kinds: tuple[type, ...],
-    ) -> tuple[Tensor, ...]:
-        """The tensors in a dtype that holds the numbers.
+    ) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+        """The tensors in a dtype that holds the numbers, and the numbers as an instruction's words.
 
-        Comparisons widen to int64, other ops raise ArgumentError.
+        Comparisons widen to int64 (uint64 with numbers below 0 to float64, where these are less
+        than all it has), other ops raise ArgumentError.
         """
         compute, _ = self.types_of(pattern, [t._meta for t in tensors], kinds)
         compares = self.types == "bool"
-        number = iter(numbers)
+        number, words = iter(numbers), list(numbers)
         for name, p, dtype in zip(self.args, pattern, compute, strict=True):
             value = next(number) if p == "s" else 0
             if dtype.category != 1 or isinstance(value, float):
@@ -244,14 +254,17 @@ class Elementwise:
             bound = 1 << 8 * dtype.itemsize - dtype.is_signed
             lowest = 0 if compares and not dtype.is_signed else -bound
             if lowest <= value < bound:
+                if value >= 1 << 63:  # a uint64: the word of the same bits
+                    words = [n - (1 << 64) if n is value else n for n in words]
                 continue
             if not compares or not -(1 << 63) <= value < 1 << 63:
                 raise ArgumentError(
                     f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that "
                     f"these arguments compute in; convert a tensor to a wider one"
                 )
-            tensors = tuple(t.to(int64) for t in tensors)
-        return tensors
+            wider = float64 if dtype is uint64 else int64
+            tensors = tuple(t.to(wider) for t in tensors)
+        return tensors, tuple(words)
 
     # --- variants: which arguments are tensors, which are numbers -------------------------------
 

@@ -343,9 +343,11 @@ def random_(
     if to is None and dtype.is_floating_point:
         to = 1 << dtype.digits
     elif to is None:
-        to = 2 if dtype.is_bool else int(np.iinfo(dtype.numpy).max)
+        to = 2 if dtype.is_bool else min(int(np.iinfo(dtype.numpy).max), (1 << 63) - 1)
     if not from_ < to:
         raise ArgumentError(f"random_: from_ must be less than to, got {from_} and {to}")
+    if not (-(1 << 63) <= from_ and to <= 1 << 63 and to - from_ < 1 << 63):
+        raise ArgumentError(f"random_: from {from_} to {to} is more than int64 has room for")
     numbers = (int(from_), int(to) - int(from_), *drawn_from(generator))
     return changed(DRAWN, x, (), (), lambda out: integers_into(out, *numbers))
 

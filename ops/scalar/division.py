@@ -157,12 +157,25 @@ def _fmod_narrow(x: int, y: int) -> int:
     return x - math.trunc(float(x) / float(y)) * y
 
 
+def _floor_divide_uint(x: int, y: int) -> int:
+    if y == 0:
+        raise ZeroDivisionError
+    return x // y
+
+
+def _remainder_uint(x: int, y: int) -> int:
+    if y == 0:
+        raise ZeroDivisionError
+    return x % y
+
+
 _fits32, _fmod32, _remainder32, _quotient32 = _near_divisions(F32)
 _fits64, _fmod64, _remainder64, _quotient64 = _near_divisions(F64)
 fmod = Guarded(
     "fmod",
     {"float32": (_fits32, _fmod32, _frem), "float64": (_fits64, _fmod64, _frem)},
     int64=_fmod_int,
+    uint64=_remainder_uint,
     int32=_fmod_narrow,
 )
 remainder = Guarded(
@@ -172,6 +185,7 @@ remainder = Guarded(
         "float64": (_fits64, _remainder64, _far_remainder),
     },
     int64=_remainder_int,
+    uint64=_remainder_uint,
     int32=_remainder_narrow,
 )
 floor_divide = Guarded(
@@ -181,6 +195,7 @@ floor_divide = Guarded(
         "float64": (_fits64, _quotient64, _far_quotient(F64)),
     },
     int64=_floor_divide_int,
+    uint64=_floor_divide_uint,
     int32=_floor_divide_narrow,
 )
 

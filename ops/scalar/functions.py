@@ -208,7 +208,7 @@ def _abs_int(x: int) -> int:
     return -x if x < 0 else x
 
 
-abs_ = _floats("abs", _fabs, int64=_abs_int, bool=_same)
+abs_ = _floats("abs", _fabs, int64=_abs_int, uint64=_same, bool=_same)
 
 
 def _sign32(x: Number) -> Number:
@@ -223,7 +223,11 @@ def _sign_int(x: int) -> int:
     return 1 if x > 0 else (-1 if x < 0 else 0)
 
 
-sign = _floats("sign", _sign32, _sign64, int64=_sign_int, bool=_same)
+def _sign_uint(x: int) -> int:
+    return 1 if x > 0 else 0
+
+
+sign = _floats("sign", _sign32, _sign64, int64=_sign_int, uint64=_sign_uint, bool=_same)
 
 
 def _isnan(x: Number) -> bool:
@@ -295,8 +299,8 @@ def _and(x: bool, y: bool) -> bool:
     return x and y
 
 
-maximum = _floats("maximum", _maximum, int64=_maximum_int, bool=_or)
-minimum = _floats("minimum", _minimum, int64=_minimum_int, bool=_and)
+maximum = _floats("maximum", _maximum, int64=_maximum_int, uint64=_maximum_int, bool=_or)
+minimum = _floats("minimum", _minimum, int64=_minimum_int, uint64=_minimum_int, bool=_and)
 
 
 def functions() -> dict[str, Overloaded]:

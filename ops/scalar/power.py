@@ -162,7 +162,20 @@ def _pow_int(x: int, n: int) -> int:
     return result
 
 
-pow_ = Overloaded("pow", {"float32": _pow32, "float64": _pow64, "int64": _pow_int})
+def _pow_uint(x: int, n: int) -> int:
+    one = np.uint64(1)
+    result, base, left = one, np.uint64(x), np.uint64(n)
+    while left != 0:
+        if left & one:
+            result *= base
+        base *= base
+        left >>= one
+    return int(result)
+
+
+pow_ = Overloaded(
+    "pow", {"float32": _pow32, "float64": _pow64, "int64": _pow_int, "uint64": _pow_uint}
+)
 
 # --- roots ----------------------------------------------------------------------------------------
 

@@ -24,5 +24,17 @@ def _lcm(x: int, y: int) -> int:
     return -product if product < 0 else product
 
 
-gcd = Overloaded("gcd", {"int64": _gcd})
-lcm = Overloaded("lcm", {"int64": _lcm})
+def _gcd_uint(x: int, y: int) -> int:
+    a, b = x, y
+    while b != 0:
+        a, b = b, a % b
+    return a
+
+
+def _lcm_uint(x: int, y: int) -> int:
+    divisor = _gcd_uint(x, y)
+    return x if divisor == 0 else x // divisor * y
+
+
+gcd = Overloaded("gcd", {"int64": _gcd, "uint64": _gcd_uint})
+lcm = Overloaded("lcm", {"int64": _lcm, "uint64": _lcm_uint})

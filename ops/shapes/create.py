@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype, complex_of, get_default_dtype
+from flowvm.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
 from flowvm.dtype import from_numpy as dtype_of
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
@@ -76,6 +76,10 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
         raise ArgumentError(
             "tensor: the nested lists are ragged: every list at one depth must have the same length"
         ) from None
+    if dtype is uint64 and array.dtype.kind in "fO":  # NumPy's choice for 1 beside 2**63
+        numbers = np.array(plain, object)
+        if numbers.size and all(type(v) is int and v < 1 << 64 for v in numbers.ravel()):
+            array = numbers if numbers.min() < 0 else numbers.astype(np.uint64)
     if array.dtype.kind not in "biufc":
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")

@@ -99,7 +99,8 @@ def number_for(value: Any, dtype: DType) -> Scalar:
         raise ArgumentError(
             f"{value} does not fit {dtype.name}, which goes from {limits.min} to {limits.max}"
         )
-    return whole
+    # an instruction has words of 64 bits: int64's, which a uint64 has in common
+    return whole - (1 << 64) if whole >= 1 << 63 else whole
 
 
 def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:

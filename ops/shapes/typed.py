@@ -56,7 +56,13 @@ _KINDS = {
     "Short": "int16",
 }
 _WORDS = {dtype: word for word, dtype in _KINDS.items()}
-_WORDS |= {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}  # names without a class
+_WORDS |= {  # names without a class
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+}
 
 
 class TensorType(type):

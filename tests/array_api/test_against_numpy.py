@@ -41,7 +41,8 @@ CHAPTERS = {
     "statistics": "cumulative_prod cumulative_sum max mean min prod std sum var",
     "utilities": "all any diff",
     "constants": "e inf nan newaxis pi __array_api_version__",
-    "types": "bool int8 int16 int32 int64 uint8 float32 float64 complex64 complex128",
+    "types": "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 "
+        "complex128",
 }
 EXTENSIONS = {
     "linalg":

@@ -22,7 +22,12 @@ from flowvm.ops.scalar.complex_numbers import complex_functions
 from flowvm.ops.scalar.half import STORED
 
 # what Numba sees instead
-PASSED = {"uint8": "int16", **dict.fromkeys(STORED, "float32")}
+PASSED = {
+    "uint8": "int16",
+    "uint16": "int32",
+    "uint32": "int64",
+    **dict.fromkeys(STORED, "float32"),
+}
 
 
 def expression_function(
@@ -37,7 +42,7 @@ def _expression_in(
 ) -> tuple[Callable[..., Any], list[str]]:
     passed = [PASSED.get(name, name) for name in compute]
     reals = [PARTS.get(name, name) for name in passed]
-    literal = next((d for d in ("float64", "float32") if d in reals), "")
+    literal = next((d for d in ("float64", "float32", "uint64") if d in reals), "")
     *steps, result = ast.unparse(TypedLiterals(literal).visit(ast.parse(expr))).split("\n")
     source = "".join(f"    {line}\n" for line in (*steps, f"return {result}"))
     return _function_of(source, expr, args, scope), passed
@@ -58,7 +63,9 @@ def scope_of(expr: str) -> dict[str, Any]:
 
     No other functions: the key of a kernel covers those here.
     """
-    scope: dict[str, Any] = {name: getattr(np, name) for name in ("float32", "float64", "int64")}
+    scope: dict[str, Any] = {
+        name: getattr(np, name) for name in ("float32", "float64", "int64", "uint64")
+    }
     for name in sorted(_functions().keys() & set(re.findall(r"\w+", expr))):
         function = scope[name] = _functions()[name]
         if isinstance(function, Guarded):
@@ -72,7 +79,10 @@ def _functions() -> dict[str, Any]:
 
 
 class TypedLiterals(ast.NodeTransformer):
-    """Numbers become `float32(number)` where that is what the expression computes in."""
+    """Numbers become `float32(number)` where that is what the expression computes in.
+
+    And uint64's become that: of it and an int64 Numba makes a float64.
+    """
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -84,7 +94,7 @@ class TypedLiterals(ast.NodeTransformer):
             or not isinstance(node.value, int | float)
         ):
             return node
-        number = ast.Constant(float(node.value))
+        number = ast.Constant(node.value if self.dtype == "uint64" else float(node.value))
         return ast.Call(ast.Name(self.dtype, ast.Load()), [number], [])
 
 

@@ -16,6 +16,8 @@ IN_MEMORY = {
     "int16": "i16",
     "int32": "i32",
     "int64": "i64",
+    "uint16": "i16",
+    "uint32": "i32",
     "uint64": "i64",
     **STORED,
     "float32": "float",
@@ -85,11 +87,15 @@ def converted(text: Text, value: str, source: str, target: str) -> str:
         wider = SIZES[b] > SIZES[a]
         return text.new(f"{'fpext' if wider else 'fptrunc'} {a} {value} to {b}")
     if a in _FLOATS:
+        if target == "uint64":
+            return _large(text, value, a)
+        if target == "uint32":
+            return text.new(f"trunc i64 {text.new(f'fptosi {a} {value} to i64')} to i32")
         if b == "i64":
             return text.new(f"fptosi {a} {value} to i64")
         whole = text.new(f"fptosi {a} {value} to i32")
         return whole if b == "i32" else text.new(f"trunc i32 {whole} to {b}")
-    unsigned = source in ("bool", "uint8", "uint64")
+    unsigned = source == "bool" or source.startswith("uint")
     if b in _FLOATS:
         return text.new(f"{'ui' if unsigned else 'si'}tofp {a} {value} to {b}")
     if SIZES[a] == SIZES[b]:
@@ -97,6 +103,18 @@ def converted(text: Text, value: str, source: str, target: str) -> str:
     if SIZES[a] > SIZES[b]:
         return text.new(f"trunc {a} {value} to {b}")
     return text.new(f"{'zext' if unsigned else 'sext'} {a} {value} to {b}")
+
+
+def _large(text: Text, value: str, kind: str) -> str:
+    """A float as uint64: those from 2**63 on less that, which is their highest bit; numbers below 0
+    as int64's bits, which is what C's compilers make of them.
+    """
+    half = "0x43E0000000000000"  # 2**63
+    above = text.new(f"fcmp oge {kind} {value}, {half}")
+    rest = text.new(f"select i1 {above}, {kind} {half}, {kind} 0.0")
+    low = text.new(f"fptosi {kind} {text.new(f'fsub {kind} {value}, {rest}')} to i64")
+    high = text.new(f"select i1 {above}, i64 -9223372036854775808, i64 0")
+    return text.new(f"xor i64 {low}, {high}")
 
 
 def _from_complex(text: Text, value: str, source: str, target: str) -> str:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import bool_, dtype_named, int64, uint8
+from flowvm.dtype import bool_, dtype_named, int64, uint8, uint64
 from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
@@ -37,6 +37,7 @@ RANKED = 96  # elements that are ranked by counting
 ROW = 1 << 15  # elements of a row that one thread sorts in its arena
 BLOCK = 1 << 16  # elements of a block of a longer row, at least
 BLOCKS = 64  # at most
+_TOP = -(1 << 63)
 DIGIT = 8  # bits: where the elements of each digit go fits the first-level cache
 INLINE_ALWAYS = True
 
@@ -56,13 +57,14 @@ class Order(NamedTuple):
 
     flip: int  # the bits below the sign, of floats; 0 of integers
     infinity: int  # its bits; 0 of integers
-    down: int  # -1 for descending order, else 0
+    down: int  # bits that are the other way round: all for descending order, the highest of uint64
 
 
 def order_of(meta: TensorMeta, down: bool = False) -> Order:
     """The order of the elements of a tensor."""
     if not meta.dtype.is_floating_point:
-        return Order(0, 0, -int(down))
+        top = _TOP if meta.dtype is uint64 else 0  # its numbers from there on are the larger ones
+        return Order(0, 0, -int(down) ^ top)
     infinity = int(meta.dtype.stored(np.array(math.inf)).view(f"i{meta.dtype.itemsize}"))
     return Order((1 << (8 * meta.dtype.itemsize - 1)) - 1, infinity, -int(down))
 
