@@ -20,6 +20,7 @@ columns (`p.run`, see `flowvm.profiler.run.run`) and pure functions over them.
     p.why(311)     what an instruction waited for, and what waits for it
     p.query(text)  those that an expression is true of: "op == 'matmul' and wait.dep > 0.1"
     p.instr[311]   all that is known of one
+    p.at(1.5)      the VM at a moment (ms): queues, access lists, actors; p.step() goes on, or back
     p.verify()     was every order kept?
     p.save(path)   one file; `flow.profiler.load(path)` reads it
 

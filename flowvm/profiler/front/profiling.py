@@ -18,6 +18,7 @@ from flowvm.errors import ArgumentError
 from flowvm.lazy import lazy
 from flowvm.profiler.analysis import paths, tables
 from flowvm.profiler.analysis.census import held_of
+from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         diff,
         instruction,
         memory,
+        moment,
         query,
         replays,
         timeline,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.diff import Diff
     from flowvm.profiler.views.instruction import Instrs
     from flowvm.profiler.views.memory import MemoryView
+    from flowvm.profiler.views.moment import Moment
     from flowvm.profiler.views.plan import PlanView
     from flowvm.profiler.views.query import Query
     from flowvm.profiler.views.timeline import Timeline
@@ -68,6 +71,7 @@ else:
     diff = lazy("flowvm.profiler.views.diff")
     instruction = lazy("flowvm.profiler.views.instruction")
     memory = lazy("flowvm.profiler.views.memory")
+    moment = lazy("flowvm.profiler.views.moment")
     query = lazy("flowvm.profiler.views.query")
     replays = lazy("flowvm.profiler.views.replays")
     timeline = lazy("flowvm.profiler.views.timeline")
@@ -85,6 +89,7 @@ class Profile:
 
     def __init__(self, run: Run | None = None) -> None:
         self.run = run or Run()
+        self._number = 0  # the moment that `step` goes on from
 
     @cached_property
     def order(self) -> Order:
@@ -100,6 +105,11 @@ class Profile:
     def lanes(self) -> list[Lane]:
         """What each stream did at every moment."""
         return lanes(self.run, self.order)
+
+    @cached_property
+    def moments(self) -> Moments:
+        """What happened to each instruction when, event by event."""
+        return Moments(self.run)
 
     @cached_property
     def observed(self) -> list[Segment]:
@@ -252,6 +262,30 @@ class Profile:
         """The instructions by number: `p.instr[311]` is one of them, with all that is known."""
         return instruction.Instrs(self)
 
+    def at(
+        self, t: float | None = None, *, instr: int | None = None, when: str = "waits"
+    ) -> Moment:
+        """The VM at a moment: what ran, what stood in queues, what waited for what, each storage's
+        access list, Python, and actors with their mailboxes and credits.
+
+        t      milliseconds from the start
+        instr  instead: the number of an instruction, when it came to a stage:
+        when   "issued", "received", "ready", "dispatched", "started", "ended", "released", or
+               "waits", from where on it waited for others
+        ArgumentError: no such instruction, or it never came there.
+        """
+        self._number, time = moment.asked(self, t, instr, when)
+        return moment.moment(self, self._number, time)
+
+    def step(self, steps: int = 1, to: str = "") -> Moment:
+        """The moment so many events behind the one that was shown last (below 0: in front of it).
+
+        to   count only those at which an instruction came to a stage: "started"; see `at`
+        ArgumentError: there is no such stage.
+        """
+        self._number = moment.next_of(self, self._number, steps, to)
+        return moment.moment(self, self._number)
+
     def critical_path(self) -> Critical:
         """The segments of the observed path, which sum to the wall time, and the floor path."""
         return critical.critical(self)
@@ -309,7 +343,7 @@ class Profile:
         return self.run
 
     def __setstate__(self, run: Run) -> None:
-        self.run = run
+        self.run, self._number = run, 0
 
     def __len__(self) -> int:
         return len(self.run)

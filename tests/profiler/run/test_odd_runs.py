@@ -11,7 +11,7 @@ from flowvm.errors import FlowError
 from flowvm.profiler import Profile, profile
 from flowvm.vm.machine.words import KIND, REC
 
-SCREENS = ("summary", "timeline", "graph", "critical_path", "memory", "to_dict")
+SCREENS = ("summary", "timeline", "graph", "critical_path", "memory", "step", "to_dict")
 FORMATS = ("json", "html", "svg", "dot", "mmd", "flowtrace")
 
 

@@ -1,0 +1,145 @@
+"""The VM at a moment, from records alone: what each instruction, stream, tensor and actor was at.
+
+A run has for each instruction the times at which it went from one stage to the next (TIMES of
+`flowvm.vm.watch.flight`).  All of these are *events*, in the order of their times; a moment is a
+number of events that have happened.  So a moment is exact where clocks are not: of two events at
+one nanosecond that of the earlier instruction is first, for which the later one may have waited.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine.words import KIND
+from flowvm.vm.watch.flight import TIMES
+
+Array = np.ndarray[Any, Any]
+NEVER = int(np.iinfo(np.int64).max)
+# what an instruction is at after as many of its TIMES
+STATES = ("to come", "issued", "pending", "ready", "queued", "running", "ended", "done")
+TO_COME, ISSUED, PENDING, READY, QUEUED, RUNNING, ENDED, DONE = range(8)
+
+
+class Moments:
+    """The events of a run, and what was at each.
+
+    `time` and `index` have each event's time (ns) and instruction, `stage` which of TIMES it is.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        times = np.where(run.times > 0, run.times, NEVER)
+        # a stage that was not written down was passed when the next one was; none goes back
+        times = np.minimum.accumulate(times[:, ::-1], axis=1)[:, ::-1]
+        self.times: Array = np.maximum.accumulate(times, axis=1)
+        flat = self.times.reshape(-1)
+        happened = np.flatnonzero(flat < NEVER)
+        width = len(TIMES)
+        self._at = happened[np.argsort(flat[happened], kind="stable")]
+        self.time: Array = flat[self._at]
+        self.index: Array = self._at // width
+        self.stage: Array = self._at % width
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    @cached_property
+    def _rank(self) -> Array:
+        """For each instruction and stage the number of its event, NEVER where it has none."""
+        rank = np.full(self.times.size, NEVER)
+        rank[self._at] = np.arange(len(self._at))
+        return rank.reshape(self.times.shape)
+
+    def number_at(self, time: int) -> int:
+        """How many events had happened at a time (ns)."""
+        return int(np.searchsorted(self.time, time, side="right"))
+
+    def number_of(self, i: int, stage: int) -> int:
+        """How many events had happened when instruction `i` came to a stage; -1: it never did."""
+        rank = int(self._rank[i, stage])
+        return -1 if rank == NEVER else rank + 1
+
+    def next(self, number: int, stage: int, steps: int) -> int:
+        """The moment `steps` events of a stage (-1: of any) further on, or back; at either end the
+        first or the last.
+        """
+        if stage < 0:
+            return min(max(number + steps, 0), len(self))
+        there = np.flatnonzero(self.stage == stage) + 1
+        done = int(np.searchsorted(there, number, side="right"))
+        # going back from between two of them, the one behind is the first step
+        at = done - 1 + steps if steps > 0 else int(np.searchsorted(there, number)) + steps
+        if at < 0:
+            return 0
+        return int(there[at]) if at < len(there) else len(self)
+
+    def states(self, number: int) -> Array:
+        """What each instruction is at, of STATES."""
+        states: Array = (self._rank < number).sum(axis=1)
+        return states
+
+    def queue(self, states: Array, stream: int) -> Array:
+        """The instructions in a stream's queue, in their order."""
+        own = np.flatnonzero((states == QUEUED) & (self.run.stream == stream))
+        return own[np.argsort(self._rank[own, QUEUED - 1], kind="stable")]
+
+    def accesses(self, states: Array) -> Array:
+        """The operands that stand in their tensors' access lists, in program order: those of
+        instructions that the scheduler has received and not yet seen end.
+        """
+        inside = (states >= PENDING) & (states < DONE)
+        return np.flatnonzero(inside[self.run.owner])
+
+    def waits_for(self, states: Array, i: int) -> Array:
+        """The edges to an instruction whose producers are not done."""
+        first, last = np.searchsorted(self.run.target, [i, i + 1])
+        edges = np.arange(first, last)
+        return edges[states[self.run.source[edges]] < DONE]
+
+
+def actors_of(plan: dict[str, Any]) -> list[Any]:
+    """A Plan's actors; all its tasks as one where it has no others."""
+    return plan["actors"] or [[0, 0, len(plan["tasks"]), [], []]]
+
+
+def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> list[dict[str, Any]]:
+    """Each actor of a Plan at a time (ns), from the recorded tasks of its launches.
+
+    `acts` that are over, the `task` that runs (-1: none), `mailbox`: for each actor that it reads
+    from the registers that arrived and were not consumed, `credits`: for each actor that gives
+    registers back how many it may still fill before it has to wait.
+    """
+    actors = actors_of(plan)
+    of_task = np.repeat(np.arange(len(actors)), [a[2] for a in actors])
+    own = np.isin(run.task_launch, launches)
+    number, launch = run.task_number[own], np.searchsorted(launches, run.task_launch[own])
+    begun, over = run.task_times[own, 0], run.task_times[own, 1]
+    place = (of_task[number], launch)
+    shape = (len(actors), len(launches))
+    left = np.zeros(shape, np.int64)  # tasks of an act that have ended
+    np.add.at(left, place, (over <= time) & (over > 0))
+    started = np.zeros(shape, np.int64)
+    np.add.at(started, place, (begun <= time) & (begun > 0))
+    counts = np.array([a[2] for a in actors])[:, None]
+    acts, fired = (left >= counts).sum(axis=1), (started > 0).sum(axis=1)
+    found = []
+    for k, (_, _, _, inputs, credits) in enumerate(actors):
+        mine = (place[0] == k) & (begun <= time) & (time < over)
+        found.append(
+            {
+                "acts": int(acts[k]),
+                "task": int(number[mine][0]) if mine.any() else -1,
+                "mailbox": {int(j): int(acts[j] - fired[k]) for j in inputs},
+                "credits": {int(j): int(n - (fired[k] - acts[j])) for j, n in credits},
+            }
+        )
+    return found
+
+
+def launches_at(run: Run, states: Array) -> Array:
+    """The launches of graphs that run."""
+    return np.flatnonzero((run.kind == KIND.LAUNCH) & (states == RUNNING))

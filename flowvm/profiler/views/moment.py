@@ -1,0 +1,355 @@
+"""A moment of a run: what every instruction, stream, storage and actor was at, from records alone.
+
+    p.at(1.25)                     1.25 ms after the beginning
+    p.at(instr=311, when="ready")  when instruction 311 came to that stage
+    p.step()  p.step(-1)           one event further on, one back
+    p.step(to="started")           to where the next instruction starts
+
+What waits is shown with what it waits for; a storage's access list is `[one writer]? readers*`,
+oldest first, and what stands behind another that conflicts with it has to wait.
+
+Long because a moment is many small values, each with its line of the screen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.errors import ArgumentError
+from flowvm.profiler.analysis import moments
+from flowvm.profiler.analysis.moments import STATES, Moments
+from flowvm.profiler.grammar import ACCESS, Screen, Span, View, counted, cropped, ms, size
+from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.plan import label
+from flowvm.vm.machine.edges import HAZARDS
+from flowvm.vm.machine.words import KIND
+from flowvm.vm.watch.flight import TIMES
+
+Array = np.ndarray[Any, Any]
+MOST = 5  # instructions of a queue, storages, those that wait
+# what happened to an instruction when it came to a stage
+EVENTS = dict(
+    zip(
+        TIMES,
+        ("was issued", "was received by the scheduler", "is ready: nothing in front of it is left",
+         "went to the queue of its stream", "started", "ended",
+         "was taken from its access lists: what waited for it may go on"),
+        strict=True,
+    )
+)  # fmt: skip
+WAITS = {
+    "sync": "waits for a value", "credit": "waits for room to issue",
+    "jit": "waits for a kernel to be compiled", "gil": "waits for the GIL or a core",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Named:
+    """An instruction as a moment names it."""
+
+    seq: int
+    op: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"#{self.seq} {self.op}"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What a stream runs, for how long it has (ns), and what stands in its queue, in order."""
+
+    name: str
+    running: tuple[Named, ...]
+    ran: tuple[int, ...]
+    queued: tuple[Named, ...]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An instruction that the scheduler holds back, and what has to end first: who, which hazard,
+    on which tensor.
+    """
+
+    what: Named
+    front: tuple[tuple[Named, str, int], ...]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A storage's access list: who (with mut as 1, mut2 as 2, const as 0), and what that is at."""
+
+    tensor: int
+    nbytes: int
+    accesses: tuple[tuple[Named, int, str], ...]
+
+
+@dataclass(frozen=True)
+class Acting:
+    """An actor of a graph that is replayed: acts so far, the task that runs, the registers in its
+    mailbox by producer, and those that it may still fill by who gives them back.
+    """
+
+    plan: str
+    number: int
+    label: str
+    acts: int
+    task: int
+    mailbox: tuple[tuple[int, int], ...]
+    credits: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Moment(View):
+    """See the module.  `time` and `wall` are ns from the beginning; `number` of `events` events
+    have happened, the last of which is `event`.
+    """
+
+    number: int
+    events: int
+    time: int
+    wall: int
+    event: str
+    line: str
+    counts: tuple[tuple[str, int], ...]
+    python: str
+    live: int
+    streams: tuple[Queue, ...]
+    ready: tuple[Named, ...]
+    waiting: tuple[Waiting, ...]
+    storages: tuple[Listed, ...]
+    actors: tuple[Acting, ...]
+
+    def screen(self, width: int) -> Screen:
+        """See View."""
+        screen = Screen()
+        screen.add((f"{ms(self.time)} ms", "id"), f" of {ms(self.wall)}  ", (
+            f"event {self.number:,} of {self.events:,}", "head"))  # fmt: skip
+        screen.add("  ", (self.event, "verdict"), ("  " + self.line, "line"))
+        shown = [f"{n:,} {name}" for name, n in self.counts if n]
+        screen.add(" ", " · ".join(shown), (f"   {size(self.live)} alive", "head"))
+        screen.add(" Python     ", (self.python, "host"))
+        for s in self.streams:
+            spans: list[str | Span] = [f" {cropped(s.name, 10):10s} "]
+            for what, ran in zip(s.running, s.ran, strict=True):
+                spans.append((f"█ {what} for {ms(ran)} ms  ", "run"))
+            if not s.running:
+                spans.append(("idle  ", "head"))
+            if s.queued:
+                spans.append(("▫ " + _named(s.queued), "queue"))
+            screen.add(*spans)
+        if self.ready:
+            screen.add(" ready      ", (_named(self.ready), "sched"))
+        for k, w in enumerate(self.waiting[:MOST]):
+            front = ", ".join(f"{who} ({hazard} of t{t})" for who, hazard, t in w.front[:MOST])
+            screen.add(
+                " pending    " if not k else " " * 12, (f"░ {w.what}", "dep"),
+                f"  waits for {front}" if front else "", (f"  {w.what.line}", "line"),
+            )  # fmt: skip
+        if len(self.waiting) > MOST:
+            screen.add(" " * 12, f"and {len(self.waiting) - MOST:,} more")
+        for k, listed in enumerate(self.storages[:MOST]):
+            spans = [
+                " storages   " if not k else " " * 12,
+                f"t{listed.tensor} {size(listed.nbytes)}",
+            ]
+            for who, access, state in listed.accesses[:MOST]:
+                style = ACCESS[access][2]
+                spans += [" ◄ ", (f"{style} {who}", style), (f" {state}", "head")]
+            if len(listed.accesses) > MOST:
+                spans.append(f" and {len(listed.accesses) - MOST} more")
+            screen.add(*spans)
+        if len(self.storages) > MOST:
+            screen.add(" " * 12, f"and {len(self.storages) - MOST:,} more with several accesses")
+        for k, a in enumerate(self.actors):
+            mail = ", ".join(f"a{j:02}: {n}" for j, n in a.mailbox) or "–"
+            room = ", ".join(f"a{j:02}: {n}" for j, n in a.credits) or "–"
+            screen.add(
+                " actors     " if not k else " " * 12, (f"a{a.number:02} {a.label}", "id"),
+                f"  {counted(a.acts, 'act')}",
+                (f"  █ task {a.task}", "run") if a.task >= 0 else ("  idle", "head"),
+                f"  mailbox {mail}  credits {room}",
+            )  # fmt: skip
+        return screen.cut(width)
+
+
+def _named(some: tuple[Named, ...]) -> str:
+    more = f" and {len(some) - MOST:,} more" if len(some) > MOST else ""
+    return ", ".join(str(what) for what in some[:MOST]) + more
+
+
+def asked(profile: Any, t: float | None, instr: int | None, when: str) -> tuple[int, int | None]:
+    """The number of the moment that `Profile.at` is asked for, and its time if that was given (ns).
+
+    ArgumentError: there is none.
+    """
+    events: Moments = profile.moments
+    if (t is None) == (instr is None):
+        raise ArgumentError(
+            "at: say when, in milliseconds from the beginning (p.at(1.5)), or the number of an "
+            "instruction (p.at(instr=311))"
+        )
+    if instr is None:
+        if isinstance(t, bool) or not isinstance(t, (int, float, np.number)) or t != t:
+            raise ArgumentError(f"at({t!r}): milliseconds from the beginning of the run")
+        begun = profile.run.begun
+        over = max(profile.run.ended, *events.time[-1:].tolist(), begun)
+        now = begun + round(min(max(float(t) * 1e6, 0.0), float(over - begun)))
+        return events.number_at(now), now
+    stage = 1 if when == "waits" else _stage("at", "when", when)
+    i = profile.run.index(instr)
+    number = events.number_of(i, stage)
+    if number < 0:
+        raise ArgumentError(f"at: #{instr} never came so far as to be {when!r} in this run")
+    return number, None
+
+
+def next_of(profile: Any, number: int, steps: int, to: str) -> int:
+    """The number of the moment that `Profile.step` goes to.  ArgumentError: there is no such."""
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)):
+        raise ArgumentError(f"step({steps!r}): how many events further on, below 0: back")
+    events: Moments = profile.moments
+    return events.next(number, _stage("step", "to", to) if to else -1, int(steps))
+
+
+def _stage(call: str, argument: str, name: str) -> int:
+    if name not in TIMES:
+        raise ArgumentError(f"{call}: {argument}={name!r} is none of {', '.join(TIMES)}")
+    return TIMES.index(name)
+
+
+def moment(profile: Any, number: int, time: int | None = None) -> Moment:
+    """What a Profile's run was at when so many events had happened: at a time (ns), or when the
+    last of them did.
+    """
+    run: Run = profile.run
+    events: Moments = profile.moments
+    states = events.states(number)
+    names = _Names(run)
+    now = time if time is not None else int(events.time[number - 1]) if number else run.begun
+    event, line = "nothing was issued yet", ""
+    if number:
+        i, stage = int(events.index[number - 1]), TIMES[int(events.stage[number - 1])]
+        on = f" on {run.streams[run.stream[i]]}" if stage in ("started", "dispatched") else ""
+        event, line = f"{names(i)} {EVENTS[stage]}{on}", names(i).line
+    counts = np.bincount(states, minlength=len(STATES))
+    streams = []
+    for s in sorted({int(k) for k in run.stream}):
+        own = np.flatnonzero((states == moments.RUNNING) & (run.stream == s))
+        streams.append(
+            Queue(
+                run.streams[s],
+                names.all(own),
+                tuple(now - int(events.times[i, moments.RUNNING - 1]) for i in own),
+                names.all(events.queue(states, s)),
+            )
+        )
+    pending = np.flatnonzero(states == moments.PENDING)
+    memory = profile.memory_of()
+    level = int(np.searchsorted(memory.time, now, side="right")) - 1
+    return Moment(
+        number, len(events), now - run.begun, run.wall, event, line,
+        tuple(zip(STATES, counts.tolist(), strict=True)), _python(run, names, states, now),
+        int(memory.nbytes[level]) if level >= 0 else 0,
+        tuple(streams), names.all(np.flatnonzero(states == moments.READY)),
+        tuple(_waiting(run, names, events, states, int(i)) for i in pending),
+        _storages(run, names, events, states), _actors(run, states, now),
+    )  # fmt: skip
+
+
+class _Names:
+    """Instructions of a run by index, as a moment names them."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __call__(self, i: int) -> Named:
+        run = self.run
+        return Named(int(run.seq[i]), run.names[run.op[i]], run.lines[run.line[i]])
+
+    def all(self, some: Array) -> tuple[Named, ...]:
+        return tuple(self(int(i)) for i in some)
+
+
+def _python(run: Run, names: _Names, states: Array, now: int) -> str:
+    inside = np.flatnonzero((run.wait_times[:, 0] <= now) & (now < run.wait_times[:, 1]))
+    if len(inside):
+        return WAITS[CAUSES[int(run.wait_cause[inside[-1]])]]
+    ahead = np.flatnonzero(states == moments.TO_COME)
+    if not len(ahead):
+        return "has issued everything"
+    following = names(int(ahead[0]))
+    return f"will issue {following} next, at {following.line}"
+
+
+def _waiting(run: Run, names: _Names, events: Moments, states: Array, i: int) -> Waiting:
+    front = [
+        (names(int(run.source[e])), HAZARDS[run.hazard[e]], int(run.tensor[run.operand[e]]))
+        for e in events.waits_for(states, i)
+    ]
+    return Waiting(names(i), tuple(front))
+
+
+def _storages(run: Run, names: _Names, events: Moments, states: Array) -> tuple[Listed, ...]:
+    """The access lists in which something stands behind something else: those in which most waits
+    first, then the longest.
+    """
+    there = events.accesses(states)
+    if not len(there):
+        return ()
+    owner = run.owner
+    order = there[np.argsort(run.tensor[there], kind="stable")]
+    found = []
+    for own in np.split(order, np.flatnonzero(np.diff(run.tensor[order])) + 1):
+        own = own[np.unique(owner[own] * 4 + run.access[own] % 4, return_index=True)[1]]
+        who = owner[own]
+        if who[0] == who[-1]:
+            continue
+        found.append(
+            Listed(
+                int(run.tensor[own[0]]), int(run.size[own].max()),
+                tuple(
+                    (names(int(i)), int(run.access[k]) & 3, STATES[states[i]])
+                    for k, i in zip(own, who, strict=True)
+                ),
+            )
+        )  # fmt: skip
+    waiting = STATES[moments.PENDING]
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (
+                -sum(state == waiting for *_, state in one.accesses),
+                -len(one.accesses),
+                one.tensor,
+            ),
+        )
+    )
+
+
+def _actors(run: Run, states: Array, now: int) -> tuple[Acting, ...]:
+    """The actors of the Plans whose launches run."""
+    plans: dict[str, Any] = run.info.get("plans", {})
+    running = moments.launches_at(run, states)
+    found: list[Acting] = []
+    for name in dict.fromkeys(run.names[run.op[i]] for i in running):
+        plan = plans.get(name)
+        launches = np.flatnonzero((run.kind == KIND.LAUNCH) & (run.op == run.names.index(name)))
+        if not plan or not np.isin(run.task_launch, launches).any():
+            continue
+        titles = [task[0] for task in plan["tasks"]]
+        at = moments.registers(run, plan, launches, now)
+        for k, ((_, first, count, *_), one) in enumerate(
+            zip(moments.actors_of(plan), at, strict=True)
+        ):
+            found.append(
+                Acting(
+                    name, k, label(titles[first : first + count]), one["acts"], one["task"],
+                    tuple(one["mailbox"].items()), tuple(one["credits"].items()),
+                )
+            )  # fmt: skip
+    return tuple(found)
