@@ -28,9 +28,14 @@ from flowvm.vm.watch.trace import record as _record
 from flowvm.vm.watch.verify import Verified, verify
 
 if TYPE_CHECKING:
+    from flowvm.vm.engine import prompt as _prompt
+    from flowvm.vm.engine import stepping as _stepping
+    from flowvm.vm.engine.stepping import Stepping, Stop
     from flowvm.vm.watch import dumping as _dumping
     from flowvm.vm.watch import lively as _lively
 else:
+    _prompt = _lazy("flowvm.vm.engine.prompt")
+    _stepping = _lazy("flowvm.vm.engine.stepping")
     _dumping = _lazy("flowvm.vm.watch.dumping")
     _lively = _lazy("flowvm.vm.watch.lively")
 
@@ -52,6 +57,7 @@ __all__ = [
     "reset_peak",
     "sequential",
     "stats",
+    "step",
     "sync",
     "trace",
     "verify",
@@ -178,6 +184,30 @@ def sequential() -> AbstractContextManager[None]:
     Errors raise there at once.
     """
     return _engine.run_sequentially()
+
+
+def step(
+    op: str | None = None,
+    line: str | int | None = None,
+    storage: Any = None,
+    nan: bool = False,
+    on: Callable[[Stop], Any] | None = None,
+) -> Stepping:
+    """`with flow.vm.step(op="matmul"):` debugs what the block issues: the machine stops in front of
+    instructions, which run one by one on this thread, and shows what they are about to read.
+
+    op        stop at each of this operator
+    line      at what is issued on a line: 12, or "train.py:12"
+    storage   at whatever reads or writes a tensor's storage
+    nan       behind what makes a NaN of operands that have none
+    on        called with each `Stop`, by default a prompt: n(ext), c(ontinue), p(rint) NAME,
+              w(here), q(uit); `stop["x"].value` is a copy of an operand's numbers
+    Without a breakpoint it stops at every instruction.  ArgumentError: no such breakpoint.
+    """
+    stepping = _stepping.Stepping(_engine, op, line, storage, nan, on)
+    if on is None:
+        stepping.on = _prompt.Prompt(stepping).stop
+    return stepping
 
 
 def empty_cache() -> None:

@@ -97,7 +97,7 @@ class Critical(View):
             screen.add(("   what-if ", "head"), f"{op} free: {ms(self.floor)} → {ms(without)} ms")
         if self.devices:
             screen.add((f" devices: times {self.devices}", "head"))
-        return screen
+        return screen.cut(width)
 
 
 def critical(profile: Any) -> Critical:

@@ -193,6 +193,7 @@ class Engine:
         self.lock = held_at_fork(threading.RLock(), Rank.VM)
         self.configured = False  # the settings that are taken at the start have been taken
         self.sequential_for: set[object] = set()  # who wants it: see `run_sequentially`
+        self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.stepping`
         self.narrator = Narrator(self)
         self.flight: Flight = Flight(self)
         self.watch = Watch(self)
@@ -636,6 +637,8 @@ class Engine:
             self.start()  # unless the settings want the sequential engine
         if self.running:
             self.call("wake_scheduler")(self.base)
+        elif self.stepping is not None:
+            self.stepping.run(self._run_sequentially)
         else:  # also at interpreter exit, after the threads have left
             self._run_sequentially()
 

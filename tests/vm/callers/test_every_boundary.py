@@ -148,6 +148,7 @@ MANAGERS = {
     "flowvm.vm.watch.trace:record": flow.vm.record,
     "flowvm.vm.watch.flight:Flight.at_least": lambda: engine.flight.at_least(2),
     "flowvm.vm.engine.engine:Engine.run_sequentially": flow.vm.sequential,
+    "flowvm.vm.engine.stepping:Stepping": lambda: flow.vm.step(on=lambda stop: None),
     "flowvm.random:fork_rng": flow.random.fork_rng,
     "flowvm.cuda.options:Setting": lambda: flow.backends.cudnn.flags(benchmark=True),
     "flowvm.compiler.jit:_no_collection": jit._no_collection,
@@ -164,6 +165,7 @@ SLOW = {  # more boundaries than there is time for, or threads that start and en
     "flowvm.vm.watch.trace:record": 100,
     "flowvm.vm.watch.flight:Flight.at_least": 200,
     "flowvm.vm.engine.engine:Engine.run_sequentially": 40,
+    "flowvm.vm.engine.stepping:Stepping": 40,
 }
 # driven with what they are a part of, below
 IN_A_CAPTURE = {

@@ -1,0 +1,274 @@
+"""The debugger: instructions run at once on the thread that issues them, and stop in front of it.
+
+    with flow.vm.step(op="matmul"):
+        train(batch)
+
+At a *stop* the instruction has been issued and not begun: `on` is called with it, by default a
+prompt (`flowvm.vm.engine.prompt`).  With nan=True it stops behind an instruction that made a NaN
+of operands that had none.  What other threads issue meanwhile runs without stops; whatever is
+issued while a stop lasts comes behind the instruction, which then runs first.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from flowvm.dtype import DType
+from flowvm.errors import ArgumentError
+from flowvm.meta import TensorMeta
+from flowvm.regions import Switched
+from flowvm.vm.callers.lines import INTERNAL, short_position
+from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING
+from flowvm.vm.watch.narrate import NAMES
+
+Array = np.ndarray[Any, Any]
+ACCESS = ("const", "mut", "mut2")
+SHOWN = 6  # numbers of an operand in a list of all
+
+
+@dataclass(frozen=True)
+class StepOperand:
+    """An operand at a stop: `meta` (its shape and dtype) where that is known, the number of its
+    `storage`, and `value`, a copy of its numbers; None of what is not made yet, or is on a device.
+    """
+
+    name: str
+    access: str
+    storage: int
+    meta: TensorMeta | None
+    value: Array | None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where the machine stands: instruction `seq`, issued at `line`; `over`: it has run.
+
+    `why` says what asked for the stop, `frame` is the user's, whose locals may be looked at.
+    """
+
+    seq: int
+    op: str
+    stream: str
+    line: str
+    why: str
+    over: bool
+    operands: tuple[StepOperand, ...]
+    frame: FrameType | None
+
+    def __getitem__(self, name: str) -> StepOperand:
+        """The operand of that name.  ArgumentError: there is none."""
+        for operand in self.operands:
+            if operand.name == name:
+                return operand
+        raise ArgumentError(
+            f"{self.op} has no operand {name!r}; it has {', '.join(o.name for o in self.operands)}"
+        )
+
+    def __repr__(self) -> str:
+        place = "behind" if self.over else "in front of"
+        lines = [f"{place} #{self.seq} {self.op}  {self.stream}  {self.line}  ({self.why})"]
+        for o in self.operands:
+            what = "" if o.meta is None else f"{o.meta.dtype.name}{list(o.meta.shape)}"
+            lines.append(f"  {o.access:5s} {o.name:10s} {what:22s} {_few(o.value)}".rstrip())
+        return "\n".join(lines)
+
+
+def _few(value: Array | None) -> str:
+    if value is None:
+        return ""
+    numbers = value.reshape(-1)
+    shown = ", ".join(f"{v:.4g}" if value.dtype.kind in "fc" else str(v) for v in numbers[:SHOWN])
+    return f"{shown}{', ...' if numbers.size > SHOWN else ''}"
+
+
+class Stepping(Switched):
+    """`with flow.vm.step(...):`, see the module; `stops` counts them."""
+
+    def __init__(
+        self,
+        vm: Any,
+        op: str | None,
+        line: str | int | None,
+        storage: Any,
+        nan: bool,
+        on: Callable[[Stop], Any] | None,
+    ) -> None:
+        if op is not None and not isinstance(op, str):
+            raise ArgumentError(f"step: op is the name of an operator, got {op!r}")
+        if line is not None and (isinstance(line, bool) or not isinstance(line, (str, int))):
+            raise ArgumentError(f'step: line is a number or "file.py:12", got {line!r}')
+        if storage is not None and not hasattr(storage, "_ref"):
+            raise ArgumentError(f"step: storage is a tensor, got {type(storage).__name__}")
+        if on is not None and not callable(on):
+            raise ArgumentError(f"step: on is called with each stop, got {on!r}")
+        self.vm, self.on = vm, on
+        self.op, self.line, self.nan = op, line, nan
+        self.storage = storage  # kept alive: its number would be another's
+        self.every = op is None and line is None and storage is None and not nan
+        self.thread, self.inside, self.stops = 0, False, 0
+        self._before: Any = None
+        self._wish = vm.run_sequentially()
+
+    def _switch(self) -> Stepping:
+        self.thread = threading.get_ident()
+        self._before = self.vm.stepping
+        self._wish._switch()
+        self.vm.stepping = self
+        return self
+
+    def _left(self, *error: Any) -> None:
+        if self.vm.stepping is self:
+            self.vm.wait_idle()
+
+    def _undo(self) -> None:
+        if self.vm.stepping is self:
+            self.vm.stepping = self._before
+        self._wish._undo()
+
+    def run(self, drain: Callable[[], None]) -> None:
+        """Run what this thread has issued with `drain`, and stop where that was asked for."""
+        if self.inside or threading.get_ident() != self.thread:
+            return drain()
+        self.inside = True
+        try:
+            seq = int(self.vm.words[CTL.RECEIVED])
+            found = self._found(seq)
+            why = "" if found is None else self._wanted(found)
+            if found is not None and why:
+                self._stop(found, why, False)
+            before = (
+                found is not None and self.nan and _has_nan(self._operands(found, "const", False))
+            )
+            drain()
+            if found is not None and self.nan and not before:
+                made = self._operands(found, "mut", True)
+                if _has_nan(made):
+                    self._stop(found, "a NaN", True)
+        finally:
+            self.inside = False
+
+    def _stop(self, found: _Found, why: str, over: bool) -> None:
+        assert self.on is not None
+        self.stops += 1
+        shown = self._operands(found, "", over)
+        self.on(
+            Stop(found.seq, found.name, found.stream, found.line, why, over, shown, found.frame)
+        )
+
+    def _found(self, seq: int) -> _Found | None:
+        """The instruction that is to run, if it is one to stop at."""
+        m, slot = self.vm.words, seq & RING.SLOT_MASK
+        record = RING.AT + slot * RING.WORDS
+        if m[record + RING.MARK] != seq + 1:
+            return None
+        entry = entry_of(m, slot)
+        kind = int(m[entry + ENT.KIND])
+        if kind in (KIND.TOUCH, KIND.BARRIER, KIND.RELEASE):
+            return None
+        info = self.vm.entry_info[m[record + RING.ENTRY] & ENT.MASK][0]
+        frame = _user_frame()
+        line = "" if frame is None else short_position(frame.f_code, frame.f_lasti)
+        count = count_of(m, slot, entry)
+        return _Found(
+            seq,
+            getattr(info, "name", "") or NAMES.get(kind, str(info)),
+            self.vm.stream_name(m[record + RING.ENTRY] >> ENT.BITS),
+            line,
+            frame,
+            tuple(int(operand_of(m, slot, entry, k)) for k in range(count)),
+            tuple(int(access_of(m, slot, entry, k)) for k in range(count)),
+            tuple(getattr(info, "names", ())),
+            tuple(getattr(info, "metas", ())),
+        )
+
+    def _wanted(self, found: _Found) -> str:
+        """Why to stop in front of it; "": not."""
+        if self.every:
+            return "every instruction"
+        if self.op is not None and found.name == self.op:
+            return f"op {self.op}"
+        if self.line is not None:
+            _, _, number = found.line.rpartition(":")
+            if str(self.line) in (found.line, number) or f"{self.line}".endswith(f"/{found.line}"):
+                return f"line {self.line}"
+        if self.storage is not None:
+            own = self.storage._ref & OPERAND.STORAGE_MASK
+            if any(o & OPERAND.STORAGE_MASK == own for o in found.operands):
+                return f"storage {own}"
+        return ""
+
+    def _operands(self, found: _Found, access: str, over: bool) -> tuple[StepOperand, ...]:
+        shown = []
+        for k, (operand, how) in enumerate(zip(found.operands, found.access, strict=True)):
+            name = found.names[k] if k < len(found.names) else str(k)
+            meta = found.metas[k] if k < len(found.metas) else None
+            kind = ACCESS[how & 3]
+            if not kind.startswith(access):
+                continue
+            if meta is not None and kind == "mut2" and over:
+                meta = meta.with_shape((self.vm.rows(operand), *meta.shape[1:]))
+            value = None if meta is None else self.value(operand, meta)
+            shown.append(StepOperand(name, kind, operand & OPERAND.STORAGE_MASK, meta, value))
+        return tuple(shown)
+
+    def value(self, operand: int, meta: TensorMeta) -> Array | None:
+        """A copy of the numbers of an operand; None where there is no memory yet, or a device's."""
+        address = self.vm.pointer(operand)
+        at_start = address - (operand >> OPERAND.STORAGE_BITS)
+        if meta.device.type != "cpu" or at_start == 0:
+            return None
+        return _copied(address, meta)
+
+
+@dataclass(frozen=True)
+class _Found:
+    seq: int
+    name: str
+    stream: str
+    line: str
+    frame: FrameType | None
+    operands: tuple[int, ...]
+    access: tuple[int, ...]
+    names: tuple[str, ...]
+    metas: tuple[TensorMeta, ...]
+
+
+class _Memory:
+    """Memory of the VM for NumPy."""
+
+    def __init__(self, address: int, meta: TensorMeta) -> None:
+        dtype: DType = meta.dtype
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(meta.shape),
+            "typestr": dtype.storage.str,
+            "strides": tuple(s * dtype.itemsize for s in meta.stride),
+            "data": (address, True),
+        }
+
+
+def _copied(address: int, meta: TensorMeta) -> Array:
+    stored = np.array(np.asarray(_Memory(address, meta)))
+    return meta.dtype.loaded(stored)
+
+
+def _has_nan(operands: tuple[StepOperand, ...]) -> bool:
+    return any(
+        o.value is not None and o.value.dtype.kind in "fc" and bool(np.isnan(o.value).any())
+        for o in operands
+    )
+
+
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and INTERNAL[frame.f_code.co_filename]:
+        frame = frame.f_back
+    return frame
