@@ -50,9 +50,8 @@ class Prompt(cmd.Cmd):
                 return
         known = {} if at.frame is None else at.frame.f_locals
         tensor = known.get(name)
-        if tensor is not None and hasattr(
-            tensor, "_ref"
-        ):  # as it is now: to print it would let the instruction run
+        # a tensor as it is now: to print it would let the instruction run
+        if tensor is not None and hasattr(tensor, "_ref"):
             value = self.stepping.value(tensor._ref, tensor._meta)
             print("not made yet" if value is None else value)
         elif name in known:
