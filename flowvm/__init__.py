@@ -169,6 +169,7 @@ _LAZY_MODULES = (
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
     "compile": "flowvm.nn.graph.function",
+    "summary": "flowvm.nn.utils.summarizing",
     "get_float32_matmul_precision": "flowvm.cuda.options",
     "set_float32_matmul_precision": "flowvm.cuda.options",
     "explain": "flowvm.profiler.views.explaining",

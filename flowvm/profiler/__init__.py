@@ -14,6 +14,7 @@ columns (`p.run`, see `flowvm.profiler.run.run`) and pure functions over them.
     p.observed     the path that sums to the wall time; `p.bound` has its shares
     p.floor        the longest path of dependences; `p.what_if(op)` without an operator
     p.table(by)    sums by op, line, module or stream
+    p.tree()       modules, each with what all below it took; flow.summary(model, x) of a model
     p.memory()     bytes over time, who had them at the peak, and what lives on
     p.plan()       what replays of graphs did: actors, registers, credits, or their tasks
     p.graph()      the instruction DAG as lanes; collapse="line" or "module" for long runs

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         query,
         replays,
         timeline,
+        tree,
         why,
     )
     from flowvm.profiler.views.collapsed import Collapsed
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.plan import PlanView
     from flowvm.profiler.views.query import Query
     from flowvm.profiler.views.timeline import Timeline
+    from flowvm.profiler.views.tree import ModuleTree
     from flowvm.profiler.views.why import Why
     from flowvm.vm.watch.verify import Verified
 else:
@@ -75,6 +77,7 @@ else:
     query = lazy("flowvm.profiler.views.query")
     replays = lazy("flowvm.profiler.views.replays")
     timeline = lazy("flowvm.profiler.views.timeline")
+    tree = lazy("flowvm.profiler.views.tree")
     why = lazy("flowvm.profiler.views.why")
 
 Array = np.ndarray[Any, Any]
@@ -188,6 +191,12 @@ class Profile:
     def table(self, by: str = "op") -> list[Row]:
         """Sums by "op", "line", "module" or "stream"."""
         return tables.table(self.run, self.waits, self.observed, by)
+
+    def tree(self) -> ModuleTree:
+        """The modules that ran, from level 2 on, each with the time, operations and bytes of all
+        below it; `flow.summary(model, x)` has a model's shapes and parameters, too.
+        """
+        return tree.tree(self)
 
     def summary(self, by: str = "op", sort: str = "path") -> Summary:
         """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream",
