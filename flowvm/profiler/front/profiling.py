@@ -5,6 +5,7 @@ Long because whatever one may ask is a method of `Profile`, each a few lines tha
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, ConfigError
 from flowvm.lazy import lazy
 from flowvm.profiler.analysis import paths, tables
 from flowvm.profiler.analysis.census import held_of
@@ -265,6 +266,23 @@ class Profile:
         ArgumentError: it is no such expression; a caret says where.
         """
         return query.query(self, text, limit)
+
+    def to_columns(self) -> dict[str, Array]:
+        """Every instruction as columns: NumPy arrays by the names of `flowvm.profiler.views.query`,
+        times in milliseconds; behind them the tasks of graphs' replays.
+        """
+        return query.columns_of(self)
+
+    def to_pandas(self) -> Any:
+        """The same as a DataFrame of pandas.  ConfigError where that is not installed."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise ConfigError(
+                "to_pandas needs pandas, which is not installed: pip install pandas; "
+                "p.to_columns() has the same as NumPy arrays"
+            ) from error
+        return pandas.DataFrame(self.to_columns())
 
     @property
     def instr(self) -> Instrs:

@@ -217,6 +217,12 @@ class _Table:
         return np.concatenate((own, rest))
 
 
+def columns_of(profile: Any) -> dict[str, Array]:
+    """All of COLUMNS, an element an instruction, then one for each task of graphs' replays."""
+    of = _Table(profile)
+    return {name: of.column(name) for name in COLUMNS}
+
+
 def query(profile: Any, text: str, limit: int | None = MOST_ROWS) -> Query:
     """The instructions of a Profile that an expression is true of, those that ran longest first.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, ConfigError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.views.query import COLUMNS, query
 from tests.profiler.synthetic import synthetic
@@ -198,3 +199,22 @@ def test_the_expression_has_carets(tmp_path):
     assert repr(flow.profiler.load(tmp_path / "r.flowtrace").why("relu")) == repr(p.why("relu"))
     part = Profile(p.run.part(1, 3, p.run.begun, p.run.ended))
     assert [one.spot for one in part.instr] == [one.spot for one in p.instr][1:3]
+
+
+def test_all_columns() -> None:
+    p = Profile(synthetic(3, 60))
+    columns = p.to_columns()
+    assert list(columns) == list(COLUMNS)
+    assert {len(c) for c in columns.values()} == {60}
+    assert columns["seq"].tolist() == p.run.seq.tolist()
+    assert columns["wait.dep"].sum() == pytest.approx(p.waits.dep.sum() / 1e6)
+    pandas = pytest.importorskip("pandas")
+    frame = p.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.groupby("op")["run"].sum().sum() == pytest.approx(columns["run"].sum())
+
+
+def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pip install pandas"):
+        Profile(synthetic(3, 5)).to_pandas()
