@@ -184,7 +184,10 @@ class Function:
     ...     def backward(ctx, g):
     ...         (y,) = ctx.saved_tensors
     ...         return g * y
-    >>> Exp.apply(x)
+    >>> x = flow.zeros(2, requires_grad=True)
+    >>> Exp.apply(x).sum().backward()
+    >>> x.grad
+    tensor([1., 1.])
     """
 
     _operator: ClassVar[_Operator]

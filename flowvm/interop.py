@@ -141,7 +141,7 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
     elsewhere.
 
-    >>> flow.from_dlpack(torch.arange(3))
+    >>> flow.from_dlpack(np.arange(3))
     tensor([0, 1, 2])
     """
     if not hasattr(type(obj), "__dlpack__") or not hasattr(type(obj), "__dlpack_device__"):

@@ -65,8 +65,12 @@ def save(
     """Write tensors, arrays, plain values, and dicts, lists, tuples, sets and dataclasses of them
     to a path or a binary file.  PyTorch's arguments about pickles are taken: there is none.
 
-    >>> flow.save(model.state_dict(), "model.safetensors")
-    >>> flow.save({"model": model.state_dict(), "optim": opt.state_dict(), "epoch": 3}, "last.ckpt")
+    >>> import io
+    >>> model, file = nn.Linear(2, 1), io.BytesIO()  # or a path: "model.safetensors"
+    >>> flow.save({"model": model.state_dict(), "epoch": 3}, file)
+    >>> _ = file.seek(0)
+    >>> flow.load(file)["epoch"]
+    3
     """
     from safetensors.numpy import save as to_bytes
 

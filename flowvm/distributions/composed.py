@@ -18,7 +18,10 @@ from flowvm.errors import ArgumentError
 class Independent(Distribution):
     """A distribution whose last batch dimensions, reinterpreted, belong to an event.
 
-    >>> Independent(Normal(flow.zeros(3), flow.ones(3)), 1)  # one vector, and not three numbers
+    >>> from flowvm.distributions import Independent, Normal
+    >>> vectors = Independent(Normal(flow.zeros(3), flow.ones(3)), 1)
+    >>> vectors.event_shape  # one vector, and not three numbers
+    flow.Size([3])
     """
 
     arg_constraints: ClassVar[Any] = {}

@@ -15,7 +15,9 @@ __all__ = ["ConstraintRegistry", "biject_to", "transform_to"]
 class ConstraintRegistry:
     """Factories of transforms by constraint.
 
-    >>> flow.distributions.transform_to(constraints.positive)(flow.tensor(-1.0))  # exp(-1)
+    >>> positive = flow.distributions.constraints.positive
+    >>> flow.distributions.transform_to(positive)(flow.tensor(0.0))  # exp(0)
+    tensor(1.)
     """
 
     def __init__(self) -> None:

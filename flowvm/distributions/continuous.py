@@ -37,7 +37,8 @@ class _LocScale(Distribution):
 class Normal(_LocScale, ExponentialFamily):
     """The normal distribution of mean `loc` and standard deviation `scale`.
 
-    >>> flow.distributions.Normal(0.0, 1.0).log_prob(flow.tensor(0.0))  # -0.9189
+    >>> flow.distributions.Normal(0.0, 1.0).log_prob(flow.tensor(0.0))
+    tensor(-0.9189)
     """
 
     @property

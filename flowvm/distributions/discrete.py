@@ -320,7 +320,11 @@ class Poisson(ExponentialFamily):
 class Categorical(Distribution):
     """One of 0 .. n - 1, by `probs` (*, n), which are scaled to sum to 1, or by logits.
 
-    >>> flow.distributions.Categorical(flow.tensor([0.2, 0.8])).sample()
+    >>> choice = flow.distributions.Categorical(flow.tensor([1.0, 3.0]))
+    >>> choice.probs
+    tensor([0.2500, 0.7500])
+    >>> choice.log_prob(flow.tensor(1)).exp()
+    tensor(0.7500)
     """
 
     arg_constraints: ClassVar[Any] = {

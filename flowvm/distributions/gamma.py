@@ -61,7 +61,11 @@ def standard_gamma(a: Value) -> Value:
 class Gamma(ExponentialFamily):
     """The gamma distribution of shape `concentration` and `rate`.
 
-    >>> flow.distributions.Gamma(2.0, 1.0).sample((3,))
+    >>> gamma = flow.distributions.Gamma(2.0, 4.0)
+    >>> gamma.mean, gamma.variance
+    (tensor(0.5000), tensor(0.1250))
+    >>> gamma.sample((3,)).shape
+    flow.Size([3])
     """
 
     arg_constraints: ClassVar[Any] = {

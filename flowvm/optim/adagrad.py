@@ -20,8 +20,13 @@ class RMSprop(Optimizer):
     Tieleman and Hinton, lecture 6.5 of "Neural networks for machine learning", 2012; centered:
     Graves, "Generating sequences with recurrent neural networks", 2013.
 
-    >>> opt = flow.optim.RMSprop(model.parameters(), lr=1e-2, momentum=0.9)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.RMSprop([w], lr=0.25, alpha=0.75, momentum=0.9)
+    >>> w.sum().backward()
+    >>> opt.step()  # by 0.25 / sqrt(0.25)
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     live_options = ("lr", "alpha", "eps", "weight_decay")
@@ -98,8 +103,13 @@ class Adagrad(Optimizer):
     Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", 2011.
 
-    >>> opt = flow.optim.Adagrad(model.parameters(), lr=1e-2)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.Adagrad([w], lr=0.5)
+    >>> (3 * w).sum().backward()
+    >>> opt.step()
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     live_options = ("lr", "lr_decay", "eps", "weight_decay")
@@ -158,8 +168,13 @@ class Adadelta(Optimizer):
 
     See Optimizer for the flags.  Zeiler, "ADADELTA: an adaptive learning rate method", 2012.
 
-    >>> opt = flow.optim.Adadelta(model.parameters())
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.Adadelta([w], eps=1.0)
+    >>> w.sum().backward()
+    >>> opt.step()
+    >>> w
+    Parameter containing:
+    tensor([0.0465, 1.0465], requires_grad=True)
     """
 
     live_options = ("lr", "rho", "eps", "weight_decay")

@@ -18,8 +18,14 @@ class Adam(Optimizer):
 
     Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
 
+    >>> model = nn.Linear(2, 1)
     >>> opt = flow.optim.Adam(model.parameters(), lr=1e-3)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> before = model.bias.item()
+    >>> model(flow.ones(4, 2)).sum().backward()
+    >>> opt.step()  # the first step of each element is by lr
+    >>> opt.zero_grad()
+    >>> round(before - model.bias.item(), 6)
+    0.001
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
@@ -90,8 +96,13 @@ class AdamW(Adam):
 
     Loshchilov and Hutter, "Decoupled weight decay regularization", 2019.
 
-    >>> opt = flow.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([2.0, 4.0]))
+    >>> opt = flow.optim.AdamW([w], lr=0.5, weight_decay=0.5)
+    >>> w.sum().backward()
+    >>> opt.step()  # 0.75 w - 0.5
+    >>> w
+    Parameter containing:
+    tensor([1.0000, 2.5000], requires_grad=True)
     """
 
     def __init__(

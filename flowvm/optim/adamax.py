@@ -17,8 +17,13 @@ class Adamax(Optimizer):
     See Optimizer for the flags.  Kingma and Ba, "Adam: a method for stochastic optimization",
     2015, section 7.1.
 
-    >>> opt = flow.optim.Adamax(model.parameters(), lr=2e-3)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.Adamax([w], lr=0.5)
+    >>> (3 * w).sum().backward()
+    >>> opt.step()
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
@@ -88,8 +93,12 @@ class NAdam(_Decoupling):
     See Optimizer for the flags.  Dozat, "Incorporating Nesterov momentum into Adam", 2016.
     The product of momenta is kept in the default dtype's precision, as PyTorch keeps it.
 
-    >>> opt = flow.optim.NAdam(model.parameters(), lr=2e-3)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.NAdam([w], lr=0.5)
+    >>> (3 * w).sum().backward()
+    >>> opt.step()
+    >>> bool((w < flow.tensor([1.0, 2.0])).all())
+    True
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay", "momentum_decay")
@@ -154,8 +163,13 @@ class RAdam(_Decoupling):
     See Optimizer for the flags.  Liu et al., "On the variance of the adaptive learning rate and
     beyond", 2020.
 
-    >>> opt = flow.optim.RAdam(model.parameters(), lr=1e-3)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.RAdam([w], lr=0.25)
+    >>> (3 * w).sum().backward()
+    >>> opt.step()  # the first steps are by the mean gradient
+    >>> w
+    Parameter containing:
+    tensor([0.2500, 1.2500], requires_grad=True)
     """
 
     def __init__(

@@ -30,8 +30,12 @@ class Adafactor(Optimizer):
 
     Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018.
 
+    >>> model = nn.Linear(3, 2)
     >>> opt = flow.optim.Adafactor(model.parameters(), lr=1e-2)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> model(flow.ones(4, 3)).sum().backward()
+    >>> opt.step()
+    >>> [tuple(opt.state[model.weight][name].shape) for name in ("row_var", "col_var")]
+    [(2, 1), (1, 3)]
     """
 
     live_options = ("lr", "beta2_decay", "weight_decay")
@@ -122,8 +126,12 @@ class LAMB(Optimizer):
 
     You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020.
 
-    >>> opt = flow.optim.LAMB(model.parameters(), lr=1e-3)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([3.0, 4.0]))
+    >>> opt = flow.optim.LAMB([w], lr=0.5, weight_decay=0.0)
+    >>> w.sum().backward()
+    >>> opt.step()  # by half of the length of w, 5
+    >>> (flow.tensor([3.0, 4.0]) - w).norm().item()
+    2.5
     """
 
     live_options = ("lr", "betas", "eps", "weight_decay")
@@ -198,8 +206,12 @@ class Muon(Optimizer):
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; Liu et al.,
     "Muon is scalable for LLM training", 2025.
 
-    >>> opt = flow.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=1e-3)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> weight = nn.Parameter(flow.eye(2))
+    >>> opt = flow.optim.Muon([weight], lr=0.1, weight_decay=0.0)
+    >>> weight.sum().backward()
+    >>> opt.step()
+    >>> weight.shape
+    flow.Size([2, 2])
     """
 
     live_options = ("lr", "weight_decay", "momentum")

@@ -28,13 +28,18 @@ class LBFGS(Optimizer):
 
     Liu and Nocedal, "On the limited memory BFGS method for large scale optimization", 1989.
 
-    >>> opt = flow.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
+    >>> x = nn.Parameter(flow.tensor([4.0, -3.0]))
+    >>> opt = flow.optim.LBFGS([x], line_search_fn="strong_wolfe")
     >>> def closure():
     ...     opt.zero_grad()
-    ...     loss = loss_fn(model(x), y)
+    ...     loss = ((x - 1) ** 2).sum()
     ...     loss.backward()
     ...     return loss
-    >>> opt.step(closure)
+    >>> opt.step(closure).item()  # the loss before
+    25.0
+    >>> x
+    Parameter containing:
+    tensor([1.0000, 1.0000], requires_grad=True)
     """
 
     not_in_graphs = (

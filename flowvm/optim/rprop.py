@@ -18,8 +18,13 @@ class Rprop(Optimizer):
     Where the gradient turned, that element waits for a step. See Optimizer for the flags.
     Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning", 1993.
 
-    >>> opt = flow.optim.Rprop(model.parameters(), lr=1e-2)  # gradients of the whole data
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.Rprop([w], lr=0.5)  # gradients of the whole data
+    >>> (3 * w).sum().backward()
+    >>> opt.step()
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     live_options = ("etas", "step_sizes")
@@ -75,8 +80,13 @@ class ASGD(Optimizer):
     See Optimizer for the flags.  Polyak and Juditsky, "Acceleration of stochastic approximation by
     averaging", 1992.  The rate is kept in the default dtype's precision, as PyTorch keeps it.
 
-    >>> opt = flow.optim.ASGD(model.parameters(), lr=1e-2, t0=1000)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.ASGD([w], lr=0.5, lambd=0.0, t0=1000)
+    >>> w.sum().backward()
+    >>> opt.step()
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     live_options = ("lr", "lambd", "alpha", "t0", "weight_decay")

@@ -16,8 +16,15 @@ class SGD(Optimizer):
     nesterov steps by grad + momentum * b instead; maximize climbs. See Optimizer for the other
     flags.
 
-    >>> opt = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    >>> loss.backward(); opt.step(); opt.zero_grad()
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = flow.optim.SGD([w], lr=0.5, momentum=0.9)
+    >>> for _ in range(2):
+    ...     opt.zero_grad()
+    ...     w.sum().backward()  # the gradient is 1
+    ...     opt.step()
+    >>> w  # 1 - 0.5 - 0.5 * 1.9
+    Parameter containing:
+    tensor([-0.4500,  0.5500], requires_grad=True)
     """
 
     live_options = ("lr", "momentum", "dampening", "weight_decay")

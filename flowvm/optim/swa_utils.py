@@ -96,8 +96,13 @@ class AveragedModel(Module):
     in place; without one of them they are equally weighted. n, the buffer `n_averaged`, counts.
     use_buffers averages buffers too; otherwise they are the newest model's.
 
+    >>> model = nn.Linear(1, 1)
     >>> swa = flow.optim.swa_utils.AveragedModel(model)
-    >>> opt.step(); swa.update_parameters(model)
+    >>> for value in (1.0, 3.0):
+    ...     _ = nn.init.constant_(model.weight, value)
+    ...     swa.update_parameters(model)
+    >>> swa.module.weight.item()
+    2.0
     """
 
     n_averaged: Tensor

@@ -61,7 +61,8 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-def _polynomial(name: str, shifted: bool = False) -> Any:
+def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
+    """`value` is what degree 2 has at 2 (1.5 where shifted): the example."""
     first, following = _RULES[name.removeprefix("shifted_")]
 
     def call(input: Any, n: Any) -> Tensor:
@@ -91,22 +92,26 @@ def _polynomial(name: str, shifted: bool = False) -> Any:
     call.__name__ = call.__qualname__ = name
     family = name.split("_")[1 if shifted else 0].capitalize()
     moved = " at 2 x - 1" if shifted else ""
-    call.__doc__ = f"{family}'s polynomial {name[-1].upper()} of degree `n`{moved}; 0 for n < 0."
+    call.__doc__ = f"""{family}'s polynomial {name[-1].upper()} of degree `n`{moved}; 0 for n < 0.
+
+    >>> flow.special.{name}(flow.tensor({1.5 if shifted else 2.0}), 2).item()
+    {value}
+    """
     return with_out(call)
 
 
-chebyshev_polynomial_t = _polynomial("chebyshev_polynomial_t")
-chebyshev_polynomial_u = _polynomial("chebyshev_polynomial_u")
-chebyshev_polynomial_v = _polynomial("chebyshev_polynomial_v")
-chebyshev_polynomial_w = _polynomial("chebyshev_polynomial_w")
-hermite_polynomial_h = _polynomial("hermite_polynomial_h")
-hermite_polynomial_he = _polynomial("hermite_polynomial_he")
-laguerre_polynomial_l = _polynomial("laguerre_polynomial_l")
-legendre_polynomial_p = _polynomial("legendre_polynomial_p")
-shifted_chebyshev_polynomial_t = _polynomial("shifted_chebyshev_polynomial_t", True)
-shifted_chebyshev_polynomial_u = _polynomial("shifted_chebyshev_polynomial_u", True)
-shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v", True)
-shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w", True)
+chebyshev_polynomial_t = _polynomial("chebyshev_polynomial_t", 7.0)
+chebyshev_polynomial_u = _polynomial("chebyshev_polynomial_u", 15.0)
+chebyshev_polynomial_v = _polynomial("chebyshev_polynomial_v", 11.0)
+chebyshev_polynomial_w = _polynomial("chebyshev_polynomial_w", 19.0)
+hermite_polynomial_h = _polynomial("hermite_polynomial_h", 14.0)
+hermite_polynomial_he = _polynomial("hermite_polynomial_he", 3.0)
+laguerre_polynomial_l = _polynomial("laguerre_polynomial_l", -1.0)
+legendre_polynomial_p = _polynomial("legendre_polynomial_p", 5.5)
+shifted_chebyshev_polynomial_t = _polynomial("shifted_chebyshev_polynomial_t", 7.0, True)
+shifted_chebyshev_polynomial_u = _polynomial("shifted_chebyshev_polynomial_u", 15.0, True)
+shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v", 11.0, True)
+shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w", 19.0, True)
 
 
 def _angle(k: Callable[[Any, Any], Any], moved: bool) -> Any:

@@ -234,6 +234,7 @@ def _simple(name: str, what: str) -> Callable[..., tuple[Tensor, Tensor]]:
         output, h = _called(name, 1, args, kwargs)
         return output, h
 
+    gates = 3 if name == "gru" else 1
     network.__name__ = network.__qualname__ = name
     network.__doc__ = f"""{what} over sequences: (output, h_n).
 
@@ -242,6 +243,12 @@ def _simple(name: str, what: str) -> Callable[..., tuple[Tensor, Tensor]]:
     bidirectional).
 
     As `lstm`, with hx the tensor h (layers * directions, samples, size).
+
+    >>> weights = [flow.ones({gates} * 2, 3), flow.ones({gates} * 2, 2)]
+    >>> output, h = flow.{name}(
+    ...     flow.ones(5, 1, 3), flow.zeros(1, 1, 2), weights, False, 1, 0.0, False, False, False)
+    >>> output.shape, h.shape
+    (flow.Size([5, 1, 2]), flow.Size([1, 1, 2]))
     """
     return network
 

@@ -92,6 +92,8 @@ def _typed(word: str, place: str) -> TensorType:
         f"{dtype.name} on the {place} device, uninitialized if sizes are given, else with a copy\n"
         f"of the numbers. `isinstance(t, {word}Tensor)` asks for that dtype and device."
     )
+    if place == "cpu":
+        doc += f"\n\n>>> flow.{word}Tensor([1, 0]).dtype\nflow.{dtype.name}"
     body = {"dtype": dtype, "place": place, "__doc__": doc, "__module__": module}
     return TensorType(f"{word}Tensor", (), body)
 

@@ -89,7 +89,7 @@ def rrelu(
 def rrelu_(
     input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
 ) -> Tensor:
-    """rrelu in place."""
+    """In-place `rrelu`."""
     return rrelu(input, lower, upper, training, True)
 
 
@@ -99,7 +99,7 @@ def _in_place(function: Any, name: str) -> Any:
         return out
 
     changed.__name__ = changed.__qualname__ = name
-    changed.__doc__ = f"{function.__name__} in place."
+    changed.__doc__ = f"In-place `{function.__name__}`."
     return changed
 
 

@@ -70,7 +70,7 @@ def _indexed(pool: Any, name: str, what: str) -> Any:
         return pair
 
     pooled.__name__ = pooled.__qualname__ = name
-    pooled.__doc__ = f"{what} with return_indices=True: (maxima, where they are)."
+    pooled.__doc__ = f"`{what}` with return_indices=True: (maxima, where they are)."
     return pooled
 
 

@@ -53,8 +53,13 @@ class DataLoader(Generic[T_co]):
     pin_memory and pin_memory_device choose nothing here: copies to devices are asynchronous as they
     are.  Of threads, persistent_workers and in_order=False choose nothing either.
 
-    >>> for x, y in DataLoader(TensorDataset(xs, ys), batch_size=32, shuffle=True):
-    ...     train(x, y)
+    >>> from flowvm.utils.data import DataLoader, TensorDataset
+    >>> xs, ys = flow.arange(5), flow.arange(5) * 10
+    >>> for x, y in DataLoader(TensorDataset(xs, ys), batch_size=2):
+    ...     print(x.tolist(), y.tolist())
+    [0, 1] [0, 10]
+    [2, 3] [20, 30]
+    [4] [40]
     """
 
     def __init__(

@@ -1,0 +1,131 @@
+"""Runs the examples in the docstrings of every public name, and counts the names without one.
+
+    python -m tools.doctests              all of them
+    python -m tools.doctests flow nn      these spaces
+    python -m tools.doctests --missing    and say which names have none
+
+Each name's examples run in a namespace of their own, which has `flow`, `nn`, `F` and `np`, after
+`flow.manual_seed(0)`.  In a space that is complete (SPACES), a name without an example is an error.
+A name has an example where its docstring has one, or where that begins with the name it stands for,
+as "In-place `add`: ..." does, and that one has an example.
+"""
+
+from __future__ import annotations
+
+import argparse
+import doctest
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import flowvm as flow
+from flowvm import nn
+
+
+class Space(NamedTuple):
+    """Where public names are, and whether each of them has an example."""
+
+    place: Any
+    complete: bool
+
+
+SPACES = {
+    "flow": Space(flow, False),
+    "Tensor": Space(flow.Tensor, False),
+    "nn": Space(nn, False),
+    "nn.functional": Space(nn.functional, False),
+    "nn.init": Space(nn.init, False),
+    "linalg": Space(flow.linalg, False),
+    "fft": Space(flow.fft, False),
+    "special": Space(flow.special, False),
+    "optim": Space(flow.optim, False),
+    "optim.lr_scheduler": Space(flow.optim.lr_scheduler, False),
+    "func": Space(flow.func, False),
+    "autograd": Space(flow.autograd, False),
+    "distributions": Space(flow.distributions, False),
+    "utils.data": Space(flow.utils.data, False),
+    "vm": Space(flow.vm, False),
+    "profiler": Space(flow.profiler, False),
+}
+STANDS_FOR = re.compile(r"(?:In-place |A copy of what )?`(?:flow\.|x\.|input\.)?(\w+)(?:\(.*\))?`")
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def names(place: Any) -> Iterator[tuple[str, Any]]:
+    """The public functions, classes, methods and properties of a module or a class."""
+    for name in sorted(getattr(place, "__all__", None) or dir(place)):
+        value = getattr(place, name)
+        if not name.startswith("_") and (callable(value) or isinstance(value, property)):
+            yield name, value
+
+
+def text_of(value: Any) -> str:
+    """Its docstring, and for a class those of its methods."""
+    texts = [inspect.getdoc(value) or ""]
+    if inspect.isclass(value) and value is not flow.Tensor:  # whose methods are names themselves
+        texts += [inspect.getdoc(m) or "" for n, m in vars(value).items() if not n.startswith("__")]
+    return "\n\n".join(text for text in texts if ">>>" in text)
+
+
+def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether its docstring, or that of what it stands for, has an example."""
+    if ">>>" in text_of(value):
+        return True
+    stands = STANDS_FOR.match(inspect.getdoc(value) or "")
+    if stands is None or stands[1] in seen:
+        return False
+    places = (SPACES[space].place, flow, flow.Tensor)
+    others = [vars(p).get(stands[1]) or getattr(p, stands[1], None) for p in places]
+    return any(
+        has_example(space, other, seen | {stands[1]})
+        for other in others
+        if other is not None and other is not value
+    )
+
+
+def run(name: str, text: str) -> tuple[int, int]:
+    """Run a docstring's examples: how many there are, how many failed; these are printed."""
+    known = {"flow": flow, "nn": nn, "F": nn.functional, "np": np}
+    test = doctest.DocTestParser().get_doctest(text, known, name, None, None)
+    flow.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        failed, tried = doctest.DocTestRunner(verbose=False, optionflags=FLAGS).run(test)
+    return tried, failed
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the tool; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.doctests", description=__doc__)
+    parser.add_argument("spaces", nargs="*", choices=[*SPACES, []], help="default: all")
+    parser.add_argument("--missing", action="store_true", help="say which names have no example")
+    options = parser.parse_args(arguments)
+    done: set[str] = set()  # texts: one function has several names
+    tried = failed = wrong = 0
+    for space in options.spaces or SPACES:
+        without, count = [], 0
+        for name, value in names(SPACES[space].place):
+            count += 1
+            if not has_example(space, value):
+                without.append(name)
+            text = text_of(value)
+            if text not in done:
+                done.add(text)
+                more, bad = run(f"{space}.{name}", text)
+                tried, failed = tried + more, failed + bad
+        complete = SPACES[space].complete
+        print(f"{space:20} {count - len(without):4} of {count:4} names have an example")
+        if without and (complete or options.missing):
+            print(f"  {'an example is missing' if complete else 'none'}: {' '.join(without)}")
+        wrong += complete * len(without)
+    print(f"{tried} examples, {failed} failed")
+    return int(bool(failed or wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
