@@ -108,6 +108,12 @@ class no_grad(_Recording):  # noqa: N801 - PyTorch's name
 class enable_grad(_Recording):  # noqa: N801 - PyTorch's name
     """Operations inside are recorded again, within a `no_grad`; without effect inside
     `inference_mode`.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> with flow.no_grad(), flow.enable_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    True
     """
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:

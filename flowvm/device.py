@@ -31,6 +31,11 @@ class Device(Region):
     "cuda" alone means the current CUDA device, which is "cuda:0" unless `flow.cuda.set_device` was
     called.  There is one CPU device, so its index is None, as in PyTorch.  Inside `with
     flow.device("cuda"):` new tensors are made there.
+
+    >>> flow.device("cuda:1").index
+    1
+    >>> flow.device("cpu").type
+    'cpu'
     """
 
     __slots__ = ("index", "type")

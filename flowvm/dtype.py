@@ -28,7 +28,11 @@ BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3  # DType.category, in promotion order
 
 
 class DType:
-    """An element type.  `flow.float32` and its kin are the only instances there are."""
+    """An element type.  `flow.float32` and its kin are the only instances there are.
+
+    >>> flow.float32.is_floating_point, flow.int8.itemsize
+    (True, 1)
+    """
 
     __slots__ = (
         "category",
@@ -299,7 +303,11 @@ def _facts(operand: Any) -> tuple[DType, bool] | type:
 
 
 def can_cast(from_: DType, to: DType) -> bool:
-    """Whether in-place ops and `out=` may store `from_` in `to`: the category must not fall."""
+    """Whether in-place ops and `out=` may store `from_` in `to`: the category must not fall.
+
+    >>> flow.can_cast(flow.int64, flow.float32), flow.can_cast(flow.float32, flow.int64)
+    (True, False)
+    """
     return from_.category <= to.category
 
 
@@ -321,7 +329,11 @@ def set_default_dtype(dtype: DType) -> None:
 
 
 class finfo:  # noqa: N801 - PyTorch's name
-    """Machine limits of a floating-point dtype, the default one if none is given."""
+    """Machine limits of a floating-point dtype, the default one if none is given.
+
+    >>> flow.finfo(flow.float32).eps, flow.finfo(flow.float16).max
+    (1.1920928955078125e-07, 65504.0)
+    """
 
     def __init__(self, type: DType | None = None) -> None:
         dtype = get_default_dtype() if type is None else as_dtype(type)

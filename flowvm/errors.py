@@ -104,7 +104,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class FlowError(Exception):
-    """The base of every exception that flowvm raises on purpose."""
+    """The base of every exception that flowvm raises on purpose.
+
+    >>> try:
+    ...     flow.ones(2) + flow.ones(3)
+    ... except flow.FlowError as error:
+    ...     print(type(error).__name__)
+    ShapeError
+    """
 
     # class and path of the layer it came from, the module it left last, the note that says so:
     # for `flowvm.nn.module`

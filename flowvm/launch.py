@@ -29,6 +29,9 @@ class View:
 
     `given` is of an operand that a call may lack: whether this one has it; None where every call
     does.  One that is not given is an empty array, so one kernel serves calls with it and without.
+
+    >>> flow.ops.View(flow.float32, (2, 3))
+    View(dtype=flow.float32, shape=(2, 3), stride=None, given=None)
     """
 
     dtype: DType

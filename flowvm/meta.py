@@ -20,7 +20,11 @@ from flowvm.kept import Kept
 
 
 class Size(tuple[int, ...]):
-    """A tensor's shape: a tuple with `numel()`."""
+    """A tensor's shape: a tuple with `numel()`.
+
+    >>> flow.ones(2, 3).shape.numel()
+    6
+    """
 
     __slots__ = ()
 

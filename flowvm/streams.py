@@ -34,6 +34,12 @@ class Stream:
     """A queue of instructions that runs beside the others: `s = flow.Stream("loader")`.
 
     VMError when as many streams as the VM has are in use.
+
+    >>> s = flow.Stream("load")
+    >>> with flow.stream(s):
+    ...     x = flow.ones(2) + 1
+    >>> x
+    tensor([2., 2.])
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -79,7 +85,11 @@ _default = _Default()
 
 
 def current_stream() -> Stream:
-    """The stream that this thread issues to."""
+    """The stream that this thread issues to.
+
+    >>> flow.current_stream()
+    <flow.Stream 'default' (0)>
+    """
     number = modes.current_stream()
     return _default if number == CALL_STREAM else _streams[number]
 

@@ -39,6 +39,11 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
     (`flowvm.eager.autocasting`).  Backward belongs outside; inside, it computes as if it were.
 
     DeviceError for a device_type that is not there, ArgumentError for another dtype.
+
+    >>> with flow.autocast("cpu", dtype=flow.bfloat16):
+    ...     y = flow.ones(2, 2) @ flow.ones(2, 2)
+    >>> y.dtype
+    flow.bfloat16
     """
 
     def __init__(

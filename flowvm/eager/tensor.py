@@ -61,6 +61,11 @@ class Tensor:
 
     Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
     `flowvm.ops.shapes.typed`.
+
+    >>> x = flow.Tensor([[1, 2], [3, 4]])
+    >>> x.dtype, x.shape, x @ x
+    (flow.float32, flow.Size([2, 2]), tensor([[ 7., 10.],
+            [15., 22.]]))
     """
 
     # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions

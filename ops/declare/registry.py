@@ -232,6 +232,9 @@ class Sample:
     """One call: NumPy arrays stand for tensors.
 
     Float ones are also tried in other dtypes and strides.
+
+    >>> flow.Sample((np.ones(3),), {"dim": 0}).kwargs
+    {'dim': 0}
     """
 
     args: tuple[Any, ...]

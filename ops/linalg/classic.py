@@ -174,7 +174,13 @@ def triangular_solve(
 @method()
 @with_out
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
-    """X with A @ X = B (*, n, k), by Cholesky's factor of A, the lower one or the `upper`."""
+    """X with A @ X = B (*, n, k), by Cholesky's factor of A, the lower one or the `upper`.
+
+    >>> L = flow.tensor([[2.0, 0.0], [0.0, 1.0]])  # of A = [[4, 0], [0, 1]]
+    >>> flow.cholesky_solve(flow.tensor([[8.0], [3.0]]), L)
+    tensor([[2.],
+            [3.]])
+    """
     factor = square("cholesky_solve", L, "L")
     y = decompositions.solve_triangular(factor.mH if upper else factor, B, upper=False)
     return decompositions.solve_triangular(factor if upper else factor.mH, y, upper=True)
@@ -183,7 +189,12 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 @method()
 @with_out
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
-    """The inverse of A, by its Cholesky factor, the lower one or the `upper`."""
+    """The inverse of A, by its Cholesky factor, the lower one or the `upper`.
+
+    >>> flow.cholesky_inverse(flow.tensor([[2.0, 0.0], [0.0, 1.0]]))  # of A = [[4, 0], [0, 1]]
+    tensor([[0.2500, 0.0000],
+            [0.0000, 1.0000]])
+    """
     factor = square("cholesky_inverse", L, "L")
     eye = identity(factor, factor.shape[-1])
     half = decompositions.solve_triangular(factor.mH if upper else factor, eye, upper=False)

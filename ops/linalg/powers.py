@@ -67,7 +67,12 @@ def _power(input: Tensor, n: int) -> Tensor:
 
 @with_out
 def chain_matmul(*matrices: Tensor) -> Tensor:
-    """The product of matrices, multiplied in the order that takes the fewest operations."""
+    """The product of matrices, multiplied in the order that takes the fewest operations.
+
+    >>> flow.chain_matmul(flow.ones(2, 3), flow.ones(3, 4), flow.ones(4, 1))
+    tensor([[12.],
+            [12.]])
+    """
     if not matrices:
         raise ArgumentError("chain_matmul: at least one matrix is needed")
     for m in matrices:

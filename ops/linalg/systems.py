@@ -383,6 +383,9 @@ def logdet(input: Tensor) -> Tensor:
 def det(input: Tensor) -> Tensor:
     """The determinant of square matrices (*, n, n).  Its gradient needs the inverse, so none for a
     singular matrix.
+
+    >>> flow.det(flow.tensor([[4.0, 2.0], [2.0, 3.0]]))
+    tensor(8.)
     """
     sign, logabsdet = slogdet(input)
     if not sign._meta.dtype.is_complex:
@@ -399,6 +402,10 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
     Only the lower half of the input is read.  LinAlgError where the result is read, if it is not
     positive definite.
+
+    >>> flow.cholesky(flow.tensor([[4.0, 2.0], [2.0, 5.0]]))
+    tensor([[2., 0.],
+            [1., 2.]])
     """
     out: Tensor = _cholesky(input)
     return out.mH if upper else out

@@ -157,6 +157,11 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
     int64, or the weights' dtype (float64 unless they are float32).  The result has at least
     `minlength` elements. InvalidValueError, when it is read, for a negative element.
+
+    >>> flow.bincount(flow.tensor([0, 2, 2, 1, 2]))
+    tensor([1, 1, 3])
+    >>> flow.bincount(flow.tensor([0, 2]), weights=flow.tensor([0.5, 1.5]))
+    tensor([0.5000, 0.0000, 1.5000])
     """
     meta = need_tensor("bincount", "input", input)._meta
     if meta.dtype.category != 1:

@@ -99,6 +99,11 @@ def embedding(
     sparse               accepted; gradients are always dense
 
     OutOfRangeError when the result is read, for an index outside.
+
+    >>> F.embedding(flow.tensor([1, 0, 1]), flow.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[3., 4.],
+            [1., 2.],
+            [3., 4.]])
     """
     index = positions_of("embedding", "input", input)
     meta = need_tensor("embedding", "weight", weight)._meta

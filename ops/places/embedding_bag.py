@@ -227,6 +227,11 @@ def embedding_bag(
 
     An empty bag is zeros.  The other arguments are those of `embedding`.  OutOfRangeError when the
     result is read, for an index or offset outside.
+
+    >>> rows = flow.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> F.embedding_bag(flow.tensor([[0, 1], [1, 1]]), rows)  # the mean of each bag
+    tensor([[2., 3.],
+            [3., 4.]])
     """
     index = positions_of("embedding_bag", "input", input)
     meta = need_tensor("embedding_bag", "weight", weight)._meta

@@ -141,6 +141,9 @@ def bucketize(
 
     A value equal to a boundary belongs to the bucket that ends there, with `right` to the one that
     begins there.
+
+    >>> flow.bucketize(flow.tensor([0, 3, 5, 9]), flow.tensor([3, 5]))
+    tensor([0, 0, 1, 2])
     """
     if need_tensor("bucketize", "boundaries", boundaries)._meta.ndim != 1:
         raise ShapeError(f"bucketize: boundaries must be 1-d, got shape {tuple(boundaries.shape)}")

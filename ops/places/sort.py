@@ -85,7 +85,11 @@ def sort(
 @with_out
 @method()
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The positions that sort dimension `dim`: `sort(...).indices`."""
+    """The positions that sort dimension `dim`: `sort(...).indices`.
+
+    >>> flow.argsort(flow.tensor([30, 10, 20]))
+    tensor([1, 2, 0])
+    """
     return sort(need_tensor("argsort", "input", input).detach(), dim, descending, stable).indices
 
 

@@ -188,6 +188,9 @@ def conv1d(
 
     `padding` is a number of zeros at both ends, "same" for an output as long as the input, or
     "valid" for none.
+
+    >>> flow.conv1d(flow.tensor([[[1.0, 2.0, 4.0]]]), flow.tensor([[[1.0, 1.0]]]))
+    tensor([[[3., 6.]]])
     """
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
@@ -205,6 +208,11 @@ def conv2d(
 
     Numbers that are given once hold for both directions.  `padding` is a number of zeros at all
     edges, "same" for an output as large as the input, or "valid" for none.
+
+    >>> image = flow.arange(9.0).view(1, 1, 3, 3)
+    >>> F.conv2d(image, flow.ones(1, 1, 2, 2))  # sums of 2 by 2
+    tensor([[[[ 8., 12.],
+              [20., 24.]]]])
     """
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
@@ -218,7 +226,11 @@ def conv3d(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """conv2d with one more dimension: weight (O, C / groups, kd, kh, kw), input (N, C, D, H, W)."""
+    """conv2d with one more dimension: weight (O, C / groups, kd, kh, kw), input (N, C, D, H, W).
+
+    >>> F.conv3d(flow.ones(1, 2, 3, 3, 3), flow.ones(4, 2, 2, 2, 2)).shape
+    flow.Size([1, 4, 2, 2, 2])
+    """
     return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -235,6 +247,9 @@ def conv_transpose1d(
     """The gradient of conv1d by its input, as a layer: (N, C, L) to (N, O, L').
 
     weight is (C, O / groups, k).
+
+    >>> F.conv_transpose1d(flow.tensor([[[1.0, 2.0]]]), flow.tensor([[[1.0, 10.0]]]))
+    tensor([[[ 1., 12., 20.]]])
     """
     return _convolve_back(
         "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups,
@@ -254,6 +269,11 @@ def conv_transpose2d(
 ) -> Tensor:
     """The gradient of conv2d by its input, as a layer: weight (C, O / groups, kh, kw), (N, C, H, W)
     to (N, O, H', W').
+
+    >>> F.conv_transpose2d(flow.ones(1, 1, 2, 2), flow.ones(1, 1, 2, 2))
+    tensor([[[[1., 2., 1.],
+              [2., 4., 2.],
+              [1., 2., 1.]]]])
     """
     return _convolve_back(
         "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups,
@@ -271,7 +291,11 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The gradient of conv3d by its input, as a layer: weight (C, O / groups, kd, kh, kw)."""
+    """The gradient of conv3d by its input, as a layer: weight (C, O / groups, kd, kh, kw).
+
+    >>> F.conv_transpose3d(flow.ones(1, 2, 3, 3, 3), flow.ones(2, 4, 2, 2, 2), stride=2).shape
+    flow.Size([1, 4, 6, 6, 6])
+    """
     return _convolve_back(
         "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups,
         dilation,

@@ -165,6 +165,12 @@ def fold(
 ) -> Tensor:
     """Columns of patches, as `unfold` makes them, added up to images of `output_size`: (N, C, H,
     W), or (C, H, W) of a matrix; what lies in the padding is dropped.
+
+    >>> columns = F.unfold(flow.ones(1, 1, 3, 3), 2)
+    >>> F.fold(columns, (3, 3), 2)  # in how many patches each pixel is
+    tensor([[[[1., 2., 1.],
+              [2., 4., 2.],
+              [1., 2., 1.]]]])
     """
     meta = need_tensor("fold", "input", input)._meta
     if meta.ndim not in (2, 3):

@@ -53,7 +53,11 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """(N, C, *): the channels of `groups` groups dealt in turn, the first of each group first."""
+    """(N, C, *): the channels of `groups` groups dealt in turn, the first of each group first.
+
+    >>> flow.channel_shuffle(flow.arange(4).view(1, 4, 1), 2).flatten()
+    tensor([0, 2, 1, 3])
+    """
     shape = tuple(need_tensor("channel_shuffle", "input", input)._meta.shape)
     if len(shape) < 3:
         raise ShapeError(f"channel_shuffle: input has at least 3 dimensions, got shape {shape}")

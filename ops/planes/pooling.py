@@ -160,7 +160,11 @@ def max_pool2d(
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The maximum of each of `output_size` windows that cover (N, C, L) evenly."""
+    """The maximum of each of `output_size` windows that cover (N, C, L) evenly.
+
+    >>> flow.adaptive_max_pool1d(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2)
+    tensor([[[3., 7.]]])
+    """
     return _pooled(
         input, _adaptive("adaptive_max_pool1d", 1, input, output_size), 1, return_indices
     )
@@ -169,6 +173,10 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
     H, W) evenly.
+
+    >>> F.adaptive_max_pool2d(flow.arange(16.0).view(1, 1, 4, 4), 2)
+    tensor([[[[ 5.,  7.],
+              [13., 15.]]]])
     """
     return _pooled(
         input, _adaptive("adaptive_max_pool2d", 2, input, output_size), 2, return_indices
@@ -192,6 +200,9 @@ def avg_pool1d(
 ) -> Tensor:
     """The average of each window of (N, C, L) or (C, L); `count_include_pad` counts the zeros of
     the padding.
+
+    >>> flow.avg_pool1d(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2)
+    tensor([[[2., 6.]]])
     """
     sizes = window_sizes("avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
     return _averaged(input, sizes, count_include_pad, 0)
@@ -210,6 +221,10 @@ def avg_pool2d(
     of the padding.
 
     `divisor_override` divides the sums instead of the number of elements.
+
+    >>> F.avg_pool2d(flow.arange(16.0).view(1, 1, 4, 4), 2)
+    tensor([[[[ 2.5000,  4.5000],
+              [10.5000, 12.5000]]]])
     """
     if divisor_override == 0:
         raise ArgumentError("avg_pool2d: divisor_override must not be 0")
@@ -218,7 +233,11 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """The average of each of `output_size` windows that cover (N, C, L) evenly."""
+    """The average of each of `output_size` windows that cover (N, C, L) evenly.
+
+    >>> flow.adaptive_avg_pool1d(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2)
+    tensor([[[2., 6.]]])
+    """
     windows = _adaptive("adaptive_avg_pool1d", 1, input, output_size)
     out: Tensor = _average(input, windows, 1, True, 0)
     return out
@@ -227,6 +246,9 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
     H, W) evenly.
+
+    >>> F.adaptive_avg_pool2d(flow.arange(16.0).view(1, 1, 4, 4), (2, None)).shape
+    flow.Size([1, 1, 2, 4])
     """
     windows = _adaptive("adaptive_avg_pool2d", 2, input, output_size)
     out: Tensor = _average(input, windows, 2, True, 0)

@@ -111,6 +111,9 @@ def avg_pool3d(
     zeros of the padding.
 
     `divisor_override` divides the sums instead of the number of elements.
+
+    >>> F.avg_pool3d(flow.arange(8.0).view(1, 1, 2, 2, 2), 2).item()
+    3.5
     """
     if divisor_override == 0:
         raise ArgumentError("avg_pool3d: divisor_override must not be 0")
@@ -123,6 +126,9 @@ def avg_pool3d(
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
     D, H, W) evenly.
+
+    >>> F.adaptive_max_pool3d(flow.arange(8.0).view(1, 1, 2, 2, 2), 1).item()
+    7.0
     """
     sizes = adaptive_sizes("adaptive_max_pool3d", 3, input, output_size)
     return _largest(input, _adaptive_parts(*sizes), return_indices)
@@ -131,6 +137,9 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
     D, H, W) evenly.
+
+    >>> F.adaptive_avg_pool3d(flow.ones(1, 2, 4, 4, 4), 1).flatten()
+    tensor([1., 1.])
     """
     sizes = adaptive_sizes("adaptive_avg_pool3d", 3, input, output_size)
     return _mean(input, _adaptive_parts(*sizes), True, 0)

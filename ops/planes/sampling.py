@@ -66,6 +66,11 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     theta  (N, 2, 3) for a size (N, C, H, W): the grid is (N, H, W, 2), of x and y; or (N, 3, 4) for
            (N, C, D, H, W): (N, D, H, W, 3), of x, y and z
     align_corners  whether -1 and 1 are the middles of the first and last elements, or their edges
+
+    >>> theta = flow.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])  # each from where it is
+    >>> F.affine_grid(theta, (1, 1, 1, 2), align_corners=True)
+    tensor([[[[-1.,  0.],
+              [ 1.,  0.]]]])
     """
     meta, size = need_tensor("affine_grid", "theta", theta)._meta, _counts(size)
     n = len(size) - 2

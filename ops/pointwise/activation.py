@@ -304,7 +304,11 @@ _tanhshrink = _differentiable(
 
 
 def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere.
+
+    >>> F.elu(flow.tensor([-1.0, 0.0, 2.0]))
+    tensor([-0.6321,  0.0000,  2.0000])
+    """
     return _with(_elu, input, inplace, float(alpha))
 
 
@@ -314,7 +318,11 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
-    """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere."""
+    """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere.
+
+    >>> F.celu(flow.tensor([-1.0, 0.0, 2.0]))
+    tensor([-0.6321,  0.0000,  2.0000])
+    """
     if alpha == 0:
         raise ArgumentError("celu: alpha must not be 0")
     return _with(_celu, input, inplace, float(alpha))

@@ -81,7 +81,11 @@ floor_divide = elementwise(
     "floor_divide(x, y)",
     types="number",
     grad=_flat_grad,
-    doc="x / y rounded down.  Integers by 0: DivisionByZeroError at the next sync.",
+    doc="""x / y rounded down. Integers by 0: DivisionByZeroError at the next sync.
+
+    >>> flow.floor_divide(flow.tensor([7, -7]), 2)
+    tensor([ 3, -4])
+    """,
 )
 _trunc_divide_float = elementwise("trunc_divide", "trunc(x / y)", types="number", grad=_flat_grad)
 _trunc_divide_int = elementwise(
@@ -113,7 +117,11 @@ fmod = elementwise(
     types="number",
     saves="x, y",
     grad=_fmod_grad,
-    doc="What is left of x / y rounded towards 0: the sign of x, as C's fmod.",
+    doc="""What is left of x / y rounded towards 0: the sign of x, as C's fmod.
+
+    >>> flow.fmod(flow.tensor([7, -7]), 3)
+    tensor([ 1, -1])
+    """,
 )
 
 
@@ -181,6 +189,9 @@ def div(
 
     `rounding_mode`: None, "trunc" (towards 0) or "floor" (down); these keep integers integers, and
     dividing them by 0 raises DivisionByZeroError at the next sync.
+
+    >>> flow.div(flow.tensor([7, -7]), 2), flow.div(flow.tensor([7, -7]), 2, rounding_mode="floor")
+    (tensor([ 3.5000, -3.5000]), tensor([ 3, -4]))
     """
     quotient: Tensor = _quotient("div", rounding_mode, input, other)(input, other, out=out)
     return quotient

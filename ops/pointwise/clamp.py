@@ -78,14 +78,22 @@ fmax = elementwise(
     "y if x != x else (x if y != y else maximum(x, y))",
     saves="x, y",
     grad=_fmax_grad,
-    doc="The larger of x and y; the other one where one is NaN.",
+    doc="""The larger of x and y; the other one where one is NaN.
+
+    >>> flow.fmax(flow.tensor([1.0, flow.nan]), flow.tensor([3.0, 2.0]))
+    tensor([3., 2.])
+    """,
 )
 fmin = elementwise(
     "fmin",
     "y if x != x else (x if y != y else minimum(x, y))",
     saves="x, y",
     grad=_fmin_grad,
-    doc="The smaller of x and y; the other one where one is NaN.",
+    doc="""The smaller of x and y; the other one where one is NaN.
+
+    >>> flow.fmin(flow.tensor([1.0, flow.nan]), flow.tensor([3.0, 2.0]))
+    tensor([1., 2.])
+    """,
 )
 
 

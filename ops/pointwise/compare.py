@@ -55,7 +55,16 @@ def _predicate(name: str, expr: str, doc: str, complex: bool | str = False) -> E
     return elementwise(name, expr, types="bool", doc=doc, complex=complex)
 
 
-eq = _predicate("eq", "x == y", "Whether x equals y.", True)
+eq = _predicate(
+    "eq",
+    "x == y",
+    """Whether x equals y.
+
+    >>> flow.eq(flow.tensor([1, 2]), flow.tensor([1, 3]))
+    tensor([ True, False])
+    """,
+    True,
+)
 ne = _predicate("ne", "x != y", "Whether x differs from y.", True)
 lt = _predicate("lt", "x < y", "Whether x is less than y.")
 le = _predicate("le", "x <= y", "Whether x is at most y.")
@@ -87,27 +96,66 @@ logical_xor = elementwise(
 logical_not = elementwise(
     "logical_not", "not x", types="logical", complex=True, doc="Whether x is false."
 )
-bitwise_and = elementwise("bitwise_and", "x & y", types="int", doc="The bits that both have.")
-bitwise_or = elementwise("bitwise_or", "x | y", types="int", doc="The bits that one has.")
-bitwise_xor = elementwise("bitwise_xor", "x ^ y", types="int", doc="The bits that just one has.")
+bitwise_and = elementwise(
+    "bitwise_and",
+    "x & y",
+    types="int",
+    doc="""The bits that both have.
+
+    >>> flow.bitwise_and(flow.tensor(0b1100), flow.tensor(0b1010))
+    tensor(8)
+    """,
+)
+bitwise_or = elementwise(
+    "bitwise_or",
+    "x | y",
+    types="int",
+    doc="""The bits that one has.
+
+    >>> flow.bitwise_or(flow.tensor(0b1100), flow.tensor(0b1010))
+    tensor(14)
+    """,
+)
+bitwise_xor = elementwise(
+    "bitwise_xor",
+    "x ^ y",
+    types="int",
+    doc="""The bits that just one has.
+
+    >>> flow.bitwise_xor(flow.tensor(0b1100), flow.tensor(0b1010))
+    tensor(6)
+    """,
+)
 _invert = elementwise("bitwise_not", "~x", types="int")
 bitwise_left_shift = elementwise(
     "bitwise_left_shift",
     "x << y if 0 <= y < 64 else x * 0",
     types="int",
-    doc="x times 2 to the power of y, without the bits that leave the dtype.",
+    doc="""x times 2 to the power of y, without the bits that leave the dtype.
+
+    >>> flow.bitwise_left_shift(flow.tensor([1, 3]), 2)
+    tensor([ 4, 12])
+    """,
 )
 bitwise_right_shift = elementwise(
     "bitwise_right_shift",
     "x >> (y if 0 <= y < 64 else 63)",
     types="int",
-    doc="x divided by 2 to the power of y, rounded down.",
+    doc="""x divided by 2 to the power of y, rounded down.
+
+    >>> flow.bitwise_right_shift(flow.tensor([8, -5]), 1)
+    tensor([ 4, -3])
+    """,
 )
 greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 
 def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Every bit of the other value; bools: not."""
+    """Every bit of the other value; bools: not.
+
+    >>> flow.bitwise_not(flow.tensor([0, 5])), flow.bitwise_not(flow.tensor(True))
+    (tensor([-1, -6]), tensor(False))
+    """
     flipped = (
         logical_not if need_tensor("bitwise_not", "input", input)._meta.dtype is bool_ else _invert
     )
@@ -163,12 +211,20 @@ def isclose(
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether `isclose` holds everywhere, as a Python bool.  Waits for the tensors."""
+    """Whether `isclose` holds everywhere, as a Python bool.  Waits for the tensors.
+
+    >>> flow.allclose(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 2.000001]))
+    True
+    """
     return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether the two have one shape and equal elements, as a Python bool; waits for them."""
+    """Whether the two have one shape and equal elements, as a Python bool; waits for them.
+
+    >>> flow.equal(flow.tensor([1, 2]), flow.tensor([1, 2]))
+    True
+    """
     x, y = need_tensor("equal", "input", input), need_tensor("equal", "other", other)
     return x._meta.shape == y._meta.shape and bool(eq.call(x, y).all().item())
 

@@ -53,7 +53,11 @@ _conj: Elementwise = elementwise(
 
 @method()
 def conj(input: Tensor) -> Tensor:
-    """The numbers with their imaginary parts negated; a real tensor itself."""
+    """The numbers with their imaginary parts negated; a real tensor itself.
+
+    >>> flow.conj(flow.tensor([1 + 2j]))
+    tensor([1.-2.j])
+    """
     x = need_tensor("conj", "input", input)
     if not x._meta.dtype.is_complex:
         return x
@@ -64,7 +68,11 @@ def conj(input: Tensor) -> Tensor:
 @with_out
 @method()
 def conj_physical(input: Tensor) -> Tensor:
-    """As `conj`, which computes at once here."""
+    """As `conj`, which computes at once here.
+
+    >>> flow.conj_physical(flow.tensor([1 + 2j]))
+    tensor([1.-2.j])
+    """
     return conj(input)
 
 
@@ -76,7 +84,12 @@ def conj_physical_(x: Tensor) -> Tensor:
 
 @method()
 def adjoint(input: Tensor) -> Tensor:
-    """The conjugate of the transpose of the last two dimensions; for 0-d and 1-d ShapeError."""
+    """The conjugate of the transpose of the last two dimensions; for 0-d and 1-d ShapeError.
+
+    >>> flow.adjoint(flow.tensor([[1 + 2j, 3 + 0j]]))
+    tensor([[1.-2.j],
+            [3.-0.j]])
+    """
     x = need_tensor("adjoint", "input", input)
     if x._meta.ndim < 2:
         raise ShapeError(f"adjoint needs at least 2 dimensions, got shape {tuple(x.shape)}")
@@ -112,7 +125,11 @@ angle = elementwise(
     complex="cangle(x)",
     real=True,
     complex_grad=_angle_grad,
-    doc="The angle in radians, from -pi to pi; of real numbers 0, or pi below 0.",
+    doc="""The angle in radians, from -pi to pi; of real numbers 0, or pi below 0.
+
+    >>> flow.angle(flow.tensor([1.0, -1.0])), flow.angle(flow.tensor([2j]))
+    (tensor([0.0000, 3.1416]), tensor([1.5708]))
+    """,
 )
 
 

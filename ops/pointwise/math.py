@@ -56,7 +56,11 @@ exp = unary(
     "exp",
     "exp(x)",
     lambda c, g: (g * c.saved[0],),
-    "e to the power of x.",
+    """e to the power of x.
+
+    >>> flow.exp(flow.tensor([0.0, 1.0]))
+    tensor([1.0000, 2.7183])
+    """,
     saves="out",
     complex="cexp(x)",
 )
@@ -64,7 +68,11 @@ exp2 = unary(
     "exp2",
     "exp2(x)",
     lambda c, g: (g * c.saved[0] * math.log(2),),
-    "2 to the power of x.",
+    """2 to the power of x.
+
+    >>> flow.exp2(flow.tensor([0, 3, -1]))
+    tensor([1.0000, 8.0000, 0.5000])
+    """,
     saves="out",
     complex="cexp(x * 0.6931471805599453)",
 )
@@ -72,7 +80,11 @@ expm1 = unary(
     "expm1",
     "expm1(x)",
     lambda c, g: (g * (c.saved[0] + 1),),
-    "exp(x) - 1, exact for small x.",
+    """exp(x) - 1, exact for small x.
+
+    >>> flow.expm1(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 1.7183])
+    """,
     saves="out",
     complex="cexpm1(x)",
 )
@@ -137,7 +149,11 @@ abs = unary(
     "abs",
     "abs(x)",
     lambda c, g: (g * sign.call(c.saved[0]),),
-    "The absolute value.",
+    """The absolute value.
+
+    >>> flow.abs(flow.tensor([-2, 0, 3]))
+    tensor([2, 0, 3])
+    """,
     types="number",
     complex="cabs(x)",
     real=True,
@@ -178,10 +194,41 @@ sgn: Elementwise = unary(
     complex_grad=_sgn_grad,
 )
 floor = unary(
-    "floor", "floor(x)", flat, "The next integer below or equal.", saves="", types="number"
+    "floor",
+    "floor(x)",
+    flat,
+    """The next integer below or equal.
+
+        >>> flow.floor(flow.tensor([-1.5, 0.5]))
+        tensor([-2.,  0.])
+        """,
+    saves="",
+    types="number",
 )
-ceil = unary("ceil", "ceil(x)", flat, "The next integer above or equal.", saves="", types="number")
-trunc = unary("trunc", "trunc(x)", flat, "The integer part.", saves="", types="number")
+ceil = unary(
+    "ceil",
+    "ceil(x)",
+    flat,
+    """The next integer above or equal.
+
+    >>> flow.ceil(flow.tensor([-1.5, 0.5]))
+    tensor([-1.,  1.])
+    """,
+    saves="",
+    types="number",
+)
+trunc = unary(
+    "trunc",
+    "trunc(x)",
+    flat,
+    """The integer part.
+
+    >>> flow.fix(flow.tensor([-1.5, 1.5]))
+    tensor([-1.,  1.])
+    """,
+    saves="",
+    types="number",
+)
 _round = unary(
     "round", "round(x)", flat, "The nearest integer, halves to even.", saves="", types="number"
 )
@@ -207,7 +254,11 @@ def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """x - trunc(x).  DTypeError for integers and bools."""
+    """x - trunc(x).  DTypeError for integers and bools.
+
+    >>> flow.frac(flow.tensor([-1.5, 2.25]))
+    tensor([-0.5000,  0.2500])
+    """
     if not need_tensor("frac", "input", input)._meta.dtype.is_floating_point:
         raise DTypeError(f"frac is for floats, got {input.dtype.name}")
     part: Tensor = _frac(input, out=out)

@@ -247,7 +247,11 @@ def isreal(input: Tensor) -> Tensor:
 
 
 def fill(input: Tensor, value: Any) -> Tensor:
-    """A tensor like `input` with every element `value`, a number or a 0-d tensor."""
+    """A tensor like `input` with every element `value`, a number or a 0-d tensor.
+
+    >>> flow.fill(flow.zeros(2), 7)
+    tensor([7., 7.])
+    """
     copy: Any = need_tensor("fill", "input", input)
     return copy.clone().fill_(value)  # type: ignore[no-any-return]
 
@@ -263,6 +267,11 @@ replaced(ldexp)
 def frexp(input: Tensor) -> return_types.frexp:
     """Each element as a mantissa of absolute value in [1/2, 1), 0 for 0, and an exponent of 2, as
     int32.  DTypeError for integers.
+
+    >>> flow.frexp(flow.tensor([3.0, 8.0]))
+    flow.return_types.frexp(
+    mantissa=tensor([0.7500, 0.5000]),
+    exponent=tensor([2, 4], dtype=int32))
     """
     x = need_tensor("frexp", "input", input)
     if not x._meta.dtype.is_floating_point:

@@ -89,25 +89,41 @@ bessel_j0: Elementwise = unary(
     "bessel_j0",
     "bessel_j0(x)",
     lambda c, g: (-g * bessel_j1(c.saved[0]),),
-    "J0, the Bessel function of the first kind.",
+    """J0, the Bessel function of the first kind.
+
+    >>> flow.special.bessel_j0(flow.tensor([0.0, 1.0]))
+    tensor([1.0000, 0.7652])
+    """,
 )
 bessel_j1: Elementwise = unary(
     "bessel_j1",
     "bessel_j1(x)",
     lambda c, g: (g * (bessel_j0(c.saved[0]) - _order_one(bessel_j1, c.saved[0])),),
-    "J1, the Bessel function of the first kind.",
+    """J1, the Bessel function of the first kind.
+
+    >>> flow.special.bessel_j1(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.4401])
+    """,
 )
 bessel_y0: Elementwise = unary(
     "bessel_y0",
     "bessel_y0(x)",
     lambda c, g: (-g * bessel_y1(c.saved[0]),),
-    "Y0, the Bessel function of the second kind.",
+    """Y0, the Bessel function of the second kind.
+
+    >>> flow.special.bessel_y0(flow.tensor([0.0, 1.0]))
+    tensor([  -inf, 0.0883])
+    """,
 )
 bessel_y1: Elementwise = unary(
     "bessel_y1",
     "bessel_y1(x)",
     lambda c, g: (g * (bessel_y0(c.saved[0]) - bessel_y1(c.saved[0]) / c.saved[0]),),
-    "Y1, the Bessel function of the second kind.",
+    """Y1, the Bessel function of the second kind.
+
+    >>> flow.special.bessel_y1(flow.tensor([0.0, 1.0]))
+    tensor([   -inf, -0.7812])
+    """,
 )
 modified_bessel_k0: Elementwise = unary(
     "modified_bessel_k0",
@@ -232,13 +248,21 @@ entr: Elementwise = unary(
     "entr",
     "-x * log(x) if x > 0 else (0 * x if x == 0 else (x if x != x else -1 / (0 * abs(x))))",
     lambda c, g: (g * (-log(c.saved[0]) - 1),),
-    "-x log(x), 0 at 0, -inf below.",
+    """-x log(x), 0 at 0, -inf below.
+
+    >>> flow.special.entr(flow.tensor([0.0, 0.5, -1.0]))
+    tensor([0.0000, 0.3466,   -inf])
+    """,
 )
 erfcx: Elementwise = unary(
     "erfcx",
     "erfcx(x)",
     lambda c, g: (g * (2 * c.saved[0] * erfcx(c.saved[0]) - 2 / math.sqrt(math.pi)),),
-    "exp(x ** 2) erfc(x).",
+    """exp(x ** 2) erfc(x).
+
+    >>> flow.special.erfcx(flow.tensor([0.0, 100.0]))
+    tensor([1.0000, 0.0056])
+    """,
 )
 ndtri: Elementwise = unary(
     "ndtri",

@@ -49,7 +49,11 @@ atan2 = elementwise(
     types="float",
     saves="x, y",
     grad=_atan2_grad,
-    doc="The angle, from -pi to pi, of the point with ordinate x and abscissa y.",
+    doc="""The angle, from -pi to pi, of the point with ordinate x and abscissa y.
+
+    >>> flow.arctan2(flow.tensor([0.0, 1.0, 0.0]), flow.tensor([1.0, 0.0, -1.0]))
+    tensor([0.0000, 1.5708, 3.1416])
+    """,
 )
 arctan2 = atan2
 
@@ -109,7 +113,11 @@ copysign = elementwise(
     types="float",
     saves="x, y",
     grad=lambda c, g: back(c, lambda: g * _same_sign.call(*c.saved), lambda: zeros_like(g)),
-    doc="The magnitude of x with the sign of y.",
+    doc="""The magnitude of x with the sign of y.
+
+    >>> flow.copysign(flow.tensor([1.0, -2.0]), flow.tensor([-0.0, 3.0]))
+    tensor([-1.,  2.])
+    """,
 )
 heaviside = elementwise(
     "heaviside", "y if x == 0 else x > 0", doc="0 where x is negative, 1 where positive, y where 0."
@@ -169,7 +177,11 @@ _addcdiv = elementwise(
 def addcmul(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
-    """`input + value * tensor1 * tensor2`."""
+    """`input + value * tensor1 * tensor2`.
+
+    >>> flow.addcmul(flow.tensor([1, 1]), flow.tensor([2, 3]), flow.tensor([4, 5]), value=10)
+    tensor([ 81, 151])
+    """
     total: Tensor = _addcmul(input, value, tensor1, tensor2, out=out)
     return total
 
@@ -177,7 +189,11 @@ def addcmul(
 def addcdiv(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
-    """`input + value * tensor1 / tensor2`.  DTypeError unless one is a float tensor."""
+    """`input + value * tensor1 / tensor2`.  DTypeError unless one is a float tensor.
+
+    >>> flow.addcdiv(flow.ones(2), flow.tensor([4.0, 6.0]), flow.tensor([2.0, 2.0]), value=0.5)
+    tensor([2.0000, 2.5000])
+    """
     for name, t in (("input", input), ("tensor1", tensor1), ("tensor2", tensor2)):
         need_tensor("addcdiv", name, t)
     if not any(t._meta.dtype.inexact for t in (input, tensor1, tensor2)):

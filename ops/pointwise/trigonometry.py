@@ -59,7 +59,11 @@ cos: Elementwise = unary(
     "cos",
     "cos(x)",
     lambda c, g: (-g * sin.call(c.saved[0]),),
-    "The cosine, x in radians.",
+    """The cosine, x in radians.
+
+    >>> flow.cos(flow.tensor([0.0, flow.pi]))
+    tensor([ 1., -1.])
+    """,
     complex="ccos(x)",
 )
 tan = unary(
@@ -74,21 +78,33 @@ asin = unary(
     "asin",
     "asin(x)",
     lambda c, g: (g * rsqrt.call(1 - c.saved[0] * c.saved[0]),),
-    "The angle in radians whose sine is x; NaN outside [-1, 1].",
+    """The angle in radians whose sine is x; NaN outside [-1, 1].
+
+    >>> flow.arcsin(flow.tensor([0.0, 1.0, 2.0]))
+    tensor([0.0000, 1.5708,    nan])
+    """,
     complex="casin(x)",
 )
 acos: Elementwise = unary(
     "acos",
     "acos(x)",
     lambda c, g: (-g * rsqrt.call(1 - c.saved[0] * c.saved[0]),),
-    "The angle in radians whose cosine is x; NaN outside [-1, 1].",
+    """The angle in radians whose cosine is x; NaN outside [-1, 1].
+
+    >>> flow.acos(flow.tensor([1.0, 0.0, 2.0]))
+    tensor([0.0000, 1.5708,    nan])
+    """,
     complex="cacos(x)",
 )
 atan = unary(
     "atan",
     "atan(x)",
     lambda c, g: (g / (c.saved[0] * c.saved[0] + 1),),
-    "The angle in radians whose tangent is x.",
+    """The angle in radians whose tangent is x.
+
+    >>> flow.arctan(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.7854])
+    """,
     complex="catan(x)",
 )
 sinh = unary(
@@ -102,7 +118,11 @@ cosh: Elementwise = unary(
     "cosh",
     "cosh(x)",
     lambda c, g: (g * sinh.call(c.saved[0]),),
-    "The hyperbolic cosine.",
+    """The hyperbolic cosine.
+
+    >>> flow.cosh(flow.tensor([0.0, 1.0]))
+    tensor([1.0000, 1.5431])
+    """,
     complex="ccosh(x)",
 )
 tanh = unary(
@@ -117,14 +137,22 @@ asinh = unary(
     "asinh",
     "asinh(x)",
     lambda c, g: (g * rsqrt.call(c.saved[0] * c.saved[0] + 1),),
-    "The inverse of sinh.",
+    """The inverse of sinh.
+
+    >>> flow.arcsinh(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.8814])
+    """,
     complex="casinh(x)",
 )
 acosh: Elementwise = unary(
     "acosh",
     "acosh(x)",
     lambda c, g: (g * rsqrt.call(c.saved[0] * c.saved[0] - 1),),
-    "The inverse of cosh; NaN below 1.",
+    """The inverse of cosh; NaN below 1.
+
+    >>> flow.acosh(flow.tensor([1.0, 0.0]))
+    tensor([0., nan])
+    """,
     complex="cacosh(x)",
     complex_grad=lambda c, g: (
         # the roots apart: their product has the branch that acosh has
@@ -135,14 +163,22 @@ atanh = unary(
     "atanh",
     "atanh(x)",
     lambda c, g: (g / (1 - c.saved[0] * c.saved[0]),),
-    "The inverse of tanh; NaN outside [-1, 1].",
+    """The inverse of tanh; NaN outside [-1, 1].
+
+    >>> flow.arctanh(flow.tensor([0.0, 0.5, 2.0]))
+    tensor([0.0000, 0.5493,    nan])
+    """,
     complex="catanh(x)",
 )
 deg2rad = unary(
     "deg2rad",
     f"x * {math.pi / 180!r}",
     lambda c, g: (g * (math.pi / 180),),
-    "Degrees to radians.",
+    """Degrees to radians.
+
+    >>> flow.deg2rad(flow.tensor([0.0, 180.0]))
+    tensor([0.0000, 3.1416])
+    """,
     saves="",
 )
 rad2deg = unary(
@@ -167,19 +203,31 @@ erf = unary(
     "erf",
     "erf(x)",
     lambda c, g: (g * (exp.call(-(c.saved[0] * c.saved[0])) * (2 / math.sqrt(math.pi))),),
-    "The error function.",
+    """The error function.
+
+    >>> flow.erf(flow.tensor([0.0, 1.0, flow.inf]))
+    tensor([0.0000, 0.8427, 1.0000])
+    """,
 )
 erfc = unary(
     "erfc",
     "erfc(x)",
     lambda c, g: (g * (exp.call(-(c.saved[0] * c.saved[0])) * (-2 / math.sqrt(math.pi))),),
-    "1 - erf(x), exact for large x.",
+    """1 - erf(x), exact for large x.
+
+    >>> flow.erfc(flow.tensor([0.0, 1.0, flow.inf]))
+    tensor([1.0000, 0.1573, 0.0000])
+    """,
 )
 erfinv = unary(
     "erfinv",
     "erfinv(x)",
     lambda c, g: (g * (exp.call(c.saved[0] * c.saved[0]) * (math.sqrt(math.pi) / 2)),),
-    "The inverse of erf; NaN outside [-1, 1].",
+    """The inverse of erf; NaN outside [-1, 1].
+
+    >>> flow.erfinv(flow.tensor([0.0, 1.0, 2.0]))
+    tensor([0., inf, nan])
+    """,
     saves="out",
 )
 lgamma = unary(
@@ -192,7 +240,11 @@ digamma: Elementwise = unary(
     "digamma",
     "digamma(x)",
     lambda c, g: (g * _polygamma.call(1, c.saved[0]),),
-    "The derivative of lgamma.",
+    """The derivative of lgamma.
+
+    >>> flow.digamma(flow.tensor([1.0, 2.0]))
+    tensor([-0.5772,  0.4228])
+    """,
 )
 _polygamma: Elementwise = elementwise(
     "polygamma",

@@ -62,6 +62,9 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec) of a matrix (m, k) and a vector (k): (m), to which
     `input` broadcasts.  With beta 0, NaN in `input` has no effect.
+
+    >>> flow.addmv(flow.tensor([1.0, 2.0]), flow.ones(2, 3), flow.ones(3), alpha=10)
+    tensor([31., 32.])
     """
     if hot["autocast"] and autocast_dtype() is not None:
         low = lowered(input, mat, vec)
@@ -75,6 +78,10 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2) of vectors (m) and (n): (m, n), to which `input`
     broadcasts.  With beta 0, NaN in `input` has no effect.
+
+    >>> flow.addr(flow.ones(2, 2), flow.tensor([1.0, 2.0]), flow.tensor([10.0, 20.0]))
+    tensor([[11., 21.],
+            [21., 41.]])
     """
     if hot["autocast"] and autocast_dtype() is not None:
         low = lowered(input, vec1, vec2)
@@ -91,6 +98,10 @@ def addbmm(
 ) -> Tensor:
     """beta * input + alpha * (the sum of the products of as many pairs of matrices), (b, m, k) and
     (b, k, n): (m, n), to which `input` broadcasts.
+
+    >>> flow.addbmm(flow.zeros(2, 2), flow.ones(3, 2, 4), flow.ones(3, 4, 2))
+    tensor([[12., 12.],
+            [12., 12.]])
     """
     if hot["autocast"] and autocast_dtype() is not None:
         low = lowered(input, batch1, batch2)

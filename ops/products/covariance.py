@@ -48,6 +48,10 @@ def cov(
     correction   what is taken off the number of observations
     fweights     how often each observation came, integers
     aweights     how important each is, floats
+
+    >>> flow.cov(flow.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
     """
     x: Any = need_tensor("cov", "input", input)
     if x.ndim > 2:
@@ -87,6 +91,10 @@ def cov(
 def corrcoef(input: Tensor) -> Tensor:
     """The correlations of the rows of `input`, (variables, observations): their covariances over
     the roots of their variances, between -1 and 1, as are both parts of complex ones.
+
+    >>> flow.corrcoef(flow.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
     """
     x = need_tensor("corrcoef", "input", input)
     if x._meta.ndim > 2:

@@ -43,6 +43,9 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
     p              the order of the norm, 0 to infinity
     compute_mode   whether distances for p = 2 come of a matrix product, which is quicker and
                    rounds more: by default from 26 points on, as PyTorch's names for it say
+
+    >>> flow.cdist(flow.tensor([[0.0, 0.0]]), flow.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[5., 1.]])
     """
     a, b = _points("cdist", "x1", x1, 2), _points("cdist", "x2", x2, 2)
     if a.shape[-1] != b.shape[-1]:
@@ -95,7 +98,11 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 
 @method()
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    """The norm of order `p` of `input - other`, over all elements."""
+    """The norm of order `p` of `input - other`, over all elements.
+
+    >>> flow.dist(flow.tensor([0.0, 0.0]), flow.tensor([3.0, 4.0]))
+    tensor(5.)
+    """
     length: Tensor = vector_norm(need_tensor("dist", "input", input) - other, p)
     return length
 
@@ -105,6 +112,9 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross products of vectors of three elements along `dim` (None: the first dimension of
     that length); the other dimensions broadcast.
+
+    >>> flow.cross(flow.tensor([1, 0, 0]), flow.tensor([0, 1, 0]), dim=0)
+    tensor([0, 0, 1])
     """
     a: Any = need_tensor("cross", "input", input)
     b: Any = need_tensor("cross", "other", other)

@@ -133,6 +133,10 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     broadcast.  Without "->" the output has the labels that come once, in alphabetical order.  A
                 label that comes twice
     in one operand takes its diagonal.
+
+    >>> a, b = flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 20])
+    >>> flow.einsum("ij,j->i", a, b)
+    tensor([ 50, 110])
     """
     tensors = (
         list(operands[0])

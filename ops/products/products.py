@@ -67,7 +67,11 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
 @with_out
 @method()
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast."""
+    """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast.
+
+    >>> flow.bmm(flow.ones(2, 1, 3), flow.ones(2, 3, 1)).flatten()
+    tensor([3., 3.])
+    """
     _need_batches("bmm", input, mat2)
     out: Tensor = matmul(input, mat2)
     return out
@@ -86,7 +90,11 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
 @with_out
 @method()
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements."""
+    """The sum of the products of two vectors' elements.
+
+    >>> flow.dot(flow.tensor([1, 2]), flow.tensor([3, 4]))
+    tensor(11)
+    """
     if hot["autocast"] and autocast_dtype() is not None:
         return outside(dot, *widest(input, tensor))
     _need("dot", input, 1)
@@ -173,6 +181,10 @@ def addmm(
     """beta * input + alpha * (mat1 @ mat2), `input` broadcast to the product's shape.
 
     For integers beta and alpha are truncated, as in PyTorch.
+
+    >>> flow.addmm(flow.tensor([1.0, 2.0]), flow.ones(2, 3), flow.ones(3, 2), beta=10)
+    tensor([[13., 23.],
+            [13., 23.]])
     """
     _need("addmm", mat1, 2)
     _need("addmm", mat2, 2)
@@ -187,6 +199,10 @@ def baddbmm(
     """beta * input + alpha * bmm(batch1, batch2), `input` broadcast to the product's shape.
 
     For integers beta and alpha are truncated, as in PyTorch.
+
+    >>> flow.baddbmm(flow.ones(1, 2, 2), flow.ones(1, 2, 3), flow.ones(1, 3, 2))
+    tensor([[[4., 4.],
+             [4., 4.]]])
     """
     _need_batches("baddbmm", batch1, batch2)
     return _sum_with_product(input, batch1, batch2, beta, alpha)

@@ -48,6 +48,9 @@ def bernoulli(
 ) -> Tensor:
     """1 with the probability that each element of `input` (or `p` for all) gives, else 0; in
     `input`'s dtype.
+
+    >>> flow.bernoulli(flow.tensor([0.0, 1.0]))
+    tensor([0., 1.])
     """
     meta = need_tensor("bernoulli", "input", input)._meta
     if p is None and not meta.dtype.is_floating_point:
@@ -167,6 +170,9 @@ def binomial(count: Tensor, prob: Tensor, *, generator: Generator | None = None)
 
     One number is drawn for each trial.  ArgumentError for a count that is negative, and for what
     is no probability.
+
+    >>> flow.binomial(flow.tensor([10.0, 10.0]), flow.tensor([0.0, 1.0]))
+    tensor([ 0., 10.])
     """
     n: Any = need_tensor("binomial", "count", count).detach()
     p: Any = need_tensor("binomial", "prob", prob).detach()

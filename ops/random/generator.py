@@ -32,7 +32,14 @@ DEFAULT_SEED = 67280421310721  # PyTorch's: a program that sets no seed repeats 
 
 
 class Generator:
-    """A source of random numbers: `manual_seed(s)` starts it anew.  Threads may share one."""
+    """A source of random numbers: `manual_seed(s)` starts it anew.  Threads may share one.
+
+    >>> g = flow.Generator().manual_seed(1)
+    >>> a = flow.rand(2, generator=g)
+    >>> _ = g.manual_seed(1)
+    >>> flow.equal(a, flow.rand(2, generator=g))
+    True
+    """
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device = as_device(device)

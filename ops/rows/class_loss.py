@@ -112,6 +112,10 @@ def cross_entropy(
     weight  (C): what a sample of each class counts
     label_smoothing   how much of each target is spread evenly over the classes, 0 to 1
     size_average, reduce   older than `reduction`, which they override
+
+    >>> logits = flow.tensor([[0.0, 0.0], [0.0, 0.0]])
+    >>> F.cross_entropy(logits, flow.tensor([0, 1]))  # log 2
+    tensor(0.6931)
     """
     if hot["autocast"]:
         input, target, weight = widened(input, target, weight)

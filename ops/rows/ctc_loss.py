@@ -100,6 +100,11 @@ def ctc_loss(
     zero_infinity   samples that no way leads through count as 0, and have no gradient
 
     OutOfRangeError when the result is read, for a label or a length outside; no second derivative.
+
+    >>> log_probs = flow.full((4, 1, 3), 1 / 3).log()  # (steps, samples, labels)
+    >>> loss = F.ctc_loss(log_probs, flow.tensor([[1, 2]]), (4,), (2,), reduction="sum")
+    >>> round(loss.exp().item(), 1)  # 15 of 81 ways: 81 / 15
+    5.4
     """
     if hot["autocast"]:
         (log_probs,) = widened(log_probs)

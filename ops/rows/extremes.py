@@ -186,6 +186,10 @@ def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the largest element is along `dim` (None: in the flattened tensor), as int64; the first
     of equals.
+
+    >>> x = flow.tensor([[1, 5, 3], [9, 2, 4]])
+    >>> flow.argmax(x), flow.argmax(x, dim=1)
+    (tensor(3), tensor([1, 0]))
     """
     return _place("argmax", _largest, input, dim, keepdim)
 
@@ -194,6 +198,10 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the smallest element is along `dim` (None: in the flattened tensor), as int64; the
     first of equals.
+
+    >>> x = flow.tensor([[1, 5, 3], [9, 2, 4]])
+    >>> flow.argmin(x), flow.argmin(x, dim=1)
+    (tensor(0), tensor([0, 1]))
     """
     return _place("argmin", _smallest, input, dim, keepdim)
 
@@ -202,7 +210,12 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 def aminmax(
     input: Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> return_types.aminmax:
-    """The smallest and the largest element over `dim` (None: all): a pair (min, max)."""
+    """The smallest and the largest element over `dim` (None: all): a pair (min, max).
+
+    >>> low, high = flow.aminmax(flow.tensor([3, 1, 2]))
+    >>> low, high
+    (tensor(1), tensor(3))
+    """
     dims: Any = () if dim is None else dim
     return return_types.aminmax((amin(input, dims, keepdim), amax(input, dims, keepdim)))
 

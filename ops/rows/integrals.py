@@ -67,7 +67,11 @@ trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """The integrals of `trapezoid` up to each value of `y` but the first."""
+    """The integrals of `trapezoid` up to each value of `y` but the first.
+
+    >>> flow.cumulative_trapezoid(flow.tensor([0.0, 2.0, 4.0]))
+    tensor([1., 4.])
+    """
     values: Any = need_tensor("cumulative_trapezoid", "y", y)
     at = wrap_dim("cumulative_trapezoid", dim, values.ndim)
     widths = _widths("cumulative_trapezoid", values, x, dx, at)

@@ -250,7 +250,11 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-(y log(x) + (1 - y) log(1 - x)) of probabilities x and targets y, both between 0 and 1."""
+    """-(y log(x) + (1 - y) log(1 - x)) of probabilities x and targets y, both between 0 and 1.
+
+    >>> F.binary_cross_entropy(flow.tensor([0.5, 0.5]), flow.tensor([0.0, 1.0]))  # log 2
+    tensor(0.6931)
+    """
     reduction = legacy_reduction(size_average, reduce, reduction)
     _same_shape("binary_cross_entropy", input, target)
     loss = _bce.call(input, target)
@@ -268,6 +272,9 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """binary_cross_entropy of sigmoid(x), without its overflow; `pos_weight` multiplies the part of
     the positive targets.
+
+    >>> F.binary_cross_entropy_with_logits(flow.zeros(2), flow.tensor([0.0, 1.0]))  # log 2
+    tensor(0.6931)
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
     _same_shape("binary_cross_entropy_with_logits", input, target)
@@ -301,7 +308,11 @@ def kl_div(
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """x1 · x2 / (|x1| |x2|) over `dim` of both, broadcast; no length counts as less than eps."""
+    """x1 · x2 / (|x1| |x2|) over `dim` of both, broadcast; no length counts as less than eps.
+
+    >>> F.cosine_similarity(flow.tensor([[1.0, 0.0]]), flow.tensor([[3.0, 4.0]]))
+    tensor([0.6000])
+    """
     if hot["autocast"]:
         x1, x2 = widened(x1, x2)
     if x1._meta.shape != x2._meta.shape:

@@ -99,6 +99,11 @@ def batch_norm(
 
     Training moves `running_mean` and `running_var` by `momentum` towards the batch's, in place, the
     variance unbiased; a batch without elements leaves them.
+
+    >>> x = flow.tensor([[1.0, 10.0], [3.0, 30.0]])
+    >>> F.batch_norm(x, None, None, training=True)
+    tensor([[-1.0000, -1.0000],
+            [ 1.0000,  1.0000]])
     """
     if not training:
         return _by_given("batch_norm", input, running_mean, running_var, weight, bias, eps)

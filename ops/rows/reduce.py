@@ -299,6 +299,9 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The largest element over `dim` (one or several; none: all); NaN if there is one.
 
     Elements that are equally large share the gradient.
+
+    >>> flow.amax(flow.tensor([[1, 5], [7, 2]]), dim=1)
+    tensor([5, 7])
     """
     return _extreme("amax", largest, _amax_node, input, dim, keepdim)
 
@@ -308,6 +311,9 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The smallest element over `dim` (one or several; none: all); NaN if there is one.
 
     Elements that are equally small share the gradient.
+
+    >>> flow.amin(flow.tensor([[1, 5], [7, 2]]), dim=1)
+    tensor([1, 2])
     """
     return _extreme("amin", smallest, _amin_node, input, dim, keepdim)
 
@@ -324,18 +330,30 @@ def _truth(x: Any) -> Any:
 
 @with_out
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether any element over `dim` (one or several; None: all) is not 0."""
+    """Whether any element over `dim` (one or several; None: all) is not 0.
+
+    >>> flow.any(flow.tensor([[0, 0], [0, 3]]), dim=1)
+    tensor([False,  True])
+    """
     return some(_truth(input), dims_of("any", input, dim), keepdim)
 
 
 @with_out
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none."""
+    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none.
+
+    >>> flow.all(flow.tensor([[True, False], [True, True]]), dim=1)
+    tensor([False,  True])
+    """
     return every(_truth(input), dims_of("all", input, dim), keepdim)
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
-    """How many elements over `dim` (one or several; None: all) are not 0, as int64."""
+    """How many elements over `dim` (one or several; None: all) are not 0, as int64.
+
+    >>> flow.count_nonzero(flow.tensor([[0, 1], [2, 3]]), dim=1)
+    tensor([1, 2])
+    """
     dims = dims_of("count_nonzero", input, dim)
     return count_up(_truth(input), dims, False)
 

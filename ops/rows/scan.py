@@ -115,7 +115,11 @@ def as_asked(out: Tensor, dtype: Any) -> Tensor:
 
 @with_out
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """The sums of the elements up to each one along `dim`.  Integers and bools give int64."""
+    """The sums of the elements up to each one along `dim`.  Integers and bools give int64.
+
+    >>> flow.cumsum(flow.tensor([1, 2, 3, 4]), dim=0)
+    tensor([ 1,  3,  6, 10])
+    """
     x, d = _ready("cumsum", input, dim, dtype)
     if x._meta.dtype.is_complex:
         parts: Tensor = by_parts(lambda part: cumsum(part, dim), x)
@@ -141,7 +145,11 @@ def _cumprod(x: TensorMeta, dim: int) -> Launch:
 
 @with_out
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """The products of the elements up to each one along `dim`.  Integers and bools give int64."""
+    """The products of the elements up to each one along `dim`.  Integers and bools give int64.
+
+    >>> flow.cumprod(flow.tensor([1, 2, 3, 4]), dim=0)
+    tensor([ 1,  2,  6, 24])
+    """
     x, d = _ready("cumprod", input, dim, dtype)
     if x._meta.dtype.is_complex:
         return _doubled(x, d)
@@ -231,6 +239,9 @@ def _run(name: str, call: Any, node: Recorded, input: Tensor, dim: int) -> tuple
 def cummax(input: Tensor, dim: int) -> return_types.cummax:
     """The largest element so far along `dim`, and where it is (the last of equals): (values,
     indices).
+
+    >>> flow.cummax(flow.tensor([1, 3, 2, 5]), dim=0).values
+    tensor([1, 3, 3, 5])
     """
     return return_types.cummax(_run("cummax", _cummax, _cummax_node, input, dim))
 
@@ -239,6 +250,9 @@ def cummax(input: Tensor, dim: int) -> return_types.cummax:
 def cummin(input: Tensor, dim: int) -> return_types.cummin:
     """The smallest element so far along `dim`, and where it is (the last of equals): (values,
     indices).
+
+    >>> flow.cummin(flow.tensor([4, 3, 5, 1]), dim=0).values
+    tensor([4, 3, 3, 1])
     """
     return return_types.cummin(_run("cummin", _cummin, _cummin_node, input, dim))
 
@@ -298,7 +312,11 @@ def diff(
     prepend: Tensor | None = None,
     append: Tensor | None = None,
 ) -> Tensor:
-    """The `n`-th differences along `dim`, of bools whether neighbours differ; n = 0: a copy."""
+    """The `n`-th differences along `dim`, of bools whether neighbours differ; n = 0: a copy.
+
+    >>> flow.diff(flow.tensor([1, 4, 9, 16]))
+    tensor([3, 5, 7])
+    """
     x, d = _ready("diff", input, dim, None)
     n = whole("diff", "n", n)
     if n < 0:

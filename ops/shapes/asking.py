@@ -122,7 +122,14 @@ for _function in (is_conj, is_neg, resolve_conj, resolve_neg):
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A copy of `input`, in C order, that gradients flow through."""
+    """A copy of `input`, in C order, that gradients flow through.
+
+    >>> x = flow.zeros(2)
+    >>> y = flow.clone(x)
+    >>> y[0] = 1
+    >>> x, y
+    (tensor([0., 0.]), tensor([1., 0.]))
+    """
     return core.clone(need_tensor("clone", "input", input), memory_format=memory_format)
 
 

@@ -23,6 +23,10 @@ __all__ = ["block_diag", "combinations", "diagflat"]
 def block_diag(*tensors: Any) -> Tensor:
     """The matrix with these matrices along its diagonal, zeros elsewhere; a vector is a row, a
     number a matrix of one element.
+
+    >>> flow.block_diag(flow.ones(1, 2), flow.tensor([[5.0]]))
+    tensor([[1., 1., 0.],
+            [0., 0., 5.]])
     """
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         tensors = tuple(tensors[0])
@@ -51,13 +55,25 @@ def block_diag(*tensors: Any) -> Tensor:
 
 @method()
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """The square matrix with the elements of `input` on diagonal number `offset`."""
+    """The square matrix with the elements of `input` on diagonal number `offset`.
+
+    >>> flow.diagflat(flow.tensor([1, 2]), 1)
+    tensor([[0, 1, 0],
+            [0, 0, 2],
+            [0, 0, 0]])
+    """
     flat: Any = need_tensor("diagflat", "input", input)
     return diag(flat.reshape(-1), offset)
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """The choices of `r` elements of a vector in the order of `itertools`: (choices, r)."""
+    """The choices of `r` elements of a vector in the order of `itertools`: (choices, r).
+
+    >>> flow.combinations(flow.tensor([1, 2, 3]))
+    tensor([[1, 2],
+            [1, 3],
+            [2, 3]])
+    """
     x: Any = need_tensor("combinations", "input", input)
     if x.ndim != 1:
         raise ShapeError(f"combinations: input is a vector, got shape {tuple(x.shape)}")

@@ -180,6 +180,9 @@ def frombuffer(
     must not change meanwhile, see `from_numpy`), else a copy.
 
     ArgumentError if it is empty, or has no room for so many.
+
+    >>> flow.frombuffer(bytearray([1, 2, 3]), dtype=flow.uint8)
+    tensor([1, 2, 3], dtype=uint8)
     """
     kind = as_dtype(dtype)
     size, length = kind.itemsize, len(memoryview(buffer).cast("B"))
@@ -222,6 +225,9 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     writeable; leave them alone.) In-place ops on the tensor do change the array.  It is copied if
     it is read-only already, has negative strides, is not aligned, or if two elements may share
     memory.
+
+    >>> flow.from_numpy(np.array([1, 2]))
+    tensor([1, 2])
     """
     if not isinstance(ndarray, np.ndarray):
         raise ArgumentTypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")

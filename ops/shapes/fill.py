@@ -186,6 +186,9 @@ def empty(
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) whose values are whatever was in
     memory.
+
+    >>> flow.empty(2, 3).shape
+    flow.Size([2, 3])
     """
     shape, kind = size_of(size, "empty", options), dtype_for("empty", out, dtype)
     meta = TensorMeta.of(shape, dtype_or(kind), as_device(device))
@@ -203,6 +206,9 @@ def empty_strided(
 ) -> Tensor:
     """A tensor of shape `size` whose elements lie `stride` elements apart in each dimension, with
     whatever values; new memory from its first to its last element.
+
+    >>> flow.empty_strided((2, 3), (1, 2)).stride()
+    (1, 2)
     """
     accept("empty_strided", options)
     shape, steps = as_shape(size), as_shape(stride)
@@ -225,6 +231,9 @@ def empty_permuted(
 ) -> Tensor:
     """A tensor of shape `size` without gaps, with whatever values, whose dimensions lie in memory
     in the order `physical_layout`, that with the largest stride first.
+
+    >>> flow.empty_permuted((2, 3), (1, 0)).stride()
+    (1, 2)
     """
     accept("empty_permuted", options)
     shape, order = as_shape(size), tuple(physical_layout)
@@ -244,7 +253,11 @@ def full_like(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of `input`'s shape, and dtype unless one is given, filled with `fill_value`."""
+    """A tensor of `input`'s shape, and dtype unless one is given, filled with `fill_value`.
+
+    >>> flow.full_like(flow.zeros(2), 7)
+    tensor([7., 7.])
+    """
     meta = _meta("full_like", input)
     return full(
         meta.shape,
@@ -292,7 +305,11 @@ def empty_like(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of `input`'s shape, and dtype unless one is given, with whatever values."""
+    """A tensor of `input`'s shape, and dtype unless one is given, with whatever values.
+
+    >>> flow.empty_like(flow.ones(2, 3), dtype=flow.int64).dtype
+    flow.int64
+    """
     meta = _meta("empty_like", input)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
     return empty(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)

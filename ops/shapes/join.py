@@ -236,17 +236,29 @@ def _grown(ndim: int, x: Tensor) -> Tensor:
 
 
 def atleast_1d(*tensors: Tensor) -> Any:
-    """Views with at least 1 dimension."""
+    """Views with at least 1 dimension.
+
+    >>> flow.atleast_1d(flow.tensor(5))
+    tensor([5])
+    """
     return _at_least(1, tensors)
 
 
 def atleast_2d(*tensors: Tensor) -> Any:
-    """Views with at least 2 dimensions, new ones in front."""
+    """Views with at least 2 dimensions, new ones in front.
+
+    >>> flow.atleast_2d(flow.tensor([1, 2]))
+    tensor([[1, 2]])
+    """
     return _at_least(2, tensors)
 
 
 def atleast_3d(*tensors: Tensor) -> Any:
-    """Views with at least 3 dimensions: (n) becomes (1, n, 1) and (m, n) becomes (m, n, 1)."""
+    """Views with at least 3 dimensions: (n) becomes (1, n, 1) and (m, n) becomes (m, n, 1).
+
+    >>> flow.atleast_3d(flow.ones(4)).shape
+    flow.Size([1, 4, 1])
+    """
     return _at_least(3, tensors)
 
 
@@ -268,13 +280,22 @@ row_stack = vstack
 
 @with_out
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors behind each other: along dimension 2."""
+    """The tensors behind each other: along dimension 2.
+
+    >>> flow.dstack((flow.tensor([1, 2]), flow.tensor([3, 4]))).shape
+    flow.Size([1, 2, 2])
+    """
     return cat([_grown(3, t) for t in _listed("dstack", tensors)], 2)
 
 
 @with_out
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors side by side, 0-d and 1-d ones as columns."""
+    """The tensors side by side, 0-d and 1-d ones as columns.
+
+    >>> flow.column_stack((flow.tensor([1, 2]), flow.tensor([3, 4])))
+    tensor([[1, 3],
+            [2, 4]])
+    """
     columns = [
         reshape(t, (-1, 1)) if t._meta.ndim <= 1 else t for t in _listed("column_stack", tensors)
     ]

@@ -181,6 +181,9 @@ def _embed(x: TensorMeta, k: int) -> Launch:
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Matrices whose diagonal number `offset` is the last dimension of `input`, 0 elsewhere, in
     dimensions `dim1` and `dim2`.
+
+    >>> flow.diag_embed(flow.tensor([[1, 2], [3, 4]])).shape
+    flow.Size([2, 2, 2])
     """
     x = need_tensor("diag_embed", "input", input)
     if x._meta.ndim == 0:
@@ -198,6 +201,10 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A vector's matrix with it on diagonal number `diagonal`, or a copy of that diagonal of a
     matrix.
+
+    >>> flow.diag(flow.tensor([1, 2])), flow.diag(flow.tensor([[1, 2], [3, 4]]))
+    (tensor([[1, 0],
+            [0, 2]]), tensor([1, 4]))
     """
     x = need_tensor("diag", "input", input)
     if x._meta.ndim == 1:
@@ -220,6 +227,10 @@ def eye(
 ) -> Tensor:
     """The matrix of `n` rows and `m` (default `n`) columns with ones on its diagonal, zeros
     elsewhere.
+
+    >>> flow.eye(2, 3)
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]])
     """
     accept("eye", options)
     shape, dtype = as_shape((n, n if m is None else m)), dtype_for("eye", out, dtype)
@@ -264,7 +275,14 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """Every combination of one element of each vector, a row for each."""
+    """Every combination of one element of each vector, a row for each.
+
+    >>> flow.cartesian_prod(flow.tensor([1, 2]), flow.tensor([3, 4]))
+    tensor([[1, 3],
+            [1, 4],
+            [2, 3],
+            [2, 4]])
+    """
     if len(tensors) == 1:
         return tensors[0]
     grids = [g.reshape(-1) for g in meshgrid(*tensors)]

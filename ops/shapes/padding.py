@@ -36,7 +36,12 @@ def _flip_method(x: Tensor, *args: Any, dims: Any = None) -> Tensor:
 
 
 def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
-    """A copy in which the elements along `dims` come in reverse order."""
+    """A copy in which the elements along `dims` come in reverse order.
+
+    >>> flow.flip(flow.tensor([[1, 2], [3, 4]]), (1,))
+    tensor([[2, 1],
+            [4, 3]])
+    """
     meta = need_tensor("flip", "input", input)._meta
     turned = wrap_dims("flip", dims, meta.ndim)
     out = _arranged(input, turned, tuple(range(meta.ndim)))
@@ -58,7 +63,12 @@ def _arranged(x: Tensor, turned: Sequence[int], order: Sequence[int]) -> Tensor:
 
 @method()
 def fliplr(input: Tensor) -> Tensor:
-    """Left to right: dimension 1 reversed."""
+    """Left to right: dimension 1 reversed.
+
+    >>> flow.fliplr(flow.tensor([[1, 2], [3, 4]]))
+    tensor([[2, 1],
+            [4, 3]])
+    """
     if need_tensor("fliplr", "input", input)._meta.ndim < 2:
         raise ShapeError(f"fliplr: needs at least 2 dimensions, got shape {tuple(input.shape)}")
     return flip(input, (1,))
@@ -66,7 +76,12 @@ def fliplr(input: Tensor) -> Tensor:
 
 @method()
 def flipud(input: Tensor) -> Tensor:
-    """Upside down: dimension 0 reversed."""
+    """Upside down: dimension 0 reversed.
+
+    >>> flow.flipud(flow.tensor([[1, 2], [3, 4]]))
+    tensor([[3, 4],
+            [1, 2]])
+    """
     if need_tensor("flipud", "input", input)._meta.ndim < 1:
         raise ShapeError("flipud: needs at least 1 dimension, got a 0-d tensor")
     return flip(input, (0,))

@@ -73,6 +73,9 @@ def arange(
 
     int64 when all are ints, else the default dtype.  With an integer dtype, start and step lose
     their fractions first.  ArgumentError if `step` is 0 or leads away from `end`.
+
+    >>> flow.arange(4), flow.arange(1, 3, 0.5)
+    (tensor([0, 1, 2, 3]), tensor([1.0000, 1.5000, 2.0000, 2.5000]))
     """
     accept("arange", options)
     place, dtype = as_device(device), dtype_for("arange", out, dtype)

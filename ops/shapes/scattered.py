@@ -63,7 +63,12 @@ def _with(name: str, input: Tensor, src: Any, view: Callable[[Any], Any]) -> Ten
 def diagonal_scatter(
     input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
-    """A copy of `input` whose `diagonal(offset, dim1, dim2)` is `src`, of that one's shape."""
+    """A copy of `input` whose `diagonal(offset, dim1, dim2)` is `src`, of that one's shape.
+
+    >>> flow.diagonal_scatter(flow.zeros(2, 2), flow.tensor([1.0, 2.0]))
+    tensor([[1., 0.],
+            [0., 2.]])
+    """
     return _with("diagonal_scatter", input, src, lambda x: x.diagonal(offset, dim1, dim2))
 
 
@@ -106,7 +111,11 @@ def as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> Tensor:
-    """A copy of `input` whose `as_strided(size, stride, storage_offset)` is `src`."""
+    """A copy of `input` whose `as_strided(size, stride, storage_offset)` is `src`.
+
+    >>> flow.as_strided_scatter(flow.zeros(4), flow.tensor([1.0, 2.0]), (2,), (2,))
+    tensor([1., 0., 2., 0.])
+    """
     return _with(
         "as_strided_scatter", input, src, lambda x: x.as_strided(size, stride, storage_offset)
     )

@@ -125,6 +125,9 @@ _diagonal = _strided_view("diagonal", _diagonal_geometry)
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A view of the diagonals of `dim1` and `dim2`, as the last dimension; `offset` > 0 is above
     the main one.
+
+    >>> flow.diagonal(flow.tensor([[1, 2], [3, 4]]))
+    tensor([1, 4])
     """
     x = need_tensor("diagonal", "input", input)
     offset, dim1, dim2 = (whole("diagonal", "an offset or dim", n) for n in (offset, dim1, dim2))

@@ -112,7 +112,11 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 
 @method()
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` pieces of equal size, the last maybe smaller: ceil(size / chunks) each."""
+    """At most `chunks` pieces of equal size, the last maybe smaller: ceil(size / chunks) each.
+
+    >>> flow.chunk(flow.arange(5), 2)
+    (tensor([0, 1, 2]), tensor([3, 4]))
+    """
     x = need_tensor("chunk", "input", input)
     chunks = whole("chunk", "chunks", chunks)
     if chunks <= 0:
@@ -187,7 +191,11 @@ def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Ten
 
 @method()
 def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Pieces along dimension 2 of a tensor of at least 3."""
+    """Pieces along dimension 2 of a tensor of at least 3.
+
+    >>> [part.shape for part in flow.dsplit(flow.ones(1, 2, 4), 2)]
+    [flow.Size([1, 2, 2]), flow.Size([1, 2, 2])]
+    """
     return _even_split("dsplit", input, indices_or_sections, 2, 3)
 
 

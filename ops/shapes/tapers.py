@@ -93,12 +93,20 @@ def hamming_window(
 
 
 def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
-    """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`."""
+    """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`.
+
+    >>> flow.blackman_window(4)[1:]
+    tensor([0.3400, 1.0000, 0.3400])
+    """
     return made("blackman_window", window_length, periodic, cosines(0.42, 0.5, 0.08), options)
 
 
 def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
-    """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`."""
+    """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`.
+
+    >>> flow.bartlett_window(4)
+    tensor([0.0000, 0.5000, 1.0000, 0.5000])
+    """
     return made("bartlett_window", window_length, periodic, triangle, options)
 
 

@@ -373,7 +373,12 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
-    """The tensors expanded to the shape that they have together."""
+    """The tensors expanded to the shape that they have together.
+
+    >>> a, b = flow.broadcast_tensors(flow.ones(3), flow.ones(2, 1))
+    >>> a.shape, b.shape
+    (flow.Size([2, 3]), flow.Size([2, 3]))
+    """
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tuple(tensors[0])
     shape = broadcast_shapes(

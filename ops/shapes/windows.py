@@ -69,6 +69,10 @@ def as_strided(
 
     Every element must lie in the tensor that `input` is a view of, or in `input` itself if that is
     no view; OutOfRangeError otherwise.
+
+    >>> flow.as_strided(flow.arange(6), (2, 3), (1, 2))
+    tensor([[0, 2, 4],
+            [1, 3, 5]])
     """
     x = need_tensor("as_strided", "input", input)
     size, stride = _dims_of((size,)), _dims_of((stride,))
