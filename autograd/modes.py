@@ -22,12 +22,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_grad_enabled() -> bool:
-    """Whether this thread records operations for backward."""
+    """Whether this thread records operations for backward.
+
+    >>> with flow.no_grad():
+    ...     print(flow.is_grad_enabled())
+    False
+    """
     return modes.grad_enabled()
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this thread is inside `inference_mode`."""
+    """Whether this thread is inside `inference_mode`.
+
+    >>> with flow.inference_mode():
+    ...     print(flow.is_inference_mode_enabled())
+    True
+    """
     return modes.inference_enabled()
 
 
@@ -94,7 +104,14 @@ def _around_generator(
 
 
 class no_grad(_Recording):  # noqa: N801 - PyTorch's name
-    """Nothing inside is recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function."""
+    """Nothing inside is recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> with flow.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
         if function is None:

@@ -315,7 +315,11 @@ _default: DType = float32
 
 
 def get_default_dtype() -> DType:
-    """The dtype of tensors made from Python floats, float32 unless set."""
+    """The dtype of tensors made from Python floats, float32 unless set.
+
+    >>> flow.get_default_dtype()
+    flow.float32
+    """
     return _default
 
 
@@ -359,7 +363,11 @@ class finfo:  # noqa: N801 - PyTorch's name
 
 
 class iinfo:  # noqa: N801 - PyTorch's name
-    """Machine limits of an integer dtype."""
+    """Machine limits of an integer dtype.
+
+    >>> flow.iinfo(flow.int8).min, flow.iinfo(flow.int8).max
+    (-128, 127)
+    """
 
     def __init__(self, type: DType) -> None:
         dtype = as_dtype(type)

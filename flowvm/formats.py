@@ -12,7 +12,11 @@ from flowvm.errors import ArgumentTypeError
 
 
 class Layout:
-    """How a tensor holds its elements; `flow.strided` is the only instance."""
+    """How a tensor holds its elements; `flow.strided` is the only instance.
+
+    >>> flow.ones(2).layout
+    flow.strided
+    """
 
     __slots__ = ("name",)
 
@@ -27,7 +31,11 @@ class Layout:
 
 
 class MemoryFormat(Layout):
-    """The order of a new tensor's dimensions in memory, such as `flow.contiguous_format`."""
+    """The order of a new tensor's dimensions in memory, such as `flow.contiguous_format`.
+
+    >>> flow.channels_last
+    flow.channels_last
+    """
 
     __slots__ = ()
 

@@ -103,7 +103,11 @@ def set_printoptions(
 
 
 def get_printoptions() -> dict[str, Any]:
-    """The print options, as `set_printoptions` takes them."""
+    """The print options, as `set_printoptions` takes them.
+
+    >>> flow.get_printoptions()["precision"]
+    4
+    """
     return _options._asdict()
 
 

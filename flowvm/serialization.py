@@ -112,6 +112,13 @@ def load(
     tensors were, so of a dict it is that for "cpu", and a function is taken and not called.
     Nothing of a file is run, whatever weights_only says; mmap and arguments about pickles are
     taken.  ArgumentError for what is damaged, or holds something else.
+
+    >>> import io
+    >>> file = io.BytesIO()  # or a path
+    >>> flow.save({"weight": flow.ones(2), "step": 3}, file)
+    >>> _ = file.seek(0)
+    >>> flow.load(file)
+    {'weight': tensor([1., 1.]), 'step': 3}
     """
     if isinstance(map_location, Mapping):
         map_location = map_location.get("cpu")

@@ -114,5 +114,9 @@ def set_num_threads(threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Threads that share a large CPU kernel; at first FLOWVM_WORKERS, or the CPUs there are."""
+    """Threads that share a large CPU kernel; at first FLOWVM_WORKERS, or the CPUs there are.
+
+    >>> flow.get_num_threads() >= 1
+    True
+    """
     return config.workers

@@ -122,7 +122,11 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` set, or what `allow_tf32` has made of it."""
+    """What `set_float32_matmul_precision` set, or what `allow_tf32` has made of it.
+
+    >>> flow.get_float32_matmul_precision()
+    'highest'
+    """
     if (_precision != "highest") != matmul.allow_tf32:
         return "high" if matmul.allow_tf32 else "highest"
     return _precision

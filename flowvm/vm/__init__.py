@@ -223,7 +223,11 @@ def reset_peak() -> None:
 
 
 def last_error() -> BaseException | None:
-    """The newest failed instruction's exception, or None."""
+    """The newest failed instruction's exception, or None.
+
+    >>> flow.last_error() is None
+    True
+    """
     return _engine.failures.last()
 
 

@@ -123,6 +123,11 @@ def istft(
 
     length   samples of the signal, by default as many as the frames reach.  ArgumentError where
              the windows leave a sample out.
+
+    >>> x = flow.arange(8.0)
+    >>> frames = flow.stft(x, 4, window=flow.ones(4), return_complex=True)
+    >>> flow.allclose(flow.istft(frames, 4, window=flow.ones(4)), x, atol=1e-5)
+    True
     """
     x: Any = need_tensor("istft", "input", input)
     n, hop, wide = _sizes("istft", n_fft, hop_length, win_length)

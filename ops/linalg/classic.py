@@ -64,6 +64,10 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 def geqrf(input: Tensor) -> return_types.geqrf:
     """R in the upper triangle of the matrices, reflectors of Q below it, and their factors, as
     `orgqr` and `ormqr` take them.  No gradient.
+
+    >>> a, tau = flow.geqrf(flow.tensor([[3.0, 1.0], [4.0, 2.0]]))
+    >>> a[0, 0].abs(), tau.shape  # the length of the first column
+    (tensor(5.), flow.Size([2]))
     """
     return return_types.geqrf(decompositions.geqrf(input))
 
@@ -110,6 +114,9 @@ def norm(
     the root of the sum of squares; see `linalg.vector_norm`.
 
     "nuc" is the sum of the singular values of a matrix, or of the matrices in two dimensions.
+
+    >>> flow.norm(flow.tensor([3.0, 4.0]))
+    tensor(5.)
     """
     if p == "nuc":
         dims = (-2, -1) if dim is None else dim
@@ -130,6 +137,11 @@ def norm(
 def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
     """The factors in one matrix and LAPACK's exchanges, and with `get_infos` its info; see
     `linalg.lu_factor`.
+
+    >>> factors, pivots = flow.lu(flow.tensor([[1.0, 2.0], [2.0, 8.0]]))
+    >>> factors, pivots
+    (tensor([[ 2.0000,  8.0000],
+            [ 0.5000, -2.0000]]), tensor([2, 2], dtype=int32))
     """
     factors = lu_factor_ex(input, pivot=pivot)
     return tuple(factors) if get_infos else (factors.LU, factors.pivots)
@@ -139,7 +151,13 @@ def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tens
 def lu_unpack(
     LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> return_types.lu_unpack:
-    """P, L and U of what `lu` gave; without elements what is not asked for."""
+    """P, L and U of what `lu` gave; without elements what is not asked for.
+
+    >>> P, L, U = flow.lu_unpack(*flow.lu(flow.tensor([[1.0, 2.0], [2.0, 8.0]])))
+    >>> P @ L @ U
+    tensor([[1., 2.],
+            [2., 8.]])
+    """
     if LU_pivots.dtype is not int32:
         raise ArgumentError(f"lu_unpack: pivots are int32, got {LU_pivots.dtype.name}")
     p, lower, upper = unpacked(matrices("lu_unpack", LU_data, "LU_data"), LU_pivots)
@@ -152,7 +170,13 @@ def lu_unpack(
 @method()
 @with_out
 def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
-    """X with A @ X = b, by the factors of A that `lu` gave; see `linalg.lu_solve`."""
+    """X with A @ X = b, by the factors of A that `lu` gave; see `linalg.lu_solve`.
+
+    >>> A = flow.tensor([[1.0, 2.0], [2.0, 8.0]])
+    >>> flow.lu_solve(flow.tensor([[3.0], [10.0]]), *flow.lu(A))
+    tensor([[1.],
+            [1.]])
+    """
     return decompositions.lu_solve(LU_data, LU_pivots, b)
 
 

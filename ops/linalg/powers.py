@@ -40,6 +40,10 @@ MOST_NORM = 5.371920351148152
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """The product of n copies of square matrices (*, m, m); n = 0 is the identity, negative n that
     of the inverse.
+
+    >>> flow.matrix_power(flow.tensor([[1.0, 1.0], [0.0, 1.0]]), 5)
+    tensor([[1., 5.],
+            [0., 1.]])
     """
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError(f"matrix_power: input must be (*, m, m), got shape {tuple(input.shape)}")
@@ -101,6 +105,10 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product of two or more matrices, multiplied in the order that takes the fewest
     operations; the first may be a vector, a row, and the last one a column.
+
+    >>> flow.linalg.multi_dot([flow.ones(2, 3), flow.ones(3, 4), flow.ones(4, 1)])
+    tensor([[12.],
+            [12.]])
     """
     each = list(tensors)
     if len(each) < 2:
@@ -131,6 +139,10 @@ _exp_node = Recorded("matrix_exp", _exp_grad, ("a",), "a")
 def matrix_exp(input: Tensor) -> Tensor:
     """The exponential of square matrices (*, n, n), by scaling, a Padé approximant of degree 13 and
     squaring (Higham, 2005).  The call waits for the norm of the matrices, which says how often.
+
+    >>> flow.matrix_exp(flow.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    tensor([[1., 1.],
+            [0., 1.]])
     """
     a = square("matrix_exp", input, "input")
     x = a.detach()

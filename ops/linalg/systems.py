@@ -349,6 +349,10 @@ def inverse(input: Tensor) -> Tensor:
     """The inverse of square matrices (*, n, n).
 
     LinAlgError where the result is read, if a matrix is singular.
+
+    >>> flow.inverse(flow.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.2500]])
     """
     out: Tensor = _inverse(input)
     return out
@@ -371,6 +375,9 @@ def slogdet(input: Tensor) -> return_types.slogdet:
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant of matrices (*, n, n), NaN where that is negative, and
     complex if they are.
+
+    >>> flow.logdet(flow.eye(2))
+    tensor(0.)
     """
     sign, logabsdet = slogdet(input)
     if not sign._meta.dtype.is_complex:  # then the sign has no gradient

@@ -92,6 +92,10 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: int64 of shape (count, ndim), in C order.
 
     as_tuple   a tuple of one 1-d tensor for each dimension instead, as indexing takes it
+
+    >>> flow.nonzero(flow.tensor([[0, 1], [2, 0]]))
+    tensor([[0, 1],
+            [1, 0]])
     """
     x = need_tensor("nonzero", "input", input)
     return where_nonzero(x) if as_tuple else _indices(x)

@@ -50,6 +50,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """A new last dimension of size `num_classes` with 1 at the index and 0 elsewhere; int64.
 
     -1 takes the largest index plus one, which waits for the tensor.
+
+    >>> F.one_hot(flow.tensor([0, 2]), 3)
+    tensor([[1, 0, 0],
+            [0, 0, 1]])
     """
     meta = need_tensor("one_hot", "tensor", tensor)._meta
     if meta.dtype is not int64:

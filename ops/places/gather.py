@@ -258,6 +258,10 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     copy.
 
     OutOfRangeError when the result is read, if an index is outside.
+
+    >>> flow.index_select(flow.tensor([[1, 2], [3, 4]]), 1, flow.tensor([1, 1, 0]))
+    tensor([[2, 2, 1],
+            [4, 4, 3]])
     """
     x = need_tensor("index_select", "input", input)
     at = wrap_dim("index_select", dim, x._meta.ndim)
@@ -343,6 +347,10 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
     `index` has as many dimensions as `input` and is no larger, but in `dim`; the result has its
     shape.  None counts as one: a number may be gathered by a list, and the other way round.
+
+    >>> flow.gather(flow.tensor([[1, 2], [3, 4]]), 1, flow.tensor([[1], [0]]))
+    tensor([[2],
+            [3]])
     """
     shapes = need_tensor("gather", "input", input)._meta.shape, getattr(index, "shape", (0, 0))
     if sorted(map(len, shapes)) == [0, 1]:

@@ -116,6 +116,9 @@ def histogram(
               is in the bin to its right, on the last one in the last bin
     weight    what each element counts, of `input`'s shape
     density   the integral over the bins is 1
+
+    >>> flow.histogram(flow.tensor([1.0, 2.0, 1.0]), bins=2, range=(0.0, 4.0)).hist
+    tensor([2., 1.])
     """
     x = _points("histogram", input)
     edges = _edges("histogram", x, bins, range)
@@ -137,6 +140,11 @@ def histogramdd(
 
     bins    a number of bins for all dimensions, a list of one for each, or of vectors of edges
     range   the lowest and the highest edge of each dimension, one behind the other
+
+    >>> points = flow.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> flow.histogramdd(points, [2, 2], range=[0.0, 2.0, 0.0, 2.0]).hist
+    tensor([[0., 1.],
+            [1., 1.]])
     """
     x = _points("histogramdd", input)
     if x.ndim < 2:

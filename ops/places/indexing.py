@@ -475,6 +475,11 @@ def index_put(
     whole dimension).
 
     accumulate   add the values instead; those for one element add up
+
+    >>> rows, columns = flow.tensor([0, 1]), flow.tensor([1, 0])
+    >>> flow.index_put(flow.zeros(2, 2), (rows, columns), flow.tensor(7.0))
+    tensor([[0., 7.],
+            [7., 0.]])
     """
     if hot["autocast"]:
         input, values = widest(input, values)

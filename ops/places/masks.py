@@ -141,6 +141,10 @@ def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where `mask` is true, 1-d; both broadcast.  Asking for the shape
     waits for it.
+
+    >>> x = flow.tensor([1, 5, 2])
+    >>> flow.masked_select(x, x > 1)
+    tensor([5, 2])
     """
     x = need_tensor("masked_select", "input", input)
     shape = mask_of("masked_select", mask)._meta.shape
@@ -248,6 +252,10 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """A copy of `input` with the elements of `source`, in order, where `mask` is true.
 
     InvalidValueError when the result is read, if `source` has too few.
+
+    >>> mask = flow.tensor([True, False, True])
+    >>> flow.masked_scatter(flow.zeros(3), mask, flow.tensor([1.0, 2.0]))
+    tensor([1., 0., 2.])
     """
     return _masked_scatter(fresh, input, mask, source)
 

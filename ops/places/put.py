@@ -65,6 +65,10 @@ def index_reduce(
 
     reduce         "prod", "mean", "amax" or "amin"
     include_self   whether what `input` has there takes part
+
+    >>> index, source = flow.tensor([0, 0, 1]), flow.tensor([2.0, 3.0, 4.0])
+    >>> flow.index_reduce(flow.ones(2), 0, index, source, "prod")
+    tensor([6., 4.])
     """
     x: Any = need_tensor("index_reduce", "input", input)
     if reduce not in ("prod", "mean", "amax", "amin"):
@@ -101,6 +105,11 @@ replaced(index_reduce)
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first `size` places that are not zero, as rows, and rows of `fill_value` where there are
     fewer: (size, dimensions), int64.  Nothing waits for the values.
+
+    >>> flow.nonzero_static(flow.tensor([0, 1, 2]), size=3)
+    tensor([[ 1],
+            [ 2],
+            [-1]])
     """
     x = need_tensor("nonzero_static", "input", input)
     count = whole("nonzero_static", "size", size)

@@ -168,6 +168,9 @@ def index_add(
     `dim`.
 
     Slices with the same index add up, in order.
+
+    >>> flow.index_add(flow.zeros(3), 0, flow.tensor([0, 2, 0]), flow.tensor([1.0, 2.0, 3.0]))
+    tensor([4., 0., 2.])
     """
     if hot["autocast"]:
         input, source = widest(input, source)
@@ -207,6 +210,9 @@ def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of
     `source`.
+
+    >>> flow.index_copy(flow.zeros(3), 0, flow.tensor([2, 0]), flow.tensor([1.0, 2.0]))
+    tensor([2., 0., 1.])
     """
     if hot["autocast"]:
         input, source = widest(input, source)
@@ -256,7 +262,11 @@ def split_size(x: Tensor, dim: int) -> int:
 @with_out
 @method()
 def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
-    """A copy of `input` in which the slices at `index` of dimension `dim` are all `value`."""
+    """A copy of `input` in which the slices at `index` of dimension `dim` are all `value`.
+
+    >>> flow.index_fill(flow.zeros(3), 0, flow.tensor([0, 2]), 5)
+    tensor([5., 0., 5.])
+    """
     return _index_fill(fresh, input, dim, index, value)
 
 

@@ -181,6 +181,9 @@ def isin(
 ) -> Tensor:
     """Whether each element is among `test_elements` (`invert`: is not); one of the two may be a
     number.
+
+    >>> flow.isin(flow.tensor([1, 2, 3]), flow.tensor([3, 1]))
+    tensor([ True, False,  True])
     """
     if not isinstance(elements, Tensor) and not isinstance(test_elements, Tensor):
         need_tensor("isin", "elements", elements)
@@ -240,6 +243,9 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
     Elements outside are left out, and so is NaN.  With `min` equal to `max` the data's own range is
     taken; InvalidValueError when the result is read, if that is infinite.
+
+    >>> flow.histc(flow.tensor([1.0, 2.0, 1.0, 4.0]), bins=4, min=0, max=4)
+    tensor([0., 2., 1., 1.])
     """
     meta = need_tensor("histc", "input", input)._meta
     if not meta.dtype.is_floating_point:

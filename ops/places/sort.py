@@ -96,7 +96,12 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 @with_out
 @method()
 def msort(input: Tensor) -> Tensor:
-    """The tensor sorted along its first dimension."""
+    """The tensor sorted along its first dimension.
+
+    >>> flow.msort(flow.tensor([[3, 1], [2, 5]]))
+    tensor([[2, 1],
+            [3, 5]])
+    """
     return sort(input, 0).values
 
 
@@ -263,7 +268,13 @@ def topk(
 @with_out
 @method()
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
-    """The `k`-th smallest element (from 1) of dimension `dim`: (values, indices)."""
+    """The `k`-th smallest element (from 1) of dimension `dim`: (values, indices).
+
+    >>> flow.kthvalue(flow.tensor([30, 10, 20]), 2)
+    flow.return_types.kthvalue(
+    values=tensor(20),
+    indices=tensor(2))
+    """
     x, at = _last("kthvalue", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1
     k = whole("kthvalue", "k", k)
@@ -314,6 +325,9 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mo
     (values, indices).
 
     Of equally frequent ones it is the smallest.  All NaN count as one number, the largest.
+
+    >>> flow.mode(flow.tensor([2, 1, 2, 3])).values
+    tensor(2)
     """
     x, at = _last("mode", input, dim)
     if x._meta.ndim and x._meta.shape[-1] == 0:

@@ -136,6 +136,9 @@ def max_pool1d(
     """The maximum of each window of (N, C, L) or (C, L); `stride` None is the kernel's size.
 
     The padding never wins.  With `return_indices`, also where in L each maximum is.
+
+    >>> flow.max_pool1d(flow.tensor([[[1.0, 3.0, 2.0, 0.0]]]), 2)
+    tensor([[[3., 2.]]])
     """
     windows = _windows("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode)
     return _pooled(input, windows, 1, return_indices)
@@ -154,6 +157,10 @@ def max_pool2d(
 
     The padding never wins.  With `return_indices`, also where in the plane, row after row, each
     maximum is.
+
+    >>> F.max_pool2d(flow.arange(16.0).view(1, 1, 4, 4), 2)
+    tensor([[[[ 5.,  7.],
+              [13., 15.]]]])
     """
     windows = _windows("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode)
     return _pooled(input, windows, 2, return_indices)

@@ -93,6 +93,9 @@ def max_pool3d(
 
     The padding never wins.  With `return_indices`, also where in (D, H, W), flattened, each maximum
     is.
+
+    >>> F.max_pool3d(flow.arange(8.0).view(1, 1, 2, 2, 2), 2).item()
+    7.0
     """
     sizes = window_sizes("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode)
     return _largest(input, _parts(sizes), return_indices)

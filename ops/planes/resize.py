@@ -188,6 +188,11 @@ def interpolate(
     recompute_scale_factor  reckon places with the ratio of the sizes, not with `scale_factor`
     antialias               where it shrinks, weigh all elements that a place stands for; for
                             "bilinear" and "bicubic"
+
+    >>> F.interpolate(flow.tensor([[[1.0, 2.0]]]), scale_factor=2)
+    tensor([[[1., 1., 2., 2.]]])
+    >>> F.interpolate(flow.tensor([[[0.0, 2.0]]]), size=3, mode="linear", align_corners=True)
+    tensor([[[0., 1., 2.]]])
     """
     if hot["autocast"]:
         (input,) = widened(input)

@@ -176,7 +176,11 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 def hardtanh(
     input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
 ) -> Tensor:
-    """x kept between min_val and max_val, which lose their fractions where x is of integers."""
+    """x kept between min_val and max_val, which lose their fractions where x is of integers.
+
+    >>> F.hardtanh(flow.tensor([-3.0, 0.5, 3.0]))
+    tensor([-1.0000,  0.5000,  1.0000])
+    """
     dtype = input._meta.dtype
     if dtype is bool_:
         raise DTypeError("hardtanh is not for bools")
@@ -188,7 +192,11 @@ def hardtanh(
 
 
 def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = False) -> Tensor:
-    """x where it is positive, negative_slope * x elsewhere."""
+    """x where it is positive, negative_slope * x elsewhere.
+
+    >>> F.leaky_relu(flow.tensor([-2.0, 0.0, 2.0]), 0.5)
+    tensor([-1.,  0.,  2.])
+    """
     return _with(_leaky_relu, input, inplace, float(negative_slope))
 
 
@@ -198,7 +206,11 @@ def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = F
 
 
 def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
-    """x outside [-lambd, lambd], 0 inside."""
+    """x outside [-lambd, lambd], 0 inside.
+
+    >>> F.hardshrink(flow.tensor([-1.0, 0.25, 2.0]))
+    tensor([-1.,  0.,  2.])
+    """
     return _with(_hardshrink, input, False, float(lambd))
 
 
@@ -210,12 +222,20 @@ def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """relu6(x + 3) / 6."""
+    """relu6(x + 3) / 6.
+
+    >>> F.hardsigmoid(flow.tensor([-3.0, 0.0, 3.0]))
+    tensor([0.0000, 0.5000, 1.0000])
+    """
     return _with(_hardsigmoid, input, inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * relu6(x + 3) / 6."""
+    """x * relu6(x + 3) / 6.
+
+    >>> F.hardswish(flow.tensor([0.0, 1.5, 3.0]))
+    tensor([0.0000, 1.1250, 3.0000])
+    """
     return _with(_hardswish, input, inplace)
 
 
@@ -349,7 +369,11 @@ for _method in (hardshrink, prelu):
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x times the normal distribution below x; "tanh" approximates it."""
+    """x times the normal distribution below x; "tanh" approximates it.
+
+    >>> F.gelu(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
     if approximate not in ("none", "tanh"):
         raise ArgumentError(f'gelu: approximate is "none" or "tanh", got {approximate!r}')
     out: Tensor = (_gelu_tanh if approximate == "tanh" else _gelu).call(input)
@@ -362,7 +386,11 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * tanh(softplus(x))."""
+    """x * tanh(softplus(x)).
+
+    >>> F.mish(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.3034,  0.0000,  0.8651])
+    """
     return _with(_mish, input, inplace)
 
 
@@ -378,7 +406,11 @@ def softsign(input: Tensor) -> Tensor:
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """log(sigmoid(x)) without overflow."""
+    """log(sigmoid(x)) without overflow.
+
+    >>> F.logsigmoid(flow.tensor([0.0, -100.0]))
+    tensor([  -0.6931, -100.0000])
+    """
     out: Tensor = _logsigmoid.call(input)
     return out
 
@@ -390,7 +422,11 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """a * sigmoid(b), where a and b are the two halves of x along `dim`."""
+    """a * sigmoid(b), where a and b are the two halves of x along `dim`.
+
+    >>> F.glu(flow.tensor([1.0, 2.0, 0.0, 0.0]))  # half of 1 and 2
+    tensor([0.5000, 1.0000])
+    """
     dim = wrap_dim("glu", dim, need_tensor("glu", "input", input).ndim)
     size = input.shape[dim] if input.ndim else 0
     if input.ndim == 0 or size % 2:

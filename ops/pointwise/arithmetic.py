@@ -58,7 +58,11 @@ mul = elementwise(
     saves="x for y, y for x",
     grad=_mul_grad,
     complex=True,
-    doc="x * y, element by element; bools: and.",
+    doc="""x * y, element by element; bools: and.
+
+    >>> flow.mul(flow.tensor([1, 2, 3]), 10)
+    tensor([10, 20, 30])
+    """,
 )
 
 

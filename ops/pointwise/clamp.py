@@ -50,14 +50,22 @@ maximum = elementwise(
     "maximum(x, y)",
     saves="x, y",
     grad=_maximum_grad,
-    doc="The larger of x and y; NaN if one is.  At a tie each gets half of the gradient.",
+    doc="""The larger of x and y; NaN if one is. At a tie each gets half of the gradient.
+
+    >>> flow.maximum(flow.tensor([1, 5]), flow.tensor([3, 2]))
+    tensor([3, 5])
+    """,
 )
 minimum = elementwise(
     "minimum",
     "minimum(x, y)",
     saves="x, y",
     grad=_minimum_grad,
-    doc="The smaller of x and y; NaN if one is.  At a tie each gets half of the gradient.",
+    doc="""The smaller of x and y; NaN if one is. At a tie each gets half of the gradient.
+
+    >>> flow.minimum(flow.tensor([1, 5]), flow.tensor([3, 2]))
+    tensor([1, 2])
+    """,
 )
 
 

@@ -65,36 +65,145 @@ eq = _predicate(
     """,
     True,
 )
-ne = _predicate("ne", "x != y", "Whether x differs from y.", True)
-lt = _predicate("lt", "x < y", "Whether x is less than y.")
-le = _predicate("le", "x <= y", "Whether x is at most y.")
-gt = _predicate("gt", "x > y", "Whether x is greater than y.")
-ge = _predicate("ge", "x >= y", "Whether x is at least y.")
-isnan = _predicate("isnan", "x != x", "Whether x is NaN.", True)
+ne = _predicate(
+    "ne",
+    "x != y",
+    """Whether x differs from y.
+
+    >>> flow.ne(flow.tensor([1, 2]), flow.tensor([1, 3]))
+    tensor([False,  True])
+    """,
+    True,
+)
+lt = _predicate(
+    "lt",
+    "x < y",
+    """Whether x is less than y.
+
+    >>> flow.less(flow.tensor([1, 2, 3]), 2)
+    tensor([ True, False, False])
+    """,
+)
+le = _predicate(
+    "le",
+    "x <= y",
+    """Whether x is at most y.
+
+    >>> flow.le(flow.tensor([1, 2, 3]), 2)
+    tensor([ True,  True, False])
+    """,
+)
+gt = _predicate(
+    "gt",
+    "x > y",
+    """Whether x is greater than y.
+
+    >>> flow.greater(flow.tensor([1, 2, 3]), 2)
+    tensor([False, False,  True])
+    """,
+)
+ge = _predicate(
+    "ge",
+    "x >= y",
+    """Whether x is at least y.
+
+    >>> flow.ge(flow.tensor([1, 2, 3]), 2)
+    tensor([False,  True,  True])
+    """,
+)
+isnan = _predicate(
+    "isnan",
+    "x != x",
+    """Whether x is NaN.
+
+    >>> flow.isnan(flow.tensor([1.0, flow.inf, flow.nan]))
+    tensor([False, False,  True])
+    """,
+    True,
+)
 isinf = _predicate(
-    "isinf", "isinf(x)", "Whether x is infinite, of either sign.", "isinf(x.real) or isinf(x.imag)"
+    "isinf",
+    "isinf(x)",
+    """Whether x is infinite, of either sign.
+
+        >>> flow.isinf(flow.tensor([1.0, -flow.inf, flow.nan]))
+        tensor([False,  True, False])
+        """,
+    "isinf(x.real) or isinf(x.imag)",
 )
 isfinite = _predicate(
     "isfinite",
     "isfinite(x)",
-    "Whether x is neither infinite nor NaN.",
+    """Whether x is neither infinite nor NaN.
+
+    >>> flow.isfinite(flow.tensor([1.0, flow.inf, flow.nan]))
+    tensor([ True, False, False])
+    """,
     "isfinite(x.real) and isfinite(x.imag)",
 )
-isposinf = _predicate("isposinf", "isinf(x) and x > 0", "Whether x is positive infinity.")
-isneginf = _predicate("isneginf", "isinf(x) and x < 0", "Whether x is negative infinity.")
+isposinf = _predicate(
+    "isposinf",
+    "isinf(x) and x > 0",
+    """Whether x is positive infinity.
+
+    >>> flow.isposinf(flow.tensor([flow.inf, -flow.inf]))
+    tensor([ True, False])
+    """,
+)
+isneginf = _predicate(
+    "isneginf",
+    "isinf(x) and x < 0",
+    """Whether x is negative infinity.
+
+    >>> flow.isneginf(flow.tensor([flow.inf, -flow.inf]))
+    tensor([False,  True])
+    """,
+)
 _signbit = _predicate("signbit", "copysign(1.0, x) < 0", "")
 _negative = _predicate("signbit", "x < 0", "")
 logical_and = elementwise(
-    "logical_and", "x and y", types="logical", complex=True, doc="Whether both are true."
+    "logical_and",
+    "x and y",
+    types="logical",
+    complex=True,
+    doc="""Whether both are true.
+
+        >>> flow.logical_and(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
+        tensor([ True, False, False])
+        """,
 )
 logical_or = elementwise(
-    "logical_or", "x or y", types="logical", complex=True, doc="Whether one is true."
+    "logical_or",
+    "x or y",
+    types="logical",
+    complex=True,
+    doc="""Whether one is true.
+
+        >>> flow.logical_or(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
+        tensor([ True,  True, False])
+        """,
 )
 logical_xor = elementwise(
-    "logical_xor", "x != y", types="logical", complex=True, doc="Whether just one is true."
+    "logical_xor",
+    "x != y",
+    types="logical",
+    complex=True,
+    doc="""Whether just one is true.
+
+        >>> flow.logical_xor(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
+        tensor([False,  True, False])
+        """,
 )
 logical_not = elementwise(
-    "logical_not", "not x", types="logical", complex=True, doc="Whether x is false."
+    "logical_not",
+    "not x",
+    types="logical",
+    complex=True,
+    doc="""Whether x is false.
+
+        >>> flow.logical_not(flow.tensor([0, 2]))
+        tensor([ True, False])
+        """,
 )
 bitwise_and = elementwise(
     "bitwise_and",
@@ -196,6 +305,9 @@ def isclose(
 ) -> Tensor:
     """Whether abs(input - other) <= atol + rtol * abs(other); equal infinities are close, NaN only
     with `equal_nan`.
+
+    >>> flow.isclose(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 2.1]))
+    tensor([ True, False])
     """
     x, y = need_tensor("isclose", "input", input), need_tensor("isclose", "other", other)
     if x._meta.dtype is not y._meta.dtype:

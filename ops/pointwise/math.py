@@ -89,27 +89,47 @@ expm1 = unary(
     complex="cexpm1(x)",
 )
 log = unary(
-    "log", "log(x)", lambda c, g: (g / c.saved[0],), "The natural logarithm.", complex="clog(x)"
+    "log",
+    "log(x)",
+    lambda c, g: (g / c.saved[0],),
+    """The natural logarithm.
+
+        >>> flow.log(flow.tensor([1.0, flow.e, 0.0]))
+        tensor([0., 1., -inf])
+        """,
+    complex="clog(x)",
 )
 log2 = unary(
     "log2",
     "log2(x)",
     lambda c, g: (g / (c.saved[0] * math.log(2)),),
-    "The logarithm to base 2.",
+    """The logarithm to base 2.
+
+    >>> flow.log2(flow.tensor([1.0, 8.0]))
+    tensor([0., 3.])
+    """,
     complex="clog2(x)",
 )
 log10 = unary(
     "log10",
     "log10(x)",
     lambda c, g: (g / (c.saved[0] * math.log(10)),),
-    "The logarithm to base 10.",
+    """The logarithm to base 10.
+
+    >>> flow.log10(flow.tensor([1.0, 1000.0]))
+    tensor([0., 3.])
+    """,
     complex="clog10(x)",
 )
 log1p = unary(
     "log1p",
     "log1p(x)",
     lambda c, g: (g / (c.saved[0] + 1),),
-    "log(1 + x), exact for small x.",
+    """log(1 + x), exact for small x.
+
+    >>> flow.log1p(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.6931])
+    """,
     complex="clog1p(x)",
 )
 
@@ -163,7 +183,11 @@ neg: Elementwise = unary(
     "neg",
     "-x",
     lambda c, g: (neg.call(g),),
-    "-x.  DTypeError for bools.",
+    """-x. DTypeError for bools.
+
+    >>> flow.neg(flow.tensor([1, -2]))
+    tensor([-1,  2])
+    """,
     saves="",
     types="number",
     complex=True,

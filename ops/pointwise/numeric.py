@@ -70,11 +70,19 @@ def _divisors(f: Elementwise, doc: str) -> Any:
 
 gcd = _divisors(
     elementwise("gcd", "gcd(x, y)", types="int"),
-    "The greatest common divisor of integers, not negative; gcd(0, 0) is 0.",
+    """The greatest common divisor of integers, not negative; gcd(0, 0) is 0.
+
+    >>> flow.gcd(flow.tensor([12, -9, 0]), flow.tensor([8, 6, 0]))
+    tensor([4, 3, 0])
+    """,
 )
 lcm = _divisors(
     elementwise("lcm", "lcm(x, y)", types="int"),
-    "The least common multiple of integers, not negative.",
+    """The least common multiple of integers, not negative.
+
+    >>> flow.lcm(flow.tensor([4, 6]), flow.tensor([6, -9]))
+    tensor([12, 18])
+    """,
 )
 
 
@@ -84,7 +92,11 @@ lcm = _divisors(
 @with_out
 @method()
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """`input * 2 ** other`, broadcast; integers give floats."""
+    """`input * 2 ** other`, broadcast; integers give floats.
+
+    >>> flow.ldexp(flow.tensor([1.0, 3.0]), flow.tensor([2, 1]))
+    tensor([4., 6.])
+    """
     x, power = need_tensor("ldexp", "input", input), need_tensor("ldexp", "other", other)
     kind = x._meta.dtype
     if kind.is_floating_point and not power._meta.dtype.is_floating_point:
@@ -145,6 +157,9 @@ def nextafter(input: Tensor, other: Any, *, out: Tensor | None = None) -> Tensor
     """The next number after `input`, of its dtype, on the way to `other`, broadcast.
 
     DTypeError for integers, and for floats of 16 bits, whose neighbours are not float32's.
+
+    >>> flow.nextafter(flow.tensor(1.0), flow.tensor(2.0)) - 1
+    tensor(1.1921e-07)
     """
     for argument in (input, other):
         if isinstance(argument, Tensor):
@@ -169,7 +184,11 @@ _logaddexp2 = elementwise(
 
 
 def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """log2(2 ** input + 2 ** other), broadcast.  DTypeError for integers."""
+    """log2(2 ** input + 2 ** other), broadcast.  DTypeError for integers.
+
+    >>> flow.logaddexp2(flow.tensor(3.0), flow.tensor(3.0))
+    tensor(4.)
+    """
     for argument in (input, other):
         if not need_tensor("logaddexp2", "input", argument)._meta.dtype.is_floating_point:
             raise DTypeError(f"logaddexp2 is for floats, got {argument.dtype.name}")
@@ -206,6 +225,9 @@ _logit = unary(
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), the inverse of sigmoid; with `eps`, x is first clamped to eps and 1 - eps.
     Without, NaN outside of 0 to 1.
+
+    >>> flow.logit(flow.tensor([0.0, 0.5, 1.0]))
+    tensor([-inf, 0., inf])
     """
     x = need_tensor("logit", "input", input)
     if eps is not None:
@@ -238,7 +260,11 @@ attach(sinc, "sinc")
 
 @method()
 def isreal(input: Tensor) -> Tensor:
-    """Whether each element has no imaginary part."""
+    """Whether each element has no imaginary part.
+
+    >>> flow.isreal(flow.tensor([1 + 0j, 1j]))
+    tensor([ True, False])
+    """
     x = need_tensor("isreal", "input", input)
     if x._meta.dtype.is_complex:
         return x.imag == 0  # type: ignore[no-any-return]

@@ -63,19 +63,34 @@ def _order_one(f: Elementwise, x: Tensor) -> Tensor:
 
 
 i0: Elementwise = unary(
-    "i0", "bessel_i0(x)", lambda c, g: (g * i1(c.saved[0]),), "I0, the modified Bessel function."
+    "i0",
+    "bessel_i0(x)",
+    lambda c, g: (g * i1(c.saved[0]),),
+    """I0, the modified Bessel function.
+
+        >>> flow.i0(flow.tensor([0.0, 1.0]))
+        tensor([1.0000, 1.2661])
+        """,
 )
 i0e: Elementwise = unary(
     "i0e",
     "bessel_i0e(x)",
     lambda c, g: (g * (i1e(c.saved[0]) - c.saved[0].sign() * i0e(c.saved[0])),),
-    "I0(x) times exp(-|x|).",
+    """I0(x) times exp(-|x|).
+
+    >>> flow.special.i0e(flow.tensor([0.0, 1.0]))
+    tensor([1.0000, 0.4658])
+    """,
 )
 i1: Elementwise = unary(
     "i1",
     "bessel_i1(x)",
     lambda c, g: (g * (i0(c.saved[0]) - _order_one(i1, c.saved[0])),),
-    "I1, the modified Bessel function.",
+    """I1, the modified Bessel function.
+
+    >>> flow.special.i1(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.5652])
+    """,
 )
 i1e: Elementwise = unary(
     "i1e",
@@ -83,7 +98,11 @@ i1e: Elementwise = unary(
     lambda c, g: (
         g * (i0e(c.saved[0]) - _order_one(i1e, c.saved[0]) - c.saved[0].sign() * i1e(c.saved[0])),
     ),
-    "I1(x) times exp(-|x|).",
+    """I1(x) times exp(-|x|).
+
+    >>> flow.special.i1e(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.2079])
+    """,
 )
 bessel_j0: Elementwise = unary(
     "bessel_j0",
@@ -129,7 +148,11 @@ modified_bessel_k0: Elementwise = unary(
     "modified_bessel_k0",
     "bessel_k0(x)",
     lambda c, g: (-g * modified_bessel_k1(c.saved[0]),),
-    "K0, the modified Bessel function.",
+    """K0, the modified Bessel function.
+
+    >>> flow.special.modified_bessel_k0(flow.tensor([0.0, 1.0]))
+    tensor([   inf, 0.4210])
+    """,
 )
 modified_bessel_k1: Elementwise = unary(
     "modified_bessel_k1",
@@ -137,7 +160,11 @@ modified_bessel_k1: Elementwise = unary(
     lambda c, g: (
         -g * (modified_bessel_k0(c.saved[0]) + modified_bessel_k1(c.saved[0]) / c.saved[0]),
     ),
-    "K1, the modified Bessel function.",
+    """K1, the modified Bessel function.
+
+    >>> flow.special.modified_bessel_k1(flow.tensor([0.0, 1.0]))
+    tensor([   inf, 0.6019])
+    """,
 )
 scaled_modified_bessel_k0: Elementwise = unary(
     "scaled_modified_bessel_k0",
@@ -196,7 +223,11 @@ igamma = elementwise(
     grad=lambda c, g: back(
         c, _no_slope("igamma"), lambda: g * _igamma_slope(c.saved[0], c.saved[1])
     ),
-    doc="The lower incomplete gamma function of a and x over gamma(a).",
+    doc="""The lower incomplete gamma function of a and x over gamma(a).
+
+    >>> flow.igamma(flow.tensor([1.0]), flow.tensor([1.0]))  # 1 - exp(-1)
+    tensor([0.6321])
+    """,
 )
 igammac = elementwise(
     "igammac",
@@ -206,7 +237,11 @@ igammac = elementwise(
     grad=lambda c, g: back(
         c, _no_slope("igammac"), lambda: -g * _igamma_slope(c.saved[0], c.saved[1])
     ),
-    doc="The upper incomplete gamma function of a and x over gamma(a): 1 - igamma(a, x).",
+    doc="""The upper incomplete gamma function of a and x over gamma(a): 1 - igamma(a, x).
+
+    >>> flow.igammac(flow.tensor([1.0]), flow.tensor([1.0]))  # exp(-1)
+    tensor([0.3679])
+    """,
 )
 zeta: Elementwise = elementwise(
     "zeta",
@@ -225,6 +260,9 @@ zeta: Elementwise = elementwise(
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension `p`: of each element, which
     should be over (p - 1) / 2.
+
+    >>> flow.mvlgamma(flow.tensor([3.0]), 1)  # log 2!
+    tensor([0.6931])
     """
     x: Any = need_tensor("mvlgamma", "input", input)
     if x.dtype.is_bool:
@@ -268,7 +306,11 @@ ndtri: Elementwise = unary(
     "ndtri",
     "ndtri(x)",
     lambda c, g: (g * math.sqrt(2 * math.pi) * exp(c.saved[0] * c.saved[0] / 2),),
-    "The inverse of the normal distribution function.",
+    """The inverse of the normal distribution function.
+
+    >>> flow.special.ndtri(flow.tensor([0.0, 0.975, 1.0]))
+    tensor([  -inf, 1.9600,    inf])
+    """,
     saves="out",
 )
 
@@ -288,7 +330,11 @@ xlog1py: Elementwise = elementwise(
 
 @with_out
 def ndtr(input: Tensor) -> Tensor:
-    """The normal distribution function: erfc(-x / sqrt(2)) / 2."""
+    """The normal distribution function: erfc(-x / sqrt(2)) / 2.
+
+    >>> flow.special.ndtr(flow.tensor([-flow.inf, 0.0, flow.inf]))
+    tensor([0.0000, 0.5000, 1.0000])
+    """
     x = need_tensor("ndtr", "input", input)
     area: Tensor = erfc(x * -math.sqrt(0.5)) * 0.5
     return area
@@ -296,7 +342,11 @@ def ndtr(input: Tensor) -> Tensor:
 
 @with_out
 def log_ndtr(input: Tensor) -> Tensor:
-    """The logarithm of the normal distribution function, good in its tail too."""
+    """The logarithm of the normal distribution function, good in its tail too.
+
+    >>> flow.special.log_ndtr(flow.tensor([0.0]))  # log 0.5
+    tensor([-0.6931])
+    """
     x: Any = need_tensor("log_ndtr", "input", input)
     t = x * math.sqrt(0.5)
     low = lt(x, -1.0)

@@ -69,7 +69,11 @@ hypot = elementwise(
     types="float",
     saves="x, y, out",
     grad=_hypot_grad,
-    doc="sqrt(x * x + y * y) without overflow.",
+    doc="""sqrt(x * x + y * y) without overflow.
+
+    >>> flow.hypot(flow.tensor(3.0), flow.tensor(4.0))
+    tensor(5.)
+    """,
 )
 
 # --- logarithms, signs ------------------------------------------------------------------------
@@ -86,7 +90,11 @@ logaddexp = elementwise(
     types="float",
     saves="x, y",
     grad=_logaddexp_grad,
-    doc="log(exp(x) + exp(y)) without overflow.",
+    doc="""log(exp(x) + exp(y)) without overflow.
+
+    >>> flow.logaddexp(flow.tensor(1000.0), flow.tensor(0.0))
+    tensor(1000.)
+    """,
 )
 
 
@@ -120,7 +128,14 @@ copysign = elementwise(
     """,
 )
 heaviside = elementwise(
-    "heaviside", "y if x == 0 else x > 0", doc="0 where x is negative, 1 where positive, y where 0."
+    "heaviside",
+    "y if x == 0 else x > 0",
+    doc="""0 where x is negative, 1 where positive, y where
+        0.
+
+        >>> flow.heaviside(flow.tensor([-2.0, 0.0, 3.0]), flow.tensor(0.5))
+        tensor([0.0000, 0.5000, 1.0000])
+        """,
 )
 
 # --- three tensors ----------------------------------------------------------------------------
@@ -138,7 +153,11 @@ lerp = elementwise(
     saves="x, y, z",
     grad=_lerp_grad,
     complex="x + z * (y - x)",
-    doc="start + weight * (end - start).",
+    doc="""start + weight * (end - start).
+
+    >>> flow.lerp(flow.tensor([0.0, 10.0]), flow.tensor([4.0, 20.0]), 0.25)
+    tensor([ 1.0000, 12.5000])
+    """,
 )
 
 

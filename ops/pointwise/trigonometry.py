@@ -234,7 +234,11 @@ lgamma = unary(
     "lgamma",
     "lgamma(x)",
     lambda c, g: (g * digamma.call(c.saved[0]),),
-    "The logarithm of the absolute value of the gamma function.",
+    """The logarithm of the absolute value of the gamma function.
+
+    >>> flow.lgamma(flow.tensor([1.0, 2.0, 3.0]))  # log of 0!, 1!, 2!
+    tensor([0.0000, 0.0000, 0.6931])
+    """,
 )
 digamma: Elementwise = unary(
     "digamma",

@@ -91,6 +91,9 @@ def _matmul(input: TensorMeta, other: TensorMeta) -> Launch:
 
     Both must have one dtype, of floats or integers: DTypeError.  ShapeError where the inner sizes
     differ.
+
+    >>> flow.matmul(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
+    tensor([12, 34])
     """
     return product("matmul", input, other, False, False)
 
@@ -235,6 +238,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out).
 
     All have one dtype; that of integers wraps around.
+
+    >>> F.linear(flow.tensor([[1.0, 2.0]]), flow.tensor([[3.0, 4.0]]), flow.tensor([100.0]))
+    tensor([[111.]])
     """
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)

@@ -57,7 +57,11 @@ def _need_batches(name: str, a: Tensor, b: Tensor) -> None:
 @with_out
 @method()
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The product of two matrices, (m, k) and (k, n)."""
+    """The product of two matrices, (m, k) and (k, n).
+
+    >>> flow.mm(flow.tensor([[1, 2]]), flow.tensor([[3], [4]]))
+    tensor([[11]])
+    """
     _need("mm", input, 2)
     _need("mm", mat2, 2)
     out: Tensor = matmul(input, mat2)
@@ -80,7 +84,11 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
 @with_out
 @method()
 def mv(input: Tensor, vec: Tensor) -> Tensor:
-    """The product of a matrix (m, k) and a vector (k)."""
+    """The product of a matrix (m, k) and a vector (k).
+
+    >>> flow.mv(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
+    tensor([12, 34])
+    """
     _need("mv", input, 2)
     _need("mv", vec, 1)
     out: Tensor = matmul(input, vec)
@@ -108,6 +116,9 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """The dot products of all rows of `input` with all rows of `other`; with a number,
     multiplication.
+
+    >>> flow.inner(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
+    tensor([12, 34])
     """
     if input._meta.ndim == 0 or other._meta.ndim == 0:
         return input * other
@@ -122,7 +133,12 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 @with_out
 @method()
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    """The products of each element of one vector with each of another: (m) and (n) to (m, n)."""
+    """The products of each element of one vector with each of another: (m) and (n) to (m, n).
+
+    >>> flow.ger(flow.tensor([1, 2]), flow.tensor([10, 20, 30]))
+    tensor([[10, 20, 30],
+            [20, 40, 60]])
+    """
     _need("outer", input, 1)
     _need("outer", vec2, 1)
     out: Tensor = input.unsqueeze(1) * vec2
@@ -251,7 +267,11 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
 @with_out
 @method()
 def kron(input: Tensor, other: Tensor) -> Tensor:
-    """The Kronecker product: every element of `input` times all of `other`, in blocks."""
+    """The Kronecker product: every element of `input` times all of `other`, in blocks.
+
+    >>> flow.kron(flow.tensor([1, 10]), flow.tensor([1, 2]))
+    tensor([ 1,  2, 10, 20])
+    """
     n = max(input.ndim, other.ndim)
     a = (1,) * (n - input.ndim) + tuple(input.shape)
     b = (1,) * (n - other.ndim) + tuple(other.shape)

@@ -121,7 +121,14 @@ default_generator = Generator()
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the default generator's numbers of `seed`; the generator."""
+    """Start the default generator's numbers of `seed`; the generator.
+
+    >>> _ = flow.manual_seed(0)
+    >>> a = flow.rand(3)
+    >>> _ = flow.manual_seed(0)
+    >>> flow.equal(a, flow.rand(3))
+    True
+    """
     return default_generator.manual_seed(seed)
 
 
@@ -131,12 +138,24 @@ def seed() -> int:
 
 
 def initial_seed() -> int:
-    """The default generator's seed."""
+    """The default generator's seed.
+
+    >>> _ = flow.manual_seed(5)
+    >>> flow.initial_seed()
+    5
+    """
     return default_generator.initial_seed()
 
 
 def get_rng_state() -> Tensor:
-    """The default generator's state."""
+    """The default generator's state.
+
+    >>> state = flow.get_rng_state()
+    >>> a = flow.rand(2)
+    >>> flow.set_rng_state(state)
+    >>> flow.equal(a, flow.rand(2))
+    True
+    """
     return default_generator.get_state()
 
 

@@ -169,6 +169,9 @@ def normal(
     broadcast, or numbers.
 
     Two numbers need `size`.  ArgumentError if the number `std` is negative.
+
+    >>> flow.normal(flow.tensor([1.0, 2.0]), 0.0)
+    tensor([1., 2.])
     """
     accept("normal", options)
     place, dtype = as_device(device), dtype_for("normal", out, dtype)

@@ -59,6 +59,9 @@ def nll_loss(
     target  class indices, (N), () or (N, d1, ...); `ignore_index` counts as nothing
     weight  (C): what a sample of each class counts; the mean is divided by their sum
     size_average, reduce   older than `reduction`, which they override
+
+    >>> F.nll_loss(flow.tensor([[-1.0, -2.0], [-3.0, -4.0]]), flow.tensor([0, 1]))
+    tensor(2.5000)
     """
     if hot["autocast"]:
         input, weight = widened(input, weight)

@@ -155,6 +155,11 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
     """Three forms: `min(x)`, the smallest element; `min(x, dim)`, (values, indices) along `dim`;
     `min(x, other)`, `minimum`.
+
+    >>> flow.min(flow.tensor([3, 1, 2]))
+    tensor(1)
+    >>> flow.min(flow.tensor([[3, 1], [2, 4]]), dim=1).indices
+    tensor([1, 0])
     """
     need_tensor("min", "input", input)
     dim, other = _dim_or_other("min", dim, keepdim, given)
@@ -224,6 +229,9 @@ def aminmax(
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median: `median(x)` of all elements, `median(x, dim)` as (values, indices).  The lower
     one of two; NaN if there is one.
+
+    >>> flow.median(flow.tensor([5, 1, 3]))
+    tensor(3)
     """
     need_tensor("median", "input", input)
     if dim is None:

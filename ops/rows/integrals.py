@@ -141,6 +141,9 @@ def gradient(
 
     spacing   what samples are apart, a number for all dimensions or a list of one for each of
               `dim`; or a list of vectors, the coordinates along each
+
+    >>> flow.gradient(flow.tensor([1.0, 4.0, 9.0, 16.0]))
+    [tensor([3., 4., 6., 7.])]
     """
     f: Any = need_tensor("gradient", "input", input)
     if edge_order not in (1, 2):

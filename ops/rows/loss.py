@@ -173,7 +173,11 @@ def mse_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """(x - y)², as its mean, its sum or, with "none", each; `weight` multiplies each."""
+    """(x - y)², as its mean, its sum or, with "none", each; `weight` multiplies each.
+
+    >>> F.mse_loss(flow.tensor([1.0, 2.0]), flow.tensor([3.0, 6.0]))
+    tensor(10.)
+    """
     reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_shapes("mse_loss", input, target)
     loss = _mse.call(input, target)
@@ -191,6 +195,9 @@ def l1_loss(
     """|x - y|, as its mean, its sum or, with "none", each; `weight` multiplies each.
 
     Complex numbers are taken: their differences have sizes.
+
+    >>> F.l1_loss(flow.tensor([1.0, 2.0]), flow.tensor([3.0, 6.0]))
+    tensor(3.)
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
     _warn_shapes("l1_loss", input, target)
@@ -226,7 +233,11 @@ def huber_loss(
     delta: float = 1.0,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """(x - y)² / 2 where |x - y| < delta, delta * (|x - y| - delta / 2) elsewhere."""
+    """(x - y)² / 2 where |x - y| < delta, delta * (|x - y| - delta / 2) elsewhere.
+
+    >>> F.huber_loss(flow.tensor([0.0, 3.0]), flow.tensor([0.0, 0.0]), reduction="none")
+    tensor([0.0000, 2.5000])
+    """
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     _warn_shapes("huber_loss", input, target)
@@ -298,6 +309,10 @@ def kl_div(
     with log_target).
 
     "batchmean" divides the sum by the first dimension, which is what the mathematics means.
+
+    >>> p = flow.tensor([0.5, 0.5])
+    >>> F.kl_div(p.log(), p, reduction="sum")
+    tensor(0.)
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
     loss = (_kl_log if log_target else _kl).call(input, target)

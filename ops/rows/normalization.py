@@ -45,6 +45,10 @@ def layer_norm(
     dimensions.
 
     `normalized_shape` names these dimensions and is the shape of `weight` and `bias`.
+
+    >>> F.layer_norm(flow.tensor([[1.0, 3.0], [10.0, 30.0]]), (2,))
+    tensor([[-1.0000,  1.0000],
+            [-1.0000,  1.0000]])
     """
     if hot["autocast"]:
         input, weight, bias = widened(input, weight, bias)
@@ -78,6 +82,9 @@ def group_norm(
 ) -> Tensor:
     """Normalise each sample of (N, C, ...) within `num_groups` groups of its channels; weight and
     bias are per channel.
+
+    >>> F.group_norm(flow.tensor([[1.0, 3.0, 10.0, 30.0]]), 2)
+    tensor([[-1.0000,  1.0000, -1.0000,  1.0000]])
     """
     if hot["autocast"]:
         input, weight, bias = widened(input, weight, bias)
@@ -151,6 +158,10 @@ def instance_norm(
 
     With running statistics, these move by `momentum` towards the average over the samples; without
     `use_input_stats` they are what normalises.
+
+    >>> F.instance_norm(flow.tensor([[[1.0, 3.0], [10.0, 30.0]]]))
+    tensor([[[-1.0000,  1.0000],
+             [-1.0000,  1.0000]]])
     """
     if not use_input_stats:
         return _by_given("instance_norm", input, running_mean, running_var, weight, bias, eps)
@@ -164,7 +175,11 @@ def instance_norm(
 
 @with_out
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x divided by its p-norm over `dim`, or by eps where that is smaller."""
+    """x divided by its p-norm over `dim`, or by eps where that is smaller.
+
+    >>> F.normalize(flow.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
     if hot["autocast"]:
         (input,) = widened(input)
     if input._meta.dtype.reduced:

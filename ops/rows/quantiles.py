@@ -132,7 +132,11 @@ def nanquantile(
 @with_out
 @method()
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of the elements over `dim` that are not NaN; NaN where there are none."""
+    """The mean of the elements over `dim` that are not NaN; NaN where there are none.
+
+    >>> flow.nanmean(flow.tensor([1.0, flow.nan, 3.0]))
+    tensor(2.)
+    """
     x: Any = need_tensor("nanmean", "input", input)
     if not (x.dtype.is_floating_point or (dtype is not None and dtype.is_floating_point)):
         raise DTypeError(f"nanmean is for floats, got {x.dtype.name}; pass dtype=flow.float32")
@@ -146,6 +150,9 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median of the elements that are not NaN, the lower of two: of all of them, or along
     `dim` as (values, indices).  NaN where there are none.
+
+    >>> flow.nanmedian(flow.tensor([1.0, flow.nan, 3.0, 2.0]))
+    tensor(2.)
     """
     x: Any = need_tensor("nanmedian", "input", input)
     if not x.dtype.is_floating_point:

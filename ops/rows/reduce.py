@@ -164,6 +164,9 @@ def mean(
 ) -> Tensor:
     """The mean over `dim` (one or several; None: all).  DTypeError for integers: pass `dtype`, such
     as flow.float32.
+
+    >>> flow.mean(flow.tensor([[1.0, 3.0], [5.0, 7.0]]), dim=1)
+    tensor([2., 6.])
     """
     if _is_complex("mean", input, dtype):
         parts: Tensor = by_parts(lambda part: mean(part, dim, keepdim), _in_dtype(input, dtype))

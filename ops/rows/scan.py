@@ -291,7 +291,11 @@ def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
 
 @with_out
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """log(cumsum(exp(input), dim)) without overflow.  DTypeError for integers."""
+    """log(cumsum(exp(input), dim)) without overflow.  DTypeError for integers.
+
+    >>> flow.logcumsumexp(flow.tensor([0.0, 0.0]), 0)  # log 1, log 2
+    tensor([0.0000, 0.6931])
+    """
     x, d = _ready("logcumsumexp", input, dim, None)
     if not x._meta.dtype.is_floating_point:
         raise DTypeError(f"logcumsumexp is for floats, got {x.dtype.name}")

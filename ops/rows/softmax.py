@@ -137,6 +137,9 @@ def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 
     `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a
     `dim` there is not.
+
+    >>> flow.log_softmax(flow.tensor([0.0, 0.0]), 0)  # -log 2
+    tensor([-0.6931, -0.6931])
     """
     out: Tensor = _log_softmax(input if dtype is None else input.to(dtype), dim)
     return out

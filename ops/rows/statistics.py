@@ -122,7 +122,11 @@ def vector_norm(
 
 @with_out
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(input))) over `dim` (one or several) without overflow; -inf of nothing."""
+    """log(sum(exp(input))) over `dim` (one or several) without overflow; -inf of nothing.
+
+    >>> flow.logsumexp(flow.tensor([1000.0, 1000.0]), 0)  # 1000 + log 2
+    tensor(1000.6932)
+    """
     x = need_tensor("logsumexp", "input", input)
     if not x._meta.dtype.inexact:
         x = x / 1

@@ -224,6 +224,13 @@ def lstm(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
     h is smaller than c, the projection w_hr at the end.
 
     ShapeError, DTypeError or ArgumentError where these do not fit.
+
+    >>> state = (flow.zeros(1, 1, 2), flow.zeros(1, 1, 2))
+    >>> weights = [flow.ones(8, 3), flow.ones(8, 2)]
+    >>> x = flow.ones(5, 1, 3)
+    >>> output, h, c = flow.lstm(x, state, weights, False, 1, 0.0, False, False, False)
+    >>> output.shape, h.shape, c.shape
+    (flow.Size([5, 1, 2]), flow.Size([1, 1, 2]), flow.Size([1, 1, 2]))
     """
     output, h, c = _called("lstm", 2, args, kwargs)
     return output, h, c
@@ -317,6 +324,10 @@ def gru_cell(
 
     w_ih (3 * size, features) and w_hh (3 * size, size) have the reset, update and new gates one
     below the other.
+
+    >>> h = flow.gru_cell(flow.ones(4, 3), flow.zeros(4, 2), flow.ones(6, 3), flow.ones(6, 2))
+    >>> h.shape
+    flow.Size([4, 2])
     """
     return _one_step("gru_cell", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 

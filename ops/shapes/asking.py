@@ -37,72 +37,124 @@ __all__ = [
 
 
 def is_tensor(obj: Any, /) -> bool:
-    """Whether `obj` is a Tensor."""
+    """Whether `obj` is a Tensor.
+
+    >>> flow.is_tensor(flow.ones(2)), flow.is_tensor([1.0, 1.0])
+    (True, False)
+    """
     return isinstance(obj, Tensor)
 
 
 def is_storage(obj: Any, /) -> bool:
-    """Whether `obj` is a tensor's storage."""
+    """Whether `obj` is a tensor's storage.
+
+    >>> flow.is_storage(flow.ones(2).untyped_storage()), flow.is_storage(flow.ones(2))
+    (False, False)
+    """
     return isinstance(obj, Storage)
 
 
 def numel(input: Tensor) -> int:
-    """The number of elements."""
+    """The number of elements.
+
+    >>> flow.numel(flow.ones(2, 3))
+    6
+    """
     return need_tensor("numel", "input", input)._meta.numel
 
 
 def is_floating_point(input: Tensor) -> bool:
-    """Whether the dtype is a floating point one."""
+    """Whether the dtype is a floating point one.
+
+    >>> flow.is_floating_point(flow.tensor(1.0)), flow.is_floating_point(flow.tensor(1))
+    (True, False)
+    """
     return need_tensor("is_floating_point", "input", input)._meta.dtype.is_floating_point
 
 
 def is_complex(input: Tensor) -> bool:
-    """Whether the dtype is a complex one."""
+    """Whether the dtype is a complex one.
+
+    >>> flow.is_complex(flow.tensor(1j))
+    True
+    """
     return need_tensor("is_complex", "input", input)._meta.dtype.is_complex
 
 
 def is_signed(input: Tensor) -> bool:
-    """Whether the dtype has negative values."""
+    """Whether the dtype has negative values.
+
+    >>> flow.is_signed(flow.tensor(1)), flow.is_signed(flow.tensor(1, dtype=flow.uint8))
+    (True, False)
+    """
     return need_tensor("is_signed", "input", input)._meta.dtype.is_signed
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Whether the value of a one-element tensor is not zero.  Waits for the tensor."""
+    """Whether the value of a one-element tensor is not zero.  Waits for the tensor.
+
+    >>> flow.is_nonzero(flow.tensor([0.0])), flow.is_nonzero(flow.tensor(2))
+    (False, True)
+    """
     return bool(need_tensor("is_nonzero", "input", input).item())
 
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
-    """Whether both tensors have one shape."""
+    """Whether both tensors have one shape.
+
+    >>> flow.is_same_size(flow.ones(2, 3), flow.zeros(2, 3))
+    True
+    """
     shape = need_tensor("is_same_size", "input", input)._meta.shape
     return shape == need_tensor("is_same_size", "other", other)._meta.shape
 
 
 def is_conj(input: Tensor) -> bool:
-    """False: values that are to be conjugated when they are read do not exist here."""
+    """False: values that are to be conjugated when they are read do not exist here.
+
+    >>> flow.is_conj(flow.tensor([1j]).conj())
+    False
+    """
     need_tensor("is_conj", "input", input)
     return False
 
 
 def is_neg(input: Tensor) -> bool:
-    """False: values that are to be negated when they are read do not exist here."""
+    """False: values that are to be negated when they are read do not exist here.
+
+    >>> flow.is_neg(flow.ones(2))
+    False
+    """
     need_tensor("is_neg", "input", input)
     return False
 
 
 def is_inference(input: Tensor) -> bool:
-    """False, see the method."""
+    """False, see the method.
+
+    >>> flow.is_inference(flow.ones(2))
+    False
+    """
     need_tensor("is_inference", "input", input)
     return False
 
 
 def is_distributed(input: Tensor) -> bool:
-    """False: each process has its own tensors."""
+    """False: each process has its own tensors.
+
+    >>> flow.is_distributed(flow.ones(2))
+    False
+    """
     need_tensor("is_distributed", "input", input)
     return False
 
 
 def get_device(input: Tensor) -> int:
-    """The index of its CUDA device; -1 on the CPU."""
+    """The index of its CUDA device; -1 on the CPU.
+
+    >>> flow.get_device(flow.ones(2))
+    -1
+    """
     index = need_tensor("get_device", "input", input)._meta.device.index
     return -1 if index is None else index
 

@@ -60,7 +60,11 @@ def real(input: Tensor) -> Tensor:
 
 
 def imag(input: Tensor) -> Tensor:
-    """The imaginary parts, a view.  DTypeError for real tensors."""
+    """The imaginary parts, a view.  DTypeError for real tensors.
+
+    >>> flow.imag(flow.tensor([1 + 2j, 3 - 4j]))
+    tensor([ 2., -4.])
+    """
     x = need_tensor("imag", "input", input)
     if not x._meta.dtype.is_complex:
         raise DTypeError(f"imag is for complex tensors, got {x.dtype.name}, which has no such part")

@@ -170,7 +170,12 @@ def ones(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of shape `size` (ints, or one tuple of them) filled with 1."""
+    """A tensor of shape `size` (ints, or one tuple of them) filled with 1.
+
+    >>> flow.ones(2, 3)
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
     shape, kind = size_of(size, "ones", options), dtype_for("ones", out, dtype)
     meta = TensorMeta.of(shape, dtype_or(kind), as_device(device))
     return finished(filled_of(meta, 1), requires_grad, out, "ones")
@@ -291,7 +296,11 @@ def ones_like(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of `input`'s shape, and dtype unless one is given, filled with 1."""
+    """A tensor of `input`'s shape, and dtype unless one is given, filled with 1.
+
+    >>> flow.ones_like(flow.tensor([3, 4]))
+    tensor([1, 1])
+    """
     meta = _meta("ones_like", input)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
     return ones(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)

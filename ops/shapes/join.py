@@ -264,7 +264,11 @@ def atleast_3d(*tensors: Tensor) -> Any:
 
 @with_out
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors side by side: along dimension 1, or 0 if they are 1-d."""
+    """The tensors side by side: along dimension 1, or 0 if they are 1-d.
+
+    >>> flow.hstack((flow.tensor([1, 2]), flow.tensor([3])))
+    tensor([1, 2, 3])
+    """
     grown = [_grown(1, t) for t in _listed("hstack", tensors)]
     return cat(grown, 0 if grown[0]._meta.ndim == 1 else 1)
 

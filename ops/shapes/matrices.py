@@ -248,6 +248,11 @@ def eye(
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """The coordinates of a grid whose axes are the given vectors; with indexing="xy" the first two
     axes are swapped.
+
+    >>> x, y = flow.meshgrid(flow.tensor([1, 2]), flow.tensor([10, 20, 30]))
+    >>> x + y
+    tensor([[11, 21, 31],
+            [12, 22, 32]])
     """
     axes = (
         list(tensors[0])

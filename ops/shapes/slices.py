@@ -83,7 +83,11 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 @method()
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """A view of `length` elements of dimension `dim` from `start` on."""
+    """A view of `length` elements of dimension `dim` from `start` on.
+
+    >>> flow.narrow(flow.arange(5), 0, 1, 3)
+    tensor([1, 2, 3])
+    """
     x = need_tensor("narrow", "input", input)
     if x._meta.ndim == 0:
         raise ShapeError("narrow: a 0-d tensor has no dimension to narrow")

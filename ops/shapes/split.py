@@ -178,7 +178,11 @@ def _even_split(name: str, x: Tensor, sections: Any, dim: int, least: int) -> tu
 
 @method()
 def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Pieces along dimension 1 (0 of a 1-d tensor); an int must divide its size."""
+    """Pieces along dimension 1 (0 of a 1-d tensor); an int must divide its size.
+
+    >>> flow.hsplit(flow.arange(4), 2)
+    (tensor([0, 1]), tensor([2, 3]))
+    """
     one = isinstance(input, Tensor) and input._meta.ndim == 1
     return _even_split("hsplit", input, indices_or_sections, 0 if one else 1, 1)
 

@@ -77,6 +77,9 @@ def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Te
     """sin(pi k / N) ** 2 for k from 0 on: N is `window_length`, or one less unless `periodic`.
 
     `options` are those of `flow.zeros`: dtype, device, requires_grad, and so on.
+
+    >>> flow.hann_window(4)
+    tensor([0.0000, 0.5000, 1.0000, 0.5000])
     """
     return made("hann_window", window_length, periodic, cosines(0.5, 0.5), options)
 
@@ -88,7 +91,11 @@ def hamming_window(
     beta: float = 0.46,
     **options: Any,
 ) -> Tensor:
-    """alpha - beta cos(2 pi k / N); N and `options` as `hann_window`."""
+    """alpha - beta cos(2 pi k / N); N and `options` as `hann_window`.
+
+    >>> flow.hamming_window(4)
+    tensor([0.0800, 0.5400, 1.0000, 0.5400])
+    """
     return made("hamming_window", window_length, periodic, cosines(alpha, beta), options)
 
 
@@ -115,6 +122,9 @@ def kaiser_window(
 ) -> Tensor:
     """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function; N
     and `options` as `hann_window`.
+
+    >>> flow.kaiser_window(3, periodic=False, beta=1.0)
+    tensor([0.7898, 1.0000, 0.7898])
     """
     if not math.isfinite(beta):
         raise ArgumentError(f"kaiser_window: beta is finite, got {beta}")

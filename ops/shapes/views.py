@@ -285,6 +285,9 @@ def t(input: Tensor) -> Tensor:
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """A view with the dimensions `source` moved to the places `destination`, the others in their
     order.
+
+    >>> flow.moveaxis(flow.ones(2, 3, 4), 0, -1).shape
+    flow.Size([3, 4, 2])
     """
     x = need_tensor("movedim", "input", input)
     ndim = x._meta.ndim
