@@ -142,7 +142,14 @@ class enable_grad(_Recording):  # noqa: N801 - PyTorch's name
 
 
 class set_grad_enabled(_Recording):  # noqa: N801 - PyTorch's name
-    """Switch recording on or off: at once, and back at the end of a with block."""
+    """Switch recording on or off: at once, and back at the end of a with block.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> with flow.set_grad_enabled(False):
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
     def __init__(self, mode: bool) -> None:
         self.mode = mode

@@ -107,7 +107,12 @@ def as_device(value: "str | int | Device | None") -> Device:
 
 
 def set_default_device(device: "str | int | Device | None") -> None:
-    """Let this thread make new tensors on `device`; None: on the CPU."""
+    """Let this thread make new tensors on `device`; None: on the CPU.
+
+    >>> flow.set_default_device("cpu")
+    >>> flow.ones(2).device.type
+    'cpu'
+    """
     _default.set(None if device is None else as_device(device))
 
 

@@ -216,6 +216,9 @@ def promote_types(type1: DType, type2: DType) -> DType:
     with bfloat16 float32, and a float64 makes complex numbers complex128.  PyTorch has no rule for
     uint16, uint32 and uint64 with other integers: here it is the array API standard's, which has
     none for uint64 with a signed one: DTypeError.
+
+    >>> flow.promote_types(flow.int64, flow.float16), flow.promote_types(flow.uint8, flow.int8)
+    (flow.float16, flow.int16)
     """
     if not isinstance(type1, DType) or not isinstance(type2, DType):
         raise ArgumentTypeError(f"expected two dtypes, got {type1!r} and {type2!r}")
@@ -324,7 +327,13 @@ def get_default_dtype() -> DType:
 
 
 def set_default_dtype(dtype: DType) -> None:
-    """Set the dtype of tensors made from Python floats.  Only floating-point dtypes will do."""
+    """Set the dtype of tensors made from Python floats.  Only floating-point dtypes will do.
+
+    >>> flow.set_default_dtype(flow.float64)
+    >>> flow.tensor(1.0).dtype
+    flow.float64
+    >>> flow.set_default_dtype(flow.float32)
+    """
     global _default
     dtype = as_dtype(dtype)
     if not dtype.is_floating_point:

@@ -86,6 +86,11 @@ def set_printoptions(
     sci_mode    scientific notation always or never; None decides by the values (None)
     sync        wait for values, in `repr` a fifth of a second at most; False shows "pending" at
                 once (True)
+
+    >>> flow.set_printoptions(precision=2)
+    >>> flow.tensor([1 / 3])
+    tensor([0.33])
+    >>> flow.set_printoptions(profile="default")
     """
     global _options
     if profile is not None and profile not in PROFILES:
@@ -112,7 +117,12 @@ def get_printoptions() -> dict[str, Any]:
 
 
 def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
-    """Print options for a block: `with flow.printoptions(precision=2): print(x)`."""
+    """Print options for a block: `with flow.printoptions(precision=2): print(x)`.
+
+    >>> with flow.printoptions(precision=2):
+    ...     print(flow.tensor([1 / 3]))
+    tensor([0.33])
+    """
     before = _options
 
     def undo() -> None:

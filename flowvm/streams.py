@@ -95,7 +95,13 @@ def current_stream() -> Stream:
 
 
 def stream(stream: Stream | None) -> AbstractContextManager[None]:
-    """Issue this thread's operations to `stream` for a block; None changes nothing."""
+    """Issue this thread's operations to `stream` for a block; None changes nothing.
+
+    >>> with flow.stream(flow.Stream("load")):
+    ...     x = flow.ones(2) + 1
+    >>> x
+    tensor([2., 2.])
+    """
     if stream is None:
         return nullcontext()
     if not isinstance(stream, Stream):
@@ -109,6 +115,8 @@ def set_num_threads(threads: int) -> None:
     At any time; kernels that run just now go on with the threads they have.  Results do not depend
     on it, bit for bit.  The same as `flow.config.workers = threads`.  ConfigError if it is no such
     number.
+
+    >>> flow.set_num_threads(flow.get_num_threads())
     """
     config.workers = threads
 

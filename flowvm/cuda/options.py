@@ -111,6 +111,8 @@ def forget_calls() -> None:
 def set_float32_matmul_precision(precision: str) -> None:
     """How exact float32 matrix products on CUDA are: "highest" is float32; "high" and "medium" may
     use TF32.  The CPU computes in float32 always.
+
+    >>> flow.set_float32_matmul_precision("highest")
     """
     global _precision
     if precision not in PRECISIONS:

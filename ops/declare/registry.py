@@ -118,6 +118,16 @@ def op(
 
     The infer function takes the inputs' metas and the attributes (hashable), checks them, and
     returns a Launch, or a ScalarLaunch of operands that are dense.
+
+    >>> def doubled(out, x, lo, hi):
+    ...     for i in range(lo, hi):
+    ...         out[i] = 2 * x[i]
+    >>> @flow.ops.op("x -> out")
+    ... def double(x):
+    ...     meta = x.with_shape((x.numel,))
+    ...     return flow.ops.Launch(outputs=(meta,), body=doubled, units=x.numel)
+    >>> double(flow.tensor([1, 2]))
+    tensor([2, 4])
     """
     left, right = signature.split("->")
     inputs = [n.strip() for n in left.split(",") if n.strip()]

@@ -67,6 +67,10 @@ def stft(
     normalized            over the root of n_fft
     onesided              half of the frequencies; default: for real numbers
     return_complex        False: pairs of real numbers; must be given for real numbers
+
+    >>> x = flow.arange(8.0)
+    >>> flow.stft(x, 4, window=flow.ones(4), return_complex=True).shape  # (frequencies, frames)
+    flow.Size([3, 9])
     """
     x: Any = need_tensor("stft", "input", input)
     n, hop, wide = _sizes("stft", n_fft, hop_length, win_length)

@@ -33,7 +33,13 @@ __all__ = [
 @method()
 @with_out
 def qr(input: Tensor, some: bool = True) -> return_types.qr:
-    """Q and R of matrices (*, m, n), reduced, or complete without `some`; see `linalg.qr`."""
+    """Q and R of matrices (*, m, n), reduced, or complete without `some`; see `linalg.qr`.
+
+    >>> Q, R = flow.qr(flow.tensor([[0.0, 2.0], [1.0, 0.0]]))
+    >>> R.abs()
+    tensor([[1., 0.],
+            [0., 2.]])
+    """
     return return_types.qr(decompositions.qr(input, "reduced" if some else "complete"))
 
 
@@ -43,6 +49,10 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> return_typ
     """U, S and V (not its transpose) of matrices (*, m, n); without `some` the full U and V.
 
     Without `compute_uv` U and V are zeros.
+
+    >>> U, S, V = flow.svd(flow.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    >>> S
+    tensor([3., 2.])
     """
     x = matrices("svd", input, "input")
     m, n = x.shape[-2:]
@@ -55,7 +65,12 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> return_typ
 
 @method()
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
-    """The Moore-Penrose inverse; see `linalg.pinv`."""
+    """The Moore-Penrose inverse; see `linalg.pinv`.
+
+    >>> flow.pinverse(flow.tensor([[2.0, 0.0], [0.0, 0.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.0000]])
+    """
     return spectra.pinv(input, rcond)
 
 
@@ -74,7 +89,13 @@ def geqrf(input: Tensor) -> return_types.geqrf:
 
 @method()
 def orgqr(input: Tensor, tau: Tensor) -> Tensor:
-    """The Q of `geqrf`'s answer; see `linalg.householder_product`."""
+    """The Q of `geqrf`'s answer; see `linalg.householder_product`.
+
+    >>> a, tau = flow.geqrf(flow.tensor([[3.0, 1.0], [4.0, 2.0]]))
+    >>> Q = flow.orgqr(a, tau)
+    >>> flow.allclose(Q.T @ Q, flow.eye(2), atol=1e-6)
+    True
+    """
     return householder_product(input, tau)
 
 
@@ -85,6 +106,11 @@ def ormqr(
 ) -> Tensor:
     """The product of the whole Q (m, m) of `geqrf`'s answer with `other`: Q @ other, other @ Q
     without `left`, Q's conjugate transpose with `transpose`.
+
+    >>> A = flow.tensor([[3.0, 1.0], [4.0, 2.0]])
+    >>> a, tau = flow.geqrf(A)
+    >>> flow.allclose(flow.ormqr(a, tau, a.triu()), A, atol=1e-6)  # Q @ R
+    True
     """
     x, other = matrices("ormqr", input, "input"), matrices("ormqr", other, "other")
     same_dtype("ormqr", x, other)
@@ -188,7 +214,13 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 def triangular_solve(
     b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> return_types.triangular_solve:
-    """X with A @ X = b for triangular A, or its transpose, and A; see `linalg.solve_triangular`."""
+    """X with A @ X = b for triangular A, or its transpose, and A; see `linalg.solve_triangular`.
+
+    >>> A = flow.tensor([[1.0, 1.0], [0.0, 2.0]])
+    >>> flow.triangular_solve(flow.tensor([[3.0], [4.0]]), A)[0]
+    tensor([[1.],
+            [2.]])
+    """
     a, b = batched(square("triangular_solve", A), matrices("triangular_solve", b, "b"))
     t = turned(a) if transpose else a
     x = decompositions.solve_triangular(t, b, upper=upper != transpose, unitriangular=unitriangular)

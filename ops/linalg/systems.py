@@ -328,6 +328,9 @@ def solve(A: Tensor, B: Tensor) -> Tensor:
     broadcast.
 
     LinAlgError where the result is read, if a matrix is singular.
+
+    >>> flow.solve(flow.tensor([[2.0, 0.0], [0.0, 4.0]]), flow.tensor([2.0, 8.0]))
+    tensor([1., 2.])
     """
     if B._meta.ndim == 1 or (
         B._meta.ndim == A._meta.ndim - 1 and B._meta.shape == A._meta.shape[:-1]
@@ -366,6 +369,11 @@ inv = inverse
 def slogdet(input: Tensor) -> return_types.slogdet:
     """The sign of the determinant of matrices (*, n, n), a complex number of size 1 if they are
     complex, and the logarithm of its absolute value.
+
+    >>> flow.slogdet(flow.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    flow.return_types.slogdet(
+    sign=tensor(-1.),
+    logabsdet=tensor(0.))
     """
     found = _complex_slogdet if input._meta.dtype.is_complex else _slogdet
     return return_types.slogdet(found(input))

@@ -283,6 +283,9 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def take(input: Tensor, index: Tensor) -> Tensor:
     """The elements of the flattened `input` at `index`, in the shape of `index`; negative ones
     count from the end.
+
+    >>> flow.take(flow.tensor([[1, 2], [3, 4]]), flow.tensor([3, 0]))
+    tensor([4, 1])
     """
     flat = (
         reshape(need_tensor("take", "input", input), (-1,))

@@ -31,6 +31,10 @@ __all__ = ["index_reduce", "nonzero_static", "put", "renorm", "segment_reduce", 
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of `input` with the elements of `source` at the places `index` of its elements in C
     order, counted from the end if negative; added to what is there with `accumulate`.
+
+    >>> flow.put(flow.zeros(2, 2), flow.tensor([3, 0]), flow.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 1.]])
     """
     x: Any = need_tensor("put", "input", input)
     places: Any = need_tensor("put", "index", index)
@@ -170,6 +174,10 @@ def segment_reduce(
     offsets   instead: where each begins, and where the last ends
     initial   what a run begins with, and an empty one is; else 0, NaN, -inf, inf or 1
     unsafe    the lengths need not be looked at
+
+    >>> data = flow.tensor([1.0, 2.0, 3.0, 4.0])
+    >>> flow.segment_reduce(data, "sum", lengths=flow.tensor([1, 3]))
+    tensor([1., 9.])
     """
     x: Any = need_tensor("segment_reduce", "data", data)
     if reduce not in _SEGMENT:

@@ -24,6 +24,9 @@ def repeat_interleave(
 
     `repeats` may be a tensor with a number for each slice; then the result's size is known when it
     has run.
+
+    >>> flow.repeat_interleave(flow.tensor([1, 2]), flow.tensor([2, 3]))
+    tensor([1, 1, 2, 2, 2])
     """
     x = need_tensor("repeat_interleave", "input", input)
     if dim is None:

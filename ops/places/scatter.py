@@ -374,6 +374,10 @@ def scatter(
 
     reduce   None replaces (of several for one place the last stays), "add" adds, "multiply"
              multiplies
+
+    >>> flow.scatter(flow.zeros(2, 2), 1, flow.tensor([[1], [0]]), flow.tensor([[5.0], [6.0]]))
+    tensor([[0., 5.],
+            [6., 0.]])
     """
     return _scatter(fresh, "scatter", input, dim, index, _source("scatter", src, value), reduce)
 
@@ -397,6 +401,9 @@ def scatter_(
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy of `input` with the elements of `src` added at the positions `index` of `dim`;
     `gather` backwards.
+
+    >>> flow.scatter_add(flow.zeros(3), 0, flow.tensor([0, 2, 0]), flow.tensor([1.0, 2.0, 3.0]))
+    tensor([4., 0., 2.])
     """
     if hot["autocast"]:
         input, src = widest(input, src)

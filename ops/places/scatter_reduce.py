@@ -147,6 +147,10 @@ def scatter_reduce(
 
     reduce         "sum", "prod", "mean", "amax" or "amin"
     include_self   whether what `input` has there takes part
+
+    >>> index, src = flow.tensor([0, 1, 0]), flow.tensor([1.0, 2.0, 3.0])
+    >>> flow.scatter_reduce(flow.zeros(2), 0, index, src, "amax")
+    tensor([3., 2.])
     """
     return _scatter_reduce(fresh, input, dim, index, src, reduce, include_self)
 

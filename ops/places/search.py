@@ -112,6 +112,9 @@ def searchsorted(
     The sequence is 1-d, or has the leading dimensions of `input`.  `side` "left" (the default) is
     the first such place, "right" (or `right=True`) the last.  `sorter` is the argsort of a sequence
     that is not sorted.
+
+    >>> flow.searchsorted(flow.tensor([1, 3, 5]), flow.tensor([0, 3, 9]))
+    tensor([0, 1, 3])
     """
     sequence = need_tensor("searchsorted", "sorted_sequence", sorted_sequence)
     if side not in (None, "left", "right") or (side == "left" and right):

@@ -248,6 +248,11 @@ def topk(
     """The `k` largest (or smallest) elements of dimension `dim`, best first: (values, indices).
 
     Of equal elements the earlier one comes first.  NaN counts as the largest number.
+
+    >>> flow.topk(flow.tensor([1, 5, 3]), 2)
+    flow.return_types.topk(
+    values=tensor([5, 3]),
+    indices=tensor([1, 2]))
     """
     x, at = _last("topk", input, dim)
     n = x._meta.shape[-1] if x._meta.ndim else 1

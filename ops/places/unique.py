@@ -179,6 +179,11 @@ def unique(
     return_counts    also how often each occurs
 
     Has no gradient.  Every NaN is different from every other.
+
+    >>> flow.unique(flow.tensor([3, 1, 3, 2]))
+    tensor([1, 2, 3])
+    >>> flow.unique(flow.tensor([3, 1, 3]), return_counts=True)
+    (tensor([1, 3]), tensor([1, 2]))
     """
     return _unique_of("unique", input, True, return_inverse, return_counts, dim)
 
@@ -187,7 +192,11 @@ def unique(
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """The elements (or slices of `dim`) without those equal to the one before; see `unique`."""
+    """The elements (or slices of `dim`) without those equal to the one before; see `unique`.
+
+    >>> flow.unique_consecutive(flow.tensor([1, 1, 2, 1]))
+    tensor([1, 2, 1])
+    """
     return _unique_of("unique_consecutive", input, False, return_inverse, return_counts, dim)
 
 

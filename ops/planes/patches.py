@@ -140,6 +140,9 @@ def unfold(
     patches), zeros where a patch reaches into the padding.
 
     `Tensor.unfold` is another function: a view of the windows of one dimension.
+
+    >>> F.unfold(flow.ones(1, 3, 4, 4), 2).shape
+    flow.Size([1, 12, 9])
     """
     meta = need_tensor("unfold", "input", input)._meta
     if meta.ndim not in (3, 4):

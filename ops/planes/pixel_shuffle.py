@@ -27,7 +27,12 @@ def _image(name: str, input: Tensor) -> tuple[tuple[int, ...], int, int, int]:
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """(..., C * r * r, H, W) to (..., C, H * r, W * r); r * r channels become pixels."""
+    """(..., C * r * r, H, W) to (..., C, H * r, W * r); r * r channels become pixels.
+
+    >>> flow.pixel_shuffle(flow.arange(4).view(1, 4, 1, 1), 2)
+    tensor([[[[0, 1],
+              [2, 3]]]])
+    """
     lead, c, h, w = _image("pixel_shuffle", input)
     r = _factor("pixel_shuffle", "upscale_factor", upscale_factor)
     if c % (r * r):
@@ -40,7 +45,11 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """(..., C, H * r, W * r) to (..., C * r * r, H, W); pixels become channels."""
+    """(..., C, H * r, W * r) to (..., C * r * r, H, W); pixels become channels.
+
+    >>> flow.pixel_unshuffle(flow.arange(4).view(1, 1, 2, 2), 2).flatten()
+    tensor([0, 1, 2, 3])
+    """
     lead, c, h, w = _image("pixel_unshuffle", input)
     r = _factor("pixel_unshuffle", "downscale_factor", downscale_factor)
     if h % r or w % r:

@@ -154,13 +154,23 @@ _hardswish = _differentiable(
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """max(x, 0); integers stay integers."""
+    """max(x, 0); integers stay integers.
+
+    >>> F.relu(flow.tensor([-1.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
     out: Tensor = _relu.into(input, input) if inplace else _relu.call(input)
     return out
 
 
 def relu_(input: Tensor) -> Tensor:
-    """relu in place."""
+    """relu in place.
+
+    >>> x = flow.tensor([-1.0, 2.0])
+    >>> _ = flow.relu_(x)
+    >>> x
+    tensor([0., 2.])
+    """
     return _relu.into(input, input)
 
 
@@ -169,7 +179,11 @@ method()(relu_)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6).
+
+    >>> F.relu6(flow.tensor([-1.0, 3.0, 8.0]))
+    tensor([0., 3., 6.])
+    """
     return _with(_hardtanh, input, inplace, 0, 6)
 
 
@@ -201,7 +215,11 @@ def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = Fal
 
 
 def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = False) -> Tensor:
-    """x where it is greater than `threshold`, `value` elsewhere."""
+    """x where it is greater than `threshold`, `value` elsewhere.
+
+    >>> F.threshold(flow.tensor([1.0, 5.0]), 3.0, -1.0)
+    tensor([-1.,  5.])
+    """
     return _with(_threshold, input, inplace, threshold, value)
 
 
@@ -215,7 +233,11 @@ def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
 
 
 def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
-    """x moved towards 0 by lambd, and 0 where that would pass it."""
+    """x moved towards 0 by lambd, and 0 where that would pass it.
+
+    >>> F.softshrink(flow.tensor([-2.0, 0.25, 2.0]))
+    tensor([-1.5000,  0.0000,  1.5000])
+    """
     if lambd < 0:
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
     return _with(_softshrink, input, False, float(lambd))
@@ -242,6 +264,9 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each
     channel (dimension 1).
+
+    >>> F.prelu(flow.tensor([-2.0, 0.0, 2.0]), flow.tensor([0.25]))
+    tensor([-0.5000,  0.0000,  2.0000])
     """
     if hot["autocast"]:
         input, weight = lowered(input, weight)
@@ -333,7 +358,11 @@ def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
-    """elu, scaled so that activations keep mean 0 and variance 1 from layer to layer."""
+    """elu, scaled so that activations keep mean 0 and variance 1 from layer to layer.
+
+    >>> F.selu(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-1.1113,  0.0000,  1.0507])
+    """
     return _with(_selu, input, inplace)
 
 
@@ -381,7 +410,11 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * sigmoid(x), also called swish."""
+    """x * sigmoid(x), also called swish.
+
+    >>> F.silu(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.2689,  0.0000,  0.7311])
+    """
     return _with(_silu, input, inplace)
 
 
@@ -395,12 +428,20 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold."""
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold.
+
+    >>> F.softplus(flow.tensor([0.0, 100.0]))  # log 2, 100
+    tensor([  0.6931, 100.0000])
+    """
     return _with(_softplus, input, False, float(beta), float(threshold))
 
 
 def softsign(input: Tensor) -> Tensor:
-    """x / (1 + |x|), between -1 and 1."""
+    """x / (1 + |x|), between -1 and 1.
+
+    >>> F.softsign(flow.tensor([-1.0, 0.0, 3.0]))
+    tensor([-0.5000,  0.0000,  0.7500])
+    """
     out: Tensor = _softsign.call(input)
     return out
 
@@ -416,7 +457,11 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def tanhshrink(input: Tensor) -> Tensor:
-    """x - tanh(x), flat around 0."""
+    """x - tanh(x), flat around 0.
+
+    >>> F.tanhshrink(flow.tensor([0.0, 100.0]))
+    tensor([ 0., 99.])
+    """
     out: Tensor = _tanhshrink.call(input)
     return out
 

@@ -113,7 +113,11 @@ remainder = elementwise(
     types="number",
     saves="x, y",
     grad=_remainder_grad,
-    doc="What is left of x / y rounded down: the sign of y, as Python's %.",
+    doc="""What is left of x / y rounded down: the sign of y, as Python's %.
+
+    >>> flow.remainder(flow.tensor([7, -7]), 3)
+    tensor([1, 2])
+    """,
 )
 fmod = elementwise(
     "fmod",
@@ -158,7 +162,11 @@ def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None)
 
 
 def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
-    """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors."""
+    """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors.
+
+    >>> flow.sub(flow.tensor([5, 6]), flow.tensor([1, 2]), alpha=2)
+    tensor([3, 2])
+    """
     if alpha != 1:
         other = _scaled("sub", other, alpha)
     rest: Tensor = _sub.call(input, other) if out is None else _sub(input, other, out=out)
@@ -166,7 +174,11 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None)
 
 
 def rsub(input: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
-    """`other - alpha * input`."""
+    """`other - alpha * input`.
+
+    >>> flow.rsub(flow.tensor([1, 2]), 10)
+    tensor([9, 8])
+    """
     return sub(other, input, alpha=alpha)
 
 
@@ -202,7 +214,11 @@ def div(
 
 
 def true_divide(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
-    """`input / other`; integers give floats."""
+    """`input / other`; integers give floats.
+
+    >>> flow.true_divide(flow.tensor([7, 8]), 2)
+    tensor([3.5000, 4.0000])
+    """
     return div(input, other, out=out)
 
 

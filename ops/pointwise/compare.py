@@ -273,7 +273,11 @@ def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def signbit(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Whether the sign bit is set: x < 0, and also -0.0."""
+    """Whether the sign bit is set: x < 0, and also -0.0.
+
+    >>> flow.signbit(flow.tensor([-1.0, -0.0, 0.0]))
+    tensor([ True,  True, False])
+    """
     floating = need_tensor("signbit", "input", input)._meta.dtype.is_floating_point
     signs: Tensor = (_signbit if floating else _negative)(input, out=out)
     return signs

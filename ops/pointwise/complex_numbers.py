@@ -33,7 +33,11 @@ __all__ = ["adjoint", "angle", "conj", "conj_physical", "polar"]
 
 @with_out
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """The complex numbers of these sizes and angles: abs * (cos(angle) + i sin(angle))."""
+    """The complex numbers of these sizes and angles: abs * (cos(angle) + i sin(angle)).
+
+    >>> flow.polar(flow.tensor([2.0]), flow.tensor([0.0]))
+    tensor([2.+0.j])
+    """
     size, turn = need_tensor("polar", "abs", abs), need_tensor("polar", "angle", angle)
     if size._meta.dtype is not turn._meta.dtype:
         raise DTypeError(

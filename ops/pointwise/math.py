@@ -139,7 +139,11 @@ sqrt = unary(
     "sqrt",
     "sqrt(x)",
     lambda c, g: (g / (c.saved[0] * 2),),
-    "The square root.",
+    """The square root.
+
+    >>> flow.sqrt(flow.tensor([4.0, -1.0]))
+    tensor([2., nan])
+    """,
     saves="out",
     complex="csqrt(x)",
 )
@@ -147,7 +151,11 @@ rsqrt = unary(
     "rsqrt",
     "rsqrt(x)",
     lambda c, g: (g * -0.5 * c.saved[0] * c.saved[0] * c.saved[0],),
-    "The reciprocal of the square root.",
+    """The reciprocal of the square root.
+
+    >>> flow.rsqrt(flow.tensor([4.0, 0.0]))
+    tensor([0.5000,    inf])
+    """,
     saves="out",
     complex="crecip(csqrt(x))",
 )
@@ -155,7 +163,11 @@ reciprocal = unary(
     "reciprocal",
     "1 / x",
     lambda c, g: (-g * c.saved[0] * c.saved[0],),
-    "The reciprocal, 1 / x.",
+    """The reciprocal, 1 / x.
+
+    >>> flow.reciprocal(flow.tensor([2.0, 0.0]))
+    tensor([0.5000,    inf])
+    """,
     saves="out",
     complex="crecip(x)",
 )
@@ -193,7 +205,16 @@ neg: Elementwise = unary(
     complex=True,
 )
 sign: Elementwise = unary(
-    "sign", "sign(x)", flat, "-1, 0 or 1 by the sign of x.", saves="", types="promote"
+    "sign",
+    "sign(x)",
+    flat,
+    """-1, 0 or 1 by the sign of x.
+
+        >>> flow.sign(flow.tensor([-2, 0, 3]))
+        tensor([-1,  0,  1])
+        """,
+    saves="",
+    types="promote",
 )
 
 
@@ -211,7 +232,11 @@ sgn: Elementwise = unary(
     "sgn",
     "sign(x)",
     flat,
-    "x / |x|, and 0 for 0: of real numbers their sign.",
+    """x / |x|, and 0 for 0: of real numbers their sign.
+
+    >>> flow.sgn(flow.tensor([-2.0, 0.0, 3.0])), flow.sgn(flow.tensor([2j]))
+    (tensor([-1.,  0.,  1.]), tensor([0.+1.j]))
+    """,
     saves="x, out",
     types="promote",
     complex="csgn(x)",
@@ -270,7 +295,11 @@ def positive(input: Tensor) -> Tensor:
 
 
 def square(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """x * x; bools count as int64."""
+    """x * x; bools count as int64.
+
+    >>> flow.square(flow.tensor([-3, 2]))
+    tensor([9, 4])
+    """
     if need_tensor("square", "input", input)._meta.dtype.is_bool:
         input = input.to(int64)
     squared: Tensor = _square(input, out=out)
@@ -290,7 +319,13 @@ def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
-    """x rounded to `decimals` digits after the point (before it, if negative), halves to even."""
+    """x rounded to `decimals` digits after the point (before it, if negative), halves to even.
+
+    >>> flow.round(flow.tensor([0.5, 1.5, -2.6]))
+    tensor([ 0.,  2., -3.])
+    >>> flow.round(flow.tensor([1234.0]), decimals=-2)
+    tensor([1200.])
+    """
     decimals = whole("round", "decimals", decimals)
     if decimals == 0:
         rounded: Tensor = _round(input, out=out)

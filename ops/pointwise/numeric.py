@@ -252,7 +252,11 @@ sinc = unary(
     "sinc",
     "1 if x == 0 else sin(3.141592653589793 * x) / (3.141592653589793 * x)",
     _sinc_grad,
-    "sin(pi x) / (pi x), and 1 at 0.",
+    """sin(pi x) / (pi x), and 1 at 0.
+
+    >>> flow.sinc(flow.tensor([0.0, 0.5]))  # 1, 2 / pi
+    tensor([1.0000, 0.6366])
+    """,
     complex="csinc(x)",
 )
 attach(sinc, "sinc")

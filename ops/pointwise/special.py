@@ -172,7 +172,11 @@ scaled_modified_bessel_k0: Elementwise = unary(
     lambda c, g: (
         g * (scaled_modified_bessel_k0(c.saved[0]) - scaled_modified_bessel_k1(c.saved[0])),
     ),
-    "K0(x) times exp(x).",
+    """K0(x) times exp(x).
+
+    >>> flow.special.scaled_modified_bessel_k0(flow.tensor([0.0, 1.0]))
+    tensor([   inf, 1.1445])
+    """,
 )
 scaled_modified_bessel_k1: Elementwise = unary(
     "scaled_modified_bessel_k1",
@@ -184,7 +188,11 @@ scaled_modified_bessel_k1: Elementwise = unary(
             - scaled_modified_bessel_k0(c.saved[0])
         ),
     ),
-    "K1(x) times exp(x).",
+    """K1(x) times exp(x).
+
+    >>> flow.special.scaled_modified_bessel_k1(flow.tensor([0.0, 1.0]))
+    tensor([   inf, 1.6362])
+    """,
 )
 
 
@@ -198,7 +206,11 @@ spherical_bessel_j0: Elementwise = unary(
     "spherical_bessel_j0",
     "1 - x * x / 6 if abs(x) < 1e-3 else sin(x) / x",
     _sphere_grad,
-    "sin(x) / x, and 1 at 0: j0, the spherical Bessel function.",
+    """sin(x) / x, and 1 at 0: j0, the spherical Bessel function.
+
+    >>> flow.special.spherical_bessel_j0(flow.tensor([0.0, 1.0]))
+    tensor([1.0000, 0.8415])
+    """,
 )
 
 # --- gamma and zeta functions -------------------------------------------------------------------
@@ -251,7 +263,11 @@ zeta: Elementwise = elementwise(
     grad=lambda c, g: back(
         c, _no_slope("zeta"), lambda: g * -c.saved[0] * zeta(c.saved[0] + 1, c.saved[1])
     ),
-    doc="Hurwitz' zeta function: the sum of (q + k) ** -x over k from 0 on.",
+    doc="""Hurwitz' zeta function: the sum of (q + k) ** -x over k from 0 on.
+
+    >>> flow.special.zeta(flow.tensor(2.0), flow.tensor(1.0))  # pi ** 2 / 6
+    tensor(1.6449)
+    """,
 )
 
 
@@ -324,7 +340,11 @@ xlog1py: Elementwise = elementwise(
     grad=lambda c, g: back(
         c, lambda: g * log1p(c.saved[1] * 1.0), lambda: g * c.saved[0] / (c.saved[1] + 1)
     ),
-    doc="x log(1 + y), 0 where x is 0.",
+    doc="""x log(1 + y), 0 where x is 0.
+
+    >>> flow.special.xlog1py(flow.tensor([0.0, 2.0]), flow.tensor([-1.0, 0.0]))
+    tensor([0., 0.])
+    """,
 )
 
 

@@ -109,7 +109,11 @@ xlogy = elementwise(
     types="float",
     saves="x, y",
     grad=_xlogy_grad,
-    doc="x * log(y), and 0 where x is 0 and y is not NaN.",
+    doc="""x * log(y), and 0 where x is 0 and y is not NaN.
+
+    >>> flow.xlogy(flow.tensor([0.0, 2.0]), flow.tensor([0.0, 1.0]))
+    tensor([0., 0.])
+    """,
 )
 
 _same_sign = elementwise(

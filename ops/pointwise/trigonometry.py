@@ -52,7 +52,11 @@ sin = unary(
     "sin",
     "sin(x)",
     lambda c, g: (g * cos.call(c.saved[0]),),
-    "The sine, x in radians.",
+    """The sine, x in radians.
+
+    >>> flow.sin(flow.tensor([0.0, flow.pi / 2]))
+    tensor([0., 1.])
+    """,
     complex="csin(x)",
 )
 cos: Elementwise = unary(
@@ -70,7 +74,11 @@ tan = unary(
     "tan",
     "tan(x)",
     lambda c, g: (g * (c.saved[0] * c.saved[0] + 1),),
-    "The tangent, x in radians.",
+    """The tangent, x in radians.
+
+    >>> flow.tan(flow.tensor([0.0, flow.pi / 4]))
+    tensor([0.0000, 1.0000])
+    """,
     saves="out",
     complex="ctan(x)",
 )
@@ -111,7 +119,11 @@ sinh = unary(
     "sinh",
     "sinh(x)",
     lambda c, g: (g * cosh.call(c.saved[0]),),
-    "The hyperbolic sine.",
+    """The hyperbolic sine.
+
+    >>> flow.sinh(flow.tensor([0.0, 1.0]))
+    tensor([0.0000, 1.1752])
+    """,
     complex="csinh(x)",
 )
 cosh: Elementwise = unary(
@@ -129,7 +141,11 @@ tanh = unary(
     "tanh",
     "tanh(x)",
     lambda c, g: (g * (1 - c.saved[0] * c.saved[0]),),
-    "The hyperbolic tangent.",
+    """The hyperbolic tangent.
+
+    >>> flow.tanh(flow.tensor([0.0, flow.inf]))
+    tensor([0., 1.])
+    """,
     saves="out",
     complex="ctanh(x)",
 )
@@ -185,7 +201,11 @@ rad2deg = unary(
     "rad2deg",
     f"x * {180 / math.pi!r}",
     lambda c, g: (g * (180 / math.pi),),
-    "Radians to degrees.",
+    """Radians to degrees.
+
+    >>> flow.rad2deg(flow.tensor([0.0, flow.pi]))
+    tensor([  0., 180.])
+    """,
     saves="",
 )
 
@@ -195,7 +215,11 @@ sigmoid = unary(
     "sigmoid",
     "sigmoid(x)",
     lambda c, g: (g * (c.saved[0] * (1 - c.saved[0])),),
-    "1 / (1 + exp(-x)).",
+    """1 / (1 + exp(-x)).
+
+    >>> flow.sigmoid(flow.tensor([-flow.inf, 0.0, flow.inf]))
+    tensor([0.0000, 0.5000, 1.0000])
+    """,
     saves="out",
     complex="csigmoid(x)",
 )
@@ -265,7 +289,11 @@ arcsinh, arccosh, arctanh = asinh, acosh, atanh
 
 
 def polygamma(n: int, input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The derivative number `n` of digamma."""
+    """The derivative number `n` of digamma.
+
+    >>> flow.polygamma(1, flow.tensor([1.0]))  # pi ** 2 / 6
+    tensor([1.6449])
+    """
     if not isinstance(n, int) or n < 0:
         raise ArgumentError(f"polygamma: n is a non-negative int, got {n!r}")
     value: Tensor = _polygamma(n, need_tensor("polygamma", "input", input), out=out)

@@ -121,7 +121,11 @@ def addbmm(
 @with_out
 @method()
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements, those of the first conjugated."""
+    """The sum of the products of two vectors' elements, those of the first conjugated.
+
+    >>> flow.vdot(flow.tensor([1j]), flow.tensor([2j]))
+    tensor(2.+0.j)
+    """
     x, y = need_tensor("vdot", "input", input), need_tensor("vdot", "other", other)
     product: Tensor = dot(conj(x), y)
     return product

@@ -81,6 +81,9 @@ def _by_product(a: Any, b: Any) -> Tensor:
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The distance of each pair of the n rows of `input`, (n, k): n (n - 1) / 2 numbers, in the
     order of the pairs' places above the diagonal.
+
+    >>> flow.pdist(flow.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))
+    tensor([5.0000, 1.0000, 4.2426])
     """
     x = _points("pdist", "input", input, 2)
     if x.ndim != 2:

@@ -229,6 +229,9 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
     """Sum the products over pairs of dimensions.
 
     dims   ([dimensions of a], [dimensions of b]), or n: the last n of a with the first n of b
+
+    >>> flow.tensordot(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]), dims=1)
+    tensor([12, 34])
     """
     if hot["autocast"] and autocast_dtype() is not None:
         return outside(tensordot, *widest(a, b), dims)

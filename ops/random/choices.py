@@ -152,6 +152,9 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Counts of events whose mean number each element of `input` gives, in its dtype.
 
     InvalidValueError when the result is read, for a mean that is negative or no number.
+
+    >>> flow.poisson(flow.tensor([0.0, 0.0]))
+    tensor([0., 0.])
     """
     meta = need_tensor("poisson", "input", input)._meta
     if not meta.dtype.is_floating_point:

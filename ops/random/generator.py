@@ -133,7 +133,11 @@ def manual_seed(seed: int) -> Generator:
 
 
 def seed() -> int:
-    """Start the default generator from a seed that the operating system draws; the seed."""
+    """Start the default generator from a seed that the operating system draws; the seed.
+
+    >>> isinstance(flow.seed(), int)
+    True
+    """
     return default_generator.seed()
 
 
@@ -160,7 +164,14 @@ def get_rng_state() -> Tensor:
 
 
 def set_rng_state(new_state: Tensor) -> None:
-    """Set the default generator's state."""
+    """Set the default generator's state.
+
+    >>> state = flow.get_rng_state()
+    >>> a = flow.rand(2)
+    >>> flow.set_rng_state(state)
+    >>> flow.equal(a, flow.rand(2))
+    True
+    """
     default_generator.set_state(new_state)
 
 

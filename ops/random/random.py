@@ -96,7 +96,11 @@ def rand(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of shape `size` (ints, or one tuple of them) with uniform numbers from [0, 1)."""
+    """A tensor of shape `size` (ints, or one tuple of them) with uniform numbers from [0, 1).
+
+    >>> flow.rand(2, 3).shape
+    flow.Size([2, 3])
+    """
     shape, kind = size_of(size, "rand", options), dtype_for("rand", out, dtype)
     meta = TensorMeta.of(shape, _float_dtype("rand", kind), as_device(device))
     return finished(uniform_of(meta, generator), requires_grad, out, "rand")
@@ -113,6 +117,9 @@ def randn(
 ) -> Tensor:
     """A tensor of shape `size` (ints, or one tuple of them) with numbers of mean 0 and variance 1,
     normally distributed.
+
+    >>> flow.randn(2, 3).shape
+    flow.Size([2, 3])
     """
     shape, kind = size_of(size, "randn", options), dtype_for("randn", out, dtype)
     meta = TensorMeta.of(shape, _float_dtype("randn", kind), as_device(device))
@@ -210,6 +217,10 @@ def randint(
 ) -> Tensor:
     """Integers from `low` (0 if `randint(high, size)`) up to, not including, `high`; int64 unless
     `dtype` is given.
+
+    >>> x = flow.randint(0, 10, (5,))
+    >>> x.dtype, bool(((x >= 0) & (x < 10)).all())
+    (flow.int64, True)
     """
     accept("randint", options)
     place, dtype = as_device(device), dtype_for("randint", out, dtype)
@@ -278,7 +289,11 @@ def randperm(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """The integers from 0 to `n` - 1 in random order."""
+    """The integers from 0 to `n` - 1 in random order.
+
+    >>> flow.randperm(4).sort().values
+    tensor([0, 1, 2, 3])
+    """
     accept("randperm", options)
     place, dtype = as_device(device), dtype_for("randperm", out, dtype)
     if not isinstance(n, (int, np.integer)) or n < 0:

@@ -51,6 +51,9 @@ def _sums(name: str, y: Any, at: int) -> Any:
 def trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral of `y` along `dim` by the trapezoidal rule: its values at the places `x`, a
     vector or a tensor that broadcasts, or `dx` (1) apart.
+
+    >>> flow.trapezoid(flow.tensor([0.0, 2.0, 4.0]))
+    tensor(4.)
     """
     values: Any = need_tensor("trapezoid", "y", y)
     at = wrap_dim("trapezoid", dim, values.ndim)

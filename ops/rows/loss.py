@@ -216,7 +216,11 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
-    """(x - y)² / (2 beta) where |x - y| < beta, |x - y| - beta / 2 elsewhere."""
+    """(x - y)² / (2 beta) where |x - y| < beta, |x - y| - beta / 2 elsewhere.
+
+    >>> F.smooth_l1_loss(flow.tensor([0.0, 3.0]), flow.tensor([1.0, 0.0]), reduction="none")
+    tensor([0.5000, 2.5000])
+    """
     reduction = legacy_reduction(size_average, reduce, reduction)
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")

@@ -143,6 +143,9 @@ def var(
 
     `unbiased=False` is `correction=0`.  NaN where no degree of freedom is left.  DTypeError for
     integers.
+
+    >>> flow.var(flow.tensor([1.0, 3.0, 5.0])), flow.var(flow.tensor([1.0, 3.0]), correction=0)
+    (tensor(4.), tensor(1.))
     """
     return _moments("var", input, dim, unbiased, correction, keepdim)[0]
 
@@ -156,7 +159,11 @@ def std(
     *,
     correction: float | None = None,
 ) -> Tensor:
-    """The standard deviation over `dim`: the root of `var`, with the same arguments."""
+    """The standard deviation over `dim`: the root of `var`, with the same arguments.
+
+    >>> flow.std(flow.tensor([1.0, 3.0, 5.0]))
+    tensor(2.)
+    """
     root: Tensor = root_of.call(_moments("std", input, dim, unbiased, correction, keepdim)[0])
     return root
 
@@ -169,7 +176,11 @@ def var_mean(
     *,
     correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The variance and the mean over `dim`; arguments as `var`."""
+    """The variance and the mean over `dim`; arguments as `var`.
+
+    >>> flow.var_mean(flow.tensor([1.0, 3.0, 5.0]))
+    (tensor(4.), tensor(3.))
+    """
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
@@ -181,7 +192,11 @@ def std_mean(
     *,
     correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean over `dim`; arguments as `var`."""
+    """The standard deviation and the mean over `dim`; arguments as `var`.
+
+    >>> flow.std_mean(flow.tensor([1.0, 3.0, 5.0]))
+    (tensor(2.), tensor(3.))
+    """
     variance, center = _moments("std_mean", input, dim, unbiased, correction, keepdim)
     return root_of.call(variance), center
 

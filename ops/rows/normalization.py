@@ -64,6 +64,10 @@ def rms_norm(
 ) -> Tensor:
     """x / sqrt(mean(x²) + eps) * weight, the mean over the last dimensions; eps None is the
     dtype's.
+
+    >>> F.rms_norm(flow.tensor([[3.0, 3.0], [0.0, 2.0]]), (2,))
+    tensor([[1.0000, 1.0000],
+            [0.0000, 1.4142]])
     """
     if hot["autocast"]:
         input, weight = widened(input, weight)

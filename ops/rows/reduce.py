@@ -223,6 +223,9 @@ def prod(
 
     Integers and bools give int64.  With `dtype`, `input` is converted first; bool: whether all are
     not 0.
+
+    >>> flow.prod(flow.tensor([[1, 2], [3, 4]]), dim=1)
+    tensor([ 2, 12])
     """
     if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
         dtype = float32

@@ -125,6 +125,9 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 
     `dtype` converts the input first.  DTypeError for integers without it, OutOfRangeError for a
     `dim` there is not.
+
+    >>> flow.softmax(flow.tensor([0.0, 0.0]), 0)
+    tensor([0.5000, 0.5000])
     """
     out: Tensor = _softmax(input if dtype is None else input.to(dtype), dim)
     return out
@@ -146,7 +149,11 @@ def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 
 
 def softmin(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """softmax(-x) over `dim`."""
+    """softmax(-x) over `dim`.
+
+    >>> flow.softmin(flow.tensor([0.0, flow.inf]), 0)
+    tensor([1., 0.])
+    """
     return softmax(-input, dim, dtype)
 
 

@@ -142,7 +142,11 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 
 def trace(input: Tensor) -> Tensor:
-    """The sum of the diagonal of a matrix.  Integers and bools sum to int64."""
+    """The sum of the diagonal of a matrix.  Integers and bools sum to int64.
+
+    >>> flow.trace(flow.tensor([[1, 2], [3, 4]]))
+    tensor(5)
+    """
     if need_tensor("trace", "input", input)._meta.ndim != 2:
         raise ShapeError(f"trace needs a matrix, got shape {tuple(input.shape)}")
     return sum(input.diagonal())

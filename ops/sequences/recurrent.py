@@ -340,7 +340,11 @@ def rnn_tanh_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> Tensor:
-    """tanh(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh)."""
+    """tanh(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh).
+
+    >>> flow.rnn_tanh_cell(flow.zeros(1, 3), flow.zeros(1, 2), flow.ones(2, 3), flow.ones(2, 2))
+    tensor([[0., 0.]])
+    """
     return _one_step("rnn_tanh_cell", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
@@ -352,7 +356,11 @@ def rnn_relu_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> Tensor:
-    """relu(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh)."""
+    """relu(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh).
+
+    >>> flow.rnn_relu_cell(flow.ones(1, 3), flow.ones(1, 2), flow.ones(2, 3), flow.ones(2, 2))
+    tensor([[5., 5.]])
+    """
     return _one_step("rnn_relu_cell", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 

@@ -13,6 +13,7 @@ from flowvm.meta import Size, as_shape
 from flowvm.ops.declare import core, registry
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.shapes.inplace_views import UntypedStorage
 
 __all__ = [
     "broadcast_shapes",
@@ -46,12 +47,12 @@ def is_tensor(obj: Any, /) -> bool:
 
 
 def is_storage(obj: Any, /) -> bool:
-    """Whether `obj` is a tensor's storage.
+    """Whether `obj` is a tensor's storage, of numbers or of bytes.
 
     >>> flow.is_storage(flow.ones(2).untyped_storage()), flow.is_storage(flow.ones(2))
-    (False, False)
+    (True, False)
     """
-    return isinstance(obj, Storage)
+    return isinstance(obj, (Storage, UntypedStorage))
 
 
 def numel(input: Tensor) -> int:

@@ -35,6 +35,9 @@ def range(
 ) -> Tensor:
     """The numbers from `start` to `end`, which is included, `step` apart, in the default dtype
     unless another is given.  PyTorch wants `arange` used instead; so do we.
+
+    >>> flow.range(1, 2, 0.5)
+    tensor([1.0000, 1.5000, 2.0000])
     """
     accept("range", options)
     place, dtype = as_device(device), dtype_or(dtype_for("range", out, dtype))

@@ -52,7 +52,11 @@ def _imag_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 def real(input: Tensor) -> Tensor:
-    """The real parts of complex numbers, a view; a real tensor itself."""
+    """The real parts of complex numbers, a view; a real tensor itself.
+
+    >>> flow.real(flow.tensor([1 + 2j, 3 - 4j]))
+    tensor([1., 3.])
+    """
     x = need_tensor("real", "input", input)
     if not x._meta.dtype.is_complex:
         return x
@@ -73,7 +77,11 @@ def imag(input: Tensor) -> Tensor:
 
 @method()
 def view_as_real(input: Tensor) -> Tensor:
-    """A view of complex numbers as pairs of floats: one more dimension, the last, of size 2."""
+    """A view of complex numbers as pairs of floats: one more dimension, the last, of size 2.
+
+    >>> flow.view_as_real(flow.tensor([1 + 2j]))
+    tensor([[1., 2.]])
+    """
     x = need_tensor("view_as_real", "input", input)
     if not x._meta.dtype.is_complex:
         raise DTypeError(f"view_as_real is for complex tensors, got {x.dtype.name}")
@@ -100,6 +108,9 @@ def view_as_complex(input: Tensor) -> Tensor:
     """A view of pairs of float32 or float64, along the last dimension, as complex numbers.
 
     ShapeError unless that dimension has size 2 and stride 1, and all others even strides.
+
+    >>> flow.view_as_complex(flow.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([1.+2.j, 3.+4.j])
     """
     x = need_tensor("view_as_complex", "input", input)
     meta = x._meta

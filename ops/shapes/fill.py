@@ -156,7 +156,12 @@ def zeros(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of shape `size` (ints, or one tuple of them) filled with 0."""
+    """A tensor of shape `size` (ints, or one tuple of them) filled with 0.
+
+    >>> flow.zeros(2, 3)
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]])
+    """
     shape, kind = size_of(size, "zeros", options), dtype_for("zeros", out, dtype)
     meta = TensorMeta.of(shape, dtype_or(kind), as_device(device))
     return finished(filled_of(meta, 0), requires_grad, out, "zeros")
@@ -282,7 +287,11 @@ def zeros_like(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor of `input`'s shape, and dtype unless one is given, filled with 0."""
+    """A tensor of `input`'s shape, and dtype unless one is given, filled with 0.
+
+    >>> flow.zeros_like(flow.tensor([3, 4]))
+    tensor([0, 0])
+    """
     meta = _meta("zeros_like", input)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
     return zeros(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
@@ -333,7 +342,11 @@ def _meta(name: str, input: Any) -> TensorMeta:
 def scalar_tensor(
     s: Scalar, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Tensor:
-    """A 0-d tensor of the number `s`, of the default dtype unless one is given."""
+    """A 0-d tensor of the number `s`, of the default dtype unless one is given.
+
+    >>> flow.scalar_tensor(3)
+    tensor(3.)
+    """
     return full((), s, dtype=dtype_or(dtype), device=device, requires_grad=requires_grad, **options)
 
 

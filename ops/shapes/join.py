@@ -214,7 +214,12 @@ concat = concatenate = cat
 
 @with_out
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """The tensors, all of one shape, along a new dimension `dim`."""
+    """The tensors, all of one shape, along a new dimension `dim`.
+
+    >>> flow.stack((flow.tensor([1, 2]), flow.tensor([3, 4])), dim=1)
+    tensor([[1, 3],
+            [2, 4]])
+    """
     return _joined(_alike(_listed("stack", tensors)), dim, True)
 
 
@@ -275,7 +280,12 @@ def hstack(tensors: Sequence[Tensor]) -> Tensor:
 
 @with_out
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors on top of each other: along dimension 0, 1-d ones as rows."""
+    """The tensors on top of each other: along dimension 0, 1-d ones as rows.
+
+    >>> flow.row_stack((flow.tensor([1, 2]), flow.tensor([3, 4])))
+    tensor([[1, 2],
+            [3, 4]])
+    """
     return cat([_grown(2, t) for t in _listed("vstack", tensors)], 0)
 
 

@@ -103,6 +103,10 @@ def _matrices(name: str, input: Any) -> Tensor:
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of each matrix, 0 above diagonal number `diagonal` (0: the main one, 1:
     the one above it).
+
+    >>> flow.tril(flow.ones(2, 3))
+    tensor([[1., 0., 0.],
+            [1., 1., 0.]])
     """
     out: Tensor = _tril(_matrices("tril", input), whole("tril", "diagonal", diagonal))
     return out
@@ -112,6 +116,10 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of each matrix, 0 below diagonal number `diagonal` (0: the main one, 1:
     the one above it).
+
+    >>> flow.triu(flow.ones(2, 3))
+    tensor([[1., 1., 1.],
+            [0., 1., 1.]])
     """
     out: Tensor = _triu(_matrices("triu", input), whole("triu", "diagonal", diagonal))
     return out
@@ -129,7 +137,12 @@ def _indices(
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> Tensor:
-    """The rows and the columns of the lower triangle's elements, a tensor of shape (2, n)."""
+    """The rows and the columns of the lower triangle's elements, a tensor of shape (2, n).
+
+    >>> flow.tril_indices(2, 2)
+    tensor([[0, 1, 1],
+            [0, 0, 1]])
+    """
     accept("tril_indices", options)
     return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
@@ -137,7 +150,12 @@ def tril_indices(
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> Tensor:
-    """The rows and the columns of the upper triangle's elements, a tensor of shape (2, n)."""
+    """The rows and the columns of the upper triangle's elements, a tensor of shape (2, n).
+
+    >>> flow.triu_indices(2, 2)
+    tensor([[0, 0, 1],
+            [0, 1, 1]])
+    """
     accept("triu_indices", options)
     return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
 
@@ -297,6 +315,11 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """The matrix whose columns are the powers of the vector `x`, falling from N - 1 to 0, or
     rising.
+
+    >>> flow.vander(flow.tensor([1, 2, 3]))
+    tensor([[1, 1, 1],
+            [4, 2, 1],
+            [9, 3, 1]])
     """
     if need_tensor("vander", "x", x)._meta.ndim != 1:
         raise ShapeError(f"vander needs a vector, got shape {tuple(x.shape)}")

@@ -122,6 +122,9 @@ def roll(
     """A copy shifted by `shifts` along `dims`; what leaves at one end comes in at the other.
 
     Without `dims` the flattened tensor is rolled, and has its shape again.
+
+    >>> flow.roll(flow.tensor([1, 2, 3]), 1)
+    tensor([3, 1, 2])
     """
     x = need_tensor("roll", "input", input)
     by = _dims_of((shifts,))
@@ -145,7 +148,12 @@ def roll(
 
 @method()
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """A copy turned `k` times by 90 degrees from the first of `dims` towards the second."""
+    """A copy turned `k` times by 90 degrees from the first of `dims` towards the second.
+
+    >>> flow.rot90(flow.tensor([[1, 2], [3, 4]]))
+    tensor([[2, 4],
+            [1, 3]])
+    """
     x = need_tensor("rot90", "input", input)
     turned = wrap_dims("rot90", tuple(dims), x._meta.ndim)
     if len(turned) != 2:

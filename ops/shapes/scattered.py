@@ -75,7 +75,12 @@ def diagonal_scatter(
 @with_out
 @method()
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """A copy of `input` whose `select(dim, index)` is `src`, of that one's shape."""
+    """A copy of `input` whose `select(dim, index)` is `src`, of that one's shape.
+
+    >>> flow.select_scatter(flow.zeros(2, 2), flow.tensor([1.0, 2.0]), 1, 0)
+    tensor([[1., 0.],
+            [2., 0.]])
+    """
     return _with("select_scatter", input, src, lambda x: x.select(dim, index))
 
 
@@ -96,7 +101,11 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Tensor:
-    """A copy of `input` whose elements start:end:step along `dim` are `src`."""
+    """A copy of `input` whose elements start:end:step along `dim` are `src`.
+
+    >>> flow.slice_scatter(flow.zeros(4), flow.tensor([1.0, 2.0]), 0, 1, 3)
+    tensor([0., 1., 2., 0.])
+    """
     return _with(
         "slice_scatter", input, src, lambda x: _sliced("slice_scatter", x, dim, start, end, step)
     )
@@ -163,7 +172,11 @@ Tensor.narrow_copy = narrow_copy  # type: ignore[attr-defined]
 def slice_copy(
     input: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
-    """A copy of the elements start:end:step along `dim`."""
+    """A copy of the elements start:end:step along `dim`.
+
+    >>> flow.slice_copy(flow.arange(6), 0, 1, 6, 2)
+    tensor([1, 3, 5])
+    """
     x = need_tensor("slice_copy", "input", input)
     part: Any = _sliced("slice_copy", x, dim, start, end, step)
     return part.clone()  # type: ignore[no-any-return]

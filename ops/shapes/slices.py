@@ -74,7 +74,11 @@ _slice = _strided_view("slice", _slice_geometry)
 
 @method()
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """A view of the elements with `index` in dimension `dim`, which it no longer has."""
+    """A view of the elements with `index` in dimension `dim`, which it no longer has.
+
+    >>> flow.select(flow.tensor([[1, 2], [3, 4]]), 1, 0)
+    tensor([1, 3])
+    """
     x = need_tensor("select", "input", input)
     if type(dim) is not int or type(index) is not int:
         dim, index = whole("select", "a dimension", dim), whole("select", "an index", index)

@@ -83,6 +83,9 @@ def split(
 ) -> tuple[Tensor, ...]:
     """Views of consecutive pieces of dimension `dim`: of this size (the last may be smaller), or of
     these sizes.
+
+    >>> flow.split(flow.arange(5), 2)
+    (tensor([0, 1]), tensor([2, 3]), tensor([4]))
     """
     x = need_tensor("split", "tensor", tensor)
     if x._meta.ndim == 0:
@@ -139,6 +142,9 @@ def tensor_split(
 ) -> tuple[Tensor, ...]:
     """Pieces cut at these indices, or this many whose sizes differ by at most one (NumPy's
     array_split).
+
+    >>> flow.tensor_split(flow.arange(5), 3)
+    (tensor([0, 1]), tensor([2, 3]), tensor([4]))
     """
     x = need_tensor("tensor_split", "input", input)
     if x._meta.ndim == 0:
@@ -189,7 +195,11 @@ def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Ten
 
 @method()
 def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Pieces along dimension 0 of a tensor of at least 2."""
+    """Pieces along dimension 0 of a tensor of at least 2.
+
+    >>> flow.vsplit(flow.tensor([[1, 2], [3, 4]]), 2)
+    (tensor([[1, 2]]), tensor([[3, 4]]))
+    """
     return _even_split("vsplit", input, indices_or_sections, 0, 2)
 
 
@@ -205,7 +215,11 @@ def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Ten
 
 @method()
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """A view for each index of dimension `dim`, without it."""
+    """A view for each index of dimension `dim`, without it.
+
+    >>> flow.unbind(flow.tensor([[1, 2], [3, 4]]))
+    (tensor([1, 2]), tensor([3, 4]))
+    """
     x = need_tensor("unbind", "input", input)
     if x._meta.ndim == 0:
         raise ShapeError("unbind: a 0-d tensor has no dimension to take apart")

@@ -217,6 +217,11 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: An
 def set_default_tensor_type(t: Any, /) -> None:
     """Let new tensors of floats have the dtype, and all new tensors the device, of a typed class
     or of its name; ArgumentTypeError unless it is a floating-point one.
+
+    >>> flow.set_default_tensor_type(flow.DoubleTensor)
+    >>> flow.tensor(1.0).dtype
+    flow.float64
+    >>> flow.set_default_tensor_type(flow.FloatTensor)
     """
     if isinstance(t, DType):
         raise ArgumentTypeError("set_default_tensor_type takes no dtype; use set_default_dtype")
@@ -228,6 +233,9 @@ def set_default_tensor_type(t: Any, /) -> None:
 def typename(obj: Any, /) -> str:
     """The name of a tensor's type, as `obj.type()`; of any other object, that of its class or of
     itself with its module.
+
+    >>> flow.typename(flow.ones(2)), flow.typename(1)
+    ('flowvm.FloatTensor', 'int')
     """
     if isinstance(obj, Tensor):
         return type_name(obj)

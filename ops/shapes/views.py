@@ -196,7 +196,11 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @method()
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Dimension `dim` as dimensions `sizes`, one of which may be -1."""
+    """Dimension `dim` as dimensions `sizes`, one of which may be -1.
+
+    >>> flow.unflatten(flow.ones(6), 0, (2, -1)).shape
+    flow.Size([2, 3])
+    """
     shape = need_tensor("unflatten", "input", input)._meta.shape
     at = wrap_dim("unflatten", dim, len(shape))
     sizes = _dims_of((sizes,))
@@ -210,7 +214,11 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 @method()
 def ravel(input: Tensor) -> Tensor:
-    """All elements in one dimension: a view if the tensor is contiguous."""
+    """All elements in one dimension: a view if the tensor is contiguous.
+
+    >>> flow.ravel(flow.tensor([[1, 2], [3, 4]]))
+    tensor([1, 2, 3, 4])
+    """
     return reshape(input, (-1,)) if input.numel() else reshape(input, (0,))
 
 
@@ -247,7 +255,11 @@ def _permute_method(x: Tensor, *dims: Any) -> Tensor:
 
 
 def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
-    """A view with the dimensions in the order `dims`, each named once."""
+    """A view with the dimensions in the order `dims`, each named once.
+
+    >>> flow.permute(flow.ones(2, 3, 4), (2, 0, 1)).shape
+    flow.Size([4, 2, 3])
+    """
     return _permute(need_tensor("permute", "input", input), _dims_of((dims,)))
 
 
@@ -262,7 +274,11 @@ def _swapped(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
 
 @method()
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """A view with dimensions `dim0` and `dim1` exchanged."""
+    """A view with dimensions `dim0` and `dim1` exchanged.
+
+    >>> flow.swapaxes(flow.ones(2, 3, 4), 0, 2).shape
+    flow.Size([4, 3, 2])
+    """
     x = need_tensor("transpose", "input", input)
     return _permute(x, _swapped(x._meta.ndim, dim0, dim1))
 
@@ -274,7 +290,12 @@ method("swapdims")(transpose)
 
 @method()
 def t(input: Tensor) -> Tensor:
-    """The transpose of a matrix; a vector or a 0-d tensor as it is."""
+    """The transpose of a matrix; a vector or a 0-d tensor as it is.
+
+    >>> flow.t(flow.tensor([[1, 2], [3, 4]]))
+    tensor([[1, 3],
+            [2, 4]])
+    """
     ndim = need_tensor("t", "input", input)._meta.ndim
     if ndim > 2:
         raise ShapeError(f"t() is for at most 2 dimensions, got {ndim}; use transpose or permute")
@@ -400,7 +421,11 @@ def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
 
 @method()
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """A view without the dimensions of size 1: all, or those among `dim`."""
+    """A view without the dimensions of size 1: all, or those among `dim`.
+
+    >>> flow.squeeze(flow.ones(1, 3, 1)).shape
+    flow.Size([3])
+    """
     x = need_tensor("squeeze", "input", input)
     dims = None if dim is None else tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
     return view_of(x, "reshape", _squeezed(x._meta, dims), 0, _reshape_grad)
@@ -417,7 +442,12 @@ def _unsqueezed(meta: TensorMeta, dim: int) -> TensorMeta:
 
 @method()
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
-    """A view with a dimension of size 1 at `dim`."""
+    """A view with a dimension of size 1 at `dim`.
+
+    >>> flow.unsqueeze(flow.tensor([1, 2]), 1)
+    tensor([[1],
+            [2]])
+    """
     x = need_tensor("unsqueeze", "input", input)
     return view_of(x, "reshape", _unsqueezed(x._meta, dim), 0, _reshape_grad)
 

@@ -57,6 +57,9 @@ def _norm(size: Tensor, p: float, keepdim: bool) -> Tensor:
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms between all pairs of rows of (N, M): (N (N - 1) / 2,), pair (0, 1) first, then
     (0, 2).
+
+    >>> F.pdist(flow.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))
+    tensor([5.0000, 1.0000, 4.2426])
     """
     if input.ndim != 2:
         raise ShapeError(f"pdist: input has two dimensions, got shape {tuple(input.shape)}")
