@@ -143,6 +143,11 @@ def _tensor_backward(
 
     `gradient` is the gradient of some value with respect to this tensor; it may be left out if the
     tensor has one element.  For the others see `flow.autograd.backward`.
+
+    >>> x = flow.tensor([1.0, 2.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    tensor([2., 4.])
     """
     plain = t._meta.numel == 1 and not t._meta.dtype.is_complex
     if inputs is None and gradient is None and t._node is not None and plain:

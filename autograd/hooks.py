@@ -112,6 +112,12 @@ def register_hook(t: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Removab
     None, takes its place.
 
     Returns a handle with `remove()`.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> _ = x.register_hook(lambda grad: grad * 10)
+    >>> x.sum().backward()
+    >>> x.grad
+    tensor([10., 10.])
     """
     node = _needs_grad(t, "register a hook on")
     if not callable(hook):
@@ -126,7 +132,13 @@ def register_hook(t: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Removab
 def register_post_accumulate_grad_hook(
     t: Tensor, hook: Callable[[Tensor], None]
 ) -> RemovableHandle:
-    """Call `hook(tensor)` after a backward has added to the `.grad` of this leaf."""
+    """Call `hook(tensor)` after a backward has added to the `.grad` of this leaf.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> _ = x.register_post_accumulate_grad_hook(lambda leaf: print(leaf.grad))
+    >>> x.sum().backward()
+    tensor([1., 1.])
+    """
     node = _needs_grad(t, "register a hook on")
     if not node.is_leaf:
         raise AutogradError(
@@ -137,14 +149,28 @@ def register_post_accumulate_grad_hook(
 
 @method()
 def retain_grad(t: Tensor) -> None:
-    """Keep this tensor's gradient in `.grad`, though it is no leaf."""
+    """Keep this tensor's gradient in `.grad`, though it is no leaf.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> y = x * 2
+    >>> y.retain_grad()
+    >>> y.sum().backward()
+    >>> y.grad
+    tensor([1., 1.])
+    """
     node = _needs_grad(t, "retain_grad")
     if not node.is_leaf:
         hooks_of(_node(node)).retain[node.index] = weakref.ref(t)
 
 
 def retains_grad(t: Tensor) -> bool:
-    """Whether a backward puts the gradient of this tensor, which is no leaf, into `.grad`."""
+    """Whether a backward puts the gradient of this tensor, which is no leaf, into `.grad`.
+
+    >>> y = flow.ones(2, requires_grad=True) * 2
+    >>> y.retain_grad()
+    >>> y.retains_grad
+    True
+    """
     node = t._node
     if node is None or node.is_leaf:
         return False

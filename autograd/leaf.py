@@ -52,6 +52,9 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
 
     DTypeError unless the dtype is a floating point or complex one; AutogradError for False on a
     tensor that an operation made.
+
+    >>> flow.ones(2).requires_grad_()
+    tensor([1., 1.], requires_grad=True)
     """
     node = t._node
     if not requires_grad:
@@ -82,7 +85,12 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
 
 @method()
 def detach_(t: Tensor) -> Tensor:
-    """Take this tensor out of the graph that made it: it becomes a leaf that requires no grad."""
+    """Take this tensor out of the graph that made it: it becomes a leaf that requires no grad.
+
+    >>> x = flow.ones(2, requires_grad=True) * 2
+    >>> x.detach_().requires_grad
+    False
+    """
     if t.extra().get("base") is not None:
         raise AutogradError("can't detach views in-place; use detach() instead")
     t._node = None

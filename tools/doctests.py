@@ -52,7 +52,10 @@ SPACES = {
     "vm": Space(flow.vm, False),
     "profiler": Space(flow.profiler, False),
 }
-STANDS_FOR = re.compile(r"(?:In-place |A copy of what )?`(?:flow\.|x\.|input\.)?(\w+)(?:\(.*\))?`")
+STANDS_FOR = re.compile(
+    r"(?:In-place |A copy of what )`(\w+)`|`(?:flow|x|input)\.(\w+)(?:\(.*?\))?`"
+    r"|`(\w+)`(?:;| in place| over two| with return_indices| under its older name)"
+)
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -77,12 +80,11 @@ def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> b
     if ">>>" in text_of(value):
         return True
     stands = STANDS_FOR.match(inspect.getdoc(value) or "")
-    if stands is None or stands[1] in seen:
+    if stands is None or (name := next(filter(None, stands.groups()))) in seen:
         return False
-    places = (SPACES[space].place, flow, flow.Tensor)
-    others = [vars(p).get(stands[1]) or getattr(p, stands[1], None) for p in places]
+    others = [getattr(p, name, None) for p in (SPACES[space].place, flow, flow.Tensor)]
     return any(
-        has_example(space, other, seen | {stands[1]})
+        has_example(space, other, seen | {name})
         for other in others
         if other is not None and other is not value
     )

@@ -106,6 +106,9 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
     A tensor that requires grad gives its values too.  ArgumentTypeError for bfloat16, which NumPy
     has not.
+
+    >>> flow.tensor([1, 2]).numpy()
+    array([1, 2])
     """
     _ = t._meta.dtype.numpy
     return memory_of(t).copy()
@@ -114,7 +117,11 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 @method()
 @border
 def item(t: Tensor) -> Any:
-    """The value of a one-element tensor as a Python number.  Waits for the tensor."""
+    """The value of a one-element tensor as a Python number.  Waits for the tensor.
+
+    >>> flow.tensor([2.5]).item()
+    2.5
+    """
     meta = t._meta
     if meta.numel != 1:
         raise ArgumentError(
@@ -136,7 +143,11 @@ def item(t: Tensor) -> Any:
 @method()
 @border
 def tolist(t: Tensor) -> Any:
-    """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor."""
+    """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor.
+
+    >>> flow.tensor([[1, 2], [3, 4]]).tolist(), flow.tensor(5).tolist()
+    ([[1, 2], [3, 4]], 5)
+    """
     return values_of(t).tolist()
 
 

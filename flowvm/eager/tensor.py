@@ -112,17 +112,29 @@ class Tensor:
 
     @property
     def shape(self) -> Size:
-        """The dimensions."""
+        """The dimensions.
+
+        >>> flow.ones(2, 3).shape
+        flow.Size([2, 3])
+        """
         return self._meta.shape
 
     @property
     def dtype(self) -> DType:
-        """The element type."""
+        """The element type.
+
+        >>> flow.ones(2).dtype
+        flow.float32
+        """
         return self._meta.dtype
 
     @property
     def device(self) -> Device:
-        """Where it lives."""
+        """Where it lives.
+
+        >>> flow.ones(2).device.type
+        'cpu'
+        """
         return self._meta.device
 
     @property
@@ -137,38 +149,69 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Bytes of all elements.
+
+        >>> flow.ones(2, 3).nbytes
+        24
+        """
         return self._meta.nbytes
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or one dimension of it."""
+        """The shape, or one dimension of it.
+
+        >>> flow.ones(2, 3).size(), flow.ones(2, 3).size(1)
+        (flow.Size([2, 3]), 3)
+        """
         return self._meta.shape if dim is None else self._meta.shape[dim]
 
     def stride(self, dim: int | None = None) -> Any:
-        """Strides in elements, or one of them."""
+        """Strides in elements, or one of them.
+
+        >>> flow.ones(2, 3).stride(), flow.ones(2, 3).stride(0)
+        ((3, 1), 3)
+        """
         return self._meta.stride if dim is None else self._meta.stride[dim]
 
     def dim(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions.
+
+        >>> flow.ones(2, 3).dim()
+        2
+        """
         return self._meta.ndim
 
     def numel(self) -> int:
-        """The number of elements."""
+        """The number of elements.
+
+        >>> flow.ones(2, 3).nelement()
+        6
+        """
         return self._meta.numel
 
     nelement = numel
 
     def element_size(self) -> int:
-        """Bytes of an element."""
+        """Bytes of an element.
+
+        >>> flow.ones(2, dtype=flow.float64).element_size()
+        8
+        """
         return self._meta.dtype.itemsize
 
     def storage_offset(self) -> int:
-        """Elements before the first one, in its storage."""
+        """Elements before the first one, in its storage.
+
+        >>> flow.arange(6)[2:].storage_offset()
+        2
+        """
         return (self._ref >> OPERAND.STORAGE_BITS) // self._meta.dtype.itemsize
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
         """Whether the elements lie in the order of `memory_format`, C's by default, without
         gaps.
+
+        >>> flow.ones(2, 3).is_contiguous(), flow.ones(2, 3).t().is_contiguous()
+        (True, False)
         """
         if memory_format in (None, contiguous_format, preserve_format):
             return self._meta.contiguous
@@ -181,12 +224,20 @@ class Tensor:
         return all(stride[d] == s for d, s in zip(order, dense, strict=True) if shape[d] != 1)
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is a floating point one."""
+        """Whether the dtype is a floating point one.
+
+        >>> flow.tensor(1.0).is_floating_point(), flow.tensor(1).is_floating_point()
+        (True, False)
+        """
         return self._meta.dtype.is_floating_point
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it lives on a GPU."""
+        """Whether it lives on a GPU.
+
+        >>> flow.ones(2).is_cuda
+        False
+        """
         return self._meta.device.type == "cuda"
 
     def __len__(self) -> int:
@@ -205,7 +256,12 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded for backward."""
+        """Whether operations on it are recorded for backward.
+
+        >>> x = flow.ones(2, requires_grad=True)
+        >>> (x * 2).requires_grad, x.detach().requires_grad
+        (True, False)
+        """
         return self._node is not None
 
     @requires_grad.setter
@@ -214,19 +270,37 @@ class Tensor:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded operation made it."""
+        """Whether no recorded operation made it.
+
+        >>> x = flow.ones(2, requires_grad=True)
+        >>> x.is_leaf, (x * 2).is_leaf
+        (True, False)
+        """
         return self._node is None or self._node.is_leaf
 
     @property
     def grad_fn(self) -> Any:
-        """The Node that made it, None for a leaf."""
+        """The Node that made it, None for a leaf.
+
+        >>> x = flow.ones(2, requires_grad=True)
+        >>> x.grad_fn is None, x * 2
+        (True, tensor([2., 2.], grad_fn=<MulBackward>))
+        """
         if self._node is None or self._node.is_leaf:
             return None
         return getattr(self._node, "node", self._node)  # an OutputEdge leads to its node
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that `backward` accumulated, or None."""
+        """The gradient that `backward` accumulated, or None.
+
+        >>> x = flow.ones(2, requires_grad=True)
+        >>> x.grad is None
+        True
+        >>> (3 * x).sum().backward()
+        >>> x.grad
+        tensor([3., 3.])
+        """
         try:
             value: Tensor | None = self._extra.get("grad")
         except AttributeError:
@@ -247,7 +321,11 @@ class Tensor:
         self.extra()["grad"] = value
 
     def extra(self) -> dict[str, Any]:
-        """Facts that few tensors have: gradient, hooks, names."""
+        """Facts that few tensors have: gradient, hooks, names.
+
+        >>> flow.ones(2).extra() is not None
+        True
+        """
         try:
             return self._extra
         except AttributeError:
@@ -256,15 +334,32 @@ class Tensor:
 
     @property
     def version(self) -> int:
-        """In-place changes of its storage so far."""
+        """In-place changes of its storage so far.
+
+        >>> x = flow.ones(2)
+        >>> _ = x.add_(1)
+        >>> x.version
+        1
+        """
         return 0 if self._storage is None else self._storage.version
 
     def bump(self) -> None:
-        """Count an in-place change."""
+        """Count an in-place change.
+
+        >>> x = flow.ones(2)
+        >>> x.bump()
+        >>> x.version
+        1
+        """
         self.storage().version += 1
 
     def storage(self) -> Storage:
-        """Its Storage, made now if nothing has shared it yet."""
+        """Its Storage, made now if nothing has shared it yet.
+
+        >>> x = flow.ones(2, 3)
+        >>> x.storage() is x.t().storage()
+        True
+        """
         storage = self._storage
         if storage is None:
             storage = _new(Storage)

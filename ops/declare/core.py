@@ -89,6 +89,12 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
 def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
     """A copy of `x`, dense in C order whatever `memory_format` says, that gradients flow
     through.
+
+    >>> x = flow.zeros(2)
+    >>> y = x.clone()
+    >>> y[0] = 1
+    >>> x, y
+    (tensor([0., 0.]), tensor([1., 0.]))
     """
     if memory_format is not None:
         accept("clone", {"memory_format": memory_format})
@@ -99,6 +105,10 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     """`x` itself if its elements lie in C order, else a copy in which they do; so for every
     `memory_format`.
+
+    >>> x = flow.ones(2, 3).t()
+    >>> x.is_contiguous(), x.contiguous().is_contiguous()
+    (False, True)
     """
     if memory_format is not None:
         accept("contiguous", {"memory_format": memory_format})
@@ -107,7 +117,12 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
 
 @method()
 def detach(x: Tensor) -> Tensor:
-    """`x` outside the autograd graph: the same memory, no gradient."""
+    """`x` outside the autograd graph: the same memory, no gradient.
+
+    >>> x = flow.ones(2, requires_grad=True) * 2
+    >>> x.requires_grad, x.detach().requires_grad
+    (True, False)
+    """
     return alias(x, x._meta)
 
 
@@ -116,6 +131,9 @@ def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`.
 
     Neither copies on a device nor between devices block, whatever is asked for.
+
+    >>> flow.zeros(2).copy_(flow.tensor([1, 2]))
+    tensor([1., 2.])
     """
     if not isinstance(source, Tensor):
         raise ArgumentTypeError(f"copy_: source must be a Tensor, got {type(source).__name__}")
@@ -141,6 +159,10 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     by name `non_blocking` and `copy`, and by name `memory_format`.
 
     `x` itself if nothing changes and `copy` is not True.
+
+    >>> x = flow.tensor([1.5, -1.5])
+    >>> x.to(flow.int64), x.to("cpu") is x
+    (tensor([ 1, -1]), True)
     """
     dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
     other, copy = kwargs.pop("other", None), kwargs.pop("copy", False)
@@ -168,6 +190,9 @@ def to_device(x: Tensor, device: Device | str, /, *, stream: None = None) -> Ten
     """`x` on another device: the array API standard's name for `x.to(device)`.
 
     ArgumentError for a stream, since copies wait for nobody's.
+
+    >>> flow.ones(2).to_device("cpu")
+    tensor([1., 1.])
     """
     if stream is not None:
         raise ArgumentError(f"to_device: stream is None, got {stream!r}")

@@ -71,6 +71,9 @@ class Elementwise:
     """An elementwise op; calling it is the op.
 
     Attributes: `name`, `call` (fast, tensors only), `into`.
+
+    >>> flow.mul.name, flow.mul.types
+    ('mul', 'promote')
     """
 
     def __init__(

@@ -88,6 +88,10 @@ def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
 def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
     """`input` with `value` (a number or 0-d tensor) where `mask`, a bool tensor, is true; both
     broadcast.
+
+    >>> x = flow.tensor([1, 5, 2])
+    >>> flow.masked_fill(x, x > 1, 0)
+    tensor([1, 0, 0])
     """
     out: Tensor = _masked_fill.call(input, mask, _fill_value(input, mask, value))
     return out
@@ -95,7 +99,12 @@ def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
 
 @method()
 def masked_fill_(x: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
-    """`masked_fill` in place; `mask` must broadcast to `x`'s shape."""
+    """`masked_fill` in place; `mask` must broadcast to `x`'s shape.
+
+    >>> x = flow.tensor([1, 5, 2])
+    >>> x.masked_fill_(x > 1, 0)
+    tensor([1, 0, 0])
+    """
     return _masked_fill.into(x, x, mask, _fill_value(x, mask, value))
 
 

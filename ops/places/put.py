@@ -225,6 +225,10 @@ def _runs(sizes: Any, runs: int, length: int) -> Any:
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """`input` with each slice along `dim` whose norm of order `p` is over `maxnorm` scaled down to
     that.
+
+    >>> flow.renorm(flow.tensor([[3.0, 4.0], [0.0, 1.0]]), 2, 0, 2.5)
+    tensor([[1.5000, 2.0000],
+            [0.0000, 1.0000]])
     """
     x: Any = need_tensor("renorm", "input", input)
     if x.ndim < 2:

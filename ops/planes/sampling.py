@@ -161,6 +161,11 @@ def grid_sample(
     mode   "bilinear" (between the 4 or 8 nearest), "nearest", or "bicubic" (for images alone)
     padding_mode   outside there are "zeros", the elements of the "border", or a "reflection"
     align_corners  whether -1 and 1 are the middles of the first and last elements, or their edges
+
+    >>> image = flow.tensor([[[[1.0, 3.0]]]])
+    >>> places = flow.tensor([[[[0.0, 0.0], [1.0, 0.0]]]])  # the middle, and the right pixel
+    >>> F.grid_sample(image, places, align_corners=True)
+    tensor([[[[2., 3.]]]])
     """
     if hot["autocast"]:
         input, grid = widened(input, grid)

@@ -116,7 +116,11 @@ _relu = elementwise(
     "maximum(x, 0)",
     saves="out",
     grad=lambda c, g: (_relu_backward.call(g, c.saved[0]),),
-    doc="The larger of x and 0.",
+    doc="""The larger of x and 0.
+
+    >>> flow.tensor([-1, 0, 2]).relu()
+    tensor([0, 0, 2])
+    """,
 )
 _hardtanh = _differentiable(
     "hardtanh",

@@ -155,6 +155,9 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None
     for no limit.
 
     Where `min` is above `max` the result is `max`.
+
+    >>> flow.clamp(flow.tensor([-2, 0, 5]), 0, 3)
+    tensor([0, 0, 3])
     """
     need_tensor("clamp", "input", input)
     if min is not None and max is not None:
@@ -168,13 +171,21 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Tensor | None
 
 
 def clamp_min(input: Tensor, min: Any, *, out: Tensor | None = None) -> Tensor:
-    """`input` limited to at least `min`."""
+    """`input` limited to at least `min`.
+
+    >>> flow.clamp_min(flow.tensor([-2, 0, 5]), 0)
+    tensor([0, 0, 5])
+    """
     clamped: Tensor = _clamp_min(need_tensor("clamp_min", "input", input), min, out=out)
     return clamped
 
 
 def clamp_max(input: Tensor, max: Any, *, out: Tensor | None = None) -> Tensor:
-    """`input` limited to at most `max`."""
+    """`input` limited to at most `max`.
+
+    >>> flow.clamp_max(flow.tensor([-2, 0, 5]), 3)
+    tensor([-2,  0,  3])
+    """
     clamped: Tensor = _clamp_max(need_tensor("clamp_max", "input", input), max, out=out)
     return clamped
 
@@ -184,7 +195,11 @@ clip = clamp
 
 @method()
 def clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """In-place `clamp`."""
+    """In-place `clamp`.
+
+    >>> flow.tensor([-2, 0, 5]).clamp_(0, 3)
+    tensor([0, 0, 3])
+    """
     return clamp(x, min, max) if min is None and max is None else _clamp_into(x, min, max)
 
 

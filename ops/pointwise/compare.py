@@ -371,6 +371,10 @@ def where(
 
     DTypeError unless `condition` is a bool tensor (uint8 will do).  `where(condition)` is
     `nonzero(condition, as_tuple=True)`.
+
+    >>> x = flow.tensor([-1, 2])
+    >>> flow.where(x > 0, x, 0)
+    tensor([0, 2])
     """
     need_tensor("where", "condition", condition)
     if input is None and other is None:
@@ -389,7 +393,12 @@ def where(
 
 @method("where")
 def _where_method(x: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """`x` where `condition` is true, `other` elsewhere."""
+    """`x` where `condition` is true, `other` elsewhere.
+
+    >>> x = flow.tensor([-1, 2])
+    >>> x.where(x > 0, 0)
+    tensor([0, 2])
+    """
     chosen: Tensor = where(condition, x, other)
     return chosen
 

@@ -101,7 +101,12 @@ def adjoint(input: Tensor) -> Tensor:
 
 
 def _hermitian(x: Tensor) -> Tensor:
-    """The conjugate transpose of a matrix."""
+    """The conjugate transpose of a matrix.
+
+    >>> flow.tensor([[1 + 2j, 3 + 0j]]).H
+    tensor([[1.-2.j],
+            [3.-0.j]])
+    """
     if x._meta.ndim not in (0, 2):
         raise ShapeError(f"H is for matrices, got shape {tuple(x.shape)}; use mH")
     return adjoint(x) if x._meta.ndim else conj(x)

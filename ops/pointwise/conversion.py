@@ -67,7 +67,12 @@ for _name, _to in (
 
 @method()
 def cpu(x: Tensor, memory_format: object = None) -> Tensor:
-    """`x.to("cpu")`: `x` itself when it is there."""
+    """`x.to("cpu")`: `x` itself when it is there.
+
+    >>> x = flow.ones(2)
+    >>> x.cpu() is x
+    True
+    """
     out: Tensor = x.to(_cpu, memory_format=memory_format)
     return out
 
@@ -76,14 +81,23 @@ def cpu(x: Tensor, memory_format: object = None) -> Tensor:
 def cuda(
     x: Tensor, device: object = None, non_blocking: bool = False, memory_format: object = None
 ) -> Tensor:
-    """`x.to("cuda")`; DeviceError where there is none.  No copy blocks, whatever is asked for."""
+    """`x.to("cuda")`; DeviceError where there is none.  No copy blocks, whatever is asked for.
+
+    >>> x = flow.ones(2)
+    >>> x.cuda().is_cuda if flow.cuda.is_available() else False
+    False
+    """
     out: Tensor = x.to("cuda" if device is None else device, memory_format=memory_format)
     return out
 
 
 @method()
 def type_as(x: Tensor, other: Tensor) -> Tensor:
-    """`x` in `other`'s dtype and on its device: `x.to(other)`."""
+    """`x` in `other`'s dtype and on its device: `x.to(other)`.
+
+    >>> flow.tensor([1, 2]).type_as(flow.ones(1))
+    tensor([1., 2.])
+    """
     if not isinstance(other, Tensor):
         raise ArgumentTypeError(f"type_as: other must be a Tensor, got {type(other).__name__}")
     out: Tensor = x.to(other)
@@ -92,14 +106,23 @@ def type_as(x: Tensor, other: Tensor) -> Tensor:
 
 @method()
 def get_device(x: Tensor) -> int:
-    """The index of its CUDA device; -1 on the CPU."""
+    """The index of its CUDA device; -1 on the CPU.
+
+    >>> flow.ones(2).get_device()
+    -1
+    """
     index = x._meta.device.index
     return -1 if index is None else index
 
 
 @method()
 def pin_memory(x: Tensor, device: object = None) -> Tensor:
-    """`x` itself: copies to a device go through page-locked buffers of the VM's own."""
+    """`x` itself: copies to a device go through page-locked buffers of the VM's own.
+
+    >>> x = flow.ones(2)
+    >>> x.pin_memory() is x
+    True
+    """
     if x._meta.device is not _cpu:
         raise DeviceError(f"pin_memory: only CPU tensors are pinned, this one is on {x.device}")
     return x
@@ -107,13 +130,22 @@ def pin_memory(x: Tensor, device: object = None) -> Tensor:
 
 @method()
 def is_pinned(x: Tensor, device: object = None) -> bool:
-    """False: the VM has page-locked buffers, tensors are not in them."""
+    """False: the VM has page-locked buffers, tensors are not in them.
+
+    >>> flow.ones(2).is_pinned()
+    False
+    """
     return False
 
 
 @method()
 def data_ptr(x: Tensor) -> int:
-    """The address of the first element.  Waits for the tensor; 0 when it is empty."""
+    """The address of the first element.  Waits for the tensor; 0 when it is empty.
+
+    >>> x = flow.ones(4)
+    >>> x[1:].data_ptr() - x.data_ptr()  # bytes
+    4
+    """
     wait_for(x)
     return engine.pointer(x._ref) if x._meta.numel else 0
 
@@ -126,19 +158,31 @@ def ndimension(x: Tensor) -> int:
 
 @method()
 def is_signed(x: Tensor) -> bool:
-    """Whether the dtype has negative values."""
+    """Whether the dtype has negative values.
+
+    >>> flow.tensor(1).is_signed(), flow.tensor(1, dtype=flow.uint8).is_signed()
+    (True, False)
+    """
     return x._meta.dtype.is_signed
 
 
 @method()
 def is_complex(x: Tensor) -> bool:
-    """Whether the dtype is a complex one."""
+    """Whether the dtype is a complex one.
+
+    >>> flow.tensor(1j).is_complex()
+    True
+    """
     return x._meta.dtype.is_complex
 
 
 @method()
 def is_nonzero(x: Tensor) -> bool:
-    """Whether the value of a one-element tensor is not zero.  Waits for the tensor."""
+    """Whether the value of a one-element tensor is not zero.  Waits for the tensor.
+
+    >>> flow.tensor([0.0]).is_nonzero()
+    False
+    """
     return bool(x.item())
 
 
@@ -148,67 +192,120 @@ _NEVER = (
     "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu",
 )  # fmt: skip
 for _name in _NEVER:
-    setattr(Tensor, _name, property(lambda x: False, doc="False: there are no such tensors."))
+    setattr(
+        Tensor,
+        _name,
+        property(
+            lambda x: False,
+            doc="""False: there are no such tensors.
+
+        >>> flow.ones(2).is_ipu
+        False
+        """,
+        ),
+    )
 
 
 @method()
 def const_data_ptr(x: Tensor) -> int:
-    """`data_ptr()`, for reading."""
+    """`data_ptr()`, for reading.
+
+    >>> x = flow.ones(2)
+    >>> x.const_data_ptr() == x.data_ptr()
+    True
+    """
     return data_ptr(x)
 
 
 @method()
 def dense_dim(x: Tensor) -> int:
-    """The number of dimensions: all are dense."""
+    """The number of dimensions: all are dense.
+
+    >>> flow.ones(2, 3).dense_dim()
+    2
+    """
     return x._meta.ndim
 
 
 @method()
 def sparse_dim(x: Tensor) -> int:
-    """0: no tensor is sparse."""
+    """0: no tensor is sparse.
+
+    >>> flow.ones(2).sparse_dim()
+    0
+    """
     return 0
 
 
 @method()
 def is_same_size(x: Tensor, other: Tensor) -> bool:
-    """Whether `other` has `x`'s shape."""
+    """Whether `other` has `x`'s shape.
+
+    >>> flow.ones(2, 3).is_same_size(flow.zeros(2, 3))
+    True
+    """
     return x._meta.shape == need_tensor("is_same_size", "other", other)._meta.shape
 
 
 @method()
 def is_shared(x: Tensor) -> bool:
-    """Whether other processes may have the memory: False, they are sent values."""
+    """Whether other processes may have the memory: False, they are sent values.
+
+    >>> flow.ones(2).is_shared()
+    False
+    """
     return False
 
 
 @method()
 def is_inference(x: Tensor) -> bool:
-    """False: what `inference_mode` makes is not told apart from other tensors without a graph."""
+    """False: what `inference_mode` makes is not told apart from other tensors without a graph.
+
+    >>> flow.ones(2).is_inference()
+    False
+    """
     return False
 
 
 @method()
 def is_distributed(x: Tensor) -> bool:
-    """False: each process has its own tensors."""
+    """False: each process has its own tensors.
+
+    >>> flow.ones(2).is_distributed()
+    False
+    """
     return False
 
 
 @method()
 def is_coalesced(x: Tensor) -> bool:
-    """True: no tensor here is sparse, so none has an element twice."""
+    """True: no tensor here is sparse, so none has an element twice.
+
+    >>> flow.ones(2).is_coalesced()
+    True
+    """
     return True
 
 
 @method()
 def dim_order(x: Tensor) -> tuple[int, ...]:
-    """The dimensions from that with the largest stride to that with the smallest."""
+    """The dimensions from that with the largest stride to that with the smallest.
+
+    >>> flow.ones(2, 3).t().dim_order()
+    (1, 0)
+    """
     stride = x._meta.stride
     return tuple(sorted(range(x._meta.ndim), key=lambda d: (-stride[d], d)))
 
 
 @method()
 def to_dense(x: Tensor, dtype: object = None, *, masked_grad: object = None) -> Tensor:
-    """`x` itself, or in `dtype`: all tensors are dense."""
+    """`x` itself, or in `dtype`: all tensors are dense.
+
+    >>> x = flow.ones(2)
+    >>> x.to_dense() is x
+    True
+    """
     out: Tensor = x.to(dtype)
     return out
 
@@ -221,7 +318,14 @@ def _sparse(name: str) -> None:
         )
 
     refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = "ArgumentTypeError: there are no sparse tensors here."
+    refuse.__doc__ = """ArgumentTypeError: there are no sparse tensors here.
+
+        >>> try:
+        ...     flow.ones(2).coalesce()
+        ... except flow.FlowError as error:
+        ...     print(type(error).__name__)
+        ArgumentTypeError
+        """
     method(name)(refuse)
 
 
@@ -237,6 +341,9 @@ for _name in (
 def apply_(x: Tensor, callable: Any) -> Tensor:
     """Each element of `x`, on the CPU, replaced by what `callable` answers for it; slow.  Waits for
     the tensor.
+
+    >>> flow.tensor([1.0, 2.0]).apply_(lambda v: v + 10)
+    tensor([11., 12.])
     """
     return _mapped(x, (), callable)
 
@@ -245,13 +352,21 @@ def apply_(x: Tensor, callable: Any) -> Tensor:
 def map_(x: Tensor, tensor: Tensor, callable: Any) -> Tensor:
     """Each element of `x`, on the CPU, replaced by `callable(element, tensor's element)`, where
     `tensor` broadcasts; slow.  Waits for both.
+
+    >>> flow.tensor([1.0, 2.0]).map_(flow.tensor([10.0, 20.0]), lambda a, b: a + b)
+    tensor([11., 22.])
     """
     return _mapped(x, (tensor,), callable)
 
 
 @method("map2_")
 def _map2(x: Tensor, first: Tensor, second: Tensor, callable: Any) -> Tensor:
-    """As `map_`, with two tensors."""
+    """As `map_`, with two tensors.
+
+    >>> x, y = flow.tensor([1.0, 2.0]), flow.tensor([10.0, 20.0])
+    >>> flow.zeros(2).map2_(x, y, lambda v, a, b: a + b)
+    tensor([11., 22.])
+    """
     return _mapped(x, (first, second), callable)
 
 
@@ -271,6 +386,9 @@ def _mapped(x: Tensor, others: tuple[Tensor, ...], callable: Any) -> Tensor:
 def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     """`x` summed over the dimensions in which `size`, to which it broadcasts back, is 1 or has
     none.
+
+    >>> flow.ones(3, 2).sum_to_size(1, 2)
+    tensor([[3., 3.]])
     """
     shape = size_of(size)
     if broadcast_shapes(x._meta.shape, shape) != tuple(x._meta.shape):
@@ -280,7 +398,11 @@ def sum_to_size(x: Tensor, *size: Any) -> Tensor:
 
 
 def _volatile(x: Tensor) -> bool:
-    """False, as in PyTorch since 0.4."""
+    """False, as in PyTorch since 0.4.
+
+    >>> flow.ones(2).volatile
+    False
+    """
     return False
 
 
@@ -290,15 +412,31 @@ def _set_volatile(x: Tensor, value: object) -> None:
 
 Tensor.volatile = property(_volatile, _set_volatile)  # type: ignore[attr-defined]
 Tensor.layout = property(lambda x: strided, doc="`flow.strided`.")  # type: ignore[attr-defined]
-Tensor.name = property(lambda x: None, doc="None.")  # type: ignore[attr-defined]
+Tensor.name = property(
+    lambda x: None,
+    doc="""None.
+
+    >>> flow.ones(2).name is None
+    True
+    """,
+)  # type: ignore[attr-defined]
 Tensor.output_nr = property(  # type: ignore[attr-defined]
-    lambda x: getattr(x._node, "index", 0), doc="Which of its node's results it is."
+    lambda x: getattr(x._node, "index", 0),
+    doc="""Which of its node's results it is.
+
+        >>> flow.ones(2).output_nr
+        0
+        """,
 )
 
 
 def _data(x: Tensor) -> Tensor:
     """The same memory outside the autograd graph, as `detach()`; an assigned tensor's memory,
     shape and dtype become the tensor's own.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> x.data.requires_grad
+    False
     """
     return detach(x)
 

@@ -288,7 +288,11 @@ absolute, negative, fix = abs, neg, trunc
 
 @method()
 def positive(input: Tensor) -> Tensor:
-    """`input` itself.  DTypeError for bools."""
+    """`input` itself.  DTypeError for bools.
+
+    >>> flow.positive(flow.tensor([-1, 2]))
+    tensor([-1,  2])
+    """
     if need_tensor("positive", "input", input)._meta.dtype.is_bool:
         raise DTypeError("positive of a bool tensor is not defined")
     return input

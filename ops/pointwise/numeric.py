@@ -204,7 +204,11 @@ def _wide(x: Any) -> Any:
 
 @with_out
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """`input` to the power of `exponent`, both as float64 or complex128; either may be a number."""
+    """`input` to the power of `exponent`, both as float64 or complex128; either may be a number.
+
+    >>> flow.float_power(flow.tensor([2, 3]), 2)
+    tensor([4., 9.], dtype=float64)
+    """
     power: Tensor = pow(_wide(input), _wide(exponent))
     return power
 

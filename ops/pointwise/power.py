@@ -59,6 +59,9 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
     """`input` to the power of `exponent`, broadcast and promoted; either may be a number.
 
     Integers to a negative integer number raise ArgumentError, as in PyTorch.
+
+    >>> flow.pow(flow.tensor([1, 2, 3]), 2), flow.pow(2, flow.tensor([1, 2, 3]))
+    (tensor([1, 4, 9]), tensor([2, 4, 8]))
     """
     if hot["autocast"]:
         input, exponent = widened(input, exponent)
@@ -90,7 +93,11 @@ def _cheaper(x: Tensor, exponent: float) -> Elementwise | None:
 
 @method()
 def pow_(x: Tensor, exponent: Any) -> Tensor:
-    """In-place `pow`."""
+    """In-place `pow`.
+
+    >>> flow.tensor([1, 2, 3]).pow_(2)
+    tensor([1, 4, 9])
+    """
     cheaper = _cheaper(x, exponent) if isinstance(exponent, (int, float)) else None
     return _pow.into(x, x, exponent) if cheaper is None else cheaper.into(x, x)
 
@@ -108,6 +115,9 @@ Tensor.__ipow__ = pow_  # type: ignore[attr-defined]
 def fill_(x: Tensor, value: Any) -> Tensor:
     """Fill `x` with the number `value` (a 0-d tensor will do); ArgumentError if an integer dtype
     cannot hold it.
+
+    >>> flow.zeros(2).fill_(7)
+    tensor([7., 7.])
     """
     if isinstance(value, Tensor):
         if value._meta.ndim:
@@ -122,7 +132,11 @@ def fill_(x: Tensor, value: Any) -> Tensor:
 
 @method()
 def zero_(x: Tensor) -> Tensor:
-    """Fill `x` with 0."""
+    """Fill `x` with 0.
+
+    >>> flow.ones(2).zero_()
+    tensor([0., 0.])
+    """
     return fill_(x, 0)
 
 

@@ -247,6 +247,9 @@ def nan_to_num(
 ) -> Tensor:
     """`input` with NaN, inf and -inf replaced; None is the dtype's largest (smallest) finite
     number.
+
+    >>> flow.nan_to_num(flow.tensor([flow.nan, flow.inf, 1.0]), nan=0.0, posinf=9.0)
+    tensor([0., 9., 1.])
     """
     dtype = need_tensor("nan_to_num", "input", input)._meta.dtype
     if dtype.is_complex:
@@ -269,7 +272,11 @@ def nan_to_num(
 def nan_to_num_(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """In-place `nan_to_num`."""
+    """In-place `nan_to_num`.
+
+    >>> flow.tensor([flow.nan, 1.0]).nan_to_num_()
+    tensor([0., 1.])
+    """
     return nan_to_num(x, nan, posinf, neginf, out=x)
 
 

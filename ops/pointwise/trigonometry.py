@@ -302,7 +302,11 @@ def polygamma(n: int, input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 @method("polygamma")
 def _polygamma_method(x: Tensor, n: int) -> Tensor:
-    """The derivative number `n` of digamma."""
+    """The derivative number `n` of digamma.
+
+    >>> flow.tensor([1.0]).polygamma(1)  # pi ** 2 / 6
+    tensor([1.6449])
+    """
     return polygamma(n, x)
 
 

@@ -78,6 +78,9 @@ def multinomial(
 
     Without `replacement` an index comes once at most, so `num_samples` is limited by the number of
     weights.
+
+    >>> flow.multinomial(flow.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
+    tensor([1, 1])
     """
     x = need_tensor("multinomial", "input", input).detach()
     meta = x._meta
@@ -115,6 +118,11 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     unless `training`.
 
     No mask is kept: the gradient makes the same random words again.
+
+    >>> F.dropout(flow.ones(4), p=0.5, training=False)
+    tensor([1., 1., 1., 1.])
+    >>> bool(F.dropout(flow.ones(100), p=0.5).unique().eq(flow.tensor([0.0, 2.0])).all())
+    True
     """
     x = need_tensor("dropout", "input", input)
     chance = _check_p("dropout", p)
@@ -138,7 +146,11 @@ def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
 
 @method()
 def bernoulli_(x: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
-    """Fill `x` with 1 with probability `p` (a number, or a tensor that broadcasts), else 0."""
+    """Fill `x` with 1 with probability `p` (a number, or a tensor that broadcasts), else 0.
+
+    >>> flow.empty(3).bernoulli_(1.0)
+    tensor([1., 1., 1.])
+    """
     meta = need_tensor("bernoulli_", "input", x)._meta
     if isinstance(p, Tensor):
         chances = expand(p.detach(), meta.shape)

@@ -319,7 +319,12 @@ def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
 def uniform_(
     x: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fill `x` with uniform numbers from [from_, to), both parts of complex ones."""
+    """Fill `x` with uniform numbers from [from_, to), both parts of complex ones.
+
+    >>> x = flow.empty(5).uniform_(2.0, 3.0)
+    >>> bool(((x >= 2) & (x < 3)).all())
+    True
+    """
     if not from_ <= to:
         raise ArgumentError(f"uniform_: from_ must not exceed to, got {from_} and {to}")
     numbers = (float(from_), float(to - from_), *drawn_from(generator))
@@ -333,6 +338,9 @@ def normal_(
 ) -> Tensor:
     """Fill `x` with normally distributed numbers; each part of complex ones has half the variance,
     and `mean`.
+
+    >>> flow.empty(3).normal_(5.0, 0.0)
+    tensor([5., 5., 5.])
     """
     if std < 0:
         raise ArgumentError(f"normal_: a standard deviation is not negative, got {std}")
@@ -343,7 +351,11 @@ def normal_(
 
 @method()
 def exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill `x` with waiting times of rate `lambd`."""
+    """Fill `x` with waiting times of rate `lambd`.
+
+    >>> flow.empty(3).exponential_().shape
+    flow.Size([3])
+    """
     if lambd <= 0:
         raise ArgumentError(f"exponential_: lambd must be positive, got {lambd}")
     numbers = (float(lambd), *drawn_from(generator))
@@ -356,6 +368,10 @@ def random_(
 ) -> Tensor:
     """Fill `x` with integers from `from_` up to, not including, `to`; by default all that its dtype
     counts.
+
+    >>> x = flow.empty(5).random_(0, 10)
+    >>> bool(((x >= 0) & (x < 10)).all())
+    True
     """
     dtype = x._meta.dtype
     if to is None and dtype.is_floating_point:
@@ -383,7 +399,11 @@ def _transformed(
 def cauchy_(
     x: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fill `x` with numbers of the Cauchy distribution about `median`, of scale `sigma`."""
+    """Fill `x` with numbers of the Cauchy distribution about `median`, of scale `sigma`.
+
+    >>> flow.empty(3).cauchy_().shape
+    flow.Size([3])
+    """
     if sigma <= 0:
         raise ArgumentError(f"cauchy_: sigma is positive, got {sigma}")
     _float_dtype("cauchy_", x._meta.dtype)
@@ -396,7 +416,11 @@ def cauchy_(
 def log_normal_(
     x: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fill `x` with numbers whose logarithms are normally distributed."""
+    """Fill `x` with numbers whose logarithms are normally distributed.
+
+    >>> bool((flow.empty(3).log_normal_() > 0).all())
+    True
+    """
     if std <= 0:
         raise ArgumentError(f"log_normal_: std is positive, got {std}")
     _float_dtype("log_normal_", x._meta.dtype)
@@ -407,7 +431,11 @@ def log_normal_(
 
 @method()
 def geometric_(x: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
-    """Fill `x` with counts of trials up to the first success, each of probability `p`."""
+    """Fill `x` with counts of trials up to the first success, each of probability `p`.
+
+    >>> flow.empty(3).geometric_(0.5).shape
+    flow.Size([3])
+    """
     if not 0 < p < 1:
         raise ArgumentError(f"geometric_: p is between 0 and 1, got {p}")
     rate = math.log1p(-p)

@@ -343,7 +343,11 @@ for _f in (cumsum, cumprod, cummax, cummin, logcumsumexp, diff):
 for _f in (cumsum, cumprod):
 
     def _in_place(x: Tensor, dim: int, *, dtype: DType | None = None, f: Any = _f) -> Tensor:
-        """The in-place form: the result replaces the values of `x`."""
+        """The in-place form: the result replaces the values of `x`.
+
+        >>> flow.tensor([1, 2, 3]).cumsum_(0)
+        tensor([1, 3, 6])
+        """
         changed: Tensor = x.copy_(f(x, dim, dtype=dtype))
         return changed
 

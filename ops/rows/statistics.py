@@ -84,6 +84,9 @@ def vector_norm(
     """The norm of order `ord` over `dim` (one or several; None: all) of the elements as one vector.
 
     inf and -inf are the largest and smallest magnitude, 0 the number of elements that are not 0.
+
+    >>> flow.vector_norm(flow.tensor([[3.0, 4.0], [0.0, 2.0]]), dim=1)
+    tensor([5., 2.])
     """
     if hot["autocast"]:
         (input,) = widened(input)

@@ -161,12 +161,20 @@ def get_device(input: Tensor) -> int:
 
 
 def resolve_conj(input: Tensor) -> Tensor:
-    """`input` itself, see `is_conj`."""
+    """`input` itself, see `is_conj`.
+
+    >>> flow.resolve_conj(flow.tensor([1j]))
+    tensor([0.+1.j])
+    """
     return need_tensor("resolve_conj", "input", input)
 
 
 def resolve_neg(input: Tensor) -> Tensor:
-    """`input` itself, see `is_neg`."""
+    """`input` itself, see `is_neg`.
+
+    >>> flow.resolve_neg(flow.tensor([1.0]))
+    tensor([1.])
+    """
     return need_tensor("resolve_neg", "input", input)
 
 
@@ -187,7 +195,12 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 
 def detach(input: Tensor) -> Tensor:
-    """`input` outside the autograd graph: the same memory, no gradient."""
+    """`input` outside the autograd graph: the same memory, no gradient.
+
+    >>> x = flow.ones(2, requires_grad=True) * 2
+    >>> flow.detach(x).requires_grad
+    False
+    """
     return core.detach(need_tensor("detach", "input", input))
 
 

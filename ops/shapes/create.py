@@ -130,6 +130,10 @@ def _meant(array: np.ndarray[Any, Any], plain: Any) -> DType:
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """`data` as a tensor: itself if it is one of that dtype, shared memory for a NumPy array or
     another library's CUDA array, else a copy.
+
+    >>> x = flow.ones(2)
+    >>> flow.as_tensor(x) is x, flow.as_tensor([1, 2])
+    (True, tensor([1, 2]))
     """
     if isinstance(data, Tensor):
         there: Tensor = data.to(dtype, device=device)
@@ -153,6 +157,9 @@ def asarray(
 ) -> Tensor:
     """`obj` as a tensor, as `as_tensor` has it, outside the graph; always a copy if `copy`,
     and never one if it is False: ArgumentError where that takes one.
+
+    >>> flow.asarray([1, 2]), flow.asarray(3.0).shape
+    (tensor([1, 2]), flow.Size([]))
     """
     if copy:
         return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -261,7 +268,11 @@ def new_tensor(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """A tensor with a copy of `data`, of `x`'s dtype and device unless others are given."""
+    """A tensor with a copy of `data`, of `x`'s dtype and device unless others are given.
+
+    >>> flow.tensor([1.0]).new_tensor([3, 4])
+    tensor([3., 4.])
+    """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
     return tensor(data, dtype=kind, device=place, requires_grad=requires_grad, **options)
 

@@ -366,6 +366,9 @@ def new_full(
 ) -> Tensor:
     """A tensor of shape `size` filled with `fill_value`, of `x`'s dtype and device unless
     others are given.
+
+    >>> flow.tensor([1, 2]).new_full((3,), 7)
+    tensor([7, 7, 7])
     """
     dtype, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
     return full(size, fill_value, dtype=dtype, device=place, requires_grad=requires_grad, **options)
@@ -382,6 +385,9 @@ def new_zeros(
 ) -> Tensor:
     """A tensor of shape `size` filled with 0, of `x`'s dtype and device unless others are
     given.
+
+    >>> flow.tensor([1, 2]).new_zeros(3)
+    tensor([0, 0, 0])
     """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
     return zeros(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
@@ -398,6 +404,9 @@ def new_ones(
 ) -> Tensor:
     """A tensor of shape `size` filled with 1, of `x`'s dtype and device unless others are
     given.
+
+    >>> flow.tensor([1, 2]).new_ones(3)
+    tensor([1, 1, 1])
     """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
     return ones(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)
@@ -414,6 +423,9 @@ def new_empty(
 ) -> Tensor:
     """A tensor of shape `size` with whatever values, of `x`'s dtype and device unless others are
     given.
+
+    >>> flow.ones(2, dtype=flow.float64).new_empty(3).dtype
+    flow.float64
     """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
     return empty(*size, dtype=kind, device=place, requires_grad=requires_grad, **options)

@@ -68,6 +68,10 @@ def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
     with whatever values behind them where there are more.
 
     AutogradError if it requires grad.
+
+    >>> flow.arange(6).resize_(2, 2)
+    tensor([[0, 1],
+            [2, 3]])
     """
     _no_grad_wanted("resize_", x)
     shape = size_of(sizes, "resize_", options)
@@ -100,6 +104,9 @@ def set_(
 ) -> Tensor:
     """`x` on the memory of `source`, a tensor of its dtype: with `source`'s shape, or with `size`,
     `stride` (in C order if none is given) and `storage_offset`, in elements; empty without one.
+
+    >>> flow.empty(0).set_(flow.ones(3))
+    tensor([1., 1., 1.])
     """
     _no_grad_wanted("set_", x)
     if source is None:
@@ -156,13 +163,22 @@ class UntypedStorage:
 
 @method()
 def untyped_storage(x: Tensor) -> UntypedStorage:
-    """The memory that `x` and its views share."""
+    """The memory that `x` and its views share.
+
+    >>> flow.ones(2, 3).untyped_storage().nbytes()
+    24
+    """
     return UntypedStorage(x.detach())
 
 
 @method()
 def is_set_to(x: Tensor, tensor: Tensor) -> bool:
-    """Whether both show the same memory in the same way."""
+    """Whether both show the same memory in the same way.
+
+    >>> x = flow.ones(2)
+    >>> x.is_set_to(x.view(2)), x.is_set_to(x.clone())
+    (True, False)
+    """
     other = need_tensor("is_set_to", "tensor", tensor)
     same = x.storage() is other.storage() and x._ref == other._ref
     return same and x._meta is other._meta
@@ -172,6 +188,10 @@ def is_set_to(x: Tensor, tensor: Tensor) -> bool:
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Fill the diagonal of `x`, of two dimensions or of more that are all of one length, with a
     number; with `wrap`, again below it where a matrix has more rows than columns.
+
+    >>> flow.zeros(2, 2).fill_diagonal_(7)
+    tensor([[7., 0.],
+            [0., 7.]])
     """
     meta = need_tensor("fill_diagonal_", "input", x)._meta
     if meta.ndim < 2 or (meta.ndim > 2 and len(set(meta.shape)) > 1):
@@ -194,10 +214,18 @@ def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 @method()
 def share_memory_(x: Tensor) -> Tensor:
-    """`x` itself: what other processes are sent, they are sent with its values."""
+    """`x` itself: what other processes are sent, they are sent with its values.
+
+    >>> x = flow.ones(2)
+    >>> x.share_memory_() is x
+    True
+    """
     return x
 
 
 @method()
 def record_stream(x: Tensor, stream: Any) -> None:
-    """Nothing: the VM knows which instructions read the memory, on whatever stream."""
+    """Nothing: the VM knows which instructions read the memory, on whatever stream.
+
+    >>> flow.ones(2).record_stream(flow.current_stream())
+    """

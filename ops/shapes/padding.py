@@ -31,7 +31,12 @@ _flip_op = Recorded("flip", lambda c, g: (flip(g, c.attrs[0]),))
 
 @method("flip")
 def _flip_method(x: Tensor, *args: Any, dims: Any = None) -> Tensor:
-    """A copy in which the order of `dims` is reversed."""
+    """A copy in which the order of `dims` is reversed.
+
+    >>> flow.tensor([[1, 2], [3, 4]]).flip(0, 1)
+    tensor([[4, 3],
+            [2, 1]])
+    """
     return flip(x, _dims_of(args if dims is None else (dims,)))
 
 
@@ -294,6 +299,9 @@ def pad(
            with at
            least one more.
     Negative numbers take elements away.
+
+    >>> F.pad(flow.tensor([[1, 2]]), (1, 2), value=7)
+    tensor([[7, 1, 2, 7, 7]])
     """
     x = need_tensor("pad", "input", input)
     widths = _dims_of((pad,))

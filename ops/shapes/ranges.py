@@ -138,6 +138,9 @@ def linspace(
     """`steps` numbers from `start` to `end`, both included, evenly apart.
 
     With an integer dtype, the bounds lose their fractions first, and then the numbers between.
+
+    >>> flow.linspace(0, 1, 5)
+    tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
     accept("linspace", options)
     place = as_device(device)
@@ -166,6 +169,9 @@ def logspace(
     """`base` to the power of `steps` evenly spaced exponents from `start` to `end`, both in.
 
     With an integer dtype, the bounds lose their fractions first, and then the powers.
+
+    >>> flow.logspace(0, 3, 4)
+    tensor([   1.,   10.,  100., 1000.])
     """
     accept("logspace", options)
     dtype = dtype_or(dtype_for("logspace", out, dtype))

@@ -161,7 +161,13 @@ Tensor.__new__ = _construct  # type: ignore[method-assign,assignment]
 
 @method()
 def as_subclass(x: Tensor, cls: type[Tensor]) -> Tensor:
-    """`x` as an instance of `cls`, a subclass of Tensor: one memory, one place in the graph."""
+    """`x` as an instance of `cls`, a subclass of Tensor: one memory, one place in the graph.
+
+    >>> class Named(flow.Tensor):
+    ...     pass
+    >>> type(flow.ones(2).as_subclass(Named)).__name__
+    'Named'
+    """
     if not (isinstance(cls, type) and issubclass(cls, Tensor)):
         raise ArgumentTypeError(f"as_subclass: expected a subclass of Tensor, got {cls!r}")
     same = alias(x, x._meta, 0, cls)
@@ -171,7 +177,11 @@ def as_subclass(x: Tensor, cls: type[Tensor]) -> Tensor:
 
 @method()
 def new(x: Tensor, *args: Any, device: Any = None, size: Any = None) -> Tensor:
-    """What `x`'s typed class would make of the arguments: sizes, numbers, a tensor, or nothing."""
+    """What `x`'s typed class would make of the arguments: sizes, numbers, a tensor, or nothing.
+
+    >>> flow.ones(2).new([1, 2]), flow.ones(2).new(2, 3).shape
+    (tensor([1., 2.]), flow.Size([2, 3]))
+    """
     return made_of("new", args, x._meta.dtype, device or x._meta.device, size)
 
 
@@ -205,6 +215,9 @@ def _parsed(name: str, dtype: Any) -> tuple[DType, Any]:
 def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """The name of `x`'s type, "flowvm.FloatTensor"; or `x` in another: a dtype, a typed class, or
     the name of one, "flowvm.cuda.HalfTensor" (or with `torch` or `oneflow` in front).
+
+    >>> flow.ones(2).type(), flow.ones(2).type(flow.int64)
+    ('flowvm.FloatTensor', tensor([1, 1]))
     """
     if kwargs.keys() - {"async"}:  # what PyTorch called non_blocking first
         raise ArgumentTypeError(f"type() got an unknown argument {next(iter(kwargs))!r}")

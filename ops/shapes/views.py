@@ -124,6 +124,10 @@ def _reshape_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
     """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`; see
     `flow.reshape`.
+
+    >>> flow.arange(6).reshape(2, -1)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
     """
     sizes = _dims_of(shape)
     try:
@@ -153,6 +157,10 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
 def _view(x: Tensor, *shape: Any) -> Tensor:
     """A view of the same memory in another shape; ShapeError where only a copy could have it (use
     reshape).
+
+    >>> flow.arange(6).view(2, 3)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
     """
     size, meta = _reshaped(x._meta, _dims_of(shape))
     if meta is None:
@@ -166,7 +174,12 @@ def _view(x: Tensor, *shape: Any) -> Tensor:
 
 @method()
 def view_as(x: Tensor, other: Tensor) -> Tensor:
-    """`x.view(other.shape)`."""
+    """`x.view(other.shape)`.
+
+    >>> flow.arange(6).view_as(flow.ones(2, 3))
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
+    """
     return _view(x, other._meta.shape)
 
 
@@ -250,7 +263,11 @@ def _permute(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 @method("permute")
 def _permute_method(x: Tensor, *dims: Any) -> Tensor:
-    """The dimensions in the order `dims`: `x.permute(0, 2, 1)` or `x.permute((0, 2, 1))`."""
+    """The dimensions in the order `dims`: `x.permute(0, 2, 1)` or `x.permute((0, 2, 1))`.
+
+    >>> flow.ones(2, 3, 4).permute(2, 0, 1).shape
+    flow.Size([4, 2, 3])
+    """
     return _permute(x, _dims_of(dims))
 
 
@@ -329,12 +346,21 @@ method("moveaxis")(movedim)
 
 
 def _reversed(x: Tensor) -> Tensor:
-    """The dimensions in reverse order: the transpose of a matrix."""
+    """The dimensions in reverse order: the transpose of a matrix.
+
+    >>> flow.tensor([[1, 2], [3, 4]]).T
+    tensor([[1, 3],
+            [2, 4]])
+    """
     return _permute(x, tuple(range(x._meta.ndim))[::-1])
 
 
 def _matrix_transpose(x: Tensor) -> Tensor:
-    """The last two dimensions exchanged."""
+    """The last two dimensions exchanged.
+
+    >>> flow.ones(2, 3, 4).mT.shape
+    flow.Size([2, 4, 3])
+    """
     if x._meta.ndim < 2:
         raise ShapeError(f"mT needs at least 2 dimensions, got shape {tuple(x.shape)}")
     return transpose(x, -2, -1)
@@ -379,6 +405,10 @@ def _expand_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 def expand(x: Tensor, *sizes: Any) -> Tensor:
     """A view in which dimensions of size 1 are repeated to `sizes` (-1: as it is); new ones come in
     front.
+
+    >>> flow.tensor([[1], [2]]).expand(-1, 3)
+    tensor([[1, 1, 1],
+            [2, 2, 2]])
     """
     return view_of(x, "expand", _expanded(x._meta, _dims_of(sizes)), 0, _expand_grad)
 
@@ -392,7 +422,12 @@ def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
 
 @method()
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    """`x.expand(other.shape)`."""
+    """`x.expand(other.shape)`.
+
+    >>> flow.tensor([[1], [2]]).expand_as(flow.ones(2, 3))
+    tensor([[1, 1, 1],
+            [2, 2, 2]])
+    """
     return expand(x, other._meta.shape)
 
 

@@ -53,6 +53,11 @@ def _unfold_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """A view of all windows of `size` elements of a dimension, `step` apart; a window is the new
     last dimension.
+
+    >>> flow.arange(5).unfold(0, 3, 1)
+    tensor([[0, 1, 2],
+            [1, 2, 3],
+            [2, 3, 4]])
     """
     at = wrap_dim("unfold", dimension, x._meta.ndim)
     size, step = whole("unfold", "size", size), whole("unfold", "step", step)

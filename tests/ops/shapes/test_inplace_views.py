@@ -49,7 +49,8 @@ def test_set():
     x[0, 0] = 9
     assert source[1].item() == 9
     assert x.untyped_storage() == source.untyped_storage()
-    assert flow.is_storage(x.untyped_storage()) and not flow.is_storage(x)
+    assert flow.is_storage(x.untyped_storage())
+    assert not flow.is_storage(x)
     assert x.untyped_storage().data_ptr() == source.data_ptr()
     assert source.set_().shape == (0,)
     with pytest.raises(TypeError, match="int64"):
