@@ -180,6 +180,12 @@ class inference_mode(_Recording):  # noqa: N801 - PyTorch's name
     """`no_grad` for code that will never need a gradient: `enable_grad` inside has no effect.
 
     inference_mode(False) is the ordinary mode inside an inference_mode.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> with flow.inference_mode():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
     """
 
     def __new__(cls, mode: Any = True) -> Any:

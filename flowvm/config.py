@@ -274,7 +274,12 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
 class Config:
-    """The settings in effect, as attributes to read and to set."""
+    """The settings in effect, as attributes to read and to set.
+
+    >>> with flow.config(debug=0):
+    ...     print(flow.config.debug)
+    0
+    """
 
     engine: str
     cache_dir: Path

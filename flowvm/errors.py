@@ -189,7 +189,14 @@ class OutOfMemoryError(FlowError, RuntimeError, MemoryError):
 
 
 class LinAlgError(FlowError, RuntimeError):
-    """A factorization or iteration that cannot finish, such as the inverse of a singular matrix."""
+    """A factorization or iteration that cannot finish, such as the inverse of a singular matrix.
+
+    >>> try:
+    ...     flow.linalg.cholesky(flow.tensor([[-1.0]])).item()
+    ... except flow.linalg.LinAlgError as error:
+    ...     print(type(error).__name__)
+    LinAlgError
+    """
 
 
 class AutogradError(FlowError, RuntimeError):

@@ -139,12 +139,20 @@ class Tensor:
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions.
+
+        >>> flow.ones(2, 3).ndim
+        2
+        """
         return self._meta.ndim
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes of an element.
+
+        >>> flow.ones(2, dtype=flow.float64).itemsize
+        8
+        """
         return self._meta.dtype.itemsize
 
     @property

@@ -278,6 +278,13 @@ def samples(
     reference: Callable[..., Any],
     **options: Any,
 ) -> None:
-    """Register a public function for the generated tests; see `OpSamples`."""
+    """Register a public function for the generated tests; see `OpSamples`.
+
+    >>> square = flow.elementwise("own_square", "x * x", doc="x squared.")
+    >>> def inputs(rng):
+    ...     return [flow.ops.Sample((rng.standard_normal(shape),)) for shape in [(), (3, 4)]]
+    >>> flow.ops.samples(square, inputs, np.square)
+    >>> _ = flow.ops.SAMPLES.pop()  # here alone: the tests go through them
+    """
     name = options.pop("name", None) or getattr(function, "__name__", repr(function))
     SAMPLES.append(OpSamples(name, function, generate, reference, **options))

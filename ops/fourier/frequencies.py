@@ -18,7 +18,11 @@ Dims = int | Sequence[int] | None
 
 
 def fftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any) -> Tensor:
-    """The frequencies of the n results of `fft` of samples `d` apart: 0, 1, .., -2, -1 over n d."""
+    """The frequencies of the n results of `fft` of samples `d` apart: 0, 1, .., -2, -1 over n d.
+
+    >>> flow.fft.fftfreq(4)
+    tensor([ 0.0000,  0.2500, -0.5000, -0.2500])
+    """
     count = _count("fftfreq", n, d)
     places: Any = roll(
         arange(-(count // 2), count - count // 2, **_made(out, options)), -(count // 2)
@@ -27,7 +31,11 @@ def fftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any
 
 
 def rfftfreq(n: int, d: float = 1.0, *, out: Tensor | None = None, **options: Any) -> Tensor:
-    """The frequencies of the n // 2 + 1 results of `rfft`: 0, 1, .. over n d."""
+    """The frequencies of the n // 2 + 1 results of `rfft`: 0, 1, .. over n d.
+
+    >>> flow.fft.rfftfreq(4)
+    tensor([0.0000, 0.2500, 0.5000])
+    """
     count = _count("rfftfreq", n, d)
     places: Any = arange(0, count // 2 + 1, **_made(out, options))
     return _finished(places / (count * d), out, options)
@@ -61,10 +69,18 @@ def _shifted(name: str, input: Tensor, dim: Dims, back: bool) -> Tensor:
 
 
 def fftshift(input: Tensor, dim: Dims = None) -> Tensor:
-    """The results of `fftn` with frequency 0 in the middle of `dim` (one or several; None: all)."""
+    """The results of `fftn` with frequency 0 in the middle of `dim` (one or several; None: all).
+
+    >>> flow.fft.fftshift(flow.fft.fftfreq(4))
+    tensor([-0.5000, -0.2500,  0.0000,  0.2500])
+    """
     return _shifted("fftshift", input, dim, False)
 
 
 def ifftshift(input: Tensor, dim: Dims = None) -> Tensor:
-    """The inverse of `fftshift`."""
+    """The inverse of `fftshift`.
+
+    >>> flow.fft.ifftshift(flow.tensor([-2, -1, 0, 1]))
+    tensor([ 0,  1, -2, -1])
+    """
     return _shifted("ifftshift", input, dim, True)

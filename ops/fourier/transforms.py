@@ -297,25 +297,42 @@ def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = N
 
     n      points: the dimension is cut, or filled with zeros, to so many
     norm   "backward" (default): as it is; "ortho": over the root of n; "forward": over n
+
+    >>> flow.fft.fft(flow.tensor([1.0, 0.0, 0.0, 0.0])).real
+    tensor([1., 1., 1., 1.])
+    >>> flow.fft.fft(flow.ones(4)).real
+    tensor([4., 0., 0., 0.])
     """
     return _one("fft", _numbers("fft", input), n, dim, norm, 1)  # type: ignore[no-any-return]
 
 
 @with_out
 def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of `fft` with the same arguments."""
+    """The inverse of `fft` with the same arguments.
+
+    >>> flow.fft.ifft(flow.fft.fft(flow.tensor([1.0, 2.0, 3.0, 4.0]))).real
+    tensor([1., 2., 3., 4.])
+    """
     return _one("ifft", _numbers("ifft", input), n, dim, norm, -1)  # type: ignore[no-any-return]
 
 
 @with_out
 def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """`fft` of real numbers: the n // 2 + 1 results that the others are conjugates of."""
+    """`fft` of real numbers: the n // 2 + 1 results that the others are conjugates of.
+
+    >>> flow.fft.rfft(flow.ones(4)).real
+    tensor([4., 0., 0.])
+    """
     return _to_half("rfft", _real("rfft", input), n, dim, norm)  # type: ignore[no-any-return]
 
 
 @with_out
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) for a dimension of m."""
+    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) for a dimension of m.
+
+    >>> flow.fft.irfft(flow.fft.rfft(flow.tensor([1.0, 2.0, 3.0, 4.0])))
+    tensor([1., 2., 3., 4.])
+    """
     return _from_half("irfft", _numbers("irfft", input), n, dim, norm)  # type: ignore[no-any-return]
 
 
@@ -323,6 +340,9 @@ def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """`fft` of a signal of which the half is given, the rest being its conjugate: n real numbers,
     by default 2 (m - 1) for a dimension of m.
+
+    >>> flow.fft.hfft(flow.tensor([1.0, 2.0, 3.0]))
+    tensor([ 8., -2.,  0., -2.])
     """
     x = conj(_numbers("hfft", input))
     return _from_half("hfft", x, n, dim, _swapped("hfft", norm))  # type: ignore[no-any-return]
@@ -330,7 +350,11 @@ def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
 
 @with_out
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of `hfft`: of n real numbers the half, n // 2 + 1, of the signal."""
+    """The inverse of `hfft`: of n real numbers the half, n // 2 + 1, of the signal.
+
+    >>> flow.fft.ihfft(flow.ones(4)).real
+    tensor([1., 0., 0.])
+    """
     x = _real("ihfft", input)
     return conj(_to_half("ihfft", x, n, dim, _swapped("ihfft", norm)))
 
@@ -340,39 +364,69 @@ def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 
 @with_out
 def fftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """`fft` over several dimensions: `dim` (all, or with `s` the last ones), of lengths `s`."""
+    """`fft` over several dimensions: `dim` (all, or with `s` the last ones), of lengths `s`.
+
+    >>> flow.fft.fftn(flow.ones(2, 2)).real
+    tensor([[4., 0.],
+            [0., 0.]])
+    """
     return _several("fftn", _numbers("fftn", input), s, dim, norm, 1)  # type: ignore[no-any-return]
 
 
 @with_out
 def ifftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """The inverse of `fftn`."""
+    """The inverse of `fftn`.
+
+    >>> flow.fft.ifftn(flow.ones(2, 2)).real
+    tensor([[1., 0.],
+            [0., 0.]])
+    """
     x = _numbers("ifftn", input)
     return _several("ifftn", x, s, dim, norm, -1)  # type: ignore[no-any-return]
 
 
 @with_out
 def rfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """`fftn` of real numbers; of the last dimension the half is kept."""
+    """`fftn` of real numbers; of the last dimension the half is kept.
+
+    >>> flow.fft.rfftn(flow.ones(2, 2)).real
+    tensor([[4., 0.],
+            [0., 0.]])
+    """
     return _halves("rfftn", _real("rfftn", input), s, dim, norm)  # type: ignore[no-any-return]
 
 
 @with_out
 def irfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """The inverse of `rfftn`."""
+    """The inverse of `rfftn`.
+
+    >>> flow.fft.irfftn(flow.fft.rfftn(flow.ones(2, 2)))
+    tensor([[1., 1.],
+            [1., 1.]])
+    """
     return _wholes("irfftn", _numbers("irfftn", input), s, dim, norm)  # type: ignore[no-any-return]
 
 
 @with_out
 def hfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """`fftn` of a signal of which half of the last dimension is given."""
+    """`fftn` of a signal of which half of the last dimension is given.
+
+    >>> flow.fft.hfftn(flow.ones(2, 2))
+    tensor([[4., 0.],
+            [0., 0.]])
+    """
     x = conj(_numbers("hfftn", input))
     return _wholes("hfftn", x, s, dim, _swapped("hfftn", norm))  # type: ignore[no-any-return]
 
 
 @with_out
 def ihfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """The inverse of `hfftn`."""
+    """The inverse of `hfftn`.
+
+    >>> flow.fft.ihfftn(flow.ones(2, 2)).real
+    tensor([[1., 0.],
+            [0., 0.]])
+    """
     x = _real("ihfftn", input)
     return conj(_halves("ihfftn", x, s, dim, _swapped("ihfftn", norm)))
 

@@ -91,6 +91,10 @@ def cholesky_ex(
     that is not positive, 0 where there is none.
 
     With `check_errors` LinAlgError at the call, which then waits.
+
+    >>> factor = flow.linalg.cholesky_ex(flow.tensor([[4.0, 0.0], [0.0, -1.0]]))
+    >>> factor.info  # the leading minor that is not positive
+    tensor(2, dtype=int32)
     """
     A = square("linalg.cholesky_ex", A)
     factor, info = cholesky_info(A.mH if upper else A)
@@ -110,6 +114,9 @@ def lu_factor_ex(
     info: the first column without a pivot, from 1 up, or 0.
 
     ArgumentError for pivot=False, which LAPACK has not.
+
+    >>> flow.linalg.lu_factor_ex(flow.tensor([[2.0, 0.0], [0.0, 0.0]])).info
+    tensor(2, dtype=int32)
     """
     A = matrices("linalg.lu_factor_ex", A)
     _need_pivot("linalg.lu_factor_ex", pivot)
@@ -132,6 +139,12 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor
     `lu_solve`.
 
     LinAlgError where the result is read, if a matrix is singular.
+
+    >>> flow.linalg.lu_factor(flow.tensor([[1.0, 2.0], [2.0, 8.0]]))
+    flow.return_types.linalg_lu_factor(
+    LU=tensor([[ 2.0000,  8.0000],
+            [ 0.5000, -2.0000]]),
+    pivots=tensor([2, 2], dtype=int32))
     """
     A = matrices("linalg.lu_factor", A)
     _need_pivot("linalg.lu_factor", pivot)
@@ -143,6 +156,13 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor
 def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
     """P, L and U of matrices (*, m, n): A = P @ L @ U, where P exchanges rows, L is lower
     triangular with ones on the diagonal and U is upper triangular.
+
+    >>> P, L, U = flow.linalg.lu(flow.tensor([[1.0, 2.0], [2.0, 8.0]]))
+    >>> P, L, U
+    (tensor([[0., 1.],
+            [1., 0.]]), tensor([[1.0000, 0.0000],
+            [0.5000, 1.0000]]), tensor([[ 2.,  8.],
+            [ 0., -2.]]))
     """
     factors = lu_factor_ex(matrices("linalg.lu", A), pivot=pivot)
     return return_types.linalg_lu(unpacked(factors.LU, factors.pivots))
@@ -167,6 +187,11 @@ def lu_solve(
 ) -> Tensor:
     """X with A @ X = B (or X @ A = B without `left`), by the factors of A that `lu_factor` gave;
     with `adjoint`, of A's conjugate transpose.  Batches broadcast.
+
+    >>> LU, pivots = flow.linalg.lu_factor(flow.tensor([[1.0, 2.0], [2.0, 8.0]]))
+    >>> flow.linalg.lu_solve(LU, pivots, flow.tensor([[3.0], [10.0]]))
+    tensor([[1.],
+            [1.]])
     """
     factors = square("linalg.lu_solve", LU, "LU")
     B = matrices("linalg.lu_solve", B, "B")
@@ -199,6 +224,11 @@ def solve_triangular(
     other triangle is not read; with `unitriangular` its diagonal is taken as ones.
 
     LinAlgError where the result is read, if an element of the diagonal is 0.
+
+    >>> A = flow.tensor([[1.0, 1.0], [0.0, 2.0]])
+    >>> flow.linalg.solve_triangular(A, flow.tensor([[3.0], [4.0]]), upper=True)
+    tensor([[1.],
+            [2.]])
     """
     A, B = square("linalg.solve_triangular", A), matrices("linalg.solve_triangular", B, "B")
     same_dtype("linalg.solve_triangular", A, B)
@@ -222,6 +252,11 @@ def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
 
     mode   "reduced": Q (m, k) and R (k, n), k = min(m, n); "complete": Q (m, m) and R (m, n);
            "r": R (k, n), and a Q without elements
+
+    >>> Q, R = flow.linalg.qr(flow.tensor([[0.0, 2.0], [1.0, 0.0]]))
+    >>> R.abs()
+    tensor([[1., 0.],
+            [0., 2.]])
     """
     A = matrices("linalg.qr", A)
     if mode not in ("reduced", "complete", "r"):
@@ -267,6 +302,11 @@ def _unit(A: Tensor, n: int) -> Tensor:
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first n columns of H₁ H₂ ... Hₖ, where Hᵢ = I - τᵢ v vᴴ and v is column i of A (*, m, n)
     below the diagonal, with 1 on it and 0 above; tau (*, k), k <= n <= m.
+
+    >>> A = flow.tensor([[3.0, 1.0], [4.0, 2.0]])
+    >>> Q = flow.linalg.householder_product(*flow.geqrf(A))
+    >>> flow.allclose(Q.T @ Q, flow.eye(2), atol=1e-6)
+    True
     """
     name = "linalg.householder_product"
     A = matrices(name, A)
@@ -306,6 +346,9 @@ def ldl_factor_ex(
     matrix; LAPACK's exchanges, int32; its info.  The lower triangle is read.
 
     With `hermitian` of Hermitian ones, A = L @ D @ L.mH, if they are complex.
+
+    >>> flow.linalg.ldl_factor_ex(flow.tensor([[2.0, 0.0], [0.0, 1.0]])).info
+    tensor(0, dtype=int32)
     """
     A = square("linalg.ldl_factor_ex", A)
     factors, pivots, info = ldl_op(turned(A), False, _hermitian(A, hermitian))
@@ -319,6 +362,10 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl
     `ldl_factor_ex` and `ldl_solve`.
 
     LinAlgError where the result is read, if D is singular.
+
+    >>> LD, pivots = flow.linalg.ldl_factor(flow.tensor([[2.0, 4.0], [4.0, 1.0]]))
+    >>> LD.shape, pivots.dtype
+    (flow.Size([2, 2]), flow.int32)
     """
     A = square("linalg.ldl_factor", A)
     factors, pivots, _ = ldl_op(turned(A), True, _hermitian(A, hermitian))
@@ -327,7 +374,14 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl
 
 @with_out
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """X with A @ X = B (*, n, k), by the factors of A that `ldl_factor` gave.  No gradient."""
+    """X with A @ X = B (*, n, k), by the factors of A that `ldl_factor` gave.  No gradient.
+
+    >>> A = flow.tensor([[2.0, 0.0], [0.0, 4.0]])
+    >>> LD, pivots = flow.linalg.ldl_factor(A)
+    >>> flow.linalg.ldl_solve(LD, pivots, flow.tensor([[2.0], [8.0]]))
+    tensor([[1.],
+            [2.]])
+    """
     LD, B = square("linalg.ldl_solve", LD, "LD"), matrices("linalg.ldl_solve", B, "B")
     same_dtype("linalg.ldl_solve", LD, B)
     if LD.shape[-1] != B.shape[-2]:

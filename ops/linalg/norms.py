@@ -68,6 +68,11 @@ def matrix_norm(
     ord   "fro": root of the sum of squares; "nuc": sum of singular values; 2, -2: the largest and
           smallest of them; 1, -1 and inf, -inf: the largest and smallest sum of magnitudes of a
           column, and of a row
+
+    >>> flow.linalg.matrix_norm(flow.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor(5.)
+    >>> flow.linalg.matrix_norm(flow.tensor([[3.0, 1.0], [0.0, 4.0]]), ord=1)
+    tensor(5.)
     """
     name = "linalg.matrix_norm"
     if need_tensor(name, "A", A)._meta.ndim < 2:
@@ -111,6 +116,11 @@ def norm(
 
     Without `ord` the root of the sum of squares over `dim`.  With it, `dim` of one dimension means
     vectors and of two matrices; without `dim`, A has one or two dimensions and is either.
+
+    >>> flow.linalg.norm(flow.tensor([3.0, 4.0]))
+    tensor(5.)
+    >>> flow.linalg.norm(flow.tensor([3.0, -4.0]), ord=1)
+    tensor(7.)
     """
     A = need_tensor("linalg.norm", "A", A)
     if ord is not None and isinstance(dim, (tuple, list)) and len(dim) not in (1, 2):
@@ -137,6 +147,9 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     """The condition of matrices (*, m, n): norm(A) * norm(inverse(A)) in the norm of order `p`; for
     None, 2 and -2 the quotient of the largest and the smallest singular value (or the other way
     round).  inf for a singular matrix.
+
+    >>> flow.linalg.cond(flow.tensor([[4.0, 0.0], [0.0, 2.0]]))
+    tensor(2.)
     """
     A = matrices("linalg.cond", A)
     if p in (None, 2, -2):

@@ -65,6 +65,9 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_
     1 up, or 0; of a singular matrix the inverse is anything.
 
     With `check_errors` LinAlgError at the call, which then waits.
+
+    >>> flow.linalg.inv_ex(flow.tensor([[2.0, 0.0], [0.0, 0.0]])).info
+    tensor(2, dtype=int32)
     """
     A = square("linalg.inv_ex", A)
     out, info = right_solve(A, identity(A, A.shape[-1]).expand(A.shape))
@@ -74,7 +77,11 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_
 
 @with_out
 def det(A: Tensor) -> Tensor:
-    """The determinant of square matrices (*, n, n)."""
+    """The determinant of square matrices (*, n, n).
+
+    >>> flow.linalg.det(flow.tensor([[4.0, 2.0], [2.0, 3.0]]))
+    tensor(8.)
+    """
     return _det(square("linalg.det", A))
 
 
@@ -82,6 +89,11 @@ def det(A: Tensor) -> Tensor:
 def slogdet(A: Tensor) -> return_types.linalg_slogdet:
     """The sign of the determinant of matrices (*, n, n), and the logarithm of its absolute value:
     0 and -inf of a singular one.
+
+    >>> flow.linalg.slogdet(flow.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    flow.return_types.linalg_slogdet(
+    sign=tensor(-1.),
+    logabsdet=tensor(0.))
     """
     return return_types.linalg_slogdet(_slogdet(square("linalg.slogdet", A)))
 
@@ -111,6 +123,9 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     B (*, n) with as many vectors as matrices; batches broadcast.
 
     LinAlgError where the result is read, if a matrix is singular.
+
+    >>> flow.linalg.solve(flow.tensor([[2.0, 0.0], [0.0, 4.0]]), flow.tensor([2.0, 8.0]))
+    tensor([1., 2.])
     """
     A, B, vector = _system("linalg.solve", A, B, left)
     x = _solve(A, B) if left else turned(_solve(turned(A), turned(B)))
@@ -123,6 +138,10 @@ def solve_ex(
 ) -> return_types.linalg_solve_ex:
     """`solve`, and in `info`, int32, the first column of A without a pivot, from 1 up, or 0; the
     answer for a singular matrix is anything.
+
+    >>> A = flow.tensor([[2.0, 0.0], [0.0, 0.0]])
+    >>> flow.linalg.solve_ex(A, flow.tensor([2.0, 8.0])).info
+    tensor(2, dtype=int32)
     """
     A, B, vector = _system("linalg.solve_ex", A, B, left)
     A, B = batched(A, B)
@@ -167,6 +186,11 @@ def lstsq(
 
     `residuals` are the squared norms of the columns of A @ X - B, where m > n, all ranks are n and
     the driver is not gelsy; `rank` is int64.  To know whether the ranks are full the call waits.
+
+    >>> A = flow.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])  # a line through 1, 3 and 5
+    >>> X = flow.linalg.lstsq(A, flow.tensor([[1.0], [3.0], [5.0]])).solution
+    >>> flow.allclose(X, flow.tensor([[1.0], [2.0]]), atol=1e-5)
+    True
     """
     name = "linalg.lstsq"
     A = matrices(name, A)
@@ -209,6 +233,9 @@ def lstsq(
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse of `tensordot(A, ., ind)`: A's first `ind` dimensions have as many elements
     together as the others.
+
+    >>> flow.linalg.tensorinv(flow.eye(6).reshape(2, 3, 6)).shape
+    flow.Size([6, 2, 3])
     """
     ind = whole("linalg.tensorinv", "ind", ind)
     if ind <= 0:
@@ -224,7 +251,13 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 @with_out
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
-    """X with tensordot(A, X, X.ndim) = B; `dims` of A are moved to the end first."""
+    """X with tensordot(A, X, X.ndim) = B; `dims` of A are moved to the end first.
+
+    >>> A = 2 * flow.eye(4).reshape(2, 2, 2, 2)
+    >>> flow.linalg.tensorsolve(A, flow.tensor([[2.0, 4.0], [6.0, 8.0]]))
+    tensor([[1., 2.],
+            [3., 4.]])
+    """
     if dims is not None:
         wrapped = [d + A.ndim if d < 0 else d for d in dims]
         A = A.permute([d for d in range(A.ndim) if d not in wrapped] + wrapped)

@@ -67,7 +67,11 @@ def svd(
 
 @with_out
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
-    """The singular values of matrices (*, m, n), descending: (*, min(m, n))."""
+    """The singular values of matrices (*, m, n), descending: (*, min(m, n)).
+
+    >>> flow.linalg.svdvals(flow.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    tensor([3., 2.])
+    """
     _need_driver("linalg.svdvals", driver)
     A = matrices("linalg.svdvals", A)
     return svdvals_op(A)  # type: ignore[no-any-return]
@@ -85,6 +89,9 @@ def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
     vectors, as columns.
 
     UPLO   which triangle is read: "L", the lower one, or "U"
+
+    >>> flow.linalg.eigh(flow.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+    tensor([1., 2.])
     """
     A = square("linalg.eigh", A)
     values, rows = eigh_op(A, _triangle("linalg.eigh", UPLO))
@@ -93,7 +100,11 @@ def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
 
 @with_out
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    """The eigenvalues of symmetric or Hermitian matrices (*, n, n), ascending: real (*, n)."""
+    """The eigenvalues of symmetric or Hermitian matrices (*, n, n), ascending: real (*, n).
+
+    >>> flow.linalg.eigvalsh(flow.tensor([[3.0, 0.0], [0.0, 1.0]]))
+    tensor([1., 3.])
+    """
     A = square("linalg.eigvalsh", A)
     lower = _triangle("linalg.eigvalsh", UPLO)
     return eigvalsh_op(A, lower)  # type: ignore[no-any-return]
@@ -124,7 +135,11 @@ def eig(A: Tensor) -> return_types.linalg_eig:
 
 @with_out
 def eigvals(A: Tensor) -> Tensor:
-    """The eigenvalues of square matrices (*, n, n), complex and in no order: (*, n)."""
+    """The eigenvalues of square matrices (*, n, n), complex and in no order: (*, n).
+
+    >>> flow.linalg.eigvals(flow.tensor([[2.0, 0.0], [0.0, 3.0]]))
+    tensor([2.+0.j, 3.+0.j])
+    """
     A = square("linalg.eigvals", A)
     return _eig(A, grad_enabled() and A.requires_grad)[0]  # the vectors are for the gradient
 
@@ -167,6 +182,9 @@ def matrix_rank(
 
     `rtol` is max(m, n) * eps by default, 0 where `atol` is positive; `tol` is the older name of
     `atol`.  With `hermitian` the magnitudes of eigenvalues.
+
+    >>> flow.linalg.matrix_rank(flow.ones(3, 2))
+    tensor(1)
     """
     A = matrices("linalg.matrix_rank", A).detach()
     if hermitian:
@@ -204,6 +222,10 @@ def pinv(
 
     `rtol` is max(m, n) * eps by default, 0 where `atol` is positive; `rcond` is its older name.
     The gradient holds where the rank does not change (Golub and Pereyra, 1973).
+
+    >>> flow.linalg.pinv(flow.tensor([[2.0, 0.0], [0.0, 0.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.0000]])
     """
     A = matrices("linalg.pinv", A)
     if hermitian:

@@ -45,14 +45,24 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 @with_out
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The dot products of vectors in dimension `dim`, those of x conjugated; shapes broadcast."""
+    """The dot products of vectors in dimension `dim`, those of x conjugated; shapes broadcast.
+
+    >>> flow.linalg.vecdot(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
+    tensor([12, 34])
+    """
     x, y = need_tensor("linalg.vecdot", "x", x), need_tensor("linalg.vecdot", "y", y)
     product = conj(x) * y
     return sum(product, dim, dtype=product.dtype)
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """The powers 0 to N - 1 (by default as many as x has elements) of x (*, n): (*, n, N)."""
+    """The powers 0 to N - 1 (by default as many as x has elements) of x (*, n): (*, n, N).
+
+    >>> flow.linalg.vander(flow.tensor([1, 2, 3]))
+    tensor([[1, 1, 1],
+            [1, 2, 4],
+            [1, 3, 9]])
+    """
     x = need_tensor("linalg.vander", "x", x)
     if x._meta.ndim == 0:
         x = x.unsqueeze(-1)
@@ -67,7 +77,11 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
 
 
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """A view of the diagonals of the matrices in `dim1` and `dim2`, as the last dimension."""
+    """A view of the diagonals of the matrices in `dim1` and `dim2`, as the last dimension.
+
+    >>> flow.linalg.diagonal(flow.tensor([[1, 2], [3, 4]]))
+    tensor([1, 4])
+    """
     return _diagonal(A, offset, dim1, dim2)
 
 

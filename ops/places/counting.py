@@ -103,7 +103,12 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 @method()
 def argwhere(input: Tensor) -> Tensor:
-    """`nonzero(input)`."""
+    """`nonzero(input)`.
+
+    >>> flow.argwhere(flow.tensor([[0, 1], [2, 0]]))
+    tensor([[0, 1],
+            [1, 0]])
+    """
     return _indices(need_tensor("argwhere", "input", input))
 
 

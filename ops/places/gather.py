@@ -383,6 +383,10 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     """`gather`, after broadcasting both outside `dim`; without `dim`, of the flattened tensors.
 
     Negative indices count from the end of `dim`.
+
+    >>> x = flow.tensor([[3, 1, 2]])
+    >>> flow.take_along_dim(x, x.argsort(1), 1)
+    tensor([[1, 2, 3]])
     """
     x = need_tensor("take_along_dim", "input", input)
     positions = positions_of("take_along_dim", "indices", indices)

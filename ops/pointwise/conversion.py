@@ -152,7 +152,11 @@ def data_ptr(x: Tensor) -> int:
 
 @method()
 def ndimension(x: Tensor) -> int:
-    """The number of dimensions."""
+    """The number of dimensions.
+
+    >>> flow.ones(2, 3).ndimension()
+    2
+    """
     return x._meta.ndim
 
 
@@ -450,7 +454,18 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 
 Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
-Tensor.is_cpu = property(lambda x: x._meta.device is _cpu)  # type: ignore[attr-defined]
+
+
+def _is_cpu(x: Tensor) -> bool:
+    """Whether it lives in the computer's memory.
+
+    >>> flow.ones(2).is_cpu
+    True
+    """
+    return x._meta.device is _cpu
+
+
+Tensor.is_cpu = property(_is_cpu)  # type: ignore[attr-defined]
 
 
 @method("__contains__")

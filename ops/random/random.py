@@ -135,7 +135,11 @@ def rand_like(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """`rand` of `input`'s shape, and dtype unless one is given."""
+    """`rand` of `input`'s shape, and dtype unless one is given.
+
+    >>> flow.rand_like(flow.ones(2, 3)).shape
+    flow.Size([2, 3])
+    """
     meta = need_tensor("rand_like", "input", input)._meta
     kind = meta.dtype if dtype is None else dtype
     place = meta.device if device is None else device
@@ -152,7 +156,11 @@ def randn_like(
     requires_grad: bool = False,
     **options: Any,
 ) -> Tensor:
-    """`randn` of `input`'s shape, and dtype unless one is given."""
+    """`randn` of `input`'s shape, and dtype unless one is given.
+
+    >>> flow.randn_like(flow.ones(2, 3)).shape
+    flow.Size([2, 3])
+    """
     meta = need_tensor("randn_like", "input", input)._meta
     kind = meta.dtype if dtype is None else dtype
     place = meta.device if device is None else device
@@ -269,6 +277,9 @@ def randint_like(
 ) -> Tensor:
     """`randint` of `input`'s shape, and dtype unless one is given; `randint_like(x, high)` starts
     at 0.
+
+    >>> flow.randint_like(flow.ones(2, 3), 10).shape
+    flow.Size([2, 3])
     """
     meta = need_tensor("randint_like", "input", input)._meta
     if high is None:

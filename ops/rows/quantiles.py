@@ -125,7 +125,11 @@ def nanquantile(
     *,
     interpolation: str = "linear",
 ) -> Tensor:
-    """`quantile` of the elements that are not NaN; NaN where there are none."""
+    """`quantile` of the elements that are not NaN; NaN where there are none.
+
+    >>> flow.nanquantile(flow.tensor([1.0, flow.nan, 3.0]), 0.5)
+    tensor(2.)
+    """
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
 
 

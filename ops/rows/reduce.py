@@ -191,7 +191,11 @@ def mean(
 def nansum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """`sum` with NaN taken as 0."""
+    """`sum` with NaN taken as 0.
+
+    >>> flow.nansum(flow.tensor([1.0, flow.nan, 3.0]))
+    tensor(4.)
+    """
     need_tensor("nansum", "input", input)
     if not input._meta.dtype.is_floating_point:
         return sum(input, dim, keepdim, dtype=dtype)

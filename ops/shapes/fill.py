@@ -435,7 +435,11 @@ def new_empty(
 def new_empty_strided(
     x: Tensor, size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **options: Any
 ) -> Tensor:
-    """`empty_strided`, of `x`'s dtype and device unless others are given."""
+    """`empty_strided`, of `x`'s dtype and device unless others are given.
+
+    >>> flow.tensor([1, 2]).new_empty_strided((2, 3), (1, 2)).stride()
+    (1, 2)
+    """
     kind, place = dtype_or(dtype, x._meta.dtype), x._meta.device if device is None else device
     return empty_strided(size, stride, dtype=kind, device=place, **options)
 

@@ -344,7 +344,12 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
 
 @method()
 def tile(input: Tensor, *dims: Any) -> Tensor:
-    """`repeat`, where missing numbers in front are 1."""
+    """`repeat`, where missing numbers in front are 1.
+
+    >>> flow.tile(flow.tensor([1, 2]), (2, 2))
+    tensor([[1, 2, 1, 2],
+            [1, 2, 1, 2]])
+    """
     x = need_tensor("tile", "input", input)
     times = _dims_of(dims)
     return repeat(x, (1,) * (x._meta.ndim - len(times)) + times)

@@ -336,7 +336,12 @@ for _f in (tril, triu, diag, diag_embed):
 for _f in (tril, triu):
 
     def _in_place(x: Tensor, diagonal: int = 0, f: Any = _f) -> Tensor:
-        """The in-place form: the result replaces the values of `x`."""
+        """The in-place form: the result replaces the values of `x`.
+
+        >>> flow.ones(2, 2).tril_()
+        tensor([[1., 0.],
+                [1., 1.]])
+        """
         changed: Tensor = x.copy_(f(x, diagonal))
         return changed
 

@@ -109,7 +109,11 @@ def split(
 
 @method()
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """`split` with a list of sizes."""
+    """`split` with a list of sizes.
+
+    >>> flow.split_with_sizes(flow.arange(4), [1, 3])
+    (tensor([0]), tensor([1, 2, 3]))
+    """
     return split(input, list(split_sizes), dim)
 
 
