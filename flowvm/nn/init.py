@@ -64,7 +64,11 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor by which weights in front of `nonlinearity` are scaled to keep the variance."""
+    """The factor by which weights in front of `nonlinearity` are scaled to keep the variance.
+
+    >>> nn.init.calculate_gain("tanh"), round(nn.init.calculate_gain("relu") ** 2, 6)
+    (1.6666666666666667, 2.0)
+    """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
@@ -78,14 +82,23 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
-    """Draw from U(a, b)."""
+    """Draw from U(a, b).
+
+    >>> w = nn.init.uniform_(flow.empty(100), 2.0, 3.0)
+    >>> bool(((w >= 2) & (w <= 3)).all())
+    True
+    """
     with no_grad():
         tensor.uniform_(a, b, generator=generator)
     return tensor
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
-    """Draw from N(mean, std^2)."""
+    """Draw from N(mean, std^2).
+
+    >>> nn.init.normal_(flow.empty(3), mean=5.0, std=0.0)
+    tensor([5., 5., 5.])
+    """
     with no_grad():
         tensor.normal_(mean, std, generator=generator)
     return tensor
@@ -99,7 +112,12 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Any = None,
 ) -> Tensor:
-    """Draw from N(mean, std^2) restricted to [a, b], by inverting its distribution function."""
+    """Draw from N(mean, std^2) restricted to [a, b], by inverting its distribution function.
+
+    >>> w = nn.init.trunc_normal_(flow.empty(100))
+    >>> bool((w.abs() <= 2).all())
+    True
+    """
     from scipy.special import ndtr, ndtri  # costs more to import than the rest of this package
 
     low, high = ndtr((a - mean) / std), ndtr((b - mean) / std)
@@ -110,31 +128,53 @@ def trunc_normal_(
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Fill with val."""
+    """Fill with val.
+
+    >>> nn.init.constant_(flow.empty(2), 7.0)
+    tensor([7., 7.])
+    """
     with no_grad():
         tensor.fill_(val)
     return tensor
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Fill with 1."""
+    """Fill with 1.
+
+    >>> nn.init.ones_(flow.empty(2))
+    tensor([1., 1.])
+    """
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Fill with 0."""
+    """Fill with 0.
+
+    >>> nn.init.zeros_(flow.empty(2))
+    tensor([0., 0.])
+    """
     return constant_(tensor, 0.0)
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Fill a matrix with the identity."""
+    """Fill a matrix with the identity.
+
+    >>> nn.init.eye_(flow.empty(2, 3))
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]])
+    """
     if tensor.ndim != 2:
         raise ShapeError(f"eye_ needs a 2-D tensor, got shape {tuple(tensor.shape)}")
     return _fill(tensor, np.eye(*tensor.shape))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Fill a convolution weight so that it passes its input through, group by group."""
+    """Fill a convolution weight so that it passes its input through, group by group.
+
+    >>> weight = nn.init.dirac_(flow.empty(1, 1, 3))
+    >>> F.conv1d(flow.tensor([[[1.0, 2.0, 4.0]]]), weight, padding=1)
+    tensor([[[1., 2., 4.]]])
+    """
     shape = tuple(tensor.shape)
     if not 3 <= len(shape) <= 5:
         raise ShapeError(f"dirac_ needs a 3-D, 4-D or 5-D tensor, got shape {shape}")
@@ -150,13 +190,22 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out))."""
+    """U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out)).
+
+    >>> w = nn.init.xavier_uniform_(flow.empty(3, 3))
+    >>> bool((w.abs() <= 1).all())  # sqrt(6 / (3 + 3))
+    True
+    """
     bound = gain * math.sqrt(6.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """N(0, std^2) with std = gain * sqrt(2 / (fan_in + fan_out))."""
+    """N(0, std^2) with std = gain * sqrt(2 / (fan_in + fan_out)).
+
+    >>> nn.init.xavier_normal_(flow.empty(3, 5)).shape
+    flow.Size([3, 5])
+    """
     return normal_(
         tensor, 0.0, gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor))), generator
     )
@@ -169,7 +218,12 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Any = None,
 ) -> Tensor:
-    """U(-b, b) with b = gain * sqrt(3 / fan)."""
+    """U(-b, b) with b = gain * sqrt(3 / fan).
+
+    >>> w = nn.init.kaiming_uniform_(flow.empty(3, 6), nonlinearity="relu")
+    >>> bool((w.abs() <= 1).all())  # sqrt(2) * sqrt(3 / 6)
+    True
+    """
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
@@ -181,12 +235,21 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Any = None,
 ) -> Tensor:
-    """N(0, std^2) with std = gain / sqrt(fan)."""
+    """N(0, std^2) with std = gain / sqrt(fan).
+
+    >>> nn.init.kaiming_normal_(flow.empty(3, 5), nonlinearity="relu").shape
+    flow.Size([3, 5])
+    """
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Fill with gain times a (semi) orthogonal matrix, dimensions after the first taken as one."""
+    """Fill with gain times a (semi) orthogonal matrix, dimensions after the first taken as one.
+
+    >>> w = nn.init.orthogonal_(flow.empty(2, 3))
+    >>> flow.allclose(w @ w.T, flow.eye(2), atol=1e-5)
+    True
+    """
     if tensor.ndim < 2:
         raise ShapeError(f"orthogonal_ needs 2 or more dimensions, got shape {tuple(tensor.shape)}")
     if tensor.numel() == 0:
@@ -200,7 +263,11 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Ten
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
-    """N(0, std^2) with a fraction `sparsity` of each column set to zero."""
+    """N(0, std^2) with a fraction `sparsity` of each column set to zero.
+
+    >>> (nn.init.sparse_(flow.empty(4, 2), sparsity=0.5) == 0).sum(0)
+    tensor([2, 2])
+    """
     if tensor.ndim != 2:
         raise ShapeError(f"sparse_ needs a 2-D tensor, got shape {tuple(tensor.shape)}")
     rows, columns = tensor.shape

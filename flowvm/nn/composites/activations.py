@@ -28,6 +28,9 @@ def softmax(
 
     Without `dim`, dimension 0 where there are 0, 1 or 3, else 1, with a warning.  _stacklevel is
     taken and means nothing.
+
+    >>> F.softmax(flow.tensor([0.0, 0.0]), dim=0)
+    tensor([0.5000, 0.5000])
     """
     return ops.softmax(input, _dim("softmax", dim, input), dtype)
 
@@ -35,14 +38,22 @@ def softmax(
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:
-    """log(softmax(x)) along `dim`, which is as in `softmax`."""
+    """log(softmax(x)) along `dim`, which is as in `softmax`.
+
+    >>> F.log_softmax(flow.tensor([0.0, 0.0]), dim=0)  # -log 2
+    tensor([-0.6931, -0.6931])
+    """
     return ops.log_softmax(input, _dim("log_softmax", dim, input), dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:
-    """softmax(-x) along `dim`, which is as in `softmax`."""
+    """softmax(-x) along `dim`, which is as in `softmax`.
+
+    >>> F.softmin(flow.tensor([0.0, flow.inf]), dim=0)
+    tensor([1., 0.])
+    """
     return ops.softmin(input, _dim("softmin", dim, input), dtype)
 
 
@@ -54,6 +65,10 @@ def gumbel_softmax(
 
     hard  one-hot vectors, with the gradients of the soft ones
     eps   is taken and means nothing, as in PyTorch
+
+    >>> sample = F.gumbel_softmax(flow.zeros(4, 3), hard=True)
+    >>> sample.sum(-1)
+    tensor([1., 1., 1., 1.])
     """
     noise = -ops.log(ops.empty_like(logits.detach()).exponential_())
     soft = ops.softmax((logits + noise) / tau, dim)
@@ -74,6 +89,9 @@ def rrelu(
 ) -> Tensor:
     """x where positive, a * x elsewhere: in training `a` is drawn for each element, uniformly from
     `lower` to `upper`, else it is their mean (Xu et al., 2015).
+
+    >>> F.rrelu(flow.tensor([-2.0, 1.0]), 0.25, 0.75)  # outside of training by the mean, 0.5
+    tensor([-1.,  1.])
     """
     if lower > upper:
         raise ArgumentError(f"rrelu: lower {lower} is greater than upper {upper}")

@@ -108,6 +108,14 @@ def multi_head_attention_forward(
     `static_k` and `static_v` (N * heads, S, E / heads) take the place of projected keys and values.
 
     ShapeError where shapes do not fit.
+
+    >>> attention = nn.MultiheadAttention(4, 2)
+    >>> x = flow.ones(3, 1, 4)  # (steps, samples, features)
+    >>> output, weights = F.multi_head_attention_forward(
+    ...     x, x, x, 4, 2, attention.in_proj_weight, attention.in_proj_bias, None, None, False, 0.0,
+    ...     attention.out_proj.weight, attention.out_proj.bias)
+    >>> output.shape, weights.shape
+    (flow.Size([3, 1, 4]), flow.Size([1, 3, 3]))
     """
     batched = _check(query, key, value, key_padding_mask)
     if not batched:

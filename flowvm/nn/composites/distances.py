@@ -10,7 +10,11 @@ from flowvm.errors import ShapeError
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y_k = x1 @ weight_k @ x2 + bias_k over the last dimensions of x1 and x2."""
+    """y_k = x1 @ weight_k @ x2 + bias_k over the last dimensions of x1 and x2.
+
+    >>> F.bilinear(flow.tensor([[1.0, 2.0]]), flow.tensor([[3.0]]), flow.ones(1, 2, 1))
+    tensor([[9.]])
+    """
     if tuple(input1.shape[:-1]) != tuple(input2.shape[:-1]):
         raise ShapeError(
             f"bilinear: all dimensions but the last must agree, got {tuple(input1.shape)} and "
@@ -33,6 +37,9 @@ def pairwise_distance(
     """The p-norm of x1 - x2 + eps over the last dimension of both, broadcast.
 
     p may be 0 (how many elements are not 0), infinite, or any other number.
+
+    >>> F.pairwise_distance(flow.tensor([[0.0, 0.0]]), flow.tensor([[3.0, 4.0]]), eps=0.0)
+    tensor([5.])
     """
     return _norm(ops.abs(x1 - x2 + eps), p, keepdim)
 

@@ -54,6 +54,9 @@ def dropout1d(
 ) -> Tensor:
     """Channels of (N, C, L) or (C, L) become 0 with probability p, the others are scaled by
     1 / (1 - p); the input itself where it is not training.
+
+    >>> F.dropout1d(flow.ones(1, 3, 2), training=False).equal(flow.ones(1, 3, 2))
+    True
     """
     return _unbatched("dropout1d", 2, input, p, training, inplace)
 
@@ -61,7 +64,12 @@ def dropout1d(
 def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """As dropout1d, for (N, C, H, W); three dimensions are (N, C, L), as in PyTorch."""
+    """As dropout1d, for (N, C, H, W); three dimensions are (N, C, L), as in PyTorch.
+
+    >>> x = F.dropout2d(flow.ones(1, 8, 2, 2), p=0.5)
+    >>> bool((x.amax((2, 3)) == x.amin((2, 3))).all())  # whole channels
+    True
+    """
     _probability("dropout2d", p)
     return _channels(input, p, training, inplace)
 
@@ -69,7 +77,12 @@ def dropout2d(
 def dropout3d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """As dropout1d, for (N, C, D, H, W) or (C, D, H, W)."""
+    """As dropout1d, for (N, C, D, H, W) or (C, D, H, W).
+
+    >>> x = F.dropout3d(flow.ones(1, 8, 2, 2, 2), p=0.5)
+    >>> bool((x.amax((2, 3, 4)) == x.amin((2, 3, 4))).all())  # whole channels
+    True
+    """
     _probability("dropout3d", p)
     if input.ndim == 4:
         return _unbatched("dropout3d", 4, input, p, training, inplace)
@@ -90,6 +103,9 @@ def alpha_dropout(
 ) -> Tensor:
     """Elements become SELU's negative limit with probability p; then all are moved and scaled so
     that the mean 0 and variance 1 of the input are kept (Klambauer et al., 2017).
+
+    >>> F.alpha_dropout(flow.ones(4), p=0.5, training=False)
+    tensor([1., 1., 1., 1.])
     """
     _probability("alpha_dropout", p)
     if not training or p == 0.0 or input.numel() == 0:
@@ -100,7 +116,11 @@ def alpha_dropout(
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """alpha_dropout of whole channels of (N, C, ...)."""
+    """alpha_dropout of whole channels of (N, C, ...).
+
+    >>> F.feature_alpha_dropout(flow.ones(1, 2, 3), training=False).shape
+    flow.Size([1, 2, 3])
+    """
     _probability("feature_alpha_dropout", p)
     if not training or p == 0.0 or input.numel() == 0:
         return input

@@ -13,7 +13,12 @@ def upsample_nearest(
     size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,
 ) -> Tensor:
-    """interpolate with mode "nearest"."""
+    """interpolate with mode "nearest".
+
+    >>> F.upsample_nearest(flow.tensor([[[[1.0, 2.0]]]]), scale_factor=2)
+    tensor([[[[1., 1., 2., 2.],
+              [1., 1., 2., 2.]]]])
+    """
     return ops.interpolate(input, size, scale_factor, "nearest")
 
 
@@ -22,17 +27,29 @@ def upsample_bilinear(
     size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,
 ) -> Tensor:
-    """interpolate with mode "bilinear", the corners keeping their places."""
+    """interpolate with mode "bilinear", the corners keeping their places.
+
+    >>> F.upsample_bilinear(flow.tensor([[[[0.0, 2.0]]]]), size=(1, 3))
+    tensor([[[[0., 1., 2.]]]])
+    """
     return ops.interpolate(input, size, scale_factor, "bilinear", True)
 
 
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    """conv1d of (T, N, C) by weight (k, C, O): (T', N, O)."""
+    """conv1d of (T, N, C) by weight (k, C, O): (T', N, O).
+
+    >>> F.conv_tbc(flow.ones(5, 2, 3), flow.ones(2, 3, 4), flow.zeros(4)).shape
+    flow.Size([4, 2, 4])
+    """
     out = ops.conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, 1, pad)
     sequence: Tensor = out.permute(2, 0, 1)
     return sequence
 
 
 def native_channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """channel_shuffle."""
+    """channel_shuffle.
+
+    >>> F.native_channel_shuffle(flow.arange(4).view(1, 4, 1), 2).flatten()
+    tensor([0, 2, 1, 3])
+    """
     return ops.channel_shuffle(input, groups)

@@ -95,6 +95,10 @@ def linear_cross_entropy(
     ignore_index    -100 by default; not for a target of probabilities
     options         LinearCrossEntropyOptions: the rows are worked off in chunks, for indices
                     without smoothing or further dimensions; else there is a warning, and no chunks
+
+    >>> x, weight = flow.ones(2, 3), flow.zeros(4, 3)
+    >>> F.linear_cross_entropy(x, weight, flow.tensor([0, 1]))  # log 4
+    tensor(1.3863)
     """
     logits_shape = _checked(input, linear_weight, linear_bias)
     probabilities = tuple(target.shape) == logits_shape

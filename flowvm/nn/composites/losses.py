@@ -41,7 +41,14 @@ def cosine_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where it is -1."""
+    """1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where it is -1.
+
+    >>> x, y = flow.tensor([[1.0, 0.0]]), flow.tensor([[3.0, 4.0]])
+    >>> F.cosine_embedding_loss(x, y, flow.tensor([1]))
+    tensor(0.4000)
+    >>> F.cosine_embedding_loss(x, y, flow.tensor([-1]))
+    tensor(0.6000)
+    """
     cosine = ops.cosine_similarity(input1, input2, -1)
     loss = ops.where(target > 0, 1 - cosine, (cosine - margin).clamp(min=0.0))
     return _reduced(loss, size_average, reduce, reduction)
@@ -56,7 +63,12 @@ def margin_ranking_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, -target * (x1 - x2) + margin)."""
+    """max(0, -target * (x1 - x2) + margin).
+
+    >>> x1, x2 = flow.tensor([1.0, 1.0]), flow.tensor([0.0, 3.0])
+    >>> F.margin_ranking_loss(x1, x2, flow.tensor([1, 1]), reduction="none")
+    tensor([0., 2.])
+    """
     return _reduced(
         (-target * (input1 - input2) + margin).clamp(min=0.0), size_average, reduce, reduction
     )
@@ -70,7 +82,11 @@ def hinge_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """x where target is 1, max(0, margin - x) where it is -1, their sum where it is neither."""
+    """x where target is 1, max(0, margin - x) where it is -1, their sum where it is neither.
+
+    >>> F.hinge_embedding_loss(flow.tensor([0.5, 0.25]), flow.tensor([1, -1]), reduction="none")
+    tensor([0.5000, 0.7500])
+    """
     own = ops.where(ops.ne(target, -1), input, 0.0)
     other = ops.where(ops.ne(target, 1), (margin - input).clamp(min=0.0), 0.0)
     return _reduced(own + other, size_average, reduce, reduction)
@@ -83,7 +99,11 @@ def soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """log(1 + exp(-target * x))."""
+    """log(1 + exp(-target * x)).
+
+    >>> F.soft_margin_loss(flow.zeros(2), flow.tensor([1.0, -1.0]))  # log 2
+    tensor(0.6931)
+    """
     return _reduced(ops.softplus(-target * input), size_average, reduce, reduction)
 
 
@@ -99,7 +119,12 @@ def triplet_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin)."""
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin).
+
+    >>> a, near, far = flow.zeros(1, 2), flow.tensor([[0.0, 2.0]]), flow.tensor([[2.5, 0.0]])
+    >>> F.triplet_margin_loss(a, near, far)  # 2 - 2.5 + 1
+    tensor(0.5000)
+    """
     if margin <= 0:
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, got {margin}")
     near = pairwise_distance(anchor, positive, p, eps)
@@ -119,7 +144,11 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """exp(x) - target * x, or x - target * log(x + eps); full adds Stirling's term."""
+    """exp(x) - target * x, or x - target * log(x + eps); full adds Stirling's term.
+
+    >>> F.poisson_nll_loss(flow.tensor([0.0]), flow.tensor([3.0]))  # exp(0) - 3 * 0
+    tensor(1.)
+    """
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         safe = target.clamp(min=1.0)
@@ -136,7 +165,11 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """0.5 * (log(var) + (x - target)^2 / var), var at least eps; full adds 0.5 * log(2 pi)."""
+    """0.5 * (log(var) + (x - target)^2 / var), var at least eps; full adds 0.5 * log(2 pi).
+
+    >>> F.gaussian_nll_loss(flow.tensor([1.0]), flow.tensor([3.0]), flow.tensor([1.0]))  # 4 / 2
+    tensor(2.)
+    """
     variance = ops.full_like(input.detach(), var) if isinstance(var, (int, float)) else var
     if variance.ndim == input.ndim - 1:
         variance = variance.unsqueeze(-1)
@@ -160,6 +193,9 @@ def multi_margin_loss(
     number.
 
     input   scores, (N, C) or (C); target: class indices, (N) or (); p: 1 or 2
+
+    >>> F.multi_margin_loss(flow.tensor([[1.0, 0.5, 0.0]]), flow.tensor([0]))  # (0.5 + 0) / 3
+    tensor(0.1667)
     """
     input = input.reshape(1) if input.ndim == 0 else input
     if p not in (1, 2):
@@ -194,6 +230,9 @@ def multilabel_margin_loss(
 
     input   scores, (N, C) or (C)
     target  of its shape, int64: a sample's classes, then -1; what follows counts for nothing
+
+    >>> F.multilabel_margin_loss(flow.tensor([[1.0, 0.5]]), flow.tensor([[0, -1]]))  # 0.5 / 2
+    tensor(0.2500)
     """
     if input.ndim == 0 and target.ndim == 0:
         input, target = input.reshape(1), target.reshape(1)
@@ -224,7 +263,11 @@ def multilabel_soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The mean over the last dimension of -(y log(sigmoid(x)) + (1 - y) log(sigmoid(-x)))."""
+    """The mean over the last dimension of -(y log(sigmoid(x)) + (1 - y) log(sigmoid(-x))).
+
+    >>> F.multilabel_soft_margin_loss(flow.zeros(1, 2), flow.tensor([[0.0, 1.0]]))  # log 2
+    tensor(0.6931)
+    """
     loss = -(target * ops.logsigmoid(input) + (1 - target) * ops.logsigmoid(-input))
     loss = loss if weight is None else loss * weight
     return _reduced(loss.sum(-1) / input.shape[-1], size_average, reduce, reduction)
@@ -240,7 +283,14 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """triplet_margin_loss with a distance of one's own, pairwise_distance without one."""
+    """triplet_margin_loss with a distance of one's own, pairwise_distance without one.
+
+    >>> def distance(x, y):
+    ...     return (x - y).abs().sum(-1)
+    >>> a, near, far = flow.zeros(1, 2), flow.tensor([[1.0, 1.0]]), flow.tensor([[2.5, 0.0]])
+    >>> F.triplet_margin_with_distance_loss(a, near, far, distance_function=distance)
+    tensor(0.5000)
+    """
     if margin <= 0:
         raise ArgumentError(
             f"triplet_margin_with_distance_loss: margin must be positive, got {margin}"

@@ -23,6 +23,9 @@ def local_response_norm(
     (Krizhevsky et al., 2012).
 
     Channels that are not there count as 0.
+
+    >>> F.local_response_norm(flow.ones(1, 2, 1), 1, alpha=1.0, beta=1.0).flatten()
+    tensor([0.5000, 0.5000])
     """
     if input.ndim < 3:
         raise ShapeError(

@@ -42,21 +42,33 @@ def _by_norm(
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: int, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """(sum of x ** norm_type) ** (1 / norm_type) over windows of (N, C, L) or (C, L)."""
+    """(sum of x ** norm_type) ** (1 / norm_type) over windows of (N, C, L) or (C, L).
+
+    >>> F.lp_pool1d(flow.tensor([[[3.0, 4.0]]]), 2, 2)
+    tensor([[[5.]]])
+    """
     return _by_norm(ops.avg_pool1d, 1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool2d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """lp_pool1d over windows of (N, C, H, W) or (C, H, W)."""
+    """lp_pool1d over windows of (N, C, H, W) or (C, H, W).
+
+    >>> F.lp_pool2d(flow.tensor([[[[3.0, 4.0]]]]), 2, (1, 2))
+    tensor([[[[5.]]]])
+    """
     return _by_norm(ops.avg_pool2d, 2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool3d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """lp_pool1d over windows of (N, C, D, H, W) or (C, D, H, W)."""
+    """lp_pool1d over windows of (N, C, D, H, W) or (C, D, H, W).
+
+    >>> F.lp_pool3d(flow.tensor([[[[[3.0, 4.0]]]]]), 2, (1, 1, 2)).item()
+    5.0
+    """
     return _by_norm(ops.avg_pool3d, 3, input, norm_type, kernel_size, stride, ceil_mode)
 
 
@@ -135,6 +147,10 @@ def max_unpool1d(
 
     output_size  which of the sizes that pool to the input's; without it the smallest whole one
     OutOfRangeError when the result is read, for an index outside of it.
+
+    >>> pooled, places = F.max_pool1d(flow.tensor([[[1.0, 3.0, 2.0, 0.0]]]), 2, return_indices=True)
+    >>> F.max_unpool1d(pooled, places, 2)
+    tensor([[[0., 3., 2., 0.]]])
     """
     return _unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
@@ -143,7 +159,14 @@ def max_unpool2d(
     input: Tensor, indices: Tensor, kernel_size: Ints, stride: Any = None, padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """max_unpool1d for `max_pool2d`."""
+    """max_unpool1d for `max_pool2d`.
+
+    >>> x = flow.tensor([[[[1.0, 3.0], [2.0, 0.0]]]])
+    >>> pooled, places = F.max_pool2d(x, 2, return_indices=True)
+    >>> F.max_unpool2d(pooled, places, 2)
+    tensor([[[[0., 3.],
+              [0., 0.]]]])
+    """
     return _unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -151,7 +174,12 @@ def max_unpool3d(
     input: Tensor, indices: Tensor, kernel_size: Ints, stride: Any = None, padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """max_unpool1d for `max_pool3d`."""
+    """max_unpool1d for `max_pool3d`.
+
+    >>> pooled, places = F.max_pool3d(flow.arange(8.0).view(1, 1, 2, 2, 2), 2, return_indices=True)
+    >>> F.max_unpool3d(pooled, places, 2).flatten()
+    tensor([0., 0., 0., 0., 0., 0., 0., 7.])
+    """
     return _unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -238,6 +266,9 @@ def fractional_max_pool2d(
     times `output_ratio`, at places that are drawn for each plane (Graham, 2014).
 
     _random_samples  (N, C, 2), between 0 and 1: what is drawn, the width's first
+
+    >>> F.fractional_max_pool2d(flow.ones(1, 1, 6, 6), 2, output_size=4).shape
+    flow.Size([1, 1, 4, 4])
     """
     out = _fractional(
         "fractional_max_pool2d", 2, input, kernel_size, output_size, output_ratio, _random_samples
@@ -252,6 +283,9 @@ def fractional_max_pool3d(
     """fractional_max_pool2d for (N, C, D, H, W) or (C, D, H, W).
 
     _random_samples  (N, C, 3), the depth's first
+
+    >>> F.fractional_max_pool3d(flow.ones(1, 1, 6, 6, 6), 2, output_ratio=0.5).shape
+    flow.Size([1, 1, 3, 3, 3])
     """
     out = _fractional(
         "fractional_max_pool3d", 3, input, kernel_size, output_size, output_ratio, _random_samples
