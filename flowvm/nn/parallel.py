@@ -23,6 +23,10 @@ class DataParallel(Module):
     split.
 
     device_ids, output_device and dim are taken; more than one device is an error.
+
+    >>> model = nn.DataParallel(nn.Linear(2, 1))
+    >>> list(model.state_dict())
+    ['module.weight', 'module.bias']
     """
 
     def __init__(

@@ -28,6 +28,10 @@ class Parameter(Tensor):
     """A Tensor that becomes one of a Module's parameters when it is assigned as its attribute.
 
     Parameter(data, requires_grad=True) shares the data of `data`.
+
+    >>> nn.Parameter(flow.tensor([1.0, 2.0]))
+    Parameter containing:
+    tensor([1., 2.], requires_grad=True)
     """
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
@@ -60,6 +64,11 @@ class Buffer(Tensor):
 
     Buffer(data, persistent=True) shares the data of `data`; one that is not persistent is not
     saved.
+
+    >>> layer = nn.Module()
+    >>> layer.scale = nn.Buffer(flow.tensor(2.0))
+    >>> layer.state_dict(), list(layer.parameters())
+    (OrderedDict([('scale', tensor(2.))]), [])
     """
 
     persistent: bool
@@ -110,7 +119,13 @@ class _Uninitialized:
 
 
 class UninitializedParameter(_Uninitialized, Parameter):
-    """A Parameter whose shape is not known yet; see `nn.modules.lazy`."""
+    """A Parameter whose shape is not known yet; see `nn.modules.lazy`.
+
+    >>> weight = nn.UninitializedParameter()
+    >>> weight.materialize((2, 3))
+    >>> weight.shape
+    flow.Size([2, 3])
+    """
 
     cls_to_become = Parameter
 
@@ -127,7 +142,11 @@ class UninitializedParameter(_Uninitialized, Parameter):
 
 
 class UninitializedBuffer(_Uninitialized, Tensor):
-    """A Tensor whose shape is not known yet; see `nn.modules.lazy`."""
+    """A Tensor whose shape is not known yet; see `nn.modules.lazy`.
+
+    >>> nn.modules.lazy.is_lazy(nn.UninitializedBuffer())
+    True
+    """
 
     cls_to_become = Buffer
 

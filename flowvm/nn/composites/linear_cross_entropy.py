@@ -32,6 +32,9 @@ class LinearCrossEntropyOptions:
     allow_retain_graph   taken: backward can be repeated anyway
     acc_policy           taken: float16 and bfloat16 are summed up in float32 anyway
     acc_dtype            float16, bfloat16, float32, float64 or None; taken, as acc_policy
+
+    >>> nn.LinearCrossEntropyOptions(batch_chunk_size=128).batch_chunk_size
+    128
     """
 
     allow_retain_graph: bool = False

@@ -88,7 +88,15 @@ def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
 
 
 class Graph(GraphBuild):
-    """The base of graphs: subclass it, define `build`, call it like a function."""
+    """The base of graphs: subclass it, define `build`, call it like a function.
+
+    >>> class Doubled(nn.Graph):
+    ...     def build(self, x):
+    ...         return 2 * x
+    >>> graph = Doubled()
+    >>> graph(flow.tensor([1.0, 2.0]))  # captured by the first call, replayed by the others
+    tensor([2., 4.])
+    """
 
     _replay: Callable[..., Any] | None = None  # of the last call; see Compiled
     has_copies: ClassVar[bool] = True  # whether a deepcopy has all that build changes

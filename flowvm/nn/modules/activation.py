@@ -231,7 +231,11 @@ class Softshrink(_Shrink):
 
 
 class GELU(Module):
-    """x * Phi(x), or with approximate="tanh" the tanh form of it."""
+    """x * Phi(x), or with approximate="tanh" the tanh form of it.
+
+    >>> nn.GELU()(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -245,7 +249,11 @@ class GELU(Module):
 
 
 class PReLU(Module):
-    """x where positive, weight * x elsewhere; one learnt slope, or one a channel."""
+    """x where positive, weight * x elsewhere; one learnt slope, or one a channel.
+
+    >>> nn.PReLU()(flow.tensor([-2.0, 2.0])).detach()
+    tensor([-0.5000,  2.0000])
+    """
 
     weight: Parameter
 
@@ -270,6 +278,9 @@ class PReLU(Module):
 class RReLU(Module):
     """x where positive, a * x elsewhere; in training `a` is drawn for each element, from `lower` to
     `upper`.
+
+    >>> nn.RReLU(0.25, 0.75).eval()(flow.tensor([-2.0, 1.0]))  # the mean slope, 0.5
+    tensor([-1.,  1.])
     """
 
     def __init__(
@@ -302,25 +313,41 @@ class _AlongDim(Module):
 
 
 class Softmax(_AlongDim):
-    """exp(x) / sum(exp(x)) along dim."""
+    """exp(x) / sum(exp(x)) along dim.
+
+    >>> nn.Softmax(dim=0)(flow.zeros(2))
+    tensor([0.5000, 0.5000])
+    """
 
     _function = staticmethod(F.softmax)
 
 
 class LogSoftmax(_AlongDim):
-    """log(softmax(x)) along dim."""
+    """log(softmax(x)) along dim.
+
+    >>> nn.LogSoftmax(dim=0)(flow.zeros(2))  # -log 2
+    tensor([-0.6931, -0.6931])
+    """
 
     _function = staticmethod(F.log_softmax)
 
 
 class Softmin(_AlongDim):
-    """softmax(-x) along dim."""
+    """softmax(-x) along dim.
+
+    >>> nn.Softmin(dim=0)(flow.tensor([0.0, flow.inf]))
+    tensor([1., 0.])
+    """
 
     _function = staticmethod(F.softmin)
 
 
 class Softmax2d(Module):
-    """Softmax over the channels of (N, C, H, W) or (C, H, W)."""
+    """Softmax over the channels of (N, C, H, W) or (C, H, W).
+
+    >>> nn.Softmax2d()(flow.zeros(1, 2, 1, 1)).flatten()
+    tensor([0.5000, 0.5000])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in (3, 4):
@@ -331,7 +358,11 @@ class Softmax2d(Module):
 
 
 class GLU(Module):
-    """a * sigmoid(b), where a and b are the halves of x along dim."""
+    """a * sigmoid(b), where a and b are the halves of x along dim.
+
+    >>> nn.GLU()(flow.tensor([1.0, 2.0, 0.0, 0.0]))  # half of 1 and 2
+    tensor([0.5000, 1.0000])
+    """
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()

@@ -36,6 +36,11 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     div_value  how much narrower each cluster's projection is than the one before
     forward(input, target)   (N, in_features) and (N), or (in_features) and (): a named tuple of
                `output`, the log-probability of each target, and `loss`, less their mean
+
+    >>> layer = nn.AdaptiveLogSoftmaxWithLoss(8, 10, cutoffs=[2, 5])
+    >>> output, loss = layer(flow.ones(4, 8), flow.tensor([0, 1, 4, 9]))
+    >>> output.shape, layer.log_prob(flow.ones(4, 8)).shape
+    (flow.Size([4]), flow.Size([4, 10]))
     """
 
     def __init__(

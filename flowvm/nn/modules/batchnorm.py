@@ -150,19 +150,35 @@ class _BatchNorm(_NormBase):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Normalises each channel of (N, C) or (N, C, L) over everything else."""
+    """Normalises each channel of (N, C) or (N, C, L) over everything else.
+
+    >>> layer = nn.BatchNorm1d(2)
+    >>> layer(flow.tensor([[1.0, 10.0], [3.0, 30.0]])).detach()
+    tensor([[-1.0000, -1.0000],
+            [ 1.0000,  1.0000]])
+    >>> layer.running_mean  # a tenth of the way to 2 and 20
+    tensor([0.2000, 2.0000])
+    """
 
     _ndims = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Normalises each channel of (N, C, H, W) over everything else."""
+    """Normalises each channel of (N, C, H, W) over everything else.
+
+    >>> nn.BatchNorm2d(3)(flow.ones(2, 3, 4, 4)).shape
+    flow.Size([2, 3, 4, 4])
+    """
 
     _ndims = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Normalises each channel of (N, C, D, H, W) over everything else."""
+    """Normalises each channel of (N, C, D, H, W) over everything else.
+
+    >>> nn.BatchNorm3d(3)(flow.ones(2, 3, 4, 4, 4)).shape
+    flow.Size([2, 3, 4, 4, 4])
+    """
 
     _ndims = (5,)
 
@@ -172,6 +188,10 @@ class SyncBatchNorm(_BatchNorm):
     over its own.
 
     process_group is taken and kept.
+
+    >>> nn.SyncBatchNorm(2)(flow.tensor([[1.0, 10.0], [3.0, 30.0]])).detach()
+    tensor([[-1.0000, -1.0000],
+            [ 1.0000,  1.0000]])
     """
 
     def __init__(

@@ -20,7 +20,11 @@ M = TypeVar("M")
 
 
 class Identity(Module):
-    """Returns its input; takes any arguments, so that it can stand in for any layer."""
+    """Returns its input; takes any arguments, so that it can stand in for any layer.
+
+    >>> nn.Identity()(flow.tensor([1, 2]))
+    tensor([1, 2])
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -188,7 +192,12 @@ class Sequential(_Numbered[Module]):
 
 
 class ModuleList(_Numbered[Module]):
-    """A list of modules, each of them a child; None keeps a place free."""
+    """A list of modules, each of them a child; None keeps a place free.
+
+    >>> layers = nn.ModuleList([nn.Linear(2, 3), nn.ReLU()])
+    >>> len(layers), list(layers.state_dict())
+    (2, ['0.weight', '0.bias'])
+    """
 
     _kind = "_modules"
 
@@ -199,7 +208,12 @@ class ModuleList(_Numbered[Module]):
 
 
 class ParameterList(_Numbered[Parameter]):
-    """A list of parameters; a plain Tensor put in becomes a Parameter."""
+    """A list of parameters; a plain Tensor put in becomes a Parameter.
+
+    >>> weights = nn.ParameterList([flow.ones(2), flow.ones(3)])
+    >>> len(weights), list(weights.state_dict())
+    (2, ['0', '1'])
+    """
 
     _kind = "_parameters"
 
@@ -282,7 +296,12 @@ class _Keyed(Module, Generic[M]):
 
 
 class ModuleDict(_Keyed[Module]):
-    """A dict of modules, each of them a child."""
+    """A dict of modules, each of them a child.
+
+    >>> layers = nn.ModuleDict({"first": nn.Linear(2, 3), "second": nn.ReLU()})
+    >>> list(layers), list(layers.state_dict())
+    (['first', 'second'], ['first.weight', 'first.bias'])
+    """
 
     _kind = "_modules"
 
@@ -297,7 +316,12 @@ class ModuleDict(_Keyed[Module]):
 
 
 class ParameterDict(_Keyed[Parameter]):
-    """A dict of parameters; a plain Tensor put in becomes a Parameter."""
+    """A dict of parameters; a plain Tensor put in becomes a Parameter.
+
+    >>> weights = nn.ParameterDict({"scale": flow.ones(2)})
+    >>> weights["scale"].requires_grad, list(weights.state_dict())
+    (True, ['scale'])
+    """
 
     _kind = "_parameters"
 

@@ -8,7 +8,11 @@ from flowvm.nn.module import Module
 
 
 class PairwiseDistance(Module):
-    """The p-norm of x1 - x2 + eps over the last dimension."""
+    """The p-norm of x1 - x2 + eps over the last dimension.
+
+    >>> nn.PairwiseDistance(eps=0.0)(flow.zeros(1, 2), flow.tensor([[3.0, 4.0]]))
+    tensor([5.])
+    """
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
         super().__init__()
@@ -19,7 +23,11 @@ class PairwiseDistance(Module):
 
 
 class CosineSimilarity(Module):
-    """x1 . x2 / (|x1| |x2|) along `dim`."""
+    """x1 . x2 / (|x1| |x2|) along `dim`.
+
+    >>> nn.CosineSimilarity()(flow.tensor([[1.0, 0.0]]), flow.tensor([[3.0, 4.0]]))
+    tensor([0.6000])
+    """
 
     def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
         super().__init__()

@@ -59,18 +59,31 @@ class _InstanceNorm(_NormBase):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Normalises each channel of each sample of (N, C, L) or (C, L) over L."""
+    """Normalises each channel of each sample of (N, C, L) or (C, L) over L.
+
+    >>> nn.InstanceNorm1d(2)(flow.tensor([[[1.0, 3.0], [10.0, 30.0]]]))
+    tensor([[[-1.0000,  1.0000],
+             [-1.0000,  1.0000]]])
+    """
 
     _ndims = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Normalises each channel of each sample of (N, C, H, W) or (C, H, W) over H and W."""
+    """Normalises each channel of each sample of (N, C, H, W) or (C, H, W) over H and W.
+
+    >>> nn.InstanceNorm2d(3)(flow.ones(2, 3, 4, 4)).shape
+    flow.Size([2, 3, 4, 4])
+    """
 
     _ndims = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Normalises each channel of each sample of (N, C, D, H, W) or (C, D, H, W) over D, H and W."""
+    """Normalises each channel of each sample of (N, C, D, H, W) or (C, D, H, W) over D, H and W.
+
+    >>> nn.InstanceNorm3d(3)(flow.ones(2, 3, 4, 4, 4)).shape
+    flow.Size([2, 3, 4, 4, 4])
+    """
 
     _ndims = (4, 5)

@@ -174,7 +174,13 @@ class _LazyConv(LazyModuleMixin, _ConvNd):
 
 
 class LazyConv1d(_LazyConv, Conv1d):
-    """Conv1d whose in_channels are those of its first input."""
+    """Conv1d whose in_channels are those of its first input.
+
+    >>> layer = nn.LazyConv1d(8, 2)
+    >>> _ = layer(flow.ones(1, 3, 5))
+    >>> layer.weight.shape
+    flow.Size([8, 3, 2])
+    """
 
     cls_to_become = Conv1d
 
@@ -196,7 +202,13 @@ class LazyConv1d(_LazyConv, Conv1d):
 
 
 class LazyConv2d(_LazyConv, Conv2d):
-    """Conv2d whose in_channels are those of its first input."""
+    """Conv2d whose in_channels are those of its first input.
+
+    >>> layer = nn.LazyConv2d(8, 2)
+    >>> _ = layer(flow.ones(1, 3, 5, 5))
+    >>> layer.weight.shape
+    flow.Size([8, 3, 2, 2])
+    """
 
     cls_to_become = Conv2d
 
@@ -218,7 +230,13 @@ class LazyConv2d(_LazyConv, Conv2d):
 
 
 class LazyConv3d(_LazyConv, Conv3d):
-    """Conv3d whose in_channels are those of its first input."""
+    """Conv3d whose in_channels are those of its first input.
+
+    >>> layer = nn.LazyConv3d(8, 2)
+    >>> _ = layer(flow.ones(1, 3, 5, 5, 5))
+    >>> layer.weight.shape
+    flow.Size([8, 3, 2, 2, 2])
+    """
 
     cls_to_become = Conv3d
 
@@ -240,7 +258,13 @@ class LazyConv3d(_LazyConv, Conv3d):
 
 
 class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
-    """ConvTranspose1d whose in_channels are those of its first input."""
+    """ConvTranspose1d whose in_channels are those of its first input.
+
+    >>> layer = nn.LazyConvTranspose1d(8, 2)
+    >>> _ = layer(flow.ones(1, 3, 5))
+    >>> layer.weight.shape
+    flow.Size([3, 8, 2])
+    """
 
     cls_to_become = ConvTranspose1d
 
@@ -266,7 +290,13 @@ class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
 
 
 class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
-    """ConvTranspose2d whose in_channels are those of its first input."""
+    """ConvTranspose2d whose in_channels are those of its first input.
+
+    >>> layer = nn.LazyConvTranspose2d(8, 2)
+    >>> _ = layer(flow.ones(1, 3, 5, 5))
+    >>> layer.weight.shape
+    flow.Size([3, 8, 2, 2])
+    """
 
     cls_to_become = ConvTranspose2d
 
@@ -292,7 +322,13 @@ class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
 
 
 class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
-    """ConvTranspose3d whose in_channels are those of its first input."""
+    """ConvTranspose3d whose in_channels are those of its first input.
+
+    >>> layer = nn.LazyConvTranspose3d(8, 2)
+    >>> _ = layer(flow.ones(1, 3, 5, 5, 5))
+    >>> layer.weight.shape
+    flow.Size([3, 8, 2, 2, 2])
+    """
 
     cls_to_become = ConvTranspose3d
 
@@ -361,36 +397,72 @@ class _LazyNorm(LazyModuleMixin, _NormBase):
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
-    """BatchNorm1d whose num_features are the channels of its first input."""
+    """BatchNorm1d whose num_features are the channels of its first input.
+
+    >>> layer = nn.LazyBatchNorm1d()
+    >>> _ = layer(flow.ones(4, 3))
+    >>> layer.num_features
+    3
+    """
 
     cls_to_become = BatchNorm1d
 
 
 class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
-    """BatchNorm2d whose num_features are the channels of its first input."""
+    """BatchNorm2d whose num_features are the channels of its first input.
+
+    >>> layer = nn.LazyBatchNorm2d()
+    >>> _ = layer(flow.ones(4, 3, 2, 2))
+    >>> layer.num_features
+    3
+    """
 
     cls_to_become = BatchNorm2d
 
 
 class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
-    """BatchNorm3d whose num_features are the channels of its first input."""
+    """BatchNorm3d whose num_features are the channels of its first input.
+
+    >>> layer = nn.LazyBatchNorm3d()
+    >>> _ = layer(flow.ones(4, 3, 2, 2, 2))
+    >>> layer.num_features
+    3
+    """
 
     cls_to_become = BatchNorm3d
 
 
 class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
-    """InstanceNorm1d whose num_features are the channels of its first input."""
+    """InstanceNorm1d whose num_features are the channels of its first input.
+
+    >>> layer = nn.LazyInstanceNorm1d(affine=True)
+    >>> _ = layer(flow.ones(4, 3, 2))
+    >>> layer.num_features
+    3
+    """
 
     cls_to_become = InstanceNorm1d
 
 
 class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
-    """InstanceNorm2d whose num_features are the channels of its first input."""
+    """InstanceNorm2d whose num_features are the channels of its first input.
+
+    >>> layer = nn.LazyInstanceNorm2d(affine=True)
+    >>> _ = layer(flow.ones(4, 3, 2, 2))
+    >>> layer.num_features
+    3
+    """
 
     cls_to_become = InstanceNorm2d
 
 
 class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
-    """InstanceNorm3d whose num_features are the channels of its first input."""
+    """InstanceNorm3d whose num_features are the channels of its first input.
+
+    >>> layer = nn.LazyInstanceNorm3d(affine=True)
+    >>> _ = layer(flow.ones(4, 3, 2, 2, 2))
+    >>> layer.num_features
+    3
+    """
 
     cls_to_become = InstanceNorm3d

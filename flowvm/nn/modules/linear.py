@@ -71,7 +71,11 @@ class Linear(Module):
 
 
 class Bilinear(Module):
-    """y_k = x1 @ weight_k @ x2 + bias_k, over the last dimensions of x1 and x2."""
+    """y_k = x1 @ weight_k @ x2 + bias_k, over the last dimensions of x1 and x2.
+
+    >>> nn.Bilinear(2, 3, 4)(flow.ones(5, 2), flow.ones(5, 3)).shape
+    flow.Size([5, 4])
+    """
 
     weight: Parameter
     bias: Parameter | None
@@ -117,7 +121,11 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """One dimension in place of start_dim..end_dim; by default everything after the batch."""
+    """One dimension in place of start_dim..end_dim; by default everything after the batch.
+
+    >>> nn.Flatten()(flow.ones(2, 3, 4)).shape
+    flow.Size([2, 12])
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -133,7 +141,11 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Dimension `dim` spread over the sizes `unflattened_size`, one of which may be -1."""
+    """Dimension `dim` spread over the sizes `unflattened_size`, one of which may be -1.
+
+    >>> nn.Unflatten(1, (2, -1))(flow.ones(4, 6)).shape
+    flow.Size([4, 2, 3])
+    """
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()

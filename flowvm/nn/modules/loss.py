@@ -49,21 +49,33 @@ class _WeightedLoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """|x - y|."""
+    """|x - y|.
+
+    >>> nn.L1Loss()(flow.tensor([1.0, 2.0]), flow.tensor([3.0, 6.0]))
+    tensor(3.)
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)
 
 
 class MSELoss(_Loss):
-    """(x - y)^2."""
+    """(x - y)^2.
+
+    >>> nn.MSELoss()(flow.tensor([1.0, 2.0]), flow.tensor([3.0, 6.0]))
+    tensor(10.)
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
 class SmoothL1Loss(_Loss):
-    """0.5 (x - y)^2 / beta where |x - y| is below beta, |x - y| - 0.5 beta elsewhere."""
+    """0.5 (x - y)^2 / beta where |x - y| is below beta, |x - y| - 0.5 beta elsewhere.
+
+    >>> nn.SmoothL1Loss(reduction="none")(flow.tensor([1.0, 3.0]), flow.zeros(2))
+    tensor([0.5000, 2.5000])
+    """
 
     def __init__(
         self,
@@ -80,7 +92,11 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """0.5 (x - y)^2 where |x - y| is below delta, delta (|x - y| - 0.5 delta) elsewhere."""
+    """0.5 (x - y)^2 where |x - y| is below delta, delta (|x - y| - 0.5 delta) elsewhere.
+
+    >>> nn.HuberLoss(reduction="none")(flow.tensor([1.0, 3.0]), flow.zeros(2))
+    tensor([0.5000, 2.5000])
+    """
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -91,7 +107,11 @@ class HuberLoss(_Loss):
 
 
 class CrossEntropyLoss(_WeightedLoss):
-    """Cross entropy of (N, C, ...) scores against class indices or class probabilities."""
+    """Cross entropy of (N, C, ...) scores against class indices or class probabilities.
+
+    >>> nn.CrossEntropyLoss()(flow.zeros(3, 2), flow.tensor([0, 1, 1]))  # log 2
+    tensor(0.6931)
+    """
 
     def __init__(
         self,
@@ -122,6 +142,10 @@ class LinearCrossEntropyLoss(_WeightedLoss):
     at once; see `functional.linear_cross_entropy`.
 
     out_features   further dimensions (d1, ...) of the outputs, (N, C, d1, ...)
+
+    >>> layer = nn.LinearCrossEntropyLoss(3, 4)
+    >>> layer(flow.ones(2, 3), flow.tensor([0, 1])).shape
+    flow.Size([])
     """
 
     def __init__(
@@ -181,7 +205,11 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Negative log likelihood of (N, C, ...) log-probabilities against class indices."""
+    """Negative log likelihood of (N, C, ...) log-probabilities against class indices.
+
+    >>> nn.NLLLoss()(flow.tensor([[-1.0, -2.0], [-3.0, -4.0]]), flow.tensor([0, 1]))
+    tensor(2.5000)
+    """
 
     def __init__(
         self,
@@ -205,14 +233,22 @@ class NLLLoss(_WeightedLoss):
 
 
 class BCELoss(_WeightedLoss):
-    """Binary cross entropy of probabilities."""
+    """Binary cross entropy of probabilities.
+
+    >>> nn.BCELoss()(flow.tensor([0.5, 0.5]), flow.tensor([0.0, 1.0]))  # log 2
+    tensor(0.6931)
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(_WeightedLoss):
-    """Binary cross entropy of scores, safe for large ones."""
+    """Binary cross entropy of scores, safe for large ones.
+
+    >>> nn.BCEWithLogitsLoss()(flow.zeros(2), flow.tensor([0.0, 1.0]))  # log 2
+    tensor(0.6931)
+    """
 
     pos_weight: Tensor | None
 
@@ -234,7 +270,12 @@ class BCEWithLogitsLoss(_WeightedLoss):
 
 
 class KLDivLoss(_Loss):
-    """target * (log(target) - input), input being log-probabilities; "batchmean" divides by N."""
+    """target * (log(target) - input), input being log-probabilities; "batchmean" divides by N.
+
+    >>> p = flow.tensor([[0.5, 0.5]])
+    >>> nn.KLDivLoss(reduction="batchmean")(p.log(), p)
+    tensor(0.)
+    """
 
     _reductions = ("none", "mean", "sum", "batchmean")
 
@@ -253,14 +294,23 @@ class KLDivLoss(_Loss):
 
 
 class SoftMarginLoss(_Loss):
-    """log(1 + exp(-y * x)) for y of 1 or -1."""
+    """log(1 + exp(-y * x)) for y of 1 or -1.
+
+    >>> nn.SoftMarginLoss()(flow.zeros(2), flow.tensor([1.0, -1.0]))  # log 2
+    tensor(0.6931)
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.soft_margin_loss(input, target, reduction=self.reduction)
 
 
 class HingeEmbeddingLoss(_Loss):
-    """x where y is 1, max(0, margin - x) where it is -1."""
+    """x where y is 1, max(0, margin - x) where it is -1.
+
+    >>> loss = nn.HingeEmbeddingLoss(reduction="none")
+    >>> loss(flow.tensor([0.5, 0.25]), flow.tensor([1, -1]))
+    tensor([0.5000, 0.7500])
+    """
 
     def __init__(
         self,
@@ -277,7 +327,12 @@ class HingeEmbeddingLoss(_Loss):
 
 
 class MarginRankingLoss(_Loss):
-    """max(0, -y * (x1 - x2) + margin)."""
+    """max(0, -y * (x1 - x2) + margin).
+
+    >>> loss = nn.MarginRankingLoss(reduction="none")
+    >>> loss(flow.tensor([1.0, 1.0]), flow.tensor([0.0, 3.0]), flow.tensor([1, 1]))
+    tensor([0., 2.])
+    """
 
     def __init__(
         self,
@@ -294,7 +349,12 @@ class MarginRankingLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_Loss):
-    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1."""
+    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1.
+
+    >>> x, y = flow.tensor([[1.0, 0.0]]), flow.tensor([[3.0, 4.0]])
+    >>> nn.CosineEmbeddingLoss()(x, y, flow.tensor([1]))  # 1 - 3 / 5
+    tensor(0.4000)
+    """
 
     def __init__(
         self,
@@ -313,7 +373,12 @@ class CosineEmbeddingLoss(_Loss):
 
 
 class TripletMarginLoss(_Loss):
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin)."""
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin).
+
+    >>> a, near, far = flow.zeros(1, 2), flow.tensor([[0.0, 2.0]]), flow.tensor([[2.5, 0.0]])
+    >>> nn.TripletMarginLoss()(a, near, far)  # 2 - 2.5 + 1
+    tensor(0.5000)
+    """
 
     def __init__(
         self,
@@ -344,7 +409,11 @@ class TripletMarginLoss(_Loss):
 
 
 class PoissonNLLLoss(_Loss):
-    """exp(x) - y * x, or with log_input=False x - y * log(x + eps)."""
+    """exp(x) - y * x, or with log_input=False x - y * log(x + eps).
+
+    >>> nn.PoissonNLLLoss()(flow.tensor([0.0]), flow.tensor([3.0]))  # exp(0) - 3 * 0
+    tensor(1.)
+    """
 
     def __init__(
         self,
@@ -365,7 +434,11 @@ class PoissonNLLLoss(_Loss):
 
 
 class GaussianNLLLoss(_Loss):
-    """0.5 * (log(var) + (x - y)^2 / var)."""
+    """0.5 * (log(var) + (x - y)^2 / var).
+
+    >>> nn.GaussianNLLLoss()(flow.tensor([1.0]), flow.tensor([3.0]), flow.tensor([1.0]))  # 4 / 2
+    tensor(2.)
+    """
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -376,18 +449,30 @@ class GaussianNLLLoss(_Loss):
 
 
 class NLLLoss2d(NLLLoss):
-    """NLLLoss under an older name."""
+    """NLLLoss under an older name.
+
+    >>> nn.NLLLoss2d()(flow.full((1, 2, 1, 1), -3.0), flow.tensor([[[1]]]))
+    tensor(3.)
+    """
 
 
 class MultiLabelMarginLoss(_Loss):
-    """Sum of max(0, 1 - x_y + x_i) over a sample's classes y and the others i, divided by C."""
+    """Sum of max(0, 1 - x_y + x_i) over a sample's classes y and the others i, divided by C.
+
+    >>> nn.MultiLabelMarginLoss()(flow.tensor([[1.0, 0.5]]), flow.tensor([[0, -1]]))  # 0.5 / 2
+    tensor(0.2500)
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)
 
 
 class MultiLabelSoftMarginLoss(_WeightedLoss):
-    """The mean over classes of -(y log(sigmoid(x)) + (1 - y) log(sigmoid(-x)))."""
+    """The mean over classes of -(y log(sigmoid(x)) + (1 - y) log(sigmoid(-x))).
+
+    >>> nn.MultiLabelSoftMarginLoss()(flow.zeros(1, 2), flow.tensor([[0.0, 1.0]]))  # log 2
+    tensor(0.6931)
+    """
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_soft_margin_loss(
@@ -396,7 +481,11 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """Sum over the classes but y of max(0, margin - x_y + x_j) ** p, divided by their number."""
+    """Sum over the classes but y of max(0, margin - x_y + x_j) ** p, divided by their number.
+
+    >>> nn.MultiMarginLoss()(flow.tensor([[1.0, 0.5]]), flow.tensor([0]))  # 0.5 / 2
+    tensor(0.2500)
+    """
 
     def __init__(
         self,
@@ -419,7 +508,13 @@ class MultiMarginLoss(_WeightedLoss):
 
 
 class TripletMarginWithDistanceLoss(_Loss):
-    """TripletMarginLoss with a distance of one's own, pairwise_distance without one."""
+    """TripletMarginLoss with a distance of one's own, pairwise_distance without one.
+
+    >>> a, near, far = flow.zeros(1, 2), flow.tensor([[0.0, 2.0]]), flow.tensor([[2.5, 0.0]])
+    >>> loss = nn.TripletMarginWithDistanceLoss(distance_function=nn.PairwiseDistance(p=1))
+    >>> loss(a, near, far)
+    tensor(0.5000)
+    """
 
     def __init__(
         self,
@@ -454,6 +549,10 @@ class TripletMarginWithDistanceLoss(_Loss):
 class CTCLoss(_Loss):
     """How improbable a sequence of labels is, whatever steps they come at; see
     `functional.ctc_loss`.
+
+    >>> log_probs = flow.full((4, 1, 3), 1 / 3).log()  # (steps, samples, labels)
+    >>> nn.CTCLoss(reduction="none")(log_probs, flow.tensor([[1, 2]]), (4,), (2,)).shape
+    flow.Size([1])
     """
 
     def __init__(

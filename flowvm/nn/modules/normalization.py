@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 class LayerNorm(Affine):
-    """Normalises over the last dimensions, whose sizes are `normalized_shape`."""
+    """Normalises over the last dimensions, whose sizes are `normalized_shape`.
+
+    >>> nn.LayerNorm(2)(flow.tensor([[1.0, 3.0], [10.0, 30.0]])).detach()
+    tensor([[-1.0000,  1.0000],
+            [-1.0000,  1.0000]])
+    """
 
     def __init__(
         self,
@@ -48,7 +53,11 @@ class LayerNorm(Affine):
 
 
 class RMSNorm(Affine):
-    """Divides by the root mean square over the last dimensions; eps=None is the dtype's own."""
+    """Divides by the root mean square over the last dimensions; eps=None is the dtype's own.
+
+    >>> nn.RMSNorm(2)(flow.tensor([[3.0, 3.0]])).detach()
+    tensor([[1., 1.]])
+    """
 
     def __init__(
         self,
@@ -74,7 +83,11 @@ class RMSNorm(Affine):
 
 
 class GroupNorm(Affine):
-    """Normalises (N, C, ...) over groups of channels and everything behind them."""
+    """Normalises (N, C, ...) over groups of channels and everything behind them.
+
+    >>> nn.GroupNorm(2, 4)(flow.tensor([[1.0, 3.0, 10.0, 30.0]])).detach()
+    tensor([[-1.0000,  1.0000, -1.0000,  1.0000]])
+    """
 
     def __init__(
         self,
@@ -111,7 +124,11 @@ class GroupNorm(Affine):
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha * mean of x² over `size` channels around) ** beta, for (N, C, ...)."""
+    """x / (k + alpha * mean of x² over `size` channels around) ** beta, for (N, C, ...).
+
+    >>> nn.LocalResponseNorm(1, alpha=1.0, beta=1.0)(flow.ones(1, 2, 1)).flatten()
+    tensor([0.5000, 0.5000])
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
@@ -129,6 +146,9 @@ class CrossMapLRN2d(Module):
     what is beyond it of the first channel stays in the sums.
 
     Outputs are PyTorch's; the gradient is that of the output, which PyTorch's is not.
+
+    >>> nn.CrossMapLRN2d(3, alpha=3.0, beta=1.0)(flow.ones(1, 2, 1, 1)).flatten()  # 1 / (1 + 2)
+    tensor([0.3333, 0.3333])
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:

@@ -191,7 +191,11 @@ class _AdaptiveMax(_Adaptive):
 
 
 class AdaptiveAvgPool1d(_Adaptive):
-    """The means of `output_size` windows over (N, C, L) or (C, L)."""
+    """The means of `output_size` windows over (N, C, L) or (C, L).
+
+    >>> nn.AdaptiveAvgPool1d(2)(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]))
+    tensor([[[2., 6.]]])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.adaptive_avg_pool1d(input, self.output_size)
@@ -200,6 +204,9 @@ class AdaptiveAvgPool1d(_Adaptive):
 class AdaptiveAvgPool2d(_Adaptive):
     """The means of `output_size` windows over (N, C, H, W) or (C, H, W);
     None keeps a size.
+
+    >>> nn.AdaptiveAvgPool2d((2, None))(flow.ones(1, 3, 4, 5)).shape
+    flow.Size([1, 3, 2, 5])
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -209,6 +216,9 @@ class AdaptiveAvgPool2d(_Adaptive):
 class AdaptiveAvgPool3d(_Adaptive):
     """The means of `output_size` windows over (N, C, D, H, W) or (C, D, H, W);
     None keeps a size.
+
+    >>> nn.AdaptiveAvgPool3d(1)(flow.ones(1, 3, 4, 4, 4)).shape
+    flow.Size([1, 3, 1, 1, 1])
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -216,7 +226,11 @@ class AdaptiveAvgPool3d(_Adaptive):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMax):
-    """The largest elements of `output_size` windows over (N, C, L) or (C, L)."""
+    """The largest elements of `output_size` windows over (N, C, L) or (C, L).
+
+    >>> nn.AdaptiveMaxPool1d(2)(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]))
+    tensor([[[3., 7.]]])
+    """
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool1d(input, self.output_size, self.return_indices)
@@ -225,6 +239,9 @@ class AdaptiveMaxPool1d(_AdaptiveMax):
 class AdaptiveMaxPool2d(_AdaptiveMax):
     """The largest elements of `output_size` windows over (N, C, H, W) or (C, H, W);
     None keeps a size.
+
+    >>> nn.AdaptiveMaxPool2d(2)(flow.ones(1, 3, 4, 5)).shape
+    flow.Size([1, 3, 2, 2])
     """
 
     def forward(self, input: Tensor) -> Any:
@@ -234,6 +251,9 @@ class AdaptiveMaxPool2d(_AdaptiveMax):
 class AdaptiveMaxPool3d(_AdaptiveMax):
     """The largest elements of `output_size` windows over (N, C, D, H, W) or (C, D, H, W);
     None keeps a size.
+
+    >>> nn.AdaptiveMaxPool3d(1)(flow.ones(1, 3, 4, 4, 4)).shape
+    flow.Size([1, 3, 1, 1, 1])
     """
 
     def forward(self, input: Tensor) -> Any:

@@ -44,6 +44,9 @@ class RNNBase(Module):
 
     Parameters, for layer k: weight_ih_lk, weight_hh_lk, bias_ih_lk, bias_hh_lk, and weight_hr_lk
     with a projection; for the other direction with the ending _reverse.
+
+    >>> nn.RNNBase("GRU", 3, 2, num_layers=2).weight_hh_l1.shape  # three gates
+    flow.Size([6, 2])
     """
 
     def __init__(
@@ -313,7 +316,11 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells share: weight_ih, weight_hh, bias_ih and bias_hh of `num_chunks` gates."""
+    """What the cells share: weight_ih, weight_hh, bias_ih and bias_hh of `num_chunks` gates.
+
+    >>> nn.RNNCellBase(3, 2, True, num_chunks=4).weight_ih.shape
+    flow.Size([8, 3])
+    """
 
     weight_ih: Parameter
     weight_hh: Parameter

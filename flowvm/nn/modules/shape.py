@@ -11,7 +11,11 @@ from flowvm.nn.modules._check import Ints, integer, sizes
 
 
 class Unfold(Module):
-    """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix."""
+    """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix.
+
+    >>> nn.Unfold(2)(flow.ones(1, 3, 4, 4)).shape
+    flow.Size([1, 12, 9])
+    """
 
     def __init__(
         self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
@@ -33,7 +37,14 @@ class Unfold(Module):
 
 
 class Fold(Unfold):
-    """Columns of patches added up to images of `output_size`."""
+    """Columns of patches added up to images of `output_size`.
+
+    >>> columns = nn.Unfold(2)(flow.ones(1, 1, 3, 3))
+    >>> nn.Fold((3, 3), 2)(columns)  # in how many patches each pixel is
+    tensor([[[[1., 2., 1.],
+              [2., 4., 2.],
+              [1., 2., 1.]]]])
+    """
 
     def __init__(
         self,
@@ -56,7 +67,12 @@ class Fold(Unfold):
 
 
 class PixelShuffle(Module):
-    """(..., C * r * r, H, W) to (..., C, H * r, W * r)."""
+    """(..., C * r * r, H, W) to (..., C, H * r, W * r).
+
+    >>> nn.PixelShuffle(2)(flow.arange(4).view(1, 4, 1, 1))
+    tensor([[[[0, 1],
+              [2, 3]]]])
+    """
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -70,7 +86,11 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """(..., C, H * r, W * r) to (..., C * r * r, H, W)."""
+    """(..., C, H * r, W * r) to (..., C * r * r, H, W).
+
+    >>> nn.PixelUnshuffle(2)(flow.arange(4).view(1, 1, 2, 2)).shape
+    flow.Size([1, 4, 1, 1])
+    """
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -84,7 +104,11 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(Module):
-    """(N, C, *) with the channels of `groups` groups dealt in turn."""
+    """(N, C, *) with the channels of `groups` groups dealt in turn.
+
+    >>> nn.ChannelShuffle(2)(flow.arange(4).view(1, 4, 1, 1)).flatten()
+    tensor([0, 2, 1, 3])
+    """
 
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -98,7 +122,11 @@ class ChannelShuffle(Module):
 
 
 class Upsample(Module):
-    """Images of `size`, or `scale_factor` times as large; see `functional.interpolate`."""
+    """Images of `size`, or `scale_factor` times as large; see `functional.interpolate`.
+
+    >>> nn.Upsample(scale_factor=2)(flow.tensor([[[1.0, 2.0]]]))
+    tensor([[[1., 1., 2., 2.]]])
+    """
 
     def __init__(
         self,
@@ -131,7 +159,11 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """(N, C, H, W) resized by taking the nearest pixel."""
+    """(N, C, H, W) resized by taking the nearest pixel.
+
+    >>> nn.UpsamplingNearest2d(scale_factor=2)(flow.ones(1, 3, 4, 4)).shape
+    flow.Size([1, 3, 8, 8])
+    """
 
     def __init__(
         self,
@@ -142,7 +174,11 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """(N, C, H, W) resized bilinearly, the corners keeping their places."""
+    """(N, C, H, W) resized bilinearly, the corners keeping their places.
+
+    >>> nn.UpsamplingBilinear2d(size=(1, 3))(flow.tensor([[[[0.0, 2.0]]]]))
+    tensor([[[[0., 1., 2.]]]])
+    """
 
     def __init__(
         self,

@@ -23,6 +23,13 @@ class Embedding(Module):
     """Row i of a (num_embeddings, embedding_dim) table for each integer i of the input.
 
     The row at padding_idx starts as zeros and gets no gradient.
+
+    >>> table = nn.Embedding.from_pretrained(flow.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    >>> table(flow.tensor([1, 0]))
+    tensor([[3., 4.],
+            [1., 2.]])
+    >>> nn.Embedding(10, 3)(flow.tensor([[1, 2], [3, 4]])).shape
+    flow.Size([2, 2, 3])
     """
 
     weight: Parameter
@@ -122,7 +129,13 @@ _USUAL = {
 
 
 class EmbeddingBag(Embedding):
-    """The mean, sum or maximum of the rows of a table that the integers of a bag name."""
+    """The mean, sum or maximum of the rows of a table that the integers of a bag name.
+
+    >>> table = nn.EmbeddingBag.from_pretrained(flow.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    >>> table(flow.tensor([[0, 1], [1, 1]]))  # the mean of each bag
+    tensor([[2., 3.],
+            [3., 4.]])
+    """
 
     def __init__(
         self,

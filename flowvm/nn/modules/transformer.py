@@ -228,6 +228,10 @@ class TransformerEncoder(Module):
     features) and a src_key_padding_mask that masks the ends of samples, and no other mask; and if
     the layers have an even number of heads, biases, relu or gelu, and norms behind.  `mask_check`
     is taken: whether only ends are masked is always asked.
+
+    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    >>> nn.TransformerEncoder(layer, num_layers=2)(flow.ones(4, 5, 8)).shape
+    flow.Size([4, 5, 8])
     """
 
     def __init__(
@@ -293,7 +297,13 @@ def _skips_padding(layer: Module) -> bool:
 
 
 class TransformerDecoder(Module):
-    """`num_layers` copies of a TransformerDecoderLayer, and a norm behind them."""
+    """`num_layers` copies of a TransformerDecoderLayer, and a norm behind them.
+
+    >>> layer = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)
+    >>> decoder = nn.TransformerDecoder(layer, num_layers=2)
+    >>> decoder(flow.ones(4, 5, 8), flow.ones(4, 7, 8)).shape
+    flow.Size([4, 5, 8])
+    """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
