@@ -62,12 +62,21 @@ def _check(node: Any, gradients: Any, results: Any) -> None:
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether backward looks for NaN."""
+    """Whether backward looks for NaN.
+
+    >>> flow.autograd.is_anomaly_enabled()
+    False
+    """
     return anomaly.check is not None
 
 
 class set_detect_anomaly(Switched):  # noqa: N801 - PyTorch's name
-    """Switch the search on or off: at once, and back at the end of a with block."""
+    """Switch the search on or off: at once, and back at the end of a with block.
+
+    >>> with flow.autograd.set_detect_anomaly(True):
+    ...     print(flow.is_anomaly_enabled())
+    True
+    """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.before = _state()
@@ -83,6 +92,14 @@ class detect_anomaly(set_detect_anomaly):  # noqa: N801 - PyTorch's name
     """Inside, a NaN in a gradient raises, naming the operation and the line that called it.
 
     check_nan=False only keeps the lines, for errors inside gradient functions.
+
+    >>> x = flow.zeros(1, requires_grad=True)
+    >>> try:
+    ...     with flow.autograd.detect_anomaly():
+    ...         (flow.sqrt(x) * 0).sum().backward()  # 0 * inf
+    ... except flow.FlowError as error:
+    ...     print(type(error).__name__)
+    AutogradError
     """
 
     def __init__(self, check_nan: bool = True) -> None:

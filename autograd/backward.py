@@ -60,6 +60,11 @@ def backward(
                    `create_graph`)
     create_graph   record the gradients' own computation, for derivatives of them
     inputs         only these tensors get gradients, and nothing is computed that they do not need
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> flow.autograd.backward(3 * x, flow.tensor([1.0, 10.0]))
+    >>> x.grad
+    tensor([ 3., 30.])
     """
     outputs = _listed(tensors, "tensors")
     roots = [(edge, _scaled(g)) for edge, g in _roots(outputs, grad_tensors)]
@@ -98,6 +103,10 @@ def grad(
     grad_outputs, retain_graph, create_graph   as in `backward`
     allow_unused        None for an input that the outputs do not depend on, instead of an error
     materialize_grads   zeros for such an input
+
+    >>> x = flow.tensor([1.0, 2.0], requires_grad=True)
+    >>> flow.autograd.grad((x * x).sum(), x)
+    (tensor([2., 4.]),)
     """
     if is_grads_batched:
         raise AutogradError("is_grads_batched=True is not supported; call grad() once for each row")

@@ -262,6 +262,12 @@ def checkpoint(
     The function may return anything.  It runs twice, so what it does beside computing (statistics
     of a batch norm in training) is done twice, as in PyTorch; `graph.config.checkpoint` does it
     once.  AutogradError, in backward, if it does not compute the same the second time.
+
+    >>> x = flow.tensor([1.0, 2.0], requires_grad=True)
+    >>> y = flow.autograd.checkpoint(lambda x: x * x, x, use_reentrant=False)
+    >>> y.sum().backward()
+    >>> x.grad
+    tensor([2., 4.])
     """
     if determinism_check not in ("default", "none"):
         raise ArgumentError(
@@ -284,6 +290,13 @@ def checkpoint_sequential(
 ) -> Any:
     """Each of `functions` on the result of the one before, in `segments` checkpoints; the last
     segment is not one.
+
+    >>> layers = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> x = flow.ones(4, 2, requires_grad=True)
+    >>> y = flow.autograd.checkpoint_sequential(layers, 2, x, use_reentrant=False)
+    >>> y.sum().backward()
+    >>> x.grad.shape
+    flow.Size([4, 2])
     """
     chain = list(functions)
     if not 1 <= segments <= len(chain):

@@ -27,6 +27,19 @@ class FunctionCtx(Node):
 
     Any attribute may be set on it; tensors that backward needs belong into `save_for_backward`,
     which notices in-place changes to them and frees them in time.
+
+    >>> class Scale(flow.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x, factor):
+    ...         ctx.factor = factor
+    ...         return x * factor
+    ...     @staticmethod
+    ...     def backward(ctx, g):
+    ...         return g * ctx.factor, None
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> Scale.apply(x, 3.0).sum().backward()
+    >>> x.grad
+    tensor([3., 3.])
     """
 
     needs_input_grad: tuple[bool, ...]
@@ -251,6 +264,19 @@ class _Refuse(Function):
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a Function's backward as one that cannot be differentiated: it runs unrecorded, and a
     second derivative raises.
+
+    >>> class Double(flow.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x * 2
+    ...     @staticmethod
+    ...     @flow.autograd.once_differentiable
+    ...     def backward(ctx, g):
+    ...         return g * 2
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> Double.apply(x).sum().backward()
+    >>> x.grad
+    tensor([2., 2.])
     """
 
     @functools.wraps(backward)

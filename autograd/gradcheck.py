@@ -47,6 +47,10 @@ def gradcheck(
     raise_exception=False.  nondet_tol is how far a second backward may be from the first.
     check_undefined_grad, check_grad_dtypes and fast_mode are there for PyTorch's sake: backward
     always gives every gradient its input's dtype, and each output's gradient is always tried alone.
+
+    >>> x = flow.tensor([1.0, 2.0], dtype=flow.float64, requires_grad=True)
+    >>> flow.autograd.gradcheck(flow.exp, (x,))
+    True
     """
     if check_batched_grad:
         raise ArgumentError("check_batched_grad=True is not supported")
@@ -80,6 +84,10 @@ def gradgradcheck(
     `gradcheck`.
 
     grad_outputs are the gradients that the first backward starts from; random ones if left out.
+
+    >>> x = flow.tensor([1.0, 2.0], dtype=flow.float64, requires_grad=True)
+    >>> flow.autograd.gradgradcheck(flow.exp, (x,))
+    True
     """
     func, points = _in_pairs(func, _tuple(inputs))
     outputs = _outputs(func, points)

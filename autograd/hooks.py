@@ -26,7 +26,15 @@ Hooks = dict[int, Callable[..., Any]]
 
 
 class RemovableHandle(Switched):
-    """What registering a hook returns: `remove()`, or leaving a with block, takes the hook out."""
+    """What registering a hook returns: `remove()`, or leaving a with block, takes the hook out.
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> handle = x.register_hook(lambda g: g * 10)
+    >>> handle.remove()
+    >>> x.sum().backward()
+    >>> x.grad
+    tensor([1., 1.])
+    """
 
     def __init__(self, table: Hooks, hook: Callable[..., Any]) -> None:
         self.id = next(_ids)

@@ -34,4 +34,9 @@ class VariableMeta(type):
 class Variable(metaclass=VariableMeta):
     """Variable(data, requires_grad=False): `data` outside the graph, on the same memory, as a leaf
     of its own.  `isinstance(t, Variable)` is true of every Tensor.
+
+    >>> x = flow.autograd.Variable(flow.ones(2), requires_grad=True)
+    >>> (3 * x).sum().backward()
+    >>> x.grad
+    tensor([3., 3.])
     """

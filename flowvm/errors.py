@@ -204,7 +204,15 @@ class AutogradError(FlowError, RuntimeError):
 
 
 class GradcheckError(AutogradError):
-    """A gradient that differs from the one found by finite differences."""
+    """A gradient that differs from the one found by finite differences.
+
+    >>> x = flow.ones(2, dtype=flow.float64, requires_grad=True)
+    >>> try:
+    ...     flow.autograd.gradcheck(lambda x: x * x.detach(), (x,))
+    ... except flow.autograd.GradcheckError as error:
+    ...     print("the gradient is 1, and not 2")
+    the gradient is 1, and not 2
+    """
 
 
 class ConfigError(FlowError, ValueError):

@@ -29,6 +29,11 @@ def functional_call(
 
     The module is as it was when this returns; what it does in place to a buffer is done to the
     tensor given for it.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> others = {"weight": flow.ones(1, 2), "bias": flow.zeros(1)}
+    >>> flow.func.functional_call(layer, others, (flow.tensor([[3.0, 4.0]]),))
+    tensor([[7.]])
     """
     given: dict[str, Any] = {}
     several = isinstance(parameter_and_buffer_dicts, (tuple, list))
@@ -89,6 +94,10 @@ def _tied(places: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parameters and the buffers of modules of one class, each stacked in a new first
     dimension: for `functional_call` inside `vmap`.  Parameters are leaves that require grad.
+
+    >>> params, buffers = flow.func.stack_module_state([nn.Linear(2, 1), nn.Linear(2, 1)])
+    >>> params["weight"].shape
+    flow.Size([2, 1, 2])
     """
     if not models:
         raise ArgumentError("stack_module_state: at least one model is needed")

@@ -102,6 +102,9 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
 
     argnums   the argument, or a tuple of arguments, to differentiate by: trees of float tensors
     has_aux   `func` answers (value, aux), and this (gradient, (value, aux))
+
+    >>> flow.func.grad_and_value(lambda x: (x * x).sum())(flow.tensor([1.0, 2.0]))
+    (tensor([2., 4.]), tensor(5.))
     """
 
     @functools.wraps(func)
@@ -152,6 +155,10 @@ def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """(func(*primals), a function from what the outputs are weighed with to the gradients of the
     primals, a tuple if there are several); with `has_aux`, `aux` is third.
+
+    >>> value, gradients = flow.func.vjp(lambda x: x * x, flow.tensor([1.0, 2.0]))
+    >>> value, gradients(flow.ones(2))
+    (tensor([1., 4.]), tensor([2., 4.]))
     """
     wanted = _wanted(leaves(primals))
     with _inside(), enable_grad():
@@ -180,6 +187,10 @@ def jvp(
     `has_aux`, `aux` is third.
 
     The gradient of vjp by what it weighs with: two backwards, whatever the sizes.
+
+    >>> x = flow.tensor([1.0, 2.0])
+    >>> flow.func.jvp(lambda x: x * x, (x,), (flow.ones(2),))
+    (tensor([1., 4.]), tensor([2., 4.]))
     """
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         raise ArgumentTypeError("jvp: primals and tangents are tuples, of all arguments")
@@ -198,7 +209,12 @@ def jvp(
 
 
 def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
-    """(func(*primals), the function from tangents to the derivative in their direction there)."""
+    """(func(*primals), the function from tangents to the derivative in their direction there).
+
+    >>> value, derivative = flow.func.linearize(lambda x: x * x, flow.tensor([1.0, 2.0]))
+    >>> value, derivative(flow.ones(2))
+    (tensor([1., 4.]), tensor([2., 4.]))
+    """
     output = func(*primals)
 
     def forward(*tangents: Any) -> Any:
@@ -219,6 +235,10 @@ def jacrev(
     `argnums`, a tensor of shape [*output's, *argument's].
 
     A row is computed at a time, by backward, so `chunk_size`, how many at once, means nothing.
+
+    >>> flow.func.jacrev(lambda x: x * x)(flow.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
     """
 
     @functools.wraps(func)
@@ -264,6 +284,10 @@ def jacfwd(
     """`jacrev`, by another name: no gradient goes forwards here, so the same numbers come of rows.
 
     `randomness` is of PyTorch's map over columns, and means nothing.
+
+    >>> flow.func.jacfwd(lambda x: x * x)(flow.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
     """
     return jacrev(func, argnums, has_aux=has_aux)
 
@@ -271,5 +295,9 @@ def jacfwd(
 def hessian(func: Function, argnums: Any = 0) -> Function:
     """The function that gives the second derivatives of `func`: for each output and each two
     arguments of `argnums`, a tensor of shape [*output's, *argument's, *argument's].
+
+    >>> flow.func.hessian(lambda x: (x**3).sum())(flow.tensor([1.0, 2.0]))
+    tensor([[ 6.,  0.],
+            [ 0., 12.]])
     """
     return jacfwd(jacrev(func, argnums), argnums)

@@ -12,7 +12,18 @@ from flowvm.optim.optimizer import Optimizer, number
 
 
 class LambdaLR(LRScheduler):
-    """base * lr_lambda(t); one function, or one a group."""
+    """base * lr_lambda(t); one function, or one a group.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t))
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 4.0, 2.67, 2.0]
+    """
 
     def __init__(
         self,
@@ -31,7 +42,18 @@ class LambdaLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """Multiplied by gamma every step_size steps."""
+    """Multiplied by gamma every step_size steps.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.StepLR(opt, step_size=2, gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 8.0, 4.0, 4.0]
+    """
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -45,7 +67,18 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Multiplied by gamma at each milestone."""
+    """Multiplied by gamma at each milestone.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.MultiStepLR(opt, milestones=[1, 3], gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 4.0, 4.0, 2.0]
+    """
 
     def __init__(
         self,
@@ -63,7 +96,18 @@ class MultiStepLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """Multiplied by gamma at each step."""
+    """Multiplied by gamma at each step.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.ExponentialLR(opt, gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 4.0, 2.0, 1.0]
+    """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -74,7 +118,18 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """base * factor for total_iters steps, then base."""
+    """base * factor for total_iters steps, then base.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.ConstantLR(opt, factor=0.5, total_iters=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [4.0, 4.0, 8.0, 8.0]
+    """
 
     def __init__(
         self,
@@ -92,7 +147,18 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """base times a factor that goes from start_factor to end_factor in total_iters steps."""
+    """base times a factor that goes from start_factor to end_factor in total_iters steps.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.LinearLR(opt, start_factor=0.25, total_iters=3)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [2.0, 4.0, 6.0, 8.0]
+    """
 
     def __init__(
         self,
@@ -117,7 +183,18 @@ class LinearLR(LRScheduler):
 
 
 class MultiplicativeLR(LRScheduler):
-    """The rate of the moment times lr_lambda(t), from t = 1 on; one function, or one a group."""
+    """The rate of the moment times lr_lambda(t), from t = 1 on; one function, or one a group.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.MultiplicativeLR(opt, lambda t: 0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 4.0, 2.0, 1.0]
+    """
 
     def __init__(
         self,
@@ -145,6 +222,16 @@ class PolynomialLR(LRScheduler):
     With OneFlow's `steps` (or `decay_batch`) instead of total_iters it ends at end_learning_rate
     (0.0001), and with `cycle` starts again at each multiple of steps:
     (base - end) * (1 - t / n) ** power + end, n being steps, or its next multiple.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.PolynomialLR(opt, total_iters=4)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 6.0, 4.0, 2.0]
     """
 
     def __init__(
@@ -177,7 +264,18 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineDecayLR(LRScheduler):
-    """OneFlow's: half a cosine from base down to base * alpha in decay_steps steps, and that."""
+    """OneFlow's: half a cosine from base down to base * alpha in decay_steps steps, and that.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.CosineDecayLR(opt, decay_steps=2, alpha=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 6.0, 4.0, 4.0]
+    """
 
     def __init__(
         self, optimizer: Optimizer, decay_steps: int, alpha: float = 0.0, last_step: int = -1
@@ -191,7 +289,18 @@ class CosineDecayLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from base down to eta_min in T_max steps, and up again after."""
+    """Half a cosine from base down to eta_min in T_max steps, and up again after.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=4)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 6.83, 4.0, 1.17]
+    """
 
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
@@ -204,7 +313,18 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Cosine annealing that starts afresh after T_0 steps, then T_0 * T_mult, ..."""
+    """Cosine annealing that starts afresh after T_0 steps, then T_0 * T_mult, ...
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, T_0=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 4.0, 8.0, 4.0]
+    """
 
     def __init__(
         self,

@@ -39,7 +39,19 @@ class _Combined(LRScheduler):
 
 
 class SequentialLR(_Combined):
-    """One schedule after the other: each begins, at its own 0, at its milestone."""
+    """One schedule after the other: each begins, at its own 0, at its milestone.
+
+    >>> from flowvm.optim.lr_scheduler import ConstantLR, ExponentialLR, SequentialLR
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = SequentialLR(opt, [ConstantLR(opt, 0.5), ExponentialLR(opt, 0.5)], milestones=[2])
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(opt.param_groups[0]["lr"])
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [4.0, 4.0, 8.0, 4.0]
+    """
 
     def __init__(
         self,
@@ -84,6 +96,16 @@ class WarmupLR(_Combined):
     For warmup_iters steps the rate is base * warmup_factor ("constant"), or goes from there
     straight to where the schedule is at that time ("linear"). With warmup_prefix the schedule
     starts after the warm-up instead of running underneath it.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.WarmUpLR(opt, warmup_factor=0.5, warmup_iters=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [4.0, 6.0, 8.0, 8.0]
     """
 
     def __init__(
@@ -136,7 +158,20 @@ class WarmupLR(_Combined):
 
 
 class ChainedScheduler(_Combined):
-    """Several schedules stepped together; their factors multiply."""
+    """Several schedules stepped together; their factors multiply.
+
+    >>> from flowvm.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = ChainedScheduler([ConstantLR(opt, 0.5, total_iters=2), ExponentialLR(opt, 0.5)])
+    >>> for _ in range(4):
+    ...     print(opt.param_groups[0]["lr"])
+    ...     opt.step()
+    ...     sched.step()
+    4.0
+    2.0
+    2.0
+    1.0
+    """
 
     def __init__(
         self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None

@@ -52,6 +52,16 @@ class CyclicLR(_Momenta):
     The height of a cycle is scaled: mode "triangular" not, "triangular2" by half each cycle,
     "exp_range" by gamma ** t; or by scale_fn of the cycle's number (scale_mode "cycle", from 1) or
     of t ("iterations").  Smith, "Cyclical learning rates for training neural networks", 2017.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=1.0)
+    >>> sched = flow.optim.lr_scheduler.CyclicLR(opt, base_lr=1.0, max_lr=3.0, step_size_up=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [1.0, 2.0, 3.0, 2.0]
     """
 
     def __init__(
@@ -110,7 +120,19 @@ class CyclicLR(_Momenta):
 
 
 class OneCycleLR(_Momenta):
-    """Up from max_lr / div_factor to max_lr, then far down; momentum goes the other way."""
+    """Up from max_lr / div_factor to max_lr, then far down; momentum goes the other way.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=1.0, momentum=0.9)
+    >>> sched = flow.optim.lr_scheduler.OneCycleLR(
+    ...     opt, 8.0, total_steps=8, div_factor=8, pct_start=0.375, anneal_strategy="linear")
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(opt.param_groups[0]["lr"], 2))
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [1.0, 4.5, 8.0, 6.4]
+    """
 
     def __init__(
         self,
@@ -183,7 +205,15 @@ class OneCycleLR(_Momenta):
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Multiplied by factor when what step() is given has not improved for `patience` steps."""
+    """Multiplied by factor when what step() is given has not improved for `patience` steps.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=1)
+    >>> for loss in (3.0, 2.0, 2.0, 2.0):
+    ...     sched.step(loss)
+    >>> opt.param_groups[0]["lr"]
+    4.0
+    """
 
     def __init__(
         self,

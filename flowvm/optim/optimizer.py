@@ -68,6 +68,20 @@ class Optimizer:
     `capturable` nothing, for graphs find step counts anew.  `differentiable=True` is turned down:
     steps are not recorded for autograd.  A learning rate may be a tensor of one element; each
     step reads it, so it waits for it, and graphs turn it down.
+
+    >>> class Halved(flow.optim.Optimizer):
+    ...     def __init__(self, params):
+    ...         super().__init__(params, {"lr": 0.5})
+    ...     def _step_group(self, group):
+    ...         for param in group["params"]:
+    ...             param.sub_(param.grad * group["lr"])
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt = Halved([w])
+    >>> w.sum().backward()
+    >>> opt.step()
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     live_options: ClassVar[tuple[str, ...]] = ("lr",)

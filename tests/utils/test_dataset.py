@@ -268,6 +268,7 @@ def test_datasets_are_stacked() -> None:
 
 def test_shares_of_ranks() -> None:
     numbers = list(range(7))
+    assert data.distributed.DistributedSampler is data.DistributedSampler  # PyTorch's place
     shares = [list(data.DistributedSampler(numbers, 3, r, shuffle=False)) for r in range(3)]
     assert shares == [[0, 3, 6], [1, 4, 0], [2, 5, 1]]
     dropped = [

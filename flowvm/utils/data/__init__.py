@@ -3,6 +3,7 @@
 Not here: data itself (`flowvm.datasets`).
 """
 
+from flowvm.utils.data import distributed
 from flowvm.utils.data.collate import default_collate, default_convert
 from flowvm.utils.data.dataloader import DataLoader
 from flowvm.utils.data.dataset import (
@@ -45,6 +46,7 @@ __all__ = [
     "WorkerInfo",
     "default_collate",
     "default_convert",
+    "distributed",
     "get_worker_info",
     "random_split",
 ]

@@ -19,6 +19,9 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
     Mappings, lists and named tuples become ones of their own kind, where those can be made so;
     tuples become lists, as in PyTorch.
+
+    >>> flow.utils.data.default_collate([{"x": 1.0, "y": "a"}, {"x": 2.0, "y": "b"}])
+    {'x': tensor([1., 2.], dtype=float64), 'y': ['a', 'b']}
     """
     first = batch[0]
     if isinstance(first, Tensor):
@@ -55,7 +58,11 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Arrays as tensors, all else as it is; what batch_size=None does to a sample."""
+    """Arrays as tensors, all else as it is; what batch_size=None does to a sample.
+
+    >>> flow.utils.data.default_convert({"x": np.array([1, 2]), "y": "a"})
+    {'x': tensor([1, 2]), 'y': 'a'}
+    """
     if isinstance(data, (np.ndarray, np.generic)):
         return data if _of_text(data) else ops.tensor(np.asarray(data))
     if isinstance(data, Mapping):

@@ -21,7 +21,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Dataset(Generic[T_co]):
-    """Samples by index. A subclass defines __getitem__ and __len__."""
+    """Samples by index. A subclass defines __getitem__ and __len__.
+
+    >>> class Squares(flow.utils.data.Dataset):
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, i):
+    ...         return i * i
+    >>> list(flow.utils.data.DataLoader(Squares(), batch_size=2))
+    [tensor([0, 1]), tensor([4, 9])]
+    """
 
     def __getitem__(self, index: int) -> T_co:
         raise NotImplementedError(f"{type(self).__name__} must define __getitem__")
@@ -31,7 +40,14 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co]):
-    """Samples in a stream. A subclass defines __iter__, called once for each pass."""
+    """Samples in a stream. A subclass defines __iter__, called once for each pass.
+
+    >>> class Count(flow.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(range(3))
+    >>> list(flow.utils.data.DataLoader(Count(), batch_size=2))
+    [tensor([0, 1]), tensor([2])]
+    """
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
@@ -41,7 +57,11 @@ class IterableDataset(Dataset[T_co]):
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Sample i is (tensor[i] for each tensor); all have the same first dimension."""
+    """Sample i is (tensor[i] for each tensor); all have the same first dimension.
+
+    >>> flow.utils.data.TensorDataset(flow.arange(3), flow.arange(3) * 10)[2]
+    (tensor(2), tensor(20))
+    """
 
     def __init__(self, *tensors: Tensor) -> None:
         if not tensors:
@@ -66,7 +86,11 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class Subset(Dataset[T_co]):
-    """The samples of `dataset` that `indices` name, in that order."""
+    """The samples of `dataset` that `indices` name, in that order.
+
+    >>> list(flow.utils.data.Subset([10, 20, 30], [2, 0]))
+    [30, 10]
+    """
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset = dataset
@@ -87,7 +111,12 @@ class Subset(Dataset[T_co]):
 
 
 class ConcatDataset(Dataset[T_co]):
-    """The samples of several datasets, one dataset after the other."""
+    """The samples of several datasets, one dataset after the other.
+
+    >>> both = flow.utils.data.ConcatDataset([[10, 20], [30]])
+    >>> len(both), both[2]
+    (3, 30)
+    """
 
     def __init__(self, datasets: Iterable[Dataset[T_co]]) -> None:
         self.datasets = list(datasets)
@@ -110,7 +139,14 @@ class ConcatDataset(Dataset[T_co]):
 
 
 class ChainDataset(IterableDataset[T_co]):
-    """The samples of several streams, one stream after the other."""
+    """The samples of several streams, one stream after the other.
+
+    >>> class Count(flow.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(range(3))
+    >>> list(flow.utils.data.ChainDataset([Count(), Count()]))
+    [0, 1, 2, 0, 1, 2]
+    """
 
     def __init__(self, datasets: Iterable[Dataset[T_co]]) -> None:
         self.datasets = datasets
@@ -129,6 +165,9 @@ class ChainDataset(IterableDataset[T_co]):
 class StackDataset(Dataset[Any]):
     """Sample i is sample i of each dataset: a tuple of those given by position, or a dict of those
     given by name.
+
+    >>> flow.utils.data.StackDataset(x=[1, 2], y=[10, 20])[1]
+    {'x': 2, 'y': 20}
     """
 
     def __init__(self, *args: Dataset[Any], **kwargs: Dataset[Any]) -> None:
@@ -166,7 +205,12 @@ def batch_getter(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
 def random_split(
     dataset: Dataset[T_co], lengths: Sequence[int] | Sequence[float], generator: Any = None
 ) -> list[Subset[T_co]]:
-    """Split a dataset at random into parts of the given lengths, or fractions that sum to 1."""
+    """Split a dataset at random into parts of the given lengths, or fractions that sum to 1.
+
+    >>> a, b = flow.utils.data.random_split(range(10), [7, 3])
+    >>> len(a), len(b), sorted([*a, *b]) == list(range(10))
+    (7, 3, True)
+    """
     total = len(dataset)  # type: ignore[arg-type]
     sizes = _sizes(total, lengths)
     order = ops.randperm(total, generator=generator).tolist()

@@ -19,7 +19,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Sampler(Generic[T_co]):
-    """The base: a subclass defines __iter__ and, where it can, __len__.  `data_source` is taken."""
+    """The base: a subclass defines __iter__ and, where it can, __len__.  `data_source` is taken.
+
+    >>> class Backwards(flow.utils.data.Sampler):
+    ...     def __init__(self, data):
+    ...         self.data = data
+    ...     def __iter__(self):
+    ...         return iter(range(len(self.data))[::-1])
+    >>> list(flow.utils.data.DataLoader([10, 20], sampler=Backwards([10, 20]), batch_size=None))
+    [20, 10]
+    """
 
     def __init__(self, data_source: Any = None) -> None:
         """Nothing is kept of it."""
@@ -29,7 +38,11 @@ class Sampler(Generic[T_co]):
 
 
 class SequentialSampler(Sampler[int]):
-    """0, 1, 2, ..."""
+    """0, 1, 2, ...
+
+    >>> list(flow.utils.data.SequentialSampler([10, 20, 30]))
+    [0, 1, 2]
+    """
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
@@ -42,7 +55,11 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(Sampler[int]):
-    """A permutation or, with replacement, independent draws."""
+    """A permutation or, with replacement, independent draws.
+
+    >>> sorted(flow.utils.data.RandomSampler([10, 20, 30]))
+    [0, 1, 2]
+    """
 
     def __init__(
         self,
@@ -80,7 +97,11 @@ class RandomSampler(Sampler[int]):
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """The given indices in random order."""
+    """The given indices in random order.
+
+    >>> sorted(flow.utils.data.SubsetRandomSampler([4, 7, 9]))
+    [4, 7, 9]
+    """
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
         self.indices = indices
@@ -95,7 +116,11 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """Index i with probability in proportion to weights[i]."""
+    """Index i with probability in proportion to weights[i].
+
+    >>> list(flow.utils.data.WeightedRandomSampler([0.0, 1.0], num_samples=3))
+    [1, 1, 1]
+    """
 
     def __init__(
         self,
@@ -134,7 +159,12 @@ class WeightedRandomSampler(Sampler[int]):
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Lists of batch_size indices from another sampler; the last may be shorter, or dropped."""
+    """Lists of batch_size indices from another sampler; the last may be shorter, or dropped.
+
+    >>> from flowvm.utils.data import BatchSampler, SequentialSampler
+    >>> list(BatchSampler(SequentialSampler(range(5)), batch_size=2))
+    [[0, 1], [2, 3], [4]]
+    """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool = False) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
@@ -168,6 +198,10 @@ class DistributedSampler(Sampler[int]):
     num_replicas and rank are 1 and 0 where they are not given: flowvm computes in one process.
     The shares are of one size: the first indices come again to fill them, or with drop_last the
     last are left out.
+
+    >>> DistributedSampler = flow.utils.data.distributed.DistributedSampler
+    >>> list(DistributedSampler(range(6), num_replicas=2, rank=1, shuffle=False))
+    [1, 3, 5]
     """
 
     def __init__(

@@ -9,6 +9,12 @@ from typing import Any
 class WorkerInfo:
     """Which worker this is: its number, how many there are, the seed of its random numbers, and
     its dataset (in a process, the worker's own copy).
+
+    >>> def number(sample):
+    ...     return flow.utils.data.get_worker_info().num_workers
+    >>> loader = flow.utils.data.DataLoader([1, 2], num_workers=2, threads=True, collate_fn=number)
+    >>> list(loader)
+    [2, 2]
     """
 
     def __init__(self, id: int, num_workers: int, seed: int, dataset: Any) -> None:
@@ -32,7 +38,11 @@ _here = _Here()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """The WorkerInfo of the calling worker, or None outside a DataLoader's workers."""
+    """The WorkerInfo of the calling worker, or None outside a DataLoader's workers.
+
+    >>> flow.utils.data.get_worker_info() is None  # outside of workers
+    True
+    """
     return _here.info
 
 
