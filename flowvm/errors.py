@@ -258,7 +258,11 @@ class FreedError(VMError):
 
 
 class ScheduleError(VMError):
-    """A recorded run in which two conflicting accesses overlapped or swapped."""
+    """A recorded run in which two conflicting accesses overlapped or swapped.
+
+    >>> issubclass(flow.vm.ScheduleError, flow.FlowError)
+    True
+    """
 
 
 class CaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning

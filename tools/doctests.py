@@ -35,22 +35,22 @@ class Space(NamedTuple):
 
 
 SPACES = {
-    "flow": Space(flow, False),
-    "Tensor": Space(flow.Tensor, False),
-    "nn": Space(nn, False),
-    "nn.functional": Space(nn.functional, False),
-    "nn.init": Space(nn.init, False),
-    "linalg": Space(flow.linalg, False),
-    "fft": Space(flow.fft, False),
-    "special": Space(flow.special, False),
-    "optim": Space(flow.optim, False),
-    "optim.lr_scheduler": Space(flow.optim.lr_scheduler, False),
-    "func": Space(flow.func, False),
-    "autograd": Space(flow.autograd, False),
-    "distributions": Space(flow.distributions, False),
-    "utils.data": Space(flow.utils.data, False),
-    "vm": Space(flow.vm, False),
-    "profiler": Space(flow.profiler, False),
+    "flow": Space(flow, True),
+    "Tensor": Space(flow.Tensor, True),
+    "nn": Space(nn, True),
+    "nn.functional": Space(nn.functional, True),
+    "nn.init": Space(nn.init, True),
+    "linalg": Space(flow.linalg, True),
+    "fft": Space(flow.fft, True),
+    "special": Space(flow.special, True),
+    "optim": Space(flow.optim, True),
+    "optim.lr_scheduler": Space(flow.optim.lr_scheduler, True),
+    "func": Space(flow.func, True),
+    "autograd": Space(flow.autograd, True),
+    "distributions": Space(flow.distributions, True),
+    "utils.data": Space(flow.utils.data, True),
+    "vm": Space(flow.vm, True),
+    "profiler": Space(flow.profiler, True),
 }
 STANDS_FOR = re.compile(
     r"(?:In-place |A copy of what )`(\w+)`|`(?:flow|x|input)\.(\w+)(?:\(.*?\))?`"

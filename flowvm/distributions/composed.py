@@ -100,7 +100,13 @@ class Independent(Distribution):
 
 
 class TransformedDistribution(Distribution):
-    """Of transforms, one after the other, of a base distribution's values."""
+    """Of transforms, one after the other, of a base distribution's values.
+
+    >>> from flowvm.distributions import AffineTransform, TransformedDistribution, Uniform
+    >>> wide = TransformedDistribution(Uniform(0.0, 1.0), [AffineTransform(0.0, 4.0)])
+    >>> wide.log_prob(flow.tensor(1.0)).exp()
+    tensor(0.2500)
+    """
 
     arg_constraints: ClassVar[Any] = {}
 
@@ -204,7 +210,13 @@ class TransformedDistribution(Distribution):
 
 
 class MixtureSameFamily(Distribution):
-    """A mixture: which component of the last batch dimension, says a Categorical."""
+    """A mixture: which component of the last batch dimension, says a Categorical.
+
+    >>> from flowvm.distributions import Categorical, MixtureSameFamily, Normal
+    >>> which = Categorical(flow.tensor([0.5, 0.5]))
+    >>> MixtureSameFamily(which, Normal(flow.tensor([0.0, 4.0]), flow.ones(2))).mean
+    tensor(2.)
+    """
 
     arg_constraints: ClassVar[Any] = {}
     has_rsample = False

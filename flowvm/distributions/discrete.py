@@ -71,7 +71,12 @@ class _Binary(Distribution):
 
 
 class Bernoulli(_Binary, ExponentialFamily):
-    """1 with probability `probs`, or sigmoid(logits), else 0."""
+    """1 with probability `probs`, or sigmoid(logits), else 0.
+
+    >>> coin = flow.distributions.Bernoulli(0.25)
+    >>> coin.mean, coin.log_prob(flow.tensor(1.0)).exp()
+    (tensor(0.2500), tensor(0.2500))
+    """
 
     support = constraints.boolean
     has_enumerate_support = True
@@ -117,7 +122,12 @@ def _along_batch(values: Value, batch: Any, expand: bool) -> Value:
 
 
 class Geometric(_Binary):
-    """How often a coin of probability `probs` fails before it first succeeds: 0, 1, 2, ..."""
+    """How often a coin of probability `probs` fails before it first succeeds: 0, 1, 2, ...
+
+    >>> coin = flow.distributions.Geometric(0.25)
+    >>> coin.mean, coin.log_prob(flow.tensor(1.0)).exp()  # 3, 0.75 * 0.25
+    (tensor(3.), tensor(0.1875))
+    """
 
     support = constraints.nonnegative_integer
 
@@ -160,7 +170,12 @@ class Geometric(_Binary):
 
 
 class Binomial(_Binary):
-    """How often a coin of probability `probs` comes up in total_count throws."""
+    """How often a coin of probability `probs` comes up in total_count throws.
+
+    >>> throws = flow.distributions.Binomial(4, 0.5)
+    >>> throws.mean, throws.log_prob(flow.tensor(4.0)).exp()  # 2, 1 / 16
+    (tensor(2.), tensor(0.0625))
+    """
 
     has_enumerate_support = True
     arg_constraints: ClassVar[Any] = {
@@ -233,7 +248,11 @@ class Binomial(_Binary):
 
 
 class NegativeBinomial(_Binary):
-    """How often a coin of probability `probs` comes up before it fails total_count times."""
+    """How often a coin of probability `probs` comes up before it fails total_count times.
+
+    >>> flow.distributions.NegativeBinomial(2.0, 0.5).mean
+    tensor(2.)
+    """
 
     support = constraints.nonnegative_integer
     arg_constraints: ClassVar[Any] = {
@@ -280,7 +299,12 @@ class NegativeBinomial(_Binary):
 
 
 class Poisson(ExponentialFamily):
-    """Counts of what happens at `rate`."""
+    """Counts of what happens at `rate`.
+
+    >>> counts = flow.distributions.Poisson(2.0)
+    >>> counts.mean, counts.variance
+    (tensor(2.), tensor(2.))
+    """
 
     arg_constraints: ClassVar[Any] = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
@@ -420,7 +444,11 @@ class Categorical(Distribution):
 
 
 class OneHotCategorical(Distribution):
-    """A vector of n with one 1, by `probs` (*, n) or logits."""
+    """A vector of n with one 1, by `probs` (*, n) or logits.
+
+    >>> flow.distributions.OneHotCategorical(flow.tensor([0.0, 1.0])).sample()
+    tensor([0., 1.])
+    """
 
     arg_constraints: ClassVar[Any] = {
         "probs": constraints.simplex, "logits": constraints.real_vector,
@@ -489,6 +517,10 @@ class OneHotCategorical(Distribution):
 class OneHotCategoricalStraightThrough(OneHotCategorical):
     """OneHotCategorical whose samples have the gradient of the probabilities (Bengio et al.,
     2013).
+
+    >>> probs = flow.tensor([0.25, 0.75], requires_grad=True)
+    >>> flow.distributions.OneHotCategoricalStraightThrough(probs).rsample().requires_grad
+    True
     """
 
     has_rsample = True
@@ -499,7 +531,12 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 
 
 class Multinomial(Distribution):
-    """How often each of n comes in total_count draws, by `probs` (*, n) or logits."""
+    """How often each of n comes in total_count draws, by `probs` (*, n) or logits.
+
+    >>> draws = flow.distributions.Multinomial(10, flow.tensor([0.5, 0.5]))
+    >>> draws.mean, draws.sample().sum()
+    (tensor([5., 5.]), tensor(10.))
+    """
 
     arg_constraints: ClassVar[Any] = {
         "probs": constraints.simplex, "logits": constraints.real_vector,
@@ -579,6 +616,9 @@ class Multinomial(Distribution):
 class ContinuousBernoulli(_Binary, ExponentialFamily):
     """Density proportional to probs**x * (1 - probs)**(1 - x) on [0, 1] (Loaiza-Ganem and
     Cunningham, 2019); within `lims` of probs by Taylor series around 1/2.
+
+    >>> flow.distributions.ContinuousBernoulli(0.5).mean
+    tensor(0.5000)
     """
 
     support = constraints.unit_interval

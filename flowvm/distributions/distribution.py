@@ -25,6 +25,10 @@ class Distribution:
     has_rsample       whether samples have gradients by the parameters
 
     validate_args=False leaves the checks out; `set_default_validate_args` for all.
+
+    >>> normal = flow.distributions.Normal(flow.zeros(3), 1.0)
+    >>> isinstance(normal, flow.distributions.Distribution), normal.batch_shape
+    (True, flow.Size([3]))
     """
 
     has_rsample: bool = False
@@ -198,7 +202,11 @@ class Distribution:
 
 
 class ExponentialFamily(Distribution):
-    """A distribution whose density is exp(t(x) . theta - F(theta)) h(x)."""
+    """A distribution whose density is exp(t(x) . theta - F(theta)) h(x).
+
+    >>> issubclass(flow.distributions.Gamma, flow.distributions.ExponentialFamily)
+    True
+    """
 
 
 def uniform_in(like: Value, shape: Any) -> Value:

@@ -113,7 +113,11 @@ class Gamma(ExponentialFamily):
 
 
 class Chi2(Gamma):
-    """The chi-squared distribution of `df` degrees of freedom."""
+    """The chi-squared distribution of `df` degrees of freedom.
+
+    >>> flow.distributions.Chi2(3.0).mean
+    tensor(3.)
+    """
 
     arg_constraints: ClassVar[Any] = {"df": constraints.positive}
 
@@ -130,7 +134,11 @@ class Chi2(Gamma):
 
 
 class Dirichlet(ExponentialFamily):
-    """The Dirichlet distribution on vectors that sum to 1, of concentration (*, n)."""
+    """The Dirichlet distribution on vectors that sum to 1, of concentration (*, n).
+
+    >>> flow.distributions.Dirichlet(flow.tensor([1.0, 3.0])).mean
+    tensor([0.2500, 0.7500])
+    """
 
     arg_constraints: ClassVar[Any] = {
         "concentration": constraints.independent(constraints.positive, 1)
@@ -186,7 +194,11 @@ class Dirichlet(ExponentialFamily):
 
 
 class Beta(ExponentialFamily):
-    """The beta distribution on [0, 1], of concentration1 (of x) and concentration0 (of 1 - x)."""
+    """The beta distribution on [0, 1], of concentration1 (of x) and concentration0 (of 1 - x).
+
+    >>> flow.distributions.Beta(1.0, 3.0).mean
+    tensor(0.2500)
+    """
 
     arg_constraints: ClassVar[Any] = {
         "concentration1": constraints.positive, "concentration0": constraints.positive,
@@ -239,7 +251,11 @@ class Beta(ExponentialFamily):
 
 
 class StudentT(Distribution):
-    """Student's t distribution of `df` degrees of freedom, loc and scale."""
+    """Student's t distribution of `df` degrees of freedom, loc and scale.
+
+    >>> flow.distributions.StudentT(3.0).variance
+    tensor(3.)
+    """
 
     arg_constraints: ClassVar[Any] = {
         "df": constraints.positive, "loc": constraints.real, "scale": constraints.positive,
@@ -296,7 +312,11 @@ class StudentT(Distribution):
 
 
 class FisherSnedecor(Distribution):
-    """Fisher's F distribution: the ratio of chi-squared numbers, each over its df."""
+    """Fisher's F distribution: the ratio of chi-squared numbers, each over its df.
+
+    >>> flow.distributions.FisherSnedecor(3.0, 4.0).mean
+    tensor(2.)
+    """
 
     arg_constraints: ClassVar[Any] = {"df1": constraints.positive, "df2": constraints.positive}
     support = constraints.positive

@@ -74,6 +74,10 @@ def register_kl(type_p: type, type_q: type) -> Callable[..., Any]:
 def kl_divergence(p: Distribution, q: Distribution) -> Value:
     """KL(p || q), a number for each of the batch.  NotImplementedError for classes that nobody has
     registered.
+
+    >>> from flowvm.distributions import Normal, kl_divergence
+    >>> kl_divergence(Normal(0.0, 1.0), Normal(2.0, 1.0))  # 2 ** 2 / 2
+    tensor(2.)
     """
     best: tuple[int, Callable[..., Any]] | None = None
     for (a, b), function in _known.items():

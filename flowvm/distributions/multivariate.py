@@ -55,6 +55,10 @@ def mahalanobis(lower: Value, x: Value) -> Value:
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors: of `loc` and one of covariance_matrix, precision_matrix,
     scale_tril (L with covariance L L^T).
+
+    >>> normal = flow.distributions.MultivariateNormal(flow.zeros(2), flow.eye(2))
+    >>> normal.event_shape, normal.sample((5,)).shape
+    (flow.Size([2]), flow.Size([5, 2]))
     """
 
     arg_constraints: ClassVar[Any] = {
@@ -157,6 +161,11 @@ def _only(given: dict[str, Any]) -> list[tuple[str, Any]]:
 class LowRankMultivariateNormal(Distribution):
     """The normal distribution of covariance W W^T + diag(D): W is cov_factor (*, n, k), D is
     cov_diag (*, n).
+
+    >>> W, D = flow.tensor([[1.0], [2.0]]), flow.ones(2)
+    >>> flow.distributions.LowRankMultivariateNormal(flow.zeros(2), W, D).covariance_matrix
+    tensor([[2., 2.],
+            [2., 5.]])
     """
 
     arg_constraints: ClassVar[Any] = {
@@ -252,6 +261,10 @@ class LowRankMultivariateNormal(Distribution):
 class Wishart(ExponentialFamily):
     """The Wishart distribution of matrices: of `df` and one of covariance_matrix, precision_matrix,
     scale_tril.  Sampled by Bartlett's decomposition.
+
+    >>> flow.distributions.Wishart(3.0, flow.eye(2)).mean
+    tensor([[3., 0.],
+            [0., 3.]])
     """
 
     arg_constraints: ClassVar[Any] = {
@@ -386,6 +399,10 @@ class LKJCholesky(Distribution):
     """Cholesky factors of dim x dim correlation matrices, of density det ** (concentration - 1).
 
     Sampled by the onion method (Lewandowski, Kurowicka and Joe, 2009).
+
+    >>> L = flow.distributions.LKJCholesky(3).sample()
+    >>> flow.allclose((L @ L.T).diagonal(), flow.ones(3), atol=1e-5)
+    True
     """
 
     arg_constraints: ClassVar[Any] = {"concentration": constraints.positive}

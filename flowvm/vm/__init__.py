@@ -65,7 +65,11 @@ __all__ = [
 
 
 class Stats(dict[str, int]):
-    """The VM's counters; a dict that prints as a table.  What was not counted yet is 0."""
+    """The VM's counters; a dict that prints as a table.  What was not counted yet is 0.
+
+    >>> "peak_bytes" in flow.vm.stats()
+    True
+    """
 
     def __missing__(self, name: str) -> int:
         if name.startswith("native_misses_"):
@@ -100,6 +104,11 @@ def stats() -> Stats:
     And with `FLOWVM_CALLS=native`, how many calls compiled code made (native_hits), and how many it
     left to the operators' Python functions (native_misses), of each operator that has such, too
     (native_misses_sort).
+
+    >>> before = flow.vm.stats()["peak_bytes"]
+    >>> x = flow.ones(1000)
+    >>> flow.vm.stats()["peak_bytes"] >= before
+    True
     """
     word = _engine.words
     more = {name: count for counts in _counted for name, count in counts().items()}
@@ -126,7 +135,11 @@ def stats() -> Stats:
 
 @border
 def sync() -> None:
-    """Wait until everything issued so far is done; raise the first error that nobody has seen."""
+    """Wait until everything issued so far is done; raise the first error that nobody has seen.
+
+    >>> x = flow.ones(2) + 1
+    >>> flow.vm.sync()  # now it is there
+    """
     _engine.release_dead()
     _engine.sync()
 
@@ -142,6 +155,11 @@ def cancel() -> Cancelled:
     run to their end, as does what was handed to a GPU.
 
     Waits at most 0.15 s for what runs; prints as what was dropped until then.
+
+    >>> x = flow.ones(2) + 1
+    >>> flow.vm.sync()
+    >>> bool(flow.vm.cancel())  # all was done
+    False
     """
     return _cancelling.cancel(_engine, "cancel()", *user_frame(2), _cancelling.PATIENCE)
 
@@ -154,12 +172,22 @@ class _Dump(str):
 
 
 def dump() -> str:
-    """What is lively right now, and what each instruction waits for, as text."""
+    """What is lively right now, and what each instruction waits for, as text.
+
+    >>> isinstance(flow.vm.dump(), str)
+    True
+    """
     return _Dump(_dumping.dump_text(_engine))
 
 
 def pending() -> list[_lively.Lively]:
-    """What was issued and is not done, oldest first, as values; nothing is waited for."""
+    """What was issued and is not done, oldest first, as values; nothing is waited for.
+
+    >>> x = flow.ones(2) + 1
+    >>> flow.vm.sync()
+    >>> len(flow.vm.pending())
+    0
+    """
     return _lively.pending(_engine)
 
 
@@ -167,12 +195,22 @@ def record() -> AbstractContextManager[Trace]:
     """Record every instruction issued inside; the trace is complete when the block is left.
 
     The flight recorder remembers the last 65,536 instructions; earlier ones are `dropped`.
+
+    >>> with flow.vm.record() as trace:
+    ...     x = flow.ones(2) + 1
+    >>> [one.name for one in trace.instructions if one.name != "release"]
+    ['fill', 'add']
     """
     return _record(_engine)
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
-    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`."""
+    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`.
+
+    >>> trace = flow.vm.trace(flow.add, flow.ones(2), 1)
+    >>> trace.result
+    tensor([2., 2.])
+    """
     with record() as found:
         found.result = function(*args, **kwargs)
     return found
@@ -182,6 +220,11 @@ def sequential() -> AbstractContextManager[None]:
     """`with flow.vm.sequential():` runs each instruction on the thread that issues it.
 
     Errors raise there at once.
+
+    >>> with flow.vm.sequential():
+    ...     x = flow.ones(2) + 1
+    >>> x
+    tensor([2., 2.])
     """
     return _engine.run_sequentially()
 
@@ -211,13 +254,19 @@ def step(
 
 
 def empty_cache() -> None:
-    """Give memory that the VM keeps for reuse back to the system: unused blocks over 1 MiB."""
+    """Give memory that the VM keeps for reuse back to the system: unused blocks over 1 MiB.
+
+    >>> flow.vm.empty_cache()
+    """
     sync()
     _engine.trim()
 
 
 def reset_peak() -> None:
-    """Let `stats()["peak_bytes"]` be the peak from now on: after all that was issued is done."""
+    """Let `stats()["peak_bytes"]` be the peak from now on: after all that was issued is done.
+
+    >>> flow.vm.reset_peak()
+    """
     sync()
     _engine.words[CTL.PEAK_BYTES] = _engine.words[CTL.LIVE_BYTES]
 
@@ -232,5 +281,15 @@ def last_error() -> BaseException | None:
 
 
 def errors() -> Errors:
-    """The failed instructions that are remembered, oldest first."""
+    """The failed instructions that are remembered, oldest first.
+
+    >>> x = flow.tensor([1]) // flow.tensor([0])
+    >>> try:
+    ...     flow.vm.sync()
+    ... except flow.FlowError as error:
+    ...     print(type(error).__name__)
+    DivisionByZeroError
+    >>> type(flow.vm.errors()[-1].exception).__name__
+    'DivisionByZeroError'
+    """
     return _engine.failures.all()

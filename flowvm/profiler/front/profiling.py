@@ -89,6 +89,11 @@ class Profile:
     """What was recorded of some instructions, and what follows from it.
 
     A value: it pickles, and needs no VM.  Everything is computed when first asked for.
+
+    >>> x = flow.ones(2) + 1
+    >>> p = flow.profiler.last()
+    >>> isinstance(p, flow.profiler.Profile), len(p) > 0
+    (True, True)
     """
 
     def __init__(self, run: Run | None = None) -> None:
@@ -391,6 +396,11 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
     `level` (1 to 3) is what to record, at least; see `flowvm.vm.watch.flight`.  Leaving the block
     waits until everything inside has run; that wait is not part of the run.  ArgumentError: another
     level.
+
+    >>> with flow.profiler.profile() as p:
+    ...     x = flow.ones(2) + 1
+    >>> [row.name for row in p.table("op") if row.name != "release"]
+    ['fill', 'add']
     """
 
     def __init__(self, level: int = 2) -> None:
@@ -452,6 +462,12 @@ def last(count: int | None = None) -> Profile:
     """What the recorder remembers of the last `count` instructions, by default all of them.
 
     Waits until everything issued so far has run; ArgumentError for a count below 1.
+
+    >>> x = flow.ones(2) + 1
+    >>> flow.vm.sync()
+    >>> p = flow.profiler.last(1)
+    >>> len(p)
+    1
     """
     if count is not None and count < 1:
         raise ArgumentError(f"last({count}): ask for at least one instruction")
@@ -463,5 +479,14 @@ def last(count: int | None = None) -> Profile:
 
 
 def load(path: str | Path) -> Profile:
-    """A profile that was saved.  ArgumentError if the file is none, or of another version."""
+    """A profile that was saved.  ArgumentError if the file is none, or of another version.
+
+    >>> import tempfile
+    >>> with flow.profiler.profile() as p:
+    ...     x = flow.ones(2) + 1
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     p.save(folder + "/run")
+    ...     print(len(flow.profiler.load(folder + "/run")) == len(p))
+    True
+    """
     return Profile(Run.load(path))

@@ -29,6 +29,9 @@ class live:  # noqa: N801 - used like a function
     A thread of this process does the formatting; `flowvm top PID`, in another terminal, leaves this
     process alone.  `look` gives what is shown, a View with a `line()`, instead of the VM.
     ArgumentError for another `hz`.
+
+    >>> with flow.profiler.live():
+    ...     x = flow.ones(2) + 1
     """
 
     def __init__(self, hz: float = 2.0, look: Callable[[], Any] | None = None) -> None:

@@ -191,6 +191,10 @@ def overhead(fn: Callable[[], Any] | None = None, rounds: int = 20) -> Overhead 
 
     `fn` is called `4 * rounds + 1` times, each until all it issued has run; make it a step or many
     small ones, some milliseconds long.  ArgumentError: no function, or fewer rounds than one.
+
+    >>> costs = flow.profiler.overhead(lambda: flow.ones(2) + 1, rounds=1)
+    >>> type(costs).__name__
+    'Overhead'
     """
     if fn is None:
         return recording()

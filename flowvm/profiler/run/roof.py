@@ -124,6 +124,10 @@ def roofline(again: bool = False) -> Roofline:
     """What this machine can do: measured on the first call (a third of a second), or `again`.
 
     Run it while nothing else does: other programs make the roof lower than it is.
+
+    >>> machine = flow.profiler.roofline()
+    >>> machine.threads >= 1
+    True
     """
     roofline = None if again else known()
     if roofline is not None:

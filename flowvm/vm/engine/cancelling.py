@@ -34,7 +34,12 @@ PERSISTENT: list[tuple[type, Callable[[Any], Iterable[tuple[int, bool]]]]] = []
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What a cancel has dropped so far; `bool()` is whether that is anything."""
+    """What a cancel has dropped so far; `bool()` is whether that is anything.
+
+    >>> dropped = flow.vm.Cancelled(instructions=3, kept=0)
+    >>> bool(dropped), bool(flow.vm.Cancelled(0, 0))
+    (True, False)
+    """
 
     instructions: int
     kept: int  # updates among what they would have written, of tensors that keep their values

@@ -33,7 +33,17 @@ KEEP = 1024  # failures remembered; an older one still raises, with less to say
 
 @dataclass(repr=False)
 class Failure:
-    """One failed instruction.  Prints as a line."""
+    """One failed instruction.  Prints as a line.
+
+    >>> x = flow.tensor([1]) // flow.tensor([0])
+    >>> try:
+    ...     flow.vm.sync()
+    ... except flow.FlowError as error:
+    ...     print(type(error).__name__)
+    DivisionByZeroError
+    >>> flow.vm.errors()[-1].name
+    'floor_divide'
+    """
 
     seq: int
     name: str
@@ -73,7 +83,11 @@ class Failure:
 
 
 class Errors(list[Failure]):
-    """Failed instructions, oldest first; prints a line each."""
+    """Failed instructions, oldest first; prints a line each.
+
+    >>> flow.vm.Errors()
+    no errors
+    """
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self)) or "no errors"

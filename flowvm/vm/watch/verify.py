@@ -21,14 +21,24 @@ from flowvm.vm.watch.uses import CONFLICTS, UNUSED, in_wrong_order
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked: `pairs` of conflicting accesses, in `instructions` instructions."""
+    """What was checked: `pairs` of conflicting accesses, in `instructions` instructions.
+
+    >>> flow.vm.Verified(instructions=4, pairs=4).pairs
+    4
+    """
 
     instructions: int
     pairs: int
 
 
 def verify(trace: Trace) -> Verified:
-    """Check a recorded run; ScheduleError names the first pairs that broke the order."""
+    """Check a recorded run; ScheduleError names the first pairs that broke the order.
+
+    >>> with flow.vm.record() as trace:
+    ...     x = (flow.ones(2) + 1).add_(1)
+    >>> flow.vm.verify(trace).pairs > 0
+    True
+    """
     accesses: dict[int, list[tuple[int, bool]]] = {}
     for index, ins in enumerate(trace.instructions):
         touched: dict[int, bool] = {}
