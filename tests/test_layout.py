@@ -337,23 +337,24 @@ def name_order(name: str) -> tuple[int, list[tuple[int, int | str]]]:
     return kind, [(0, int(p)) if p.isdigit() else (1, p) for p in pieces]
 
 
+EXAMPLE = re.compile(
+    r'\n *(\n *>>> .*(?:\n(?! *$| *""").+)*)+(?:\n *"""[,)]*(?=\n|$))?', re.MULTILINE
+)
+
+
 def lines_without_examples(text: str) -> int:
     """How many lines a file has beside its docstrings' examples: what a reader of the code skips
-    is no reason to split it.  An example goes from its `>>>` to a blank line or the string's end.
+    is no reason to split it.  An example goes from the empty line in front of its `>>>` to the next
+    one, or over the quotes that end the string.
     """
-    count, inside = 0, False
-    for line in text.splitlines():
-        inside = line.lstrip().startswith(">>> ") or (
-            inside and bool(line.strip()) and not line.rstrip().endswith('"""')
-            and not line.lstrip().startswith('""",')
-        )  # fmt: skip
-        count += not inside
-    return count
+    return len(EXAMPLE.sub("", text).splitlines())
 
 
 def test_examples_do_not_count_as_lines() -> None:
-    text = 'def f():\n    """One.\n\n    >>> f()\n    1\n    """\n    return 1\n'
-    assert lines_without_examples(text) == 5
+    text = 'def f():\n    """One.\n\n    >>> f()\n    1\n    """\n    return 1\n\n\ndef g(): ...\n'
+    assert lines_without_examples(text) == 6
+    assert lines_without_examples(text.replace("    1\n", "    1\n\n    More.\n")) == 9
+    assert lines_without_examples(text.replace(">>>", "")) == 10
 
 
 @pytest.mark.parametrize("module", FILES)

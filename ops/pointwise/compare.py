@@ -1,4 +1,7 @@
-"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient."""
+"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient.
+
+Long because it is many short declarations.
+"""
 
 from __future__ import annotations
 

@@ -454,18 +454,14 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 
 Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
-
-
-def _is_cpu(x: Tensor) -> bool:
-    """Whether it lives in the computer's memory.
+Tensor.is_cpu = property(  # type: ignore[attr-defined]
+    lambda x: x._meta.device is _cpu,
+    doc="""Whether it lives in the computer's memory.
 
     >>> flow.ones(2).is_cpu
     True
-    """
-    return x._meta.device is _cpu
-
-
-Tensor.is_cpu = property(_is_cpu)  # type: ignore[attr-defined]
+    """,
+)
 
 
 @method("__contains__")

@@ -1,8 +1,7 @@
 """Special functions: Bessel functions, incomplete gamma and zeta functions, the normal
 distribution, orthogonal polynomials.  `flowvm.special` has them under PyTorch's names.
 
-Gradients are those of DLMF 10.6, 10.29 (Bessel), 8.8 (incomplete gamma, by x alone, as in PyTorch)
-and of the definitions.
+Gradients: DLMF 10.6, 10.29 (Bessel), 8.8 (incomplete gamma, by x alone, as in PyTorch).
 """
 
 from __future__ import annotations
