@@ -34,6 +34,10 @@ def vjp(
 ) -> tuple[Any, Any]:
     """(func(*inputs), v times the Jacobian); `v` has the outputs' structure and may be left out for
     one number.
+
+    >>> x, v = flow.tensor([1.0, 2.0]), flow.ones(2)
+    >>> flow.autograd.functional.vjp(lambda x: x * x, x, v)
+    (tensor([1., 4.]), tensor([2., 4.]))
     """
     with enable_grad():
         point = _point(inputs, create_graph)
@@ -52,6 +56,10 @@ def jvp(
     """(func(*inputs), the Jacobian times v); `v` has the inputs' structure.
 
     The gradient of vjp with respect to its vector: two backwards, whatever the sizes.
+
+    >>> x, v = flow.tensor([1.0, 2.0]), flow.ones(2)
+    >>> flow.autograd.functional.jvp(lambda x: x * x, x, v)
+    (tensor([1., 4.]), tensor([2., 4.]))
     """
     with enable_grad():
         point = _point(inputs, create_graph)
@@ -78,6 +86,10 @@ def jacobian(
 
     `vectorize` and `strategy` are there for PyTorch's sake: a row is computed at a time, by
     backward.
+
+    >>> flow.autograd.functional.jacobian(lambda x: x * x, flow.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
     """
     with enable_grad():
         point = _point(inputs, create_graph)
@@ -106,6 +118,10 @@ def hessian(
 ) -> Any:
     """The Hessian of a function that returns one number: [*input's shape, *input's shape] for each
     pair of inputs.
+
+    >>> flow.autograd.functional.hessian(lambda x: (x**3).sum(), flow.tensor([1.0, 2.0]))
+    tensor([[ 6.,  0.],
+            [ 0., 12.]])
     """
 
     def gradient(*point: Tensor) -> Any:
@@ -123,7 +139,12 @@ def vhp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """(func(*inputs), v times the Hessian) for a function that returns one number."""
+    """(func(*inputs), v times the Hessian) for a function that returns one number.
+
+    >>> x, v = flow.tensor([1.0, 2.0]), flow.ones(2)
+    >>> flow.autograd.functional.vhp(lambda x: (x**3).sum(), x, v)
+    (tensor(9.), tensor([ 6., 12.]))
+    """
     with enable_grad():
         point = _point(inputs, create_graph)
         direction = _vector(v, point, "v")
@@ -142,6 +163,10 @@ def hvp(
 ) -> tuple[Any, Any]:
     """(func(*inputs), the Hessian times v) for a function that returns one number; `vhp`, since the
     Hessian is symmetric.
+
+    >>> x, v = flow.tensor([1.0, 2.0]), flow.ones(2)
+    >>> flow.autograd.functional.hvp(lambda x: (x**3).sum(), x, v)
+    (tensor(9.), tensor([ 6., 12.]))
     """
     return vhp(func, inputs, v, create_graph, strict)
 

@@ -234,7 +234,10 @@ def assert_allclose(
     equal_nan: bool = True,
     msg: str = "",
 ) -> None:
-    """assert_close that takes what is no tensor as one, and asks for values alone."""
+    """assert_close that takes what is no tensor as one, and asks for values alone.
+
+    >>> flow.testing.assert_allclose(flow.tensor([1.0, 2.0]), [1.0, 2.0])
+    """
     a, b = (v if isinstance(v, Tensor) else ops.tensor(v) for v in (actual, expected))
     if rtol is None and atol is None:
         rtol, atol = (
@@ -263,6 +266,9 @@ def make_tensor(
     noncontiguous   its elements do not lie behind each other
     exclude_zero    zeros become the smallest number, or 1
     memory_format   taken: see noncontiguous for another stride
+
+    >>> flow.testing.make_tensor((2, 3), dtype=flow.float32, device="cpu").shape
+    flow.Size([2, 3])
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     sizes = tuple(int(s) for s in sizes)

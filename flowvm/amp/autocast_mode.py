@@ -21,7 +21,11 @@ _DEFAULTS = {"cpu": bfloat16, "cuda": float16}  # PyTorch's
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether `autocast(device_type)` can be enabled here."""
+    """Whether `autocast(device_type)` can be enabled here.
+
+    >>> flow.amp.is_autocast_available("cpu")
+    True
+    """
     return device_type in ("cpu", "cuda") and is_available(Device(device_type))
 
 
@@ -118,6 +122,18 @@ def custom_fwd(
 
     cast_inputs   inside an autocast region, convert tensors of floats (but float64) to it, and
                   compute without autocast
+
+    >>> class Scale(flow.autograd.Function):
+    ...     @staticmethod
+    ...     @flow.amp.custom_fwd(device_type="cpu")
+    ...     def forward(ctx, x):
+    ...         return x * 2
+    ...     @staticmethod
+    ...     @flow.amp.custom_bwd(device_type="cpu")
+    ...     def backward(ctx, g):
+    ...         return g * 2
+    >>> Scale.apply(flow.ones(2))
+    tensor([2., 2.])
     """
     _need_type("custom_fwd", device_type)
     if fwd is None:
@@ -141,6 +157,20 @@ def custom_fwd(
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
     """A decorator of `backward` of an autograd.Function: it computes in the autocast region that
     `forward`, decorated with `custom_fwd`, was in.
+
+    >>> class Scale(flow.autograd.Function):
+    ...     @staticmethod
+    ...     @flow.amp.custom_fwd(device_type="cpu")
+    ...     def forward(ctx, x):
+    ...         return x * 2
+    ...     @staticmethod
+    ...     @flow.amp.custom_bwd(device_type="cpu")
+    ...     def backward(ctx, g):
+    ...         return g * 2
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> Scale.apply(x).sum().backward()
+    >>> x.grad
+    tensor([2., 2.])
     """
     _need_type("custom_bwd", device_type)
     if bwd is None:

@@ -34,6 +34,17 @@ class GradScaler:
     growth_factor    what it grows by after `growth_interval` steps without an infinity
     backoff_factor   what it shrinks by after a step with one
     enabled          False: every method does as if there were no scaler
+
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> opt, scaler = flow.optim.SGD([w], lr=0.5), flow.amp.GradScaler(init_scale=1024.0)
+    >>> scaler.scale(w.sum()).backward()
+    >>> w.grad
+    tensor([1024., 1024.])
+    >>> scaler.step(opt)
+    >>> scaler.update()
+    >>> w
+    Parameter containing:
+    tensor([0.5000, 1.5000], requires_grad=True)
     """
 
     def __init__(
@@ -258,7 +269,13 @@ class GradScaler:
 
 
 class StaticGradScaler(GradScaler):
-    """A scale that stays what it is (OneFlow's); steps with an infinity are skipped as well."""
+    """A scale that stays what it is (OneFlow's); steps with an infinity are skipped as well.
+
+    >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
+    >>> flow.amp.StaticGradScaler(8.0).scale(w.sum()).backward()
+    >>> w.grad
+    tensor([8., 8.])
+    """
 
     def __init__(self, scale_factor: float, enabled: bool = True) -> None:
         self._set(scale_factor, 1.0, 1.0, 1, enabled)

@@ -41,7 +41,13 @@ def _check_decay(decay: float) -> None:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
-    """f(averages, currents, n) that moves each average, in place: decay * a + (1 - decay) * c."""
+    """f(averages, currents, n) that moves each average, in place: decay * a + (1 - decay) * c.
+
+    >>> averages = [flow.tensor([4.0])]
+    >>> flow.optim.swa_utils.get_ema_multi_avg_fn(0.75)(averages, [flow.tensor([0.0])], 1)
+    >>> averages
+    [tensor([3.])]
+    """
     _check_decay(decay)
 
     def move(averages: Sequence[Tensor], currents: Sequence[Tensor], _n: Any) -> None:
@@ -56,7 +62,13 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
 
 
 def get_swa_multi_avg_fn() -> MultiAverage:
-    """f(averages, currents, n) that takes an (n + 1)-th value into each average, in place."""
+    """f(averages, currents, n) that takes an (n + 1)-th value into each average, in place.
+
+    >>> averages = [flow.tensor([4.0])]
+    >>> flow.optim.swa_utils.get_swa_multi_avg_fn()(averages, [flow.tensor([0.0])], 3)
+    >>> averages
+    [tensor([3.])]
+    """
 
     def move(averages: Sequence[Tensor], currents: Sequence[Tensor], n: Any) -> None:
         count = int(n) + 1
@@ -68,7 +80,12 @@ def get_swa_multi_avg_fn() -> MultiAverage:
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """f(average, current, n): decay * average + (1 - decay) * current."""
+    """f(average, current, n): decay * average + (1 - decay) * current.
+
+    >>> move = flow.optim.swa_utils.get_ema_avg_fn(0.75)
+    >>> move(flow.tensor(4.0), flow.tensor(0.0), 1)
+    tensor(3.)
+    """
     _check_decay(decay)
 
     def moved(average: Tensor, current: Tensor, _n: Any) -> Tensor:
@@ -79,7 +96,12 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 
 
 def get_swa_avg_fn() -> Average:
-    """f(average, current, n): the average of n values and one more."""
+    """f(average, current, n): the average of n values and one more.
+
+    >>> move = flow.optim.swa_utils.get_swa_avg_fn()
+    >>> move(flow.tensor(4.0), flow.tensor(0.0), 3)  # (3 * 4 + 0) / 4
+    tensor(3.)
+    """
 
     def moved(average: Tensor, current: Tensor, n: Any) -> Tensor:
         with no_grad():
@@ -160,6 +182,12 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
     The model is called with each batch, or its first item where that is a list or tuple, in
     training mode, once for each; modes and momenta are what they were afterwards.
+
+    >>> bn = nn.BatchNorm1d(1)
+    >>> batches = [flow.tensor([[0.0], [2.0]]), flow.tensor([[4.0], [6.0]])]
+    >>> flow.optim.swa_utils.update_bn(batches, bn)
+    >>> bn.running_mean
+    tensor([3.])
     """
     momenta: dict[Any, float | None] = {}
     modules: Iterable[Any] = model.modules()
@@ -187,6 +215,16 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 class SWALR(LRScheduler):
     """From the rates of the moment to swa_lr in anneal_epochs steps ("cos" or "linear"), and
     that.
+
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = flow.optim.swa_utils.SWALR(opt, 4.0, anneal_epochs=2, anneal_strategy="linear")
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(opt.param_groups[0]["lr"])
+    ...     opt.step()
+    ...     sched.step()
+    >>> rates
+    [8.0, 6.0, 4.0, 4.0]
     """
 
     def __init__(

@@ -67,7 +67,11 @@ def _need_positive(name: str, argument: str, value: float) -> None:
 
 
 def exponential(M: int, *, center: float | None = None, tau: float = 1.0, **options: Any) -> Tensor:
-    """exp(-|k - center| / tau); center is N / 2 unless given, which `sym` forbids."""
+    """exp(-|k - center| / tau); center is N / 2 unless given, which `sym` forbids.
+
+    >>> flow.signal.windows.exponential(3)
+    tensor([0.3679, 1.0000, 0.3679])
+    """
     _need_positive("exponential", "tau", tau)
     if center is not None and options.get("sym", True):
         raise ArgumentError(
@@ -82,12 +86,20 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, **opti
 
 
 def cosine(M: int, **options: Any) -> Tensor:
-    """sin(pi (k + 0.5) / (N + 1))."""
+    """sin(pi (k + 0.5) / (N + 1)).
+
+    >>> flow.signal.windows.cosine(3)
+    tensor([0.5000, 1.0000, 0.5000])
+    """
     return _window("cosine", M, lambda k, last: np.sin(np.pi * (k + 0.5) / (last + 1)), options)
 
 
 def gaussian(M: int, *, std: float = 1.0, **options: Any) -> Tensor:
-    """exp(-((k - N / 2) / std) ** 2 / 2)."""
+    """exp(-((k - N / 2) / std) ** 2 / 2).
+
+    >>> flow.signal.windows.gaussian(3)
+    tensor([0.6065, 1.0000, 0.6065])
+    """
     _need_positive("gaussian", "std", std)
     return _window(
         "gaussian", M, lambda k, last: np.exp(-(((k - last / 2) / std) ** 2) / 2), options
@@ -95,14 +107,22 @@ def gaussian(M: int, *, std: float = 1.0, **options: Any) -> Tensor:
 
 
 def kaiser(M: int, *, beta: float = 12.0, **options: Any) -> Tensor:
-    """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function."""
+    """I0(beta sqrt(1 - (2 k / N - 1) ** 2)) / I0(beta), I0 being the modified Bessel function.
+
+    >>> flow.signal.windows.kaiser(3, beta=1.0)
+    tensor([0.7898, 1.0000, 0.7898])
+    """
     if beta < 0:
         raise ArgumentError(f"kaiser: beta is not negative, got {beta}")
     return _window("kaiser", M, tapers.kaiser(beta), options)
 
 
 def bartlett(M: int, **options: Any) -> Tensor:
-    """The triangle 1 - |2 k / N - 1|."""
+    """The triangle 1 - |2 k / N - 1|.
+
+    >>> flow.signal.windows.bartlett(5)
+    tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
+    """
     return _window("bartlett", M, tapers.triangle, options)
 
 
@@ -116,32 +136,55 @@ def _cosines(name: str, M: int, a: Iterable[float], options: dict[str, Any]) -> 
 
 
 def general_cosine(M: int, *, a: Iterable[float], **options: Any) -> Tensor:
-    """a[0] - a[1] cos(2 pi k / N) + a[2] cos(4 pi k / N) - ..."""
+    """a[0] - a[1] cos(2 pi k / N) + a[2] cos(4 pi k / N) - ...
+
+    >>> flow.signal.windows.general_cosine(3, a=[0.5, 0.5])
+    tensor([0., 1., 0.])
+    """
     return _cosines("general_cosine", M, a, options)
 
 
 def general_hamming(M: int, *, alpha: float = 0.54, **options: Any) -> Tensor:
-    """alpha - (1 - alpha) cos(2 pi k / N)."""
+    """alpha - (1 - alpha) cos(2 pi k / N).
+
+    >>> flow.signal.windows.general_hamming(3, alpha=0.75)
+    tensor([0.5000, 1.0000, 0.5000])
+    """
     return _cosines("general_hamming", M, (alpha, 1.0 - alpha), options)
 
 
 def hamming(M: int, **options: Any) -> Tensor:
-    """0.54 - 0.46 cos(2 pi k / N)."""
+    """0.54 - 0.46 cos(2 pi k / N).
+
+    >>> flow.signal.windows.hamming(3)
+    tensor([0.0800, 1.0000, 0.0800])
+    """
     return _cosines("hamming", M, (0.54, 0.46), options)
 
 
 def hann(M: int, **options: Any) -> Tensor:
-    """sin(pi k / N) ** 2."""
+    """sin(pi k / N) ** 2.
+
+    >>> flow.signal.windows.hann(5)
+    tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
+    """
     return _cosines("hann", M, (0.5, 0.5), options)
 
 
 def blackman(M: int, **options: Any) -> Tensor:
-    """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N)."""
+    """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N).
+
+    >>> flow.signal.windows.blackman(5)[1:4]
+    tensor([0.3400, 1.0000, 0.3400])
+    """
     return _cosines("blackman", M, (0.42, 0.5, 0.08), options)
 
 
 def nuttall(M: int, **options: Any) -> Tensor:
     """Four cosines, with side lobes 93 dB down (Nuttall, "Some windows with very good sidelobe
     behavior", 1981).
+
+    >>> flow.signal.windows.nuttall(3)
+    tensor([3.6280e-04, 1.0000e+00, 3.6280e-04])
     """
     return _cosines("nuttall", M, (0.3635819, 0.4891775, 0.1365995, 0.0106411), options)

@@ -246,6 +246,10 @@ def step(
     on        called with each `Stop`, by default a prompt: n(ext), c(ontinue), p(rint) NAME,
               w(here), q(uit); `stop["x"].value` is a copy of an operand's numbers
     Without a breakpoint it stops at every instruction.  ArgumentError: no such breakpoint.
+
+    >>> with flow.vm.step("add", on=lambda stop: print(stop.op, stop["x"].value)):
+    ...     x = flow.ones(2) + 1
+    add [1. 1.]
     """
     stepping = _stepping.Stepping(_engine, op, line, storage, nan, on)
     if on is None:

@@ -129,9 +129,9 @@ isinf = _predicate(
     "isinf(x)",
     """Whether x is infinite, of either sign.
 
-        >>> flow.isinf(flow.tensor([1.0, -flow.inf, flow.nan]))
-        tensor([False,  True, False])
-        """,
+    >>> flow.isinf(flow.tensor([1.0, -flow.inf, flow.nan]))
+    tensor([False,  True, False])
+    """,
     "isinf(x.real) or isinf(x.imag)",
 )
 isfinite = _predicate(
@@ -171,9 +171,9 @@ logical_and = elementwise(
     complex=True,
     doc="""Whether both are true.
 
-        >>> flow.logical_and(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
-        tensor([ True, False, False])
-        """,
+    >>> flow.logical_and(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
+    tensor([ True, False, False])
+    """,
 )
 logical_or = elementwise(
     "logical_or",
@@ -182,9 +182,9 @@ logical_or = elementwise(
     complex=True,
     doc="""Whether one is true.
 
-        >>> flow.logical_or(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
-        tensor([ True,  True, False])
-        """,
+    >>> flow.logical_or(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
+    tensor([ True,  True, False])
+    """,
 )
 logical_xor = elementwise(
     "logical_xor",
@@ -193,9 +193,9 @@ logical_xor = elementwise(
     complex=True,
     doc="""Whether just one is true.
 
-        >>> flow.logical_xor(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
-        tensor([False,  True, False])
-        """,
+    >>> flow.logical_xor(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
+    tensor([False,  True, False])
+    """,
 )
 logical_not = elementwise(
     "logical_not",
@@ -204,9 +204,9 @@ logical_not = elementwise(
     complex=True,
     doc="""Whether x is false.
 
-        >>> flow.logical_not(flow.tensor([0, 2]))
-        tensor([ True, False])
-        """,
+    >>> flow.logical_not(flow.tensor([0, 2]))
+    tensor([ True, False])
+    """,
 )
 bitwise_and = elementwise(
     "bitwise_and",

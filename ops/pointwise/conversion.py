@@ -203,9 +203,9 @@ for _name in _NEVER:
             lambda x: False,
             doc="""False: there are no such tensors.
 
-        >>> flow.ones(2).is_ipu
-        False
-        """,
+            >>> flow.ones(2).is_ipu
+            False
+            """,
         ),
     )
 
@@ -416,21 +416,21 @@ def _set_volatile(x: Tensor, value: object) -> None:
 
 Tensor.volatile = property(_volatile, _set_volatile)  # type: ignore[attr-defined]
 Tensor.layout = property(lambda x: strided, doc="`flow.strided`.")  # type: ignore[attr-defined]
-Tensor.name = property(
+Tensor.name = property(  # type: ignore[attr-defined]
     lambda x: None,
     doc="""None.
 
     >>> flow.ones(2).name is None
     True
     """,
-)  # type: ignore[attr-defined]
+)
 Tensor.output_nr = property(  # type: ignore[attr-defined]
     lambda x: getattr(x._node, "index", 0),
     doc="""Which of its node's results it is.
 
-        >>> flow.ones(2).output_nr
-        0
-        """,
+    >>> flow.ones(2).output_nr
+    0
+    """,
 )
 
 

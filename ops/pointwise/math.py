@@ -94,9 +94,9 @@ log = unary(
     lambda c, g: (g / c.saved[0],),
     """The natural logarithm.
 
-        >>> flow.log(flow.tensor([1.0, flow.e, 0.0]))
-        tensor([0., 1., -inf])
-        """,
+    >>> flow.log(flow.tensor([1.0, flow.e, 0.0]))
+    tensor([0., 1., -inf])
+    """,
     complex="clog(x)",
 )
 log2 = unary(
@@ -210,9 +210,9 @@ sign: Elementwise = unary(
     flat,
     """-1, 0 or 1 by the sign of x.
 
-        >>> flow.sign(flow.tensor([-2, 0, 3]))
-        tensor([-1,  0,  1])
-        """,
+    >>> flow.sign(flow.tensor([-2, 0, 3]))
+    tensor([-1,  0,  1])
+    """,
     saves="",
     types="promote",
 )
@@ -248,9 +248,9 @@ floor = unary(
     flat,
     """The next integer below or equal.
 
-        >>> flow.floor(flow.tensor([-1.5, 0.5]))
-        tensor([-2.,  0.])
-        """,
+    >>> flow.floor(flow.tensor([-1.5, 0.5]))
+    tensor([-2.,  0.])
+    """,
     saves="",
     types="number",
 )

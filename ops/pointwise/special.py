@@ -67,9 +67,9 @@ i0: Elementwise = unary(
     lambda c, g: (g * i1(c.saved[0]),),
     """I0, the modified Bessel function.
 
-        >>> flow.i0(flow.tensor([0.0, 1.0]))
-        tensor([1.0000, 1.2661])
-        """,
+    >>> flow.i0(flow.tensor([0.0, 1.0]))
+    tensor([1.0000, 1.2661])
+    """,
 )
 i0e: Elementwise = unary(
     "i0e",

@@ -135,11 +135,11 @@ heaviside = elementwise(
     "heaviside",
     "y if x == 0 else x > 0",
     doc="""0 where x is negative, 1 where positive, y where
-        0.
+    0.
 
-        >>> flow.heaviside(flow.tensor([-2.0, 0.0, 3.0]), flow.tensor(0.5))
-        tensor([0.0000, 0.5000, 1.0000])
-        """,
+    >>> flow.heaviside(flow.tensor([-2.0, 0.0, 3.0]), flow.tensor(0.5))
+    tensor([0.0000, 0.5000, 1.0000])
+    """,
 )
 
 # --- three tensors ----------------------------------------------------------------------------

@@ -37,6 +37,13 @@ def clip_grad_norm_(
 
     Returns the norm before clipping, as a 0-d tensor. Nothing waits for it: the scale is applied on
     the device, unless error_if_nonfinite asks to look.  foreach is taken and means nothing.
+
+    >>> w = nn.Parameter(flow.zeros(2))
+    >>> w.grad = flow.tensor([3.0, 4.0])
+    >>> nn.utils.clip_grad_norm_([w], max_norm=1.0)  # the norm before
+    tensor(5.)
+    >>> w.grad
+    tensor([0.6000, 0.8000])
     """
     grads = _grads(parameters)
     with no_grad():
@@ -65,6 +72,9 @@ def get_total_norm(
     """The norm of all elements of `tensors` as one vector, 0-d; foreach means nothing.
 
     InvalidValueError with error_if_nonfinite, which waits for it, where it is not finite.
+
+    >>> nn.utils.get_total_norm([flow.tensor([3.0]), flow.tensor([0.0, 4.0])])
+    tensor(5.)
     """
     held = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     if not held:
@@ -86,6 +96,12 @@ def clip_grads_with_norm_(
 ) -> None:
     """Scale the gradients as `clip_grad_norm_` does for a norm of theirs that is known; foreach
     means nothing.
+
+    >>> w = nn.Parameter(flow.zeros(2))
+    >>> w.grad = flow.tensor([3.0, 4.0])
+    >>> nn.utils.clip_grads_with_norm_([w], 1.0, flow.tensor(10.0))
+    >>> w.grad
+    tensor([0.3000, 0.4000])
     """
     with no_grad():
         _scale(_grads(parameters), max_norm, total_norm)
@@ -117,7 +133,14 @@ def _square(grad: Tensor) -> Tensor:
 def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
 ) -> None:
-    """Clamp every gradient element to [-clip_value, clip_value]; foreach means nothing."""
+    """Clamp every gradient element to [-clip_value, clip_value]; foreach means nothing.
+
+    >>> w = nn.Parameter(flow.zeros(2))
+    >>> w.grad = flow.tensor([3.0, -0.5])
+    >>> nn.utils.clip_grad_value_([w], 1.0)
+    >>> w.grad
+    tensor([ 1.0000, -0.5000])
+    """
     bound = float(clip_value)
     with no_grad():
         for grad in _grads(parameters):

@@ -13,12 +13,22 @@ __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """The parameters, flattened, one after the other."""
+    """The parameters, flattened, one after the other.
+
+    >>> nn.utils.parameters_to_vector(nn.Linear(2, 3).parameters()).shape
+    flow.Size([9])
+    """
     return ops.cat([param.reshape(-1) for param in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Copy slices of `vec` into the parameters, in order; the inverse of parameters_to_vector."""
+    """Copy slices of `vec` into the parameters, in order; the inverse of parameters_to_vector.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> nn.utils.vector_to_parameters(flow.tensor([2.0, 3.0]), layer.parameters())
+    >>> layer.weight.item(), layer.bias.item()
+    (2.0, 3.0)
+    """
     params = list(parameters)
     total = sum(param.numel() for param in params)
     if vec.ndim != 1 or vec.shape[0] != total:

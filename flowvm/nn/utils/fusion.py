@@ -39,7 +39,14 @@ def fuse_conv_bn_weights(
     conv_w: Tensor, conv_b: Tensor | None, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float,
     bn_w: Tensor | None, bn_b: Tensor | None, transpose: bool = False,
 ) -> tuple[Parameter, Parameter]:  # fmt: skip
-    """Weight and bias of a convolution with the batch norm behind it in them."""
+    """Weight and bias of a convolution with the batch norm behind it in them.
+
+    >>> conv, bn = nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4)
+    >>> weight, bias = nn.utils.fuse_conv_bn_weights(
+    ...     conv.weight, conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias)
+    >>> weight.shape, bias.shape
+    (flow.Size([4, 3, 2, 2]), flow.Size([4]))
+    """
     ones = (1,) * (conv_w.ndim - 2)
     shape = (1, -1, *ones) if transpose else (-1, 1, *ones)
     return _fused(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, shape)
@@ -49,7 +56,14 @@ def fuse_linear_bn_weights(
     linear_w: Tensor, linear_b: Tensor | None, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float,
     bn_w: Tensor | None, bn_b: Tensor | None,
 ) -> tuple[Parameter, Parameter]:  # fmt: skip
-    """Weight and bias of a linear layer with the batch norm behind it in them."""
+    """Weight and bias of a linear layer with the batch norm behind it in them.
+
+    >>> linear, bn = nn.Linear(3, 4), nn.BatchNorm1d(4)
+    >>> weight, bias = nn.utils.fuse_linear_bn_weights(
+    ...     linear.weight, linear.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias)
+    >>> weight.shape, bias.shape
+    (flow.Size([4, 3]), flow.Size([4]))
+    """
     return _fused(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, (-1, 1))
 
 
@@ -62,7 +76,13 @@ def _for_evaluation(layer: Any, bn: Any) -> Any:
 
 
 def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Module:
-    """A copy of `conv` that computes what `bn` makes of it; both are in evaluation mode."""
+    """A copy of `conv` that computes what `bn` makes of it; both are in evaluation mode.
+
+    >>> conv, bn, x = nn.Conv2d(3, 4, 2).eval(), nn.BatchNorm2d(4).eval(), flow.ones(1, 3, 5, 5)
+    >>> fused = nn.utils.fuse_conv_bn_eval(conv, bn)
+    >>> flow.allclose(fused(x), bn(conv(x)), atol=1e-5)
+    True
+    """
     fused = _for_evaluation(conv, bn)
     norm: Any = bn
     fused.weight, fused.bias = fuse_conv_bn_weights(
@@ -73,7 +93,13 @@ def fuse_conv_bn_eval(conv: Module, bn: Module, transpose: bool = False) -> Modu
 
 
 def fuse_linear_bn_eval(linear: Module, bn: Module) -> Module:
-    """A copy of `linear` that computes what `bn` makes of it; both are in evaluation mode."""
+    """A copy of `linear` that computes what `bn` makes of it; both are in evaluation mode.
+
+    >>> linear, bn, x = nn.Linear(3, 4).eval(), nn.BatchNorm1d(4).eval(), flow.ones(2, 3)
+    >>> fused = nn.utils.fuse_linear_bn_eval(linear, bn)
+    >>> flow.allclose(fused(x), bn(linear(x)), atol=1e-5)
+    True
+    """
     fused = _for_evaluation(linear, bn)
     norm: Any = bn
     if fused.out_features != norm.num_features and norm.num_features != 1:

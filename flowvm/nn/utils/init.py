@@ -18,6 +18,9 @@ def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
     defined values.
 
     It takes a `device`, as every layer does.
+
+    >>> nn.utils.skip_init(nn.Linear, 2, 3).weight.shape
+    flow.Size([3, 2])
     """
     if not issubclass(module_cls, Module):
         raise ArgumentError(f"skip_init makes a Module, got {module_cls}")

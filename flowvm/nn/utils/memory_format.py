@@ -12,10 +12,20 @@ M = TypeVar("M", bound=Module)
 
 
 def convert_conv2d_weight_memory_format(module: M, memory_format: Any) -> M:
-    """`module` as it is: memory_format is taken and means nothing, kernels read any strides."""
+    """`module` as it is: memory_format is taken and means nothing, kernels read any strides.
+
+    >>> conv = nn.Conv2d(3, 4, 2)
+    >>> nn.utils.convert_conv2d_weight_memory_format(conv, flow.channels_last) is conv
+    True
+    """
     return module
 
 
 def convert_conv3d_weight_memory_format(module: M, memory_format: Any) -> M:
-    """`module` as it is, as convert_conv2d_weight_memory_format."""
+    """`module` as it is, as convert_conv2d_weight_memory_format.
+
+    >>> conv = nn.Conv3d(3, 4, 2)
+    >>> nn.utils.convert_conv3d_weight_memory_format(conv, flow.channels_last_3d) is conv
+    True
+    """
     return module

@@ -41,6 +41,10 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     by its lengths), one for each index of `dim`, or one in all if that is None.
 
     State dicts of the older `nn.utils.weight_norm` load.
+
+    >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> list(layer.state_dict())
+    ['bias', 'parametrizations.weight.original0', 'parametrizations.weight.original1']
     """
     register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
@@ -124,6 +128,10 @@ def spectral_norm(
     0, or 1 for transposed convolutions) by all else.
 
     In training, each call takes n_power_iterations steps towards it.
+
+    >>> layer = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 3), n_power_iterations=50)
+    >>> flow.allclose(flow.linalg.svdvals(layer.weight)[0], flow.tensor(1.0), atol=1e-4)
+    True
     """
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
@@ -259,6 +267,10 @@ def orthogonal(
                         product of reflections; by default the first for square matrices, and the
                         last for others
     use_trivialization  keep what was assigned as a factor, `parametrizations.<name>[0].base`
+
+    >>> w = nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)).weight
+    >>> flow.allclose(w @ w.T, flow.eye(3), atol=1e-5)
+    True
     """
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):

@@ -34,7 +34,13 @@ _kept: Mode[dict[tuple[int, str], Any] | None] = Mode(None)  # what the outermos
 
 
 def cached() -> Region:
-    """Inside, what a parametrization computes on this thread is kept and not computed again."""
+    """Inside, what a parametrization computes on this thread is kept and not computed again.
+
+    >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> with nn.utils.parametrize.cached():
+    ...     print(layer.weight is layer.weight)
+    True
+    """
     kept = _kept.now()
     return _kept.to({} if kept is None else kept)
 
@@ -42,6 +48,10 @@ def cached() -> Region:
 class ParametrizationList(ModuleList):
     """The parametrizations of one parameter, first to last, and what they start from: `original`,
     or `original0`, `original1`, ... where the first one's right_inverse answers several.
+
+    >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> type(layer.parametrizations["weight"]).__name__
+    'ParametrizationList'
     """
 
     original: Tensor
@@ -163,6 +173,14 @@ def register_parametrization(
 
     A second one is applied after the first.  right_inverse(value), if it has one, says what is kept
     so that the parameter stays what it is; unsafe=True allows another shape or dtype.
+
+    >>> class Positive(nn.Module):
+    ...     def forward(self, x):
+    ...         return x.abs()
+    >>> layer = nn.Linear(2, 3)
+    >>> _ = nn.utils.parametrize.register_parametrization(layer, "weight", Positive())
+    >>> bool((layer.weight >= 0).all())
+    True
     """
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
@@ -198,7 +216,14 @@ def _same_kind(parametrization: Module, x: Tensor) -> None:
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether `module` has parametrizations, of `tensor_name` where that is given."""
+    """Whether `module` has parametrizations, of `tensor_name` where that is given.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> nn.utils.parametrize.is_parametrized(layer)
+    False
+    >>> nn.utils.parametrize.is_parametrized(nn.utils.parametrizations.weight_norm(layer), "weight")
+    True
+    """
     held = module.__dict__.get("parametrizations")
     if not isinstance(held, ModuleDict):
         return False
@@ -210,6 +235,11 @@ def remove_parametrizations(
 ) -> Module:
     """Undo `register_parametrization`: the parameter keeps the value that it has computed, or with
     leave_parametrized=False, for which there must be one, the one that was kept.
+
+    >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> layer = nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    >>> type(layer.weight).__name__
+    'Parameter'
     """
     if not is_parametrized(module, tensor_name):
         raise ArgumentError(f"{type(module).__name__} has no parametrization of {tensor_name!r}")
@@ -244,14 +274,25 @@ def remove_parametrizations(
 
 
 def type_before_parametrizations(module: Module) -> type[Module]:
-    """The class of a module as it was before it had parametrizations."""
+    """The class of a module as it was before it had parametrizations.
+
+    >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> nn.utils.parametrize.type_before_parametrizations(layer) is nn.Linear
+    True
+    """
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 
 def transfer_parametrizations_and_params(
     from_module: Module, to_module: Module, tensor_name: str | None = None
 ) -> Module:
-    """Give `to_module` the parametrizations of `from_module`, and what they start from."""
+    """Give `to_module` the parametrizations of `from_module`, and what they start from.
+
+    >>> first, second = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), nn.Linear(2, 3)
+    >>> _ = nn.utils.parametrize.transfer_parametrizations_and_params(first, second)
+    >>> nn.utils.parametrize.is_parametrized(second, "weight")
+    True
+    """
     if not is_parametrized(from_module, tensor_name):
         return to_module
     held: Any = from_module.parametrizations  # type: ignore[attr-defined]

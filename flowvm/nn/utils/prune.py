@@ -53,6 +53,15 @@ def _count(amount: float, size: int) -> int:
 class BasePruningMethod:
     """One way to prune; a subclass has `PRUNING_TYPE`, "unstructured", "structured" or "global",
     and `compute_mask(t, default_mask)`, the mask of what stays.
+
+    >>> class Negative(nn.utils.prune.BasePruningMethod):
+    ...     PRUNING_TYPE = "unstructured"
+    ...     def compute_mask(self, t, default_mask):
+    ...         return default_mask * (t >= 0)
+    >>> layer = nn.Linear(2, 3)
+    >>> _ = Negative.apply(layer, "weight")
+    >>> bool((layer.weight >= 0).all())
+    True
     """
 
     PRUNING_TYPE = "unstructured"
@@ -145,7 +154,13 @@ def _method_of(module: Module, name: str) -> tuple[int, BasePruningMethod] | Non
 
 
 class PruningContainer(BasePruningMethod):
-    """Several methods, one after the other, each on what the others have left."""
+    """Several methods, one after the other, each on what the others have left.
+
+    >>> layer = nn.utils.prune.l1_unstructured(nn.Linear(2, 3), "weight", 1)
+    >>> layer = nn.utils.prune.l1_unstructured(layer, "weight", 1)
+    >>> int((layer.weight == 0).sum())
+    2
+    """
 
     def __init__(self, *args: Any) -> None:
         self._pruning_methods: tuple[BasePruningMethod, ...] = ()
@@ -199,7 +214,11 @@ class PruningContainer(BasePruningMethod):
 
 
 class Identity(BasePruningMethod):
-    """Prunes nothing, and has mask and original made."""
+    """Prunes nothing, and has mask and original made.
+
+    >>> nn.utils.prune.Identity().prune(flow.tensor([3.0, 4.0]))
+    tensor([3., 4.])
+    """
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         """The one that is there."""
@@ -207,7 +226,11 @@ class Identity(BasePruningMethod):
 
 
 class RandomUnstructured(BasePruningMethod):
-    """`amount` elements at random, a number or a share."""
+    """`amount` elements at random, a number or a share.
+
+    >>> nn.utils.prune.RandomUnstructured(amount=0.5).prune(flow.ones(6)).sum()
+    tensor(3.)
+    """
 
     def __init__(self, amount: float) -> None:
         _count(amount, 1 << 62)
@@ -219,7 +242,11 @@ class RandomUnstructured(BasePruningMethod):
 
 
 class L1Unstructured(BasePruningMethod):
-    """The `amount` elements of least size, a number or a share."""
+    """The `amount` elements of least size, a number or a share.
+
+    >>> nn.utils.prune.L1Unstructured(amount=2).prune(flow.tensor([3.0, 1.0, 0.5]))
+    tensor([3., 0., 0.])
+    """
 
     def __init__(self, amount: float) -> None:
         _count(amount, 1 << 62)
@@ -266,7 +293,11 @@ class _Structured(BasePruningMethod):
 
 
 class RandomStructured(_Structured):
-    """`amount` slices of dimension `dim` at random, a number or a share."""
+    """`amount` slices of dimension `dim` at random, a number or a share.
+
+    >>> nn.utils.prune.RandomStructured(amount=1, dim=0).prune(flow.ones(3, 2)).sum()
+    tensor(4.)
+    """
 
     def __init__(self, amount: float, dim: int = -1) -> None:
         _count(amount, 1 << 62)
@@ -278,7 +309,13 @@ class RandomStructured(_Structured):
 
 
 class LnStructured(_Structured):
-    """The `amount` slices of dimension `dim` of least n-norm, a number or a share."""
+    """The `amount` slices of dimension `dim` of least n-norm, a number or a share.
+
+    >>> x = flow.tensor([[3.0, 4.0], [1.0, 1.0]])
+    >>> nn.utils.prune.LnStructured(amount=1, n=2, dim=0).prune(x)
+    tensor([[3., 4.],
+            [0., 0.]])
+    """
 
     def __init__(self, amount: float, n: float, dim: int = -1) -> None:
         _count(amount, 1 << 62)
@@ -292,7 +329,12 @@ class LnStructured(_Structured):
 
 
 class CustomFromMask(BasePruningMethod):
-    """What a mask says."""
+    """What a mask says.
+
+    >>> mask = flow.tensor([1.0, 0.0])
+    >>> nn.utils.prune.CustomFromMask(mask).prune(flow.tensor([3.0, 4.0]))
+    tensor([3., 0.])
+    """
 
     PRUNING_TYPE = "global"
 
@@ -306,13 +348,23 @@ class CustomFromMask(BasePruningMethod):
 
 
 def identity(module: Module, name: str) -> Module:
-    """Give `module.<name>` a mask of ones."""
+    """Give `module.<name>` a mask of ones.
+
+    >>> layer = nn.utils.prune.identity(nn.Linear(2, 1), "weight")
+    >>> layer.weight_mask
+    tensor([[1., 1.]])
+    """
     Identity.apply(module, name)
     return module
 
 
 def random_unstructured(module: Module, name: str, amount: float) -> Module:
-    """Prune `amount` elements at random, a number or a share of what is left."""
+    """Prune `amount` elements at random, a number or a share of what is left.
+
+    >>> layer = nn.utils.prune.random_unstructured(nn.Linear(2, 3), "weight", 2)
+    >>> int((layer.weight == 0).sum())
+    2
+    """
     RandomUnstructured.apply(module, name, amount)
     return module
 
@@ -320,13 +372,23 @@ def random_unstructured(module: Module, name: str, amount: float) -> Module:
 def l1_unstructured(
     module: Module, name: str, amount: float, importance_scores: Tensor | None = None
 ) -> Module:
-    """Prune the `amount` elements of least size, or of least score."""
+    """Prune the `amount` elements of least size, or of least score.
+
+    >>> layer = nn.utils.prune.l1_unstructured(nn.Linear(2, 3), "weight", 0.5)
+    >>> int((layer.weight == 0).sum())
+    3
+    """
     L1Unstructured.apply(module, name, amount, importance_scores=importance_scores)
     return module
 
 
 def random_structured(module: Module, name: str, amount: float, dim: int) -> Module:
-    """Prune `amount` slices of dimension `dim` at random."""
+    """Prune `amount` slices of dimension `dim` at random.
+
+    >>> layer = nn.utils.prune.random_structured(nn.Linear(2, 3), "weight", 1, dim=1)
+    >>> int((layer.weight == 0).all(0).sum())  # a column
+    1
+    """
     RandomStructured.apply(module, name, amount, dim)
     return module
 
@@ -335,13 +397,24 @@ def ln_structured(
     module: Module, name: str, amount: float, n: float, dim: int,
     importance_scores: Tensor | None = None,
 ) -> Module:  # fmt: skip
-    """Prune the `amount` slices of dimension `dim` of least n-norm."""
+    """Prune the `amount` slices of dimension `dim` of least n-norm.
+
+    >>> layer = nn.utils.prune.ln_structured(nn.Linear(2, 3), "weight", 1, n=2, dim=0)
+    >>> int((layer.weight == 0).all(1).sum())  # a row
+    1
+    """
     LnStructured.apply(module, name, amount, n, dim, importance_scores=importance_scores)
     return module
 
 
 def custom_from_mask(module: Module, name: str, mask: Tensor) -> Module:
-    """Prune what `mask` has 0 for."""
+    """Prune what `mask` has 0 for.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> _ = nn.utils.prune.custom_from_mask(layer, "weight", flow.tensor([[1.0, 0.0]]))
+    >>> layer.weight[0, 1].item()
+    0.0
+    """
     CustomFromMask.apply(module, name, mask)
     return module
 
@@ -352,7 +425,14 @@ def global_unstructured(
     importance_scores: dict[tuple[Module, str], Tensor] | None = None,
     **kwargs: Any,
 ) -> None:
-    """Prune several parameters as if they were one: `parameters` are (module, name)."""
+    """Prune several parameters as if they were one: `parameters` are (module, name).
+
+    >>> first, second = nn.Linear(2, 3), nn.Linear(3, 2)
+    >>> nn.utils.prune.global_unstructured(
+    ...     [(first, "weight"), (second, "weight")], nn.utils.prune.L1Unstructured, amount=4)
+    >>> int((first.weight == 0).sum() + (second.weight == 0).sum())
+    4
+    """
     places = list(parameters)
     scores = importance_scores or {}
     if getattr(pruning_method, "PRUNING_TYPE", "") != "unstructured":
@@ -380,7 +460,13 @@ def global_unstructured(
 
 
 def remove(module: Module, name: str) -> Module:
-    """Make `module.<name>` a parameter again, pruned for good."""
+    """Make `module.<name>` a parameter again, pruned for good.
+
+    >>> layer = nn.utils.prune.l1_unstructured(nn.Linear(2, 3), "weight", 2)
+    >>> _ = nn.utils.prune.remove(layer, "weight")
+    >>> list(layer.state_dict()), int((layer.weight == 0).sum())
+    (['bias', 'weight'], 2)
+    """
     found = _method_of(module, name)
     if found is None:
         raise ArgumentError(f"{name!r} of this {type(module).__name__} is not pruned")
@@ -391,7 +477,14 @@ def remove(module: Module, name: str) -> Module:
 
 
 def is_pruned(module: Module) -> bool:
-    """Whether anything in `module` is pruned."""
+    """Whether anything in `module` is pruned.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> nn.utils.prune.is_pruned(layer)
+    False
+    >>> nn.utils.prune.is_pruned(nn.utils.prune.identity(layer, "weight"))
+    True
+    """
     return any(
         isinstance(hook, BasePruningMethod)
         for part in module.modules()

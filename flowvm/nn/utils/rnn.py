@@ -41,6 +41,10 @@ class PackedSequence(_Packed):
     `batch_sizes` (steps,), int64 on the CPU: how many samples a step has.  `sorted_indices` put the
     given samples in the order of their lengths, `unsorted_indices` put them back; None where they
     were given in that order.  Made by `pack_padded_sequence` or `pack_sequence`.
+
+    >>> packed = nn.utils.rnn.pack_sequence([flow.tensor([1, 2, 3]), flow.tensor([4])])
+    >>> packed.data, packed.batch_sizes
+    (tensor([1, 4, 2, 3]), tensor([2, 1, 1]))
     """
 
     def __new__(
@@ -204,6 +208,11 @@ def pad_packed_sequence(
     """(the sequences side by side, (steps, samples, *), their lengths): what was packed.
 
     `total_length` steps, as many as the longest has at least, else ArgumentError.
+
+    >>> packed = nn.utils.rnn.pack_sequence([flow.tensor([1, 2, 3]), flow.tensor([4])])
+    >>> nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
+    (tensor([[1, 2, 3],
+            [4, 0, 0]]), tensor([3, 1]))
     """
     sizes = sequence.batch_sizes.tolist()
     steps, batch = len(sizes), sizes[0]
@@ -272,7 +281,12 @@ def pad_sequence(
 def unpad_sequence(
     padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
 ) -> list[Tensor]:
-    """The first `lengths[b]` steps of each sample b of (steps, samples, *), as a list."""
+    """The first `lengths[b]` steps of each sample b of (steps, samples, *), as a list.
+
+    >>> padded = flow.tensor([[1, 2, 3], [4, 0, 0]])
+    >>> nn.utils.rnn.unpad_sequence(padded, flow.tensor([3, 1]), batch_first=True)
+    [tensor([1, 2, 3]), tensor([4])]
+    """
     x = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
     found = _lengths("unpad_sequence", lengths, x.shape[0])
     return [x[b][:n] for b, n in enumerate(found)]
@@ -290,6 +304,11 @@ def pack_sequence(sequences: Iterable[Tensor], enforce_sorted: bool = True) -> P
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences of a PackedSequence, in the order in which they were given."""
+    """The sequences of a PackedSequence, in the order in which they were given.
+
+    >>> packed = nn.utils.rnn.pack_sequence([flow.tensor([1, 2, 3]), flow.tensor([4])])
+    >>> nn.utils.rnn.unpack_sequence(packed)
+    [tensor([1, 2, 3]), tensor([4])]
+    """
     padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, lengths, batch_first=True)

@@ -64,6 +64,10 @@ def spectral_norm(
 ) -> Module:
     """Have `module.<name>` divided by its largest singular value in front of each call; see
     `nn.utils.parametrizations.spectral_norm`, which is newer.
+
+    >>> layer = nn.utils.spectral_norm(nn.Linear(2, 3))
+    >>> "weight_orig" in layer.state_dict()
+    True
     """
     if _found(module, SpectralNorm, name) is not None:
         raise RuntimeError(f"spectral_norm is on {name!r} of this {type(module).__name__} already")
@@ -91,7 +95,12 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
-    """Undo `spectral_norm`: the parameter has the divided value."""
+    """Undo `spectral_norm`: the parameter has the divided value.
+
+    >>> layer = nn.utils.spectral_norm(nn.Linear(2, 3))
+    >>> list(nn.utils.remove_spectral_norm(layer).state_dict())
+    ['bias', 'weight']
+    """
     key = _found(module, SpectralNorm, name)
     if key is None:
         raise ArgumentError(

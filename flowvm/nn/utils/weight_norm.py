@@ -54,6 +54,10 @@ def _found(module: Module, kind: type, name: str) -> int | None:
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
     """Have `module.<name>` computed as `<name>_g` times the directions of `<name>_v` in front of
     each call; see `nn.utils.parametrizations.weight_norm`, which is newer.
+
+    >>> layer = nn.utils.weight_norm(nn.Linear(2, 3))
+    >>> layer.weight_g.shape, layer.weight_v.shape
+    (flow.Size([3, 1]), flow.Size([3, 2]))
     """
     if _found(module, WeightNorm, name) is not None:
         raise RuntimeError(f"weight_norm is on {name!r} of this {type(module).__name__} already")
@@ -70,7 +74,12 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
 
 def remove_weight_norm(module: Module, name: str = "weight") -> Module:
-    """Undo `weight_norm`: the parameter has the value that was computed last."""
+    """Undo `weight_norm`: the parameter has the value that was computed last.
+
+    >>> layer = nn.utils.weight_norm(nn.Linear(2, 3))
+    >>> sorted(nn.utils.remove_weight_norm(layer).state_dict())
+    ['bias', 'weight']
+    """
     key = _found(module, WeightNorm, name)
     if key is None:
         raise ArgumentError(f"there is no weight_norm on {name!r} of this {type(module).__name__}")
