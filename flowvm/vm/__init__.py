@@ -278,7 +278,11 @@ def reset_peak() -> None:
 def last_error() -> BaseException | None:
     """The newest failed instruction's exception, or None.
 
-    >>> flow.last_error() is None
+    >>> x = flow.tensor([1]) // flow.tensor([0])
+    >>> try:
+    ...     flow.vm.sync()
+    ... except flow.FlowError as error:
+    ...     print(flow.last_error() is error)
     True
     """
     return _engine.failures.last()
