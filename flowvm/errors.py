@@ -98,7 +98,11 @@ on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is none of `known`: the one it is close to, if any."""
+    """The end of a message about a name that is none of `known`: the one it is close to, if any.
+
+    >>> flow.errors.did_you_mean("rleu", ["relu", "gelu"])
+    "; did you mean 'relu'?"
+    """
     near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -124,27 +128,63 @@ class FlowError(Exception):
 
 
 class ArgumentError(FlowError, ValueError):
-    """A value that the call cannot use, whatever the tensors are."""
+    """A value that the call cannot use, whatever the tensors are.
+
+    >>> F.dropout(flow.ones(2), p=2.0)
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ArgumentError: dropout: p is a probability, from 0 to 1, got 2.0
+    """
 
 
 class ArgumentTypeError(FlowError, TypeError):
-    """An argument of the wrong Python type."""
+    """An argument of the wrong Python type.
+
+    >>> flow.relu("a")
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ArgumentTypeError: relu needs a Tensor among its arguments, got str
+    """
 
 
 class ShapeError(FlowError, RuntimeError):
-    """Shapes that do not fit each other."""
+    """Shapes that do not fit each other.
+
+    >>> flow.ones(2) + flow.ones(3)
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ShapeError: shapes (2,) and (3,) do not broadcast: dimension 0 is 2 and 3
+    """
 
 
 class DTypeError(FlowError, RuntimeError):
-    """Dtypes that do not fit each other, or the op."""
+    """Dtypes that do not fit each other, or the op.
+
+    >>> flow.neg(flow.tensor(True))
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.DTypeError: neg of a bool tensor is not defined; logical_not, ...
+    """
 
 
 class DeviceError(FlowError, RuntimeError):
-    """An unknown or unavailable device, or tensors on different devices."""
+    """An unknown or unavailable device, or tensors on different devices.
+
+    >>> flow.device("nowhere")
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.DeviceError: no device is called 'nowhere'; write 'cpu', 'cuda' ...
+    """
 
 
 class OutOfRangeError(FlowError, IndexError):
-    """An index or a dimension outside its tensor."""
+    """An index or a dimension outside its tensor.
+
+    >>> flow.ones(2)[5]
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.OutOfRangeError: index 5 is out of bounds for dimension 0 with size 2
+    """
 
 
 class MissingNameError(FlowError, AttributeError):
@@ -152,6 +192,11 @@ class MissingNameError(FlowError, AttributeError):
 
     `known` are the names that there are.  Which of them is close is looked for when the message is
     read: `hasattr` does not read it.
+
+    >>> flow.rleu
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.MissingNameError: flowvm has no 'rleu'; did you mean 'relu'?
     """
 
     def __init__(
@@ -169,7 +214,16 @@ class MissingNameError(FlowError, AttributeError):
 
 
 class CaptureError(FlowError, RuntimeError):
-    """Something in a graph's `build` that cannot be replayed, such as reading a value."""
+    """Something in a graph's `build` that cannot be replayed, such as reading a value.
+
+    >>> @flow.compile
+    ... def scaled(x):
+    ...     return x * x.sum().item()
+    >>> scaled(flow.ones(2))
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.CaptureError: this tensor has no value: it was made while a graph ...
+    """
 
 
 class CheckError(FlowError, AssertionError):
@@ -177,15 +231,31 @@ class CheckError(FlowError, AssertionError):
 
 
 class DivisionByZeroError(FlowError, RuntimeError, ZeroDivisionError):
-    """An integer divided by zero; floats give inf or nan instead."""
+    """An integer divided by zero; floats give inf or nan instead.
+
+    >>> (flow.tensor([1]) // flow.tensor([0])).item()
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.DivisionByZeroError: integer division or remainder by zero; ...
+    """
 
 
 class InvalidValueError(FlowError, RuntimeError, ValueError):
-    """Data for which the op has no meaning, such as a NaN where an integer is needed."""
+    """Data for which the op has no meaning, such as a NaN where an integer is needed.
+
+    >>> flow.bincount(flow.tensor([-1])).tolist()
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.InvalidValueError: element 0 is -1; counts and repeats cannot ...
+    """
 
 
 class OutOfMemoryError(FlowError, RuntimeError, MemoryError):
-    """The allocator could not get a block of the size asked for."""
+    """The allocator could not get a block of the size asked for.
+
+    >>> issubclass(flow.errors.OutOfMemoryError, MemoryError)
+    True
+    """
 
 
 class LinAlgError(FlowError, RuntimeError):
@@ -200,7 +270,13 @@ class LinAlgError(FlowError, RuntimeError):
 
 
 class AutogradError(FlowError, RuntimeError):
-    """A backward pass that cannot be right."""
+    """A backward pass that cannot be right.
+
+    >>> flow.ones(2).sum().backward()
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.AutogradError: element 0 of tensors does not require grad and ...
+    """
 
 
 class GradcheckError(AutogradError):
@@ -216,45 +292,86 @@ class GradcheckError(AutogradError):
 
 
 class ConfigError(FlowError, ValueError):
-    """A FLOWVM_* variable or a `flow.config` value that cannot be used."""
+    """A FLOWVM_* variable or a `flow.config` value that cannot be used.
+
+    >>> flow.config.debug = "much"
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ConfigError: flow.config.debug = 'much' cannot be used: expected ...
+    """
 
 
 class LoaderError(FlowError, RuntimeError):
     """The workers of a DataLoader have died, gave no batch in time, or failed in what cannot be
     handed over as it was.
+
+    >>> issubclass(flow.errors.LoaderError, RuntimeError)
+    True
     """
 
 
 class VMError(FlowError, RuntimeError):
-    """The virtual machine could not do what was asked."""
+    """The virtual machine could not do what was asked.
+
+    >>> issubclass(flow.errors.VMError, flow.FlowError)
+    True
+    """
 
 
 class CompileError(VMError):
-    """A kernel whose Python cannot become native code; the message says which part of it."""
+    """A kernel whose Python cannot become native code; the message says which part of it.
+
+    >>> issubclass(flow.errors.CompileError, flow.FlowError)
+    True
+    """
 
 
 class CallbackError(VMError):
-    """A Python callback on a host stream raised; what it raised is the `__cause__`."""
+    """A Python callback on a host stream raised; what it raised is the `__cause__`.
+
+    >>> issubclass(flow.errors.CallbackError, RuntimeError)
+    True
+    """
 
 
 class KernelError(VMError):
-    """A kernel returned a status that flowvm has no exception for."""
+    """A kernel returned a status that flowvm has no exception for.
+
+    >>> issubclass(flow.errors.KernelError, flow.FlowError)
+    True
+    """
 
 
 class BoundsError(VMError):
-    """A kernel touched memory that is not its operands', as FLOWVM_CHECK=memory finds."""
+    """A kernel touched memory that is not its operands', as FLOWVM_CHECK=memory finds.
+
+    >>> issubclass(flow.errors.BoundsError, flow.FlowError)
+    True
+    """
 
 
 class PoisonedError(VMError):
-    """The tensor was never computed, because an instruction it depends on failed."""
+    """The tensor was never computed, because an instruction it depends on failed.
+
+    >>> issubclass(flow.errors.PoisonedError, flow.FlowError)
+    True
+    """
 
 
 class CancelledError(VMError):
-    """`flow.vm.cancel()`, or a Ctrl-C, came before the tensor was computed."""
+    """`flow.vm.cancel()`, or a Ctrl-C, came before the tensor was computed.
+
+    >>> issubclass(flow.errors.CancelledError, flow.FlowError)
+    True
+    """
 
 
 class FreedError(VMError):
-    """The tensor's storage has been released."""
+    """The tensor's storage has been released.
+
+    >>> issubclass(flow.errors.FreedError, flow.FlowError)
+    True
+    """
 
 
 class ScheduleError(VMError):
@@ -266,7 +383,11 @@ class ScheduleError(VMError):
 
 
 class CaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
-    """What a graph computes may differ from what its author expects; the text says where."""
+    """What a graph computes may differ from what its author expects; the text says where.
+
+    >>> issubclass(flow.errors.CaptureWarning, UserWarning)
+    True
+    """
 
 
 class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
@@ -274,6 +395,9 @@ class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
 
     It is about speed alone.  `warnings.simplefilter("ignore", flow.errors.RecaptureWarning)` turns
     it off, "error" makes it an exception.
+
+    >>> issubclass(flow.errors.RecaptureWarning, UserWarning)
+    True
     """
 
 
@@ -403,6 +527,10 @@ def declare_status(code: int, exception: type[FlowError], message: str) -> int:
     Returns `code`, so that a kernel's constant and its meaning are one line:
 
         NEGATIVE = declare_status(70, InvalidValueError, "sqrt of a negative number at element {0}")
+
+    >>> code = int(flow.errors.Status.USER_STATUS) + 900
+    >>> flow.errors.declare_status(code, flow.errors.InvalidValueError, "row {0} is empty")
+    964
     """
     if code < Status.USER_STATUS:
         raise ArgumentError(
@@ -418,7 +546,13 @@ def declare_status(code: int, exception: type[FlowError], message: str) -> int:
 
 
 def exception_for(status: int, details: Sequence[int] = (), names: Sequence[str] = ()) -> FlowError:
-    """The exception that a kernel's status and details stand for; `names` are its operands'."""
+    """The exception that a kernel's status and details stand for; `names` are its operands'.
+
+    >>> code = int(flow.errors.Status.USER_STATUS) + 901
+    >>> _ = flow.errors.declare_status(code, flow.errors.InvalidValueError, "row {0} is empty")
+    >>> flow.errors.exception_for(code, (3,))
+    InvalidValueError('row 3 is empty')
+    """
     values = [*details, *([0] * (DETAILS - len(details)))]
     for function in on_device_failed if status == Status.DEVICE_FAILED else ():
         return function(values)

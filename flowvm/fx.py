@@ -94,6 +94,10 @@ class Node:
     users   nodes that name this one, in their order (a dict whose values are None)
     meta    "shape", "dtype", "stride" and "tensor_meta" of its tensor; "line", the user's file and
             line; "scope", the path of the module that ran; "phase"
+
+    >>> traced = flow.fx.symbolic_trace(lambda x: flow.relu(x) + 1, flow.ones(2))
+    >>> [(node.name, node.target) for node in traced.graph.nodes][:2]
+    [('x', 'x'), ('relu', <operator relu>)]
     """
 
     def __init__(
@@ -207,7 +211,12 @@ def _name(node: Node) -> str:
 
 
 class Graph:
-    """Nodes in program order; `symbolic_trace` makes it."""
+    """Nodes in program order; `symbolic_trace` makes it.
+
+    >>> traced = flow.fx.symbolic_trace(lambda x: flow.relu(x) + 1, flow.ones(2))
+    >>> [node.op for node in traced.graph.nodes]
+    ['placeholder', 'call_function', 'call_function', 'output']
+    """
 
     def __init__(self, trace: Traced) -> None:
         self._nodes: list[Node] = []
@@ -363,6 +372,10 @@ class GraphModule:
 
     Parameters are the model's own: where they change, so do the results.  What the code decided
     while it was traced stays decided.
+
+    >>> traced = flow.fx.symbolic_trace(lambda x: flow.relu(x) + 1, flow.ones(2))
+    >>> traced(flow.tensor([-1.0, 2.0]))
+    tensor([1., 3.])
     """
 
     def __init__(self, trace: Traced) -> None:
@@ -403,6 +416,10 @@ class Interpreter:
     """Runs a GraphModule node by node; subclass it and override what is to be otherwise.
 
     env   the values of nodes that others still need
+
+    >>> traced = flow.fx.symbolic_trace(lambda x: flow.relu(x) + 1, flow.ones(2))
+    >>> flow.fx.Interpreter(traced).run(flow.tensor([-1.0, 2.0]))
+    tensor([1., 3.])
     """
 
     def __init__(self, module: GraphModule) -> None:
@@ -474,6 +491,10 @@ def symbolic_trace(root: Any, *example_inputs: Any, **example_kwargs: Any) -> Gr
 
     torch.fx needs no examples; here shapes are real while code is captured, so at least one tensor
     has to be given unless the code takes none.  CaptureError where code reads a value of a tensor.
+
+    >>> traced = flow.fx.symbolic_trace(nn.Linear(2, 3), flow.ones(4, 2))
+    >>> traced(flow.ones(4, 2)).shape
+    flow.Size([4, 3])
     """
     if type(root) is type or not callable(root):
         raise ArgumentTypeError(

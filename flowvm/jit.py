@@ -51,7 +51,12 @@ ScriptFunction = Graph
 
 
 def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-    """The function, class or module itself: it runs as the Python that it is."""
+    """The function, class or module itself: it runs as the Python that it is.
+
+    >>> model = nn.Linear(2, 3)
+    >>> flow.jit.script(model) is model
+    True
+    """
     return obj
 
 
@@ -60,6 +65,10 @@ def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> A
     the keyword example_kwarg_inputs).  What check_trace and its tolerances ask is so by
     construction: a replay's results are the eager ones, and a call of another kind is captured
     anew.
+
+    >>> doubled = flow.jit.trace(lambda x: 2 * x, flow.ones(2))
+    >>> doubled(flow.tensor([1.0, 3.0]))
+    tensor([2., 6.])
     """
     graph = compile(func)
     named = kwargs.get("example_kwarg_inputs")
@@ -71,7 +80,12 @@ def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> A
 
 
 def trace_module(mod: Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Module:
-    """The module with each method in `inputs` compiled and called once with its example."""
+    """The module with each method in `inputs` compiled and called once with its example.
+
+    >>> model = flow.jit.trace_module(nn.Linear(2, 3), {"forward": flow.ones(4, 2)})
+    >>> model(flow.ones(4, 2)).shape
+    flow.Size([4, 3])
+    """
     for name, example in inputs.items():
         graph = trace(mod if name == "forward" else getattr(mod, name), example)
         if name == "forward":
@@ -86,83 +100,151 @@ def _itself(drop: Any = False, **kwargs: Any) -> Any:
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
-    """The function itself, with or without arguments of the decorator."""
+    """The function itself, with or without arguments of the decorator.
+
+    >>> flow.jit.ignore(len) is len
+    True
+    """
     return _itself(drop)
 
 
 def unused(fn: Any) -> Any:
-    """The function itself."""
+    """The function itself.
+
+    >>> flow.jit.unused(len) is len
+    True
+    """
     return fn
 
 
 def export(fn: Any) -> Any:
-    """The function itself."""
+    """The function itself.
+
+    >>> flow.jit.export(len) is len
+    True
+    """
     return fn
 
 
 def interface(obj: Any) -> Any:
-    """The class itself."""
+    """The class itself.
+
+    >>> flow.jit.interface(int) is int
+    True
+    """
     return obj
 
 
 def script_if_tracing(fn: Any) -> Any:
-    """The function itself."""
+    """The function itself.
+
+    >>> flow.jit.script_if_tracing(len) is len
+    True
+    """
     return fn
 
 
 def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
-    """The module itself: a graph's constants are folded when it is captured."""
+    """The module itself: a graph's constants are folded when it is captured.
+
+    >>> model = nn.Linear(2, 3).eval()
+    >>> flow.jit.freeze(model) is model
+    True
+    """
     return mod
 
 
 def optimize_for_inference(mod: Any, *args: Any, **kwargs: Any) -> Any:
-    """The module itself: passes run when a graph is captured."""
+    """The module itself: passes run when a graph is captured.
+
+    >>> model = nn.Linear(2, 3).eval()
+    >>> flow.jit.optimize_for_inference(model) is model
+    True
+    """
     return mod
 
 
 def enable_onednn_fusion(enabled: bool) -> None:
-    """Taken: graphs fuse by themselves."""
+    """Taken: graphs fuse by themselves.
+
+    >>> flow.jit.enable_onednn_fusion(True)
+    """
 
 
 def is_scripting() -> bool:
-    """Whether code is being compiled from its text: never."""
+    """Whether code is being compiled from its text: never.
+
+    >>> flow.jit.is_scripting()
+    False
+    """
     return False
 
 
 def is_tracing() -> bool:
-    """Whether what runs now is being captured."""
+    """Whether what runs now is being captured.
+
+    >>> flow.jit.is_tracing()
+    False
+    """
     return current_recorder() is not None
 
 
 def annotate(the_type: Any, the_value: Any) -> Any:
-    """The value."""
+    """The value.
+
+    >>> flow.jit.annotate(list, [1, 2])
+    [1, 2]
+    """
     return the_value
 
 
 def Attribute(value: Any, type: Any = None) -> Any:  # noqa: N802 - PyTorch's name
-    """The value."""
+    """The value.
+
+    >>> flow.jit.Attribute(3, int)
+    3
+    """
     return value
 
 
 def isinstance(obj: Any, target_type: Any) -> bool:
-    """Python's, with the arguments of generic types left out."""
+    """Python's, with the arguments of generic types left out.
+
+    >>> flow.jit.isinstance([1, 2], list[int])
+    True
+    """
     kinds = target_type if type(target_type) is tuple else (target_type,)
     plain: Any = tuple(getattr(kind, "__origin__", kind) for kind in kinds)
     return issubclass(type(obj), plain)
 
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The call's result: what it computes is not waited for before it is read."""
+    """The call's result: what it computes is not waited for before it is read.
+
+    >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
+    tensor([2., 2.])
+    """
     return func(*args, **kwargs)
 
 
 def wait(future: Any) -> Any:
-    """What fork gave."""
+    """What fork gave.
+
+    >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
+    tensor([2., 2.])
+    """
     return future
 
 
 def save(m: Any, f: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: there is no file of code."""
+    """ArgumentError: there is no file of code.
+
+    >>> try:
+    ...     flow.jit.save(nn.Linear(2, 3), "model.pt")
+    ... except flow.FlowError as error:
+    ...     print(type(error).__name__)
+    ArgumentError
+    """
     raise ArgumentError(
         "flow.jit.save: there is no file of code here; save the weights (flow.save(m.state_dict(), "
         "path)), or a graph with all that it captured (Graph.save)"
@@ -170,7 +252,14 @@ def save(m: Any, f: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def load(f: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: TorchScript files hold code, which flowvm does not run."""
+    """ArgumentError: TorchScript files hold code, which flowvm does not run.
+
+    >>> try:
+    ...     flow.jit.load("model.pt")
+    ... except flow.FlowError as error:
+    ...     print(type(error).__name__)
+    ArgumentError
+    """
     raise ArgumentError(
         "flow.jit.load: TorchScript files hold code, which flowvm does not run; save the "
         "state_dict with PyTorch, and read that with flow.load(path)"

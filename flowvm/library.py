@@ -19,7 +19,14 @@ __all__ = ["CustomOp", "custom_op", "register_autograd", "register_fake"]
 
 
 class CustomOp:
-    """A function with a name, and perhaps a gradient."""
+    """A function with a name, and perhaps a gradient.
+
+    >>> @flow.library.custom_op("own::twice", mutates_args=())
+    ... def twice(x: flow.Tensor) -> flow.Tensor:
+    ...     return x * 2
+    >>> twice(flow.tensor([1, 2]))
+    tensor([2, 4])
+    """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function
@@ -79,6 +86,12 @@ def custom_op(
 ) -> Any:
     """`fn` as an op called "space::name", or a decorator.  What it changes, where it runs and its
     schema are taken: it is Python, so each call finds out.
+
+    >>> @flow.library.custom_op("own::thrice", mutates_args=())
+    ... def thrice(x: flow.Tensor) -> flow.Tensor:
+    ...     return x * 3
+    >>> thrice(flow.tensor([1, 2]))
+    tensor([3, 6])
     """
     if fn is None:
         return lambda function: custom_op(name, function)
@@ -89,7 +102,15 @@ def custom_op(
 def register_fake(
     op: str | CustomOp, func: Callable[..., Any] | None = None, /, **kwargs: Any
 ) -> Any:
-    """Taken: what an op gives is known from running it."""
+    """Taken: what an op gives is known from running it.
+
+    >>> @flow.library.custom_op("own::same", mutates_args=())
+    ... def same(x: flow.Tensor) -> flow.Tensor:
+    ...     return x.clone()
+    >>> _ = flow.library.register_fake("own::same", lambda x: flow.empty_like(x))
+    >>> same(flow.ones(2))
+    tensor([1., 1.])
+    """
     return func if func is not None else lambda function: function
 
 
@@ -101,7 +122,17 @@ def register_autograd(
     setup_context: Callable[..., Any] | None = None,
     lib: Any = None,
 ) -> None:
-    """See CustomOp.register_autograd.  ArgumentTypeError for a name that custom_op did not make."""
+    """See CustomOp.register_autograd.  ArgumentTypeError for a name that custom_op did not make.
+
+    >>> @flow.library.custom_op("own::tenfold", mutates_args=())
+    ... def tenfold(x: flow.Tensor) -> flow.Tensor:
+    ...     return x * 10
+    >>> flow.library.register_autograd("own::tenfold", lambda ctx, g: g * 10)
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> tenfold(x).sum().backward()
+    >>> x.grad
+    tensor([10., 10.])
+    """
     found = _known.get(op) if isinstance(op, str) else op
     if found is None:
         raise ArgumentTypeError(f"there is no op {op!r}: make it with custom_op")

@@ -59,6 +59,10 @@ SPACES = {
     "signal.windows": Space(flow.signal.windows, True),
     "amp": Space(flow.amp, True),
     "testing": Space(flow.testing, True),
+    "fx": Space(flow.fx, True),
+    "jit": Space(flow.jit, True),
+    "library": Space(flow.library, True),
+    "errors": Space(flow.errors, True),
     "vm": Space(flow.vm, True),
     "profiler": Space(flow.profiler, True),
 }
@@ -70,10 +74,14 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def names(place: Any) -> Iterator[tuple[str, Any]]:
-    """The public functions, classes, methods and properties of a module or a class."""
+    """The public functions, classes, methods and properties of a module or a class, but for those
+    that are Python's own.
+    """
     for name in sorted(getattr(place, "__all__", None) or dir(place)):
         value = getattr(place, name)
-        if not name.startswith("_") and (callable(value) or isinstance(value, property)):
+        if name.startswith("_") or getattr(value, "__module__", None) == "typing":
+            continue
+        if callable(value) or isinstance(value, property):
             yield name, value
 
 
