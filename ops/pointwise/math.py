@@ -195,7 +195,7 @@ neg: Elementwise = unary(
     "neg",
     "-x",
     lambda c, g: (neg.call(g),),
-    """-x. DTypeError for bools.
+    """-x.
 
     >>> flow.neg(flow.tensor([1, -2]))
     tensor([-1,  2])

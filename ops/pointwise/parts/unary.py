@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,26 @@ def flat(c: Any, g: Tensor) -> tuple[Tensor]:
     return (zeros_like(g),)
 
 
+GIVES = {  # types of the declaration: of what the result is, for what there is an error
+    "float": ("its dtype, the default dtype for integers and bools", ()),
+    "promote": ("its dtype", ()),
+    "number": ("its dtype", ("bools",)),
+    "bool": ("bools", ()),
+    "logical": ("bools", ()),
+    "int": ("its dtype", ("floats",)),
+}
+
+
+def _told(doc: str, types: str, complex: bool, real: bool) -> str:
+    """`doc` with what the declaration says of shape, dtype and errors, in front of the example."""
+    first, example, rest = inspect.cleandoc(doc).partition("\n\n>>> ")
+    gives, wrong = GIVES[types]
+    said = f"A tensor of x's shape, of {gives}{', real for complex numbers' if real else ''}."
+    if wrong := (*wrong, *(() if complex else ("complex numbers",))):
+        said += f"\nDTypeError for {' and '.join(wrong)}."
+    return f"{first}\n\n{said}{example}{rest}"
+
+
 def unary(
     name: str,
     expr: str,
@@ -46,6 +67,7 @@ def unary(
     types: str = "float",
     **complex: Any,
 ) -> Elementwise:
+    doc = _told(doc, types, bool(complex.get("complex")), bool(complex.get("real")))
     return elementwise(name, expr, types=types, saves=saves, grad=grad, doc=doc, **complex)
 
 
