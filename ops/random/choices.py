@@ -24,6 +24,7 @@ from flowvm.ops.random.parts.philox import (
     exponential_words,
 )
 from flowvm.ops.random.parts.poisson import poisson_counts
+from flowvm.ops.random.parts.weights import checked_weights
 from flowvm.ops.random.random import DRAWN, uniform_of
 from flowvm.ops.shapes.fill import ones
 from flowvm.ops.shapes.ranges import arange
@@ -47,7 +48,7 @@ def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None
 ) -> Tensor:
     """1 with the probability that each element of `input` (or `p` for all) gives, else 0; in
-    `input`'s dtype.
+    `input`'s dtype.  InvalidValueError where it is none, at the next sync.
 
     >>> flow.bernoulli(flow.tensor([0.0, 1.0]))
     tensor([0., 1.])
@@ -77,7 +78,8 @@ def multinomial(
     """`num_samples` indices drawn from each row of weights (which need not sum to 1), as int64.
 
     Without `replacement` an index comes once at most, so `num_samples` is limited by the number of
-    weights.
+    weights.  InvalidValueError at the next sync where a weight is negative or not finite, or a row
+    has none above 0.
 
     >>> flow.multinomial(flow.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
     tensor([1, 1])
@@ -97,7 +99,7 @@ def multinomial(
             if num_samples > 0
             else f"multinomial: num_samples must be positive, got {num_samples}"
         )
-    weights = x.to(float64)
+    weights = checked_weights(x.contiguous())
     if replacement:
         sums = weights.cumsum(-1)
         draws = meta.with_shape((*meta.shape[:-1], num_samples), float64)

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.dtype import DType, float64
+from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.registry import op
@@ -309,15 +310,26 @@ def _bernoulli_body(
             y[k] = (words[k] & LOW) < limit
 
 
+NO_CHANCE = declare_status(71, InvalidValueError, "element {0} is no probability from 0 to 1")
+
+
 def _chosen_body(
-    out: Array, chances: Array, seed: int, call: int, arena: Array, lo: int, hi: int
-) -> None:
+    out: Array, chances: Array, seed: int, call: int, arena: Array, lo: int, hi: int, details: Array
+) -> int:
     for unit in range(lo, hi):
         words, count = _unit(arena, unit, len(out), seed, call)
         y = out[unit * STEP : unit * STEP + count]
         p = chances[unit * STEP : unit * STEP + count]
+        wrong = 0
         for k in range(count):
             y[k] = (words[k] & LOW) < p[k] * 4294967296.0
+            wrong += not 0.0 <= p[k] <= 1.0
+        if wrong > 0:
+            for k in range(count):
+                if not 0.0 <= p[k] <= 1.0:
+                    details[0] = unit * STEP + k
+                    return 71  # NO_CHANCE
+    return 0
 
 
 def _dropout_body(
