@@ -217,6 +217,13 @@ VARIABLES: tuple[Variable, ...] = (
         start=True,
     ),
     Variable(
+        "distributed_timeout",
+        lambda: 1800.0,
+        _seconds,
+        "seconds",
+        "how long a rank waits for another in a collective before that is an error",
+    ),
+    Variable(
         "kept_bytes",
         lambda: 64 << 20,
         _bytes,
@@ -293,6 +300,7 @@ class Config:
     workers: int
     run_ahead: int
     run_ahead_bytes: int
+    distributed_timeout: float
     kept_bytes: int
     calls: str
     debug_calls: bool

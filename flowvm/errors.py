@@ -27,6 +27,7 @@ Each class also inherits from the builtin that a PyTorch user would write after 
         CaptureWarning       UserWarning               a graph may not do what its author expects
         RecaptureWarning     UserWarning               a graph is captured again; about speed alone
         LoaderError          RuntimeError              a DataLoader's workers died, or were late
+        CommunicationError   RuntimeError              ranks that do not do the same, or are gone
         VMError              RuntimeError              the virtual machine itself
           CompileError                                 a kernel that cannot become native code
           CallbackError                                a Python callback raised, see its cause
@@ -63,6 +64,7 @@ __all__ = [
     "CancelledError",
     "CaptureError",
     "CaptureWarning",
+    "CommunicationError",
     "CompileError",
     "ConfigError",
     "DTypeError",
@@ -89,12 +91,15 @@ __all__ = [
     "exception_for",
     "on_device_failed",
     "on_made",
+    "on_ranks_failed",
 ]
 
 
 on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made
 # what a device's driver makes of the details of DEVICE_FAILED, if one is loaded
 on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
+# likewise who knows the ranks, of the details of RANKS_FAILED
+on_ranks_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -310,6 +315,10 @@ class LoaderError(FlowError, RuntimeError):
     """
 
 
+class CommunicationError(FlowError, RuntimeError):
+    """Ranks that do not exchange the same, one that is gone or failed, or MPI itself."""
+
+
 class VMError(FlowError, RuntimeError):
     """The virtual machine could not do what was asked.
 
@@ -426,6 +435,7 @@ class Status(IntEnum):
     OUTSIDE_REGISTER = 19
     ZONE_BROKEN = 20
     WRITTEN_RELEASED = 21
+    RANKS_FAILED = 22
     USER_STATUS = 64
 
 
@@ -480,6 +490,7 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
         "graph where the value is read and decide between two graphs' calls",
     ),
     Status.DEVICE_FAILED: (DeviceError, "the device failed with error {0}"),
+    Status.RANKS_FAILED: (CommunicationError, "ranks could not exchange: error {1}"),
     Status.FREED: (FreedError, "this tensor's storage has been released"),
     Status.OUTSIDE_OPERAND: (
         BoundsError,
@@ -555,6 +566,8 @@ def exception_for(status: int, details: Sequence[int] = (), names: Sequence[str]
     """
     values = [*details, *([0] * (DETAILS - len(details)))]
     for function in on_device_failed if status == Status.DEVICE_FAILED else ():
+        return function(values)
+    for function in on_ranks_failed if status == Status.RANKS_FAILED else ():
         return function(values)
     if status in _TABLE:
         kind, message = _TABLE[status]

@@ -35,7 +35,7 @@ LAYERS = (
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
-    ("launch", "return_types"),
+    ("launch", "ranks", "return_types"),
     ("accelerator", "backends", "cuda", "interop", "mps", "ops", "printing", "random", "xpu"),
     ("autograd",),
     ("graph",),
@@ -55,7 +55,8 @@ ROOMS = {
     "flowvm.vm": (("machine",), ("workers",), ("callers",), ("watch",), ("engine",)),
     "flowvm.ops": (
         ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
-        ("products",), ("fourier", "linalg", "planes", "random", "updates"), ("sequences",),
+        ("products",), ("collectives", "fourier", "linalg", "planes", "random", "updates"),
+        ("sequences",),
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (

@@ -1,0 +1,43 @@
+"""Whether this process was launched as one of several, by what launchers leave in the environment.
+
+It is asked by every `import flowvm`, so nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import os
+
+# number of the rank, how many there are: of MPICH's and Intel's mpiexec, Open MPI's, PMIx
+LAUNCHERS = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "FLOWVM_RANKS"),
+)
+# srun's come last: a batch script has them too, without being one of several
+SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+
+
+def launched_ranks() -> int:
+    """How many processes the launcher has started; 1: there is none, 0: it does not say."""
+    for number, count in LAUNCHERS:
+        if number in os.environ:
+            return _number(count, 0)
+    return _number(SLURM[1], 1) if SLURM[0] in os.environ else 1
+
+
+def launched_rank() -> int:
+    """Which of them this process is; 0 where there is no launcher."""
+    for number, _ in (*LAUNCHERS, SLURM):
+        if number in os.environ:
+            return _number(number, 0)
+    return 0
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several (mpiexec, srun, flowvm launch)."""
+    return launched_ranks() != 1
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default

@@ -1,0 +1,275 @@
+"""The watcher of a rank: a thread that looks whether the others are still there.
+
+Ten times a second it looks at the board.  A rank that has failed, that has died, that has left
+while this one waits for it, or a wait that is too long raises the alert: workers that wait for
+others look at it, and end with an error that says what the watcher found.  What fails here is shown
+to the others.
+
+A rank shows it on the board of its host alone.  Of ranks on other hosts the watcher hears nothing;
+there the launcher ends the others when one dies, and the timeout does when one is late.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowvm.config import config
+from flowvm.errors import CommunicationError, FlowError, on_ranks_failed
+from flowvm.ranks.library import error_text
+from flowvm.ranks.words import HEADER, ROW, STEP
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.record import Record, field, record
+from flowvm.vm.machine.words import OPERAND, STO
+
+TICK = 0.1
+DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
+ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
+
+
+@record(words=8, by="the watcher")
+class ALERT(Record):
+    """What workers that wait for other ranks look at."""
+
+    RAISED = field("1: do not wait any longer, `World.fault` says why")
+    POLLS = field("tests of a request, each of which lets others have the core, before naps")
+    NAP = field("microseconds of a nap")
+
+
+class Ways(Protocol):
+    """A lane, as far as this goes."""
+
+    name: str
+    row: int  # of messages, else 0
+    peers: set[int]
+    order: Any
+
+
+class Place(Protocol):
+    """The world, as far as this goes."""
+
+    rank: int
+    size: int
+    mpi: Any
+    control: Any
+    fault: str
+    boards: dict[int, int]
+    alert: np.ndarray[Any, Any]
+    joined: dict[int, Any]
+    lanes: list[Any]
+
+    def header(self, number: int) -> np.ndarray[Any, Any]:
+        """The words of a rank's header."""
+
+    def row(self, address: int) -> np.ndarray[Any, Any]:
+        """The words of a row."""
+
+
+class Watcher:
+    """Of one world."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.pid = os.getpid()
+        self.others = [number for number in place.boards if number != place.rank]
+        self.since: dict[int, tuple[int, float]] = {}  # row -> (what it waits for, from when on)
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="flowvm-ranks", daemon=True)
+        on_ranks_failed.append(self.error_of)
+        self.before = sys.excepthook
+        sys.excepthook = self._uncaught
+        atexit.register(self._leave)
+        os.register_at_fork(after_in_child=self._in_child)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.stopped.wait(TICK):
+            self.look()
+
+    # --- what is found ------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look once at all there is."""
+        if self.place.fault:
+            return
+        cause = self._gone() or self._late()
+        if cause:
+            self.raise_alert(cause)
+        elif (own := self._broken()) is not None:
+            self.fail(own)
+
+    def _gone(self) -> str:
+        """Which rank has failed or died, or ""."""
+        for number in self.others:
+            header = self.place.header(number)
+            if header[HEADER.STATE] == HEADER.FAILED:
+                text = header[HEADER.TEXT :].tobytes()[: int(header[HEADER.LENGTH])]
+                return f"rank {number} failed: {text.decode(errors='replace')}"
+            pid = int(header[HEADER.PID])
+            if header[HEADER.STATE] == HEADER.RUNNING and not _is_alive(pid):
+                return f"rank {number} has died (process {pid})"
+        return ""
+
+    def _late(self) -> str:
+        """Who is waited for in vain, or ""."""
+        rows = {at: (j.others, j.seen) for at, j in [*self.place.joined.items()]}
+        rows |= {w.row: (tuple(w.peers), ()) for w in [*self.place.lanes] if w.row}
+        now = time.monotonic()
+        for at, (others, seen) in rows.items():
+            row = self.place.row(at)
+            begun = int(row[ROW.SEQ])
+            if begun == row[ROW.DONE]:
+                self.since.pop(at, None)
+                continue
+            if self.since.get(at, (0, 0.0))[0] != begun:
+                self.since[at] = begun, now
+            waited = now - self.since[at][1]
+            missing = [number for number, r in seen if self.place.row(r)[ROW.SEQ] < begun]
+            missing = missing if seen else list(others)
+            left = [number for number in missing if self._has_left(number)]
+            what = step_text(row, begun)
+            if left and waited > 5 * TICK:
+                return f"rank {left[0]} has left the program, and rank {self.place.rank} waits " \
+                       f"for it in {what}"  # fmt: skip
+            if waited > config.distributed_timeout:
+                return f"rank {self.place.rank} waited {waited:.0f} s in {what} for " \
+                       f"{self._standing(missing, seen)}"  # fmt: skip
+        return ""
+
+    def _has_left(self, number: int) -> bool:
+        known = number in self.place.boards
+        return known and self.place.header(number)[HEADER.STATE] == HEADER.LEFT
+
+    def _standing(self, missing: Sequence[int], seen: Sequence[tuple[int, int]]) -> str:
+        """Where those are that are waited for."""
+        rows = dict(seen)
+        found = []
+        for number in missing:
+            text = f"rank {number}"
+            if number in rows:
+                row = self.place.row(rows[number])
+                last = int(row[ROW.SEQ])
+                at = f"which began {step_text(row, last)} last" if last else "which began nothing"
+                text += f", {at}"
+            found.append(text)
+        return "; ".join(found) or "ranks that have all begun it"
+
+    def _broken(self) -> BaseException | None:
+        """Why this rank exchanges nothing any more: the error that has poisoned a lane."""
+        for way in [*self.place.lanes]:
+            storage = way.order._ref & OPERAND.STORAGE_MASK
+            cause = int(engine.words[STO.AT + storage * STO.WORDS + STO.POISON])
+            if cause:
+                engine.failures.collect()
+                failure = engine.failures.by_seq.get(cause - 1)
+                if failure is None:
+                    return CommunicationError(f"an instruction on lane {way.name} failed")
+                if not failure.captured:
+                    return CommunicationError(
+                        f"{type(failure.exception).__name__}: {failure.exception}\n"
+                        f"  in {failure.name}\n{failure.where()}"
+                    )
+        return None
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def raise_alert(self, cause: str) -> None:
+        """Nothing is exchanged any more, and waits end."""
+        self.place.fault = self.place.fault or cause
+        self.place.alert[ALERT.RAISED] = 1
+
+    def fail(self, error: BaseException) -> None:
+        """This rank takes no further part: the others hear why."""
+        text = str(error) if isinstance(error, CommunicationError) else f"{type(error).__name__}: {error}"  # fmt: skip # noqa: E501
+        first = not self.place.fault
+        self.raise_alert(f"rank {self.place.rank} failed: {text}")
+        if first and self.place.rank in self.place.boards:
+            encoded = text.encode()[: HEADER.MOST]
+            header = self.place.header(self.place.rank)
+            header[HEADER.TEXT :].view(np.uint8)[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+            header[HEADER.LENGTH] = len(encoded)
+            header[HEADER.STATE] = HEADER.FAILED
+
+    def error_of(self, details: Sequence[int]) -> FlowError:
+        """What an exchange failed with, of the details that its kernel left."""
+        why, value, at, seq = details[:4]
+        own = f"rank {self.place.rank}"
+        if why == DIFFERENT:
+            joined = self.place.joined[at]
+            number, address = joined.seen[value]
+            mine, theirs = self.place.row(at), self.place.row(address)
+            return CommunicationError(
+                f"ranks do not do the same: as number {seq} of its group, {own} began "
+                f"{step_text(mine, seq)}, and rank {number} {step_text(theirs, seq)}"
+            )
+        if why == MPI_FAILED:
+            return CommunicationError(f"{own}: MPI failed: {error_text(value)}")
+        return CommunicationError(self.place.fault or f"{own} exchanges nothing any more")
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, tb: TracebackType | None
+    ) -> None:
+        if os.getpid() == self.pid:
+            self.fail(_with_line(kind, error, tb))
+        self.before(kind, error, tb)
+
+    def _leave(self) -> None:
+        """Before Python ends: wait for the others, unless something has failed, and end MPI."""
+        if os.getpid() != self.pid or self.place.mpi.Is_finalized():
+            return
+        try:
+            if not self.place.fault:
+                engine.wait_idle(DRAINED)
+            if not self.place.fault and (own := self._broken()) is not None:
+                self.fail(own)
+            if not self.place.fault:
+                self.place.header(self.place.rank)[HEADER.STATE] = HEADER.LEFT
+                arrived = self.place.control.Ibarrier()
+                while not arrived.Test() and not self.place.fault:
+                    time.sleep(0.002)
+        except KeyboardInterrupt:
+            self.raise_alert("interrupted")
+        self.stopped.set()
+        if not self.place.fault:
+            self.place.mpi.Finalize()
+
+    def _in_child(self) -> None:
+        self.raise_alert("a child of a rank takes no part: MPI is its parent's")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def _with_line(
+    kind: type[BaseException], error: BaseException, tb: TracebackType | None
+) -> CommunicationError:
+    """An error that says what was raised, and where."""
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    where = "" if tb is None else f"  ({tb.tb_frame.f_code.co_filename}:{tb.tb_lineno})"
+    said = f": {error}" if str(error) else ""
+    return CommunicationError(f"{kind.__name__}{said}{where}")
+
+
+def step_text(row: np.ndarray[Any, Any], seq: int) -> str:
+    """What a rank has begun as number `seq` of a group, if its row still has it."""
+    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
+    if row[at + STEP.SEQ] != seq:
+        return f"number {seq}"
+    text = row[at + STEP.TEXT : at + STEP.TEXT + STEP.TEXT_WORDS].tobytes()
+    return text.rstrip(b"\0").decode(errors="replace")

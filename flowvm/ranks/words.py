@@ -1,0 +1,52 @@
+"""The words of the board, on which a rank shows the others of its host how far it is.
+
+Each rank has a header and a table of rows, one for each group that it has joined; it alone writes
+them.  The memory is a shared window of MPI.
+"""
+
+from __future__ import annotations
+
+from flowvm.vm.machine.record import Record, field, record
+
+_TEXT = 14  # words of a text in a row: 112 bytes
+_RING = 64
+
+
+@record(words=512, by="the rank")
+class HEADER(Record):
+    """What a rank says of itself."""
+
+    STATE = field("RUNNING, FAILED or LEFT")
+    PID = field("number of its process")
+    LENGTH = field("bytes of TEXT")
+    TEXT = field("why it has failed, in UTF-8", at=8)
+
+    RUNNING, FAILED, LEFT = 0, 1, 2
+    MOST = 4000  # bytes of TEXT
+
+
+@record(words=16, by="the rank's worker")
+class STEP(Record):
+    """One collective of a group, as a rank has begun it."""
+
+    SEQ = field("its number in the group, from 1 on; stored last")
+    HASH = field("of it and of all before it")
+    TEXT = field("what it is, in UTF-8", words=_TEXT)
+
+    TEXT_WORDS = _TEXT
+
+
+@record(words=8 + _RING * STEP.WORDS, by="the rank's worker")
+class ROW(Record):
+    """A group that a rank has joined."""
+
+    SEQ = field("collectives that it has begun")
+    DONE = field("collectives that it has done")
+    HASH = field("of all that it has begun")
+    STEPS = field("the last of them, number n at place n modulo RING", at=8)
+
+    RING = _RING
+    ROWS = 64  # groups that a rank may join
+
+
+BOARD_BYTES = 8 * (HEADER.WORDS + ROW.ROWS * ROW.WORDS)

@@ -1,0 +1,303 @@
+"""All ranks, and groups of them: `rank()`, `world_size()`, `Group`, and what a collective needs.
+
+    g = Group.of([0, 2])    the one group of these ranks
+    g.joined()              its communicator and its rows of the board, made when first asked for
+    lane(...)               a stream for what is exchanged, and the tensor that keeps it in order
+
+One rank without MPI is a world, too.  MPI is initialized when somebody first asks in a process that
+was launched, or by `start`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.dtype import int64
+from flowvm.eager.modes import use_stream
+from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
+from flowvm.forks import Rank, held_at_fork
+from flowvm.meta import TensorMeta
+from flowvm.ranks.launched import launched_ranks
+from flowvm.ranks.library import handle, mpi
+from flowvm.ranks.watching import ALERT, Watcher
+from flowvm.ranks.words import BOARD_BYTES, HEADER, ROW
+from flowvm.streams import Stream
+from flowvm.vm.engine.engine import engine
+
+PEERS = 12  # ranks to which, and from which, messages have a stream of their own
+POLLS, NAP_US = 2000, 50
+
+
+class World:
+    """The ranks that were launched together; made by `world`."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.mpi: Any = None
+        self.control: Any = None  # a communicator of all, which no collective uses
+        self.fault = ""  # why nothing is exchanged any more
+        self.boards: dict[int, int] = {}  # rank -> address, of those on this host
+        self.kept: list[Any] = []
+        self.rows = 0
+        self.alert = np.zeros(ALERT.WORDS, np.int64)
+        self.alert[ALERT.POLLS], self.alert[ALERT.NAP] = POLLS, NAP_US
+        self.lock = held_at_fork(threading.RLock(), Rank.GRAPH)
+        self.joined: dict[int, Joined] = {}  # by the address of the row
+        self.lanes: list[Lane] = []
+        self.watcher: Watcher | None = None
+        if launched_ranks() == 1:
+            return
+        self.mpi = mpi()
+        everybody = self.mpi.COMM_WORLD
+        self.rank, self.size = everybody.Get_rank(), everybody.Get_size()
+        if launched_ranks() > 1 and self.size != launched_ranks():
+            raise CommunicationError(
+                f"the launcher started {launched_ranks()} processes, and mpi4py's library sees "
+                f"{self.size}: it is not the launcher's MPI; use the mpiexec that belongs to "
+                f"{self.mpi.get_vendor()[0]}, or `flowvm launch`"
+            )
+        if self.size > 1:
+            self.control = everybody.Dup()
+            self._put_up_board()
+            self.watcher = Watcher(self)
+
+    def _put_up_board(self) -> None:
+        node = self.control.Split_type(self.mpi.COMM_TYPE_SHARED)
+        window = self.mpi.Win.Allocate_shared(BOARD_BYTES, 1, comm=node)
+        self.kept += [node, window]
+        ranks = node.allgather(self.rank)
+        for place, number in enumerate(ranks):
+            self.boards[number] = window.Shared_query(place)[0].address
+        words = self.header(self.rank)
+        words[:] = 0
+        words[HEADER.PID] = os.getpid()
+        node.Barrier()
+
+    def header(self, number: int) -> np.ndarray[Any, Any]:
+        """The words of a rank's header, of one on this host."""
+        return _words(self.boards[number], HEADER.WORDS)
+
+    def row(self, address: int) -> np.ndarray[Any, Any]:
+        """The words of a row of the board."""
+        return _words(address, ROW.WORDS)
+
+    def next_row(self) -> int:
+        """A row of the board that this rank has not used: its place in the table."""
+        if self.rows == ROW.ROWS:
+            raise CommunicationError(f"a rank is in at most {ROW.ROWS} groups")
+        self.rows += 1
+        return self.rows - 1
+
+    def row_of(self, number: int, place: int) -> int:
+        """The address of a row of a rank; 0 if that is on another host."""
+        board = self.boards.get(number, 0)
+        return board + 8 * (HEADER.WORDS + place * ROW.WORDS) if board else 0
+
+    def raise_fault(self) -> None:
+        """CommunicationError, if nothing is exchanged any more."""
+        if self.fault:
+            raise CommunicationError(self.fault)
+
+
+def _words(at: int, count: int) -> np.ndarray[Any, Any]:
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(at))
+
+
+_making = held_at_fork(threading.RLock(), Rank.GRAPH)
+
+
+@functools.cache
+def _world() -> World:
+    return World()
+
+
+def world() -> World:
+    """The one world of this process; in a launched one, the first call initializes MPI."""
+    with _making:
+        return _world()
+
+
+def rank() -> int:
+    """The number of this process among those launched with it; 0 if it is alone."""
+    return world().rank
+
+
+def world_size() -> int:
+    """How many processes were launched together."""
+    return world().size
+
+
+# --- lanes ----------------------------------------------------------------------------------------
+
+
+class Lane:
+    """A stream for what is exchanged, in the order issued.
+
+    `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
+    them, and a failed or dropped one poisons all that would follow.
+    """
+
+    def __init__(self, name: str, messages: bool = False) -> None:
+        self.name = name
+        self.stream = Stream(name)
+        self.memory = np.zeros(1, np.int64)
+        storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
+        self.order: Tensor = new_tensor(storage, TensorMeta.of((1,), int64))
+        place = world()
+        self.alert = int(place.alert.ctypes.data)
+        self.row = place.row_of(place.rank, place.next_row()) if messages else 0
+        self.peers: set[int] = set()  # of messages
+        place.lanes.append(self)
+
+    def within(self) -> AbstractContextManager[None]:
+        """Issue what is inside to the lane."""
+        return use_stream(self.stream.number, self.stream)
+
+
+@functools.cache
+def lane(way: str = "", peer: int = 0) -> Lane:
+    """The lane of collectives, or that of messages to ("send") or from ("recv") a rank.
+
+    Messages have their own, so that they wait neither for collectives nor for each other; ranks
+    further than PEERS apart share one.
+    """
+    with world().lock:
+        return Lane("comm") if not way else Lane(f"{way}{peer % PEERS}", True)
+
+
+def lane_for(way: str, peer: int) -> Lane:
+    """The lane of messages to or from a rank."""
+    found = lane(way, peer % PEERS)
+    found.peers.add(peer)
+    return found
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+class Joined(NamedTuple):
+    """What a rank that is in a group needs to take part."""
+
+    comm: Any  # mpi4py's
+    handle: int
+    row: int  # the address of this rank's row
+    rows: tuple[int, ...]  # of the others, 0 for one on another host
+    others: tuple[int, ...]  # whose they are, by numbers of the world
+
+    @property
+    def seen(self) -> list[tuple[int, int]]:
+        """(rank, row) of the others on this host."""
+        return [(r, at) for r, at in zip(self.others, self.rows, strict=True) if at]
+
+
+_groups: dict[tuple[int, ...], Group] = {}  # they stay: a communicator is for good
+
+
+class Group:
+    """Some of the ranks, in an order: rank i of the group is rank `ranks[i]` of the world.
+
+    There is one Group of the same ranks: `Group.of`.
+    """
+
+    ranks: tuple[int, ...]
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+        self._joined: Joined | None = None
+
+    @staticmethod
+    def of(ranks: Group | Iterable[int] | None = None) -> Group:
+        """The group of these ranks; None: of all.  ArgumentError unless they are some of all."""
+        if isinstance(ranks, Group):
+            return ranks
+        size = world().size
+        key = tuple(range(size)) if ranks is None else _checked(ranks, size)
+        found = _groups.get(key)
+        if found is None:
+            found = _groups.setdefault(key, Group(key))
+        return found
+
+    @property
+    def size(self) -> int:
+        """How many ranks are in it."""
+        return len(self.ranks)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process in it, -1 if it is not."""
+        own = world().rank
+        return self.ranks.index(own) if own in self.ranks else -1
+
+    def rank_of(self, number: int, what: str) -> int:
+        """The number in the group of rank `number` of the world; ArgumentError if it has none."""
+        if number not in self.ranks:
+            raise ArgumentError(f"{what}: rank {number} is not in the group {self.ranks}")
+        return self.ranks.index(number)
+
+    def joined(self, what: str = "a collective") -> Joined:
+        """Its communicator, made when all of its ranks have first asked for it.
+
+        ArgumentError on a rank that is not in it; CommunicationError if a rank does not come.
+        """
+        place = world()
+        place.raise_fault()
+        if self.rank < 0:
+            raise ArgumentError(f"{what}: rank {place.rank} is not in the group {self.ranks}")
+        with place.lock:
+            if self._joined is None:
+                self._joined = self._join(place, what)
+            return self._joined
+
+    def _join(self, place: World, what: str) -> Joined:
+        tag = zlib.crc32(repr(self.ranks).encode()) % 32749
+        others = tuple(number for number in self.ranks if number != place.rank)
+        self._meet(place, others, tag, what)
+        members = place.mpi.COMM_WORLD.Get_group().Incl(list(self.ranks))
+        comm = place.control.Create_group(members, tag)
+        mine = place.next_row()
+        rows = comm.allgather(mine)
+        row = place.row_of(place.rank, mine)
+        seen = [place.row_of(r, at) for r, at in zip(self.ranks, rows, strict=True)]
+        known = tuple(at for at in seen if at != row)
+        joined = Joined(comm, handle(comm), row, known, others)
+        place.joined[row] = joined
+        return joined
+
+    def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
+        """Wait for the others, so that making a communicator, which nobody could end, is short."""
+        empty = np.zeros(0, np.uint8)
+        asked = [place.control.Isend(empty, other, tag) for other in others]
+        asked += [place.control.Irecv(empty, other, tag) for other in others]
+        pause = 0.0
+        while not place.mpi.Request.Testall(asked):
+            place.raise_fault()
+            time.sleep(pause)
+            pause = min(0.005, pause + 0.0001)
+
+    def __repr__(self) -> str:
+        return f"<Group of ranks {list(self.ranks)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Group.of, (self.ranks,)
+
+
+def _checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:
+    if isinstance(ranks, (str, bytes)) or not isinstance(ranks, Iterable):
+        raise ArgumentTypeError(f"a group is ranks, got {type(ranks).__name__}")
+    key = tuple(ranks)
+    if not all(isinstance(r, int) and 0 <= r < size for r in key) or len({*key}) != len(key):
+        raise ArgumentError(f"a group is different ranks from 0 to {size - 1}, got {list(key)}")
+    if not key:
+        raise ArgumentError("a group has one rank at least")
+    return key

@@ -1,0 +1,278 @@
+"""Collectives that make new tensors: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`,
+`broadcast`, `send`, `recv`, `barrier`.
+
+Every rank of a group calls the same ones in the same order.  In a group of one rank they are
+copies, without MPI.  A group is a `Group`, its ranks, or None for all; ranks are numbers of the
+world.  Each is an instruction on the lane "comm", messages have lanes of their own; graphs capture
+them like any other.
+
+What is only moved is moved as bytes.  float16 and bfloat16 are reduced in float32, as everywhere;
+bools by "or" (sum, max) and "and" (prod, min).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.eager.interpreter import short
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.meta import TensorMeta
+from flowvm.ops.collectives.instructions import (
+    all_gather_of,
+    all_reduce_of,
+    all_to_all_of,
+    barrier_of,
+    broadcast_from,
+    broadcast_to,
+    recv_of,
+    reduce_scatter_of,
+    run,
+    send_from,
+)
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recording import wrap_dim
+from flowvm.ops.shapes.join import cat
+from flowvm.ranks.world import Group, lane_for
+
+OPS = ("sum", "prod", "min", "max", "mean")
+
+
+def _tensor(name: str, x: Any) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise ArgumentTypeError(f"{name}: x must be a Tensor, got {type(x).__name__} ({short(x)})")
+    return x
+
+
+def checked_op(name: str, op: Any, x: TensorMeta) -> str:
+    """`op`, if it is one of OPS that has a meaning for `x`; else an error."""
+    if op not in OPS:
+        raise ArgumentError(f"{name}: op is one of {', '.join(OPS)}, got {op!r}")
+    if op == "mean" and not x.dtype.inexact:
+        raise DTypeError(f"{name}: a mean of {x.dtype.name} is no {x.dtype.name}; take the sum")
+    if op in ("min", "max") and x.dtype.is_complex:
+        raise DTypeError(f"{name}: {op} has no meaning for {x.dtype.name}: complex numbers have "
+                         "no order")  # fmt: skip
+    return str(op)
+
+
+def _sizes(name: str, sizes: Any, count: int, total: int | None) -> tuple[int, ...]:
+    """`sizes` as `count` numbers, whose sum is `total` where that is known."""
+    rows = tuple(sizes)
+    if len(rows) != count or not all(isinstance(r, int) and r >= 0 for r in rows):
+        raise ArgumentError(f"{name}: sizes are {count} numbers of rows, got {short(rows)}")
+    if total is not None and sum(rows) != total:
+        raise ShapeError(f"{name}: sizes {rows} are {sum(rows)} rows, and x has {total}")
+    return rows
+
+
+def _even(name: str, rows: int, count: int) -> tuple[int, ...]:
+    if rows % count:
+        raise ShapeError(
+            f"{name}: {rows} rows do not divide among {count} ranks; say how many each has (sizes)"
+        )
+    return (rows // count,) * count
+
+
+def _front(name: str, x: Tensor, dim: int) -> Tensor:
+    """`x` with `dim` first."""
+    if x._meta.ndim == 0:
+        raise ShapeError(f"{name}: a 0-d tensor has no dimension to be split or joined")
+    dim = wrap_dim(name, dim, x._meta.ndim)
+    front: Tensor = x.movedim(dim, 0) if dim else x
+    return front
+
+
+def _back(x: Tensor, dim: int) -> Tensor:
+    """`x`, whose first dimension becomes `dim` again."""
+    dim = wrap_dim("collective", dim, x._meta.ndim)
+    return x.movedim(0, dim).contiguous() if dim else x
+
+
+def all_reduce(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
+    """The reduction of the ranks' `x`, which have one shape and dtype, on all of them.
+
+    op  "sum", "prod", "min", "max" or "mean"
+
+    ArgumentError for another op, DTypeError where it has no meaning for the dtype.
+    """
+    members, x = Group.of(group), _tensor("all_reduce", x)
+    op = checked_op("all_reduce", op, x._meta)
+    if members.size == 1:
+        return cast(x, x._meta.dtype)
+    out: Tensor = run(all_reduce_of, x, "sum" if op == "mean" else op, members.ranks)
+    return out / members.size if op == "mean" else out
+
+
+def all_gather(
+    x: Tensor, group: Any = None, sizes: Sequence[int] | None = None, dim: int = 0
+) -> Tensor:
+    """The ranks' `x`, one behind the other along `dim`, on all of them.
+
+    sizes  how long `dim` is on each rank, where that differs; 0 will do
+
+    ShapeError if `x` is not as long as `sizes` says.
+    """
+    members, x = Group.of(group), _tensor("all_gather", x)
+    front = _front("all_gather", x, dim)
+    count = front._meta.shape[0]
+    rows = (count,) * members.size if sizes is None else _sizes("all_gather", sizes, members.size,
+                                                               None)  # fmt: skip
+    if members.size == 1 and count == rows[0]:
+        return cast(x, x._meta.dtype)
+    if members.rank >= 0 and rows[members.rank] != count:
+        raise ShapeError(
+            f"all_gather: sizes say {rows[members.rank]} rows for this rank, and x has {count}"
+        )
+    out: Tensor = run(all_gather_of, front, rows, members.ranks)
+    return _back(out, dim)
+
+
+def reduce_scatter(
+    x: Tensor, op: str = "sum", group: Any = None, sizes: Sequence[int] | None = None, dim: int = 0
+) -> Tensor:
+    """This rank's part, along `dim`, of the reduction of the ranks' `x`.
+
+    sizes  how long each rank's part is, where they differ; 0 will do
+
+    ShapeError if the parts are not all of `x`; else as `all_reduce`.
+    """
+    members, x = Group.of(group), _tensor("reduce_scatter", x)
+    op = checked_op("reduce_scatter", op, x._meta)
+    front = _front("reduce_scatter", x, dim)
+    total = front._meta.shape[0]
+    if sizes is None:
+        rows = _even("reduce_scatter", total, members.size)
+    else:
+        rows = _sizes("reduce_scatter", sizes, members.size, total)
+    if members.size == 1:
+        return cast(x, x._meta.dtype)
+    kind = "sum" if op == "mean" else op
+    out: Tensor = run(reduce_scatter_of, front, rows, kind, members.ranks)
+    out = out / members.size if op == "mean" else out
+    return _back(out, dim)
+
+
+def all_to_all(
+    x: Tensor,
+    group: Any = None,
+    split_dim: int = 0,
+    concat_dim: int = 0,
+    split_sizes: Sequence[int] | None = None,
+    concat_sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """Part i of `x`, along `split_dim`, goes to rank i; what comes is joined along `concat_dim`.
+
+    split_sizes   how long the part for each rank is; equal parts where it is not given
+    concat_sizes  how long `concat_dim` is of what comes from each rank; where it is not given, as
+                  long as here, and with equal dimensions as long as what goes there
+
+    ShapeError if the parts are not all of `x`.
+    """
+    members, x = Group.of(group), _tensor("all_to_all", x)
+    split = wrap_dim("all_to_all", split_dim, x._meta.ndim)
+    concat = wrap_dim("all_to_all", concat_dim, x._meta.ndim)
+    if x._meta.ndim == 0:
+        raise ShapeError("all_to_all: a 0-d tensor has no dimension to be split or joined")
+    n, total = members.size, x._meta.shape[split]
+    given = (
+        _even("all_to_all", total, n)
+        if split_sizes is None
+        else _sizes("all_to_all", split_sizes, n, total)
+    )
+    if concat_sizes is None:
+        taken = given if split == concat else (x._meta.shape[concat],) * n
+    else:
+        taken = _sizes("all_to_all", concat_sizes, n, None)
+    if n == 1:
+        return cast(x, x._meta.dtype)
+    if split == concat:
+        return _back(_exchanged(_front("all_to_all", x, split), given, taken, members.ranks), split)
+    return _resplit(x, split, concat, given, taken, members)
+
+
+def _exchanged(
+    x: Tensor, given: tuple[int, ...], taken: tuple[int, ...], ranks: tuple[int, ...]
+) -> Tensor:
+    out: Tensor = run(all_to_all_of, x, given, taken, ranks)
+    return out
+
+
+def _resplit(
+    x: Tensor,
+    split: int,
+    concat: int,
+    given: tuple[int, ...],
+    taken: tuple[int, ...],
+    members: Group,
+) -> Tensor:
+    """What is sent has another shape than what comes: all parts go as rows of one element."""
+    shape = x._meta.shape
+    rest = math.prod(d for i, d in enumerate(shape) if i not in (split, concat))
+    parts = x.split(list(given), split)
+    flat = cat([part.contiguous().reshape(-1) for part in parts])
+    own = given[members.rank]
+    sent = tuple(rows * shape[concat] * rest for rows in given)
+    come = tuple(own * length * rest for length in taken)
+    out = _exchanged(flat, sent, come, members.ranks)
+    pieces = []
+    for piece, length in zip(out.split(list(come), 0), taken, strict=True):
+        wanted = list(shape)
+        wanted[split], wanted[concat] = own, length
+        pieces.append(piece.reshape(wanted))
+    return cat(pieces, concat)
+
+
+def broadcast(
+    x: Tensor | None, src: int, group: Any = None, meta: TensorMeta | None = None
+) -> Tensor:
+    """What rank `src` has in `x`, on all ranks of the group; ranks that have no `x` say its `meta`.
+
+    ArgumentError for a rank that is not in the group, and on `src` without `x`.
+    """
+    members = Group.of(group)
+    members.rank_of(src, "broadcast")
+    if x is None:
+        if meta is None or members.rank == members.rank_of(src, "broadcast"):
+            raise ArgumentError("broadcast: rank src has an x, and others have one or say its meta")
+        made: Tensor = run(broadcast_to, meta.dense(), src, members.ranks)
+        return made
+    x = _tensor("broadcast", x)
+    if members.size == 1:
+        return cast(x, x._meta.dtype)
+    out: Tensor = run(broadcast_from, x, src, members.ranks)
+    return out
+
+
+def send(x: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
+    """Send `x` to rank `dst`, whose `recv` says its meta.
+
+    ArgumentError for this rank itself, and for one that is not in the group.
+    """
+    members, x = Group.of(group), _tensor("send", x)
+    _peer("send", dst, members)
+    run(send_from, x, dst, tag, members.ranks, at=lane_for("send", dst))
+
+
+def recv(meta: TensorMeta, src: int, group: Any = None, tag: int = 0) -> Tensor:
+    """What rank `src` sends: a tensor like `meta`."""
+    if not isinstance(meta, TensorMeta):
+        raise ArgumentTypeError(f"recv: meta is a TensorMeta, got {type(meta).__name__}")
+    members = Group.of(group)
+    _peer("recv", src, members)
+    out: Tensor = run(recv_of, meta.dense(), src, tag, members.ranks, at=lane_for("recv", src))
+    return out
+
+
+def _peer(name: str, peer: int, members: Group) -> None:
+    if members.rank_of(peer, name) == members.rank:
+        raise ArgumentError(f"{name}: rank {peer} is this rank itself")
+
+
+def barrier(group: Any = None) -> None:
+    """Wait, as an instruction, until every rank of the group has come here; Python goes on."""
+    members = Group.of(group)
+    if members.size > 1:
+        run(barrier_of, members.ranks)

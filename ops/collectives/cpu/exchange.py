@@ -1,0 +1,233 @@
+"""The kernel of every collective: it calls one of MPI's functions by address, and tests until done.
+
+What is called with what is data (`Program`): a function's address and its arguments, each a kind
+and a word.  The functions are nonblocking and `MPI_Test` is what makes progress, so the worker goes
+on testing; each time that it fails, another thread may have the core.  The worker looks at the
+board meanwhile: a rank that has begun something else, or an alert of the watcher, ends the wait.
+
+Invariant: a failed exchange leaves MPI with the operands, so nothing is exchanged afterwards:
+`order`, which every exchange writes, is poisoned, and with it all that follows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowvm.dtype import dtype_named
+from flowvm.errors import Status
+from flowvm.launch import Launch, View
+from flowvm.meta import TensorMeta
+from flowvm.ranks.library import address
+from flowvm.ranks.watching import ALERT, ALERTED, DIFFERENT, MPI_FAILED
+from flowvm.ranks.words import ROW, STEP
+from flowvm.ranks.world import Joined, Lane
+from flowvm.vm.machine.device_words import CALL
+from flowvm.vm.machine.lang import (
+    call_address,
+    copy_bytes,
+    futex_wait,
+    load_word,
+    sched_yield,
+    store_release,
+    store_word,
+    words_at,
+)
+
+Array = Any
+# kinds of arguments
+VALUE, OUT, IN, OWN, CONST = range(5)
+# words of a call's own memory: the arguments, then these
+REQUEST, FLAG, STATUS = CALL.WORDS, CALL.WORDS + 1, CALL.WORDS + 2
+OWN_WORDS = CALL.WORDS + 2 + 16
+FAILED = int(Status.RANKS_FAILED)
+PRIME = 0x100000001B3
+
+
+class Argument(NamedTuple):
+    """What a function is given: kind and word."""
+
+    kind: int
+    word: int
+
+
+class Sizes(NamedTuple):
+    """What all programs need to know besides their arguments."""
+
+    function: int
+    test: int
+    row: int  # of the board: this rank's for the group
+    alert: int  # words of the lane's watcher
+    sign: int  # hash of what is called
+    copied: int  # bytes that go from the input to the output first
+    members: int  # rows of the others, in `program` behind the arguments
+    text: int  # where in `program` the text is
+
+
+REQUESTED = Argument(OWN, 8 * REQUEST)
+
+
+def value(word: int) -> Argument:
+    """A number, a handle, or an address that stays."""
+    return Argument(VALUE, word)
+
+
+class Program:
+    """One call of one of MPI's functions, as a kernel's constants."""
+
+    def __init__(self, joined: Joined, lane: Lane, text: str) -> None:
+        self.joined, self.lane, self.text = joined, lane, text
+        self.row, self.rows = joined.row, joined.rows  # of the board
+        self.lists: list[int] = []
+        self.function, self.copied = 0, 0
+        self.arguments: list[Argument] = []
+
+    def numbers(self, values: Sequence[int]) -> Argument:
+        """An array of C ints."""
+        at = len(self.lists)
+        packed = struct.pack(f"{len(values)}i{4 * (len(values) % 2)}x", *values)
+        self.lists += struct.unpack(f"{len(packed) // 8}q", packed)
+        return Argument(CONST, at)  # `launch` knows what comes before it
+
+    def call(self, function: str, *arguments: Argument) -> None:
+        """The function, and what it is called with; the request comes last."""
+        self.function, self.arguments = address(function), [*arguments, REQUESTED]
+
+    def launch(
+        self, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
+    ) -> Launch:
+        """What an infer function answers; `seen` are all operands but the order, outputs first."""
+        rows = self.rows
+        encoded = self.text.encode()[: 8 * STEP.TEXT_WORDS]
+        text = struct.unpack(f"{STEP.TEXT_WORDS}q", encoded.ljust(8 * STEP.TEXT_WORDS, b"\0"))
+        head = 2 * CALL.WORDS + len(rows) + len(text)
+        words: list[int] = []
+        for kind, word in self.arguments:
+            words += [kind, 8 * (head + word) if kind == CONST else word]
+        words += [0] * (2 * CALL.WORDS - len(words))
+        sizes = Sizes(
+            self.function, address("MPI_Test"), self.row, self.lane.alert,
+            _sign(encoded), self.copied, len(rows), 2 * CALL.WORDS + len(rows),
+        )  # fmt: skip
+        byte = dtype_named("uint8")
+        views = [View(byte, (m.nbytes,)) for m in seen] + [View(dtype_named("int64"), (1,))]
+        consts = ((*words, *rows, *text, *self.lists), sizes)
+        return Launch(tuple(outputs), body, tuple(views), consts, 1, 1, 8 * OWN_WORDS)
+
+
+def _sign(text: bytes) -> int:
+    """A hash that is the same in every process."""
+    found = 0x4BF29CE484222325
+    for byte in text:
+        found = (found ^ byte) * PRIME & 0x7FFFFFFFFFFFFFFF
+    return found
+
+
+# --- the bodies -----------------------------------------------------------------------------------
+
+
+def _begin(program: Array, t: Any) -> int:
+    """Show on the board what is begun: its number."""
+    row = words_at(t.row, ROW.WORDS)
+    seq = row[ROW.SEQ] + 1
+    row[ROW.HASH] = (row[ROW.HASH] ^ t.sign) * PRIME
+    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
+    row[at + STEP.HASH] = row[ROW.HASH]
+    for k in range(STEP.TEXT_WORDS):
+        row[at + STEP.TEXT + k] = program[t.text + k]
+    store_release(row, at + STEP.SEQ, seq)
+    store_release(row, ROW.SEQ, seq)
+    return seq
+
+
+def _different(program: Array, t: Any, seq: int) -> int:
+    """The number of a member, + 1, that has begun something else at this place; 0 for none."""
+    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
+    own = load_word(t.row + 8 * (at + STEP.HASH))
+    for k in range(t.members):
+        other = program[2 * CALL.WORDS + k]
+        if other == 0:
+            continue  # of another host, whose board is not here
+        if (
+            load_word(other + 8 * (at + STEP.SEQ)) == seq
+            and load_word(other + 8 * (at + STEP.HASH)) != own
+        ):
+            return k + 1
+    return 0
+
+
+def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array) -> int:
+    """Call the function, then test until it is done."""
+    alert, words = words_at(t.alert, ALERT.WORDS), words_at(own, OWN_WORDS)
+    details[1], details[2] = 0, t.row
+    if alert[ALERT.RAISED] != 0:
+        details[0] = ALERTED
+        return FAILED
+    seq = _begin(program, t)
+    details[3] = seq
+    if t.copied > 0:
+        copy_bytes(out, x, t.copied)
+    for k in range(CALL.WORDS):
+        kind, word = program[2 * k], program[2 * k + 1]
+        if kind == OUT:
+            word += out
+        elif kind == IN:
+            word += x
+        elif kind == OWN:
+            word += own
+        elif kind == CONST:
+            word += program.ctypes.data
+        words[k] = word
+    words[REQUEST] = words[FLAG] = 0
+    error = call_address(t.function, own)
+    words[0], words[1], words[2] = own + 8 * REQUEST, own + 8 * FLAG, own + 8 * STATUS
+    tests = 0
+    while error == 0:
+        error = call_address(t.test, own)
+        if words[FLAG] & 0xFFFFFFFF != 0:
+            break
+        tests += 1
+        if tests & 63 == 0:
+            other = _different(program, t, seq)
+            if other != 0:
+                details[0], details[1] = DIFFERENT, other - 1
+                return FAILED
+            if load_word(t.alert + 8 * ALERT.RAISED) != 0:
+                details[0] = ALERTED
+                return FAILED
+        if tests > alert[ALERT.POLLS]:
+            futex_wait(words, FLAG, 0, alert[ALERT.NAP])
+        else:
+            sched_yield()
+    if error != 0:
+        details[0], details[1] = MPI_FAILED, error
+        return FAILED
+    other = _different(program, t, seq)
+    if other != 0:
+        details[0], details[1] = DIFFERENT, other - 1
+        return FAILED
+    store_word(t.row + 8 * ROW.DONE, seq)
+    return 0
+
+
+def both(
+    out: Array, x: Array, order: Array, program: Array, t: Any, scratch: Array, lo: int, hi: int,
+    details: Array,
+) -> int:  # fmt: skip
+    """An output made of an input."""
+    return _exchange(out.ctypes.data, x.ctypes.data, program, t, scratch.ctypes.data, details)
+
+
+def one(
+    x: Array, order: Array, program: Array, t: Any, scratch: Array, lo: int, hi: int, details: Array
+) -> int:
+    """One buffer: an output without an input, an input, or what is changed in place."""
+    return _exchange(x.ctypes.data, x.ctypes.data, program, t, scratch.ctypes.data, details)
+
+
+def none(
+    order: Array, program: Array, t: Any, scratch: Array, lo: int, hi: int, details: Array
+) -> int:
+    """No buffer."""
+    return _exchange(0, 0, program, t, scratch.ctypes.data, details)
