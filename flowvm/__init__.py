@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from flowvm import amp as amp
     from flowvm import array_api as array_api
     from flowvm import backends as backends
+    from flowvm import comm as comm
     from flowvm import cuda as cuda
     from flowvm import datasets as datasets
     from flowvm import distributed as distributed
@@ -161,7 +162,7 @@ e = ops.e
 newaxis = None
 
 _LAZY_MODULES = (
-    "accelerator", "amp", "array_api", "backends", "cuda", "datasets", "distributed",
+    "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
     "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "memory",
     "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "random",
     "return_types", "signal", "sparse", "special", "testing", "utils", "xpu",

@@ -45,7 +45,7 @@ LAYERS = (
         "overrides", "pickles", "serialization", "settings", "signal", "special", "testing",
         "utils",
     ),
-    ("array_api", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
+    ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     ("", "__main__", "commands", "compat", "datasets", "providers"),  # "" is flowvm itself
 )
 # The same within a package: a room may import from itself and from those in front of it; rooms in
@@ -100,7 +100,7 @@ FACES = {
         "backends",
         "backends.cpu", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn",
         "backends.mps", "backends.nnpack", "backends.openmp", "backends.opt_einsum",
-        "backends.quantized", "compiler", "config", "cuda.amp", "cuda.devices", "cuda.events",
+        "backends.quantized", "comm", "compiler", "config", "cuda.amp", "cuda.devices", "cuda.events",
         "cuda.memory", "cuda.options", "cuda.random", "datasets", "distributed",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
         "distributions.transforms", "errors", "fft", "fx", "hub", "jit", "launch", "library",

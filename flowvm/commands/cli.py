@@ -16,9 +16,10 @@ from flowvm.profiler.front.commands import COMMANDS, add_parsers
 from flowvm.version import VERSION
 
 if TYPE_CHECKING:
-    from flowvm.commands import doctor, repl, warmup
+    from flowvm.commands import doctor, launch, repl, warmup
 else:
     doctor = lazy("flowvm.commands.doctor")
+    launch = lazy("flowvm.commands.launch")
     repl = lazy("flowvm.commands.repl")
     warmup = lazy("flowvm.commands.warmup")
 
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         return doctor.main(args)
     if args.command == "warmup":
         return warmup.main(args)
+    if args.command == "launch":
+        return launch.main(args)
     if args.command in (None, "repl"):
         return repl.main()
     return COMMANDS[args.command](args)
@@ -77,5 +80,10 @@ def parser() -> argparse.ArgumentParser:
     ahead.add_argument("ops", nargs="*", metavar="OP", help="these, and not the usual ones")
     ahead.add_argument("--all", action="store_true", help="every sample of every op (or OP)")
     ahead.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
+    launch.add_arguments(
+        commands.add_parser(
+            "launch", help="run a script as several processes that compute together"
+        )
+    )
     add_parsers(commands)
     return top

@@ -12,7 +12,9 @@ there the launcher ends the others when one dies, and the timeout does when one 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -31,6 +33,7 @@ from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import OPERAND, STO
 
 TICK = 0.1
+FIRST = ".first"  # of a file that a rank leaves for `flowvm launch`: it failed before all others
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
 
@@ -82,6 +85,7 @@ class Watcher:
         self.others = [number for number in place.boards if number != place.rank]
         self.since: dict[int, tuple[int, float]] = {}  # row -> (what it waits for, from when on)
         self.stopped = threading.Event()
+        self.uncaught = False  # whether an exception ends the program
         self.thread = threading.Thread(target=self._run, name="flowvm-ranks", daemon=True)
         on_ranks_failed.append(self.error_of)
         self.before = sys.excepthook
@@ -162,7 +166,7 @@ class Watcher:
             found.append(text)
         return "; ".join(found) or "ranks that have all begun it"
 
-    def _broken(self) -> BaseException | None:
+    def _broken(self) -> CommunicationError | None:
         """Why this rank exchanges nothing any more: the error that has poisoned a lane."""
         for way in [*self.place.lanes]:
             storage = way.order._ref & OPERAND.STORAGE_MASK
@@ -186,9 +190,9 @@ class Watcher:
         self.place.fault = self.place.fault or cause
         self.place.alert[ALERT.RAISED] = 1
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: CommunicationError) -> None:
         """This rank takes no further part: the others hear why."""
-        text = str(error) if isinstance(error, CommunicationError) else f"{type(error).__name__}: {error}"  # fmt: skip # noqa: E501
+        text = str(error)
         first = not self.place.fault
         self.raise_alert(f"rank {self.place.rank} failed: {text}")
         if first and self.place.rank in self.place.boards:
@@ -197,6 +201,9 @@ class Watcher:
             header[HEADER.TEXT :].view(np.uint8)[: len(encoded)] = np.frombuffer(encoded, np.uint8)
             header[HEADER.LENGTH] = len(encoded)
             header[HEADER.STATE] = HEADER.FAILED
+        if first and (folder := os.environ.get("FLOWVM_LAUNCH")):
+            with contextlib.suppress(OSError):
+                open(os.path.join(folder, f"{self.place.rank}{FIRST}"), "x").close()
 
     def error_of(self, details: Sequence[int]) -> FlowError:
         """What an exchange failed with, of the details that its kernel left."""
@@ -220,7 +227,8 @@ class Watcher:
         self, kind: type[BaseException], error: BaseException, tb: TracebackType | None
     ) -> None:
         if os.getpid() == self.pid:
-            self.fail(_with_line(kind, error, tb))
+            self.fail(self._broken() or _with_line(kind, error, tb))
+            self.uncaught = True
         self.before(kind, error, tb)
 
     def _leave(self) -> None:
@@ -240,6 +248,12 @@ class Watcher:
         except KeyboardInterrupt:
             self.raise_alert("interrupted")
         self.stopped.set()
+        if self.uncaught:  # it has been printed; what it left unfinished says no more
+            engine.wait_idle(1.0)
+            for failure in [*engine.failures.by_seq.values()]:
+                failure.seen = failure.seen or isinstance(failure.exception, CommunicationError)
+        # a launcher may tell by it that another rank has ended; who has no handler dies of it
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if not self.place.fault:
             self.place.mpi.Finalize()
 

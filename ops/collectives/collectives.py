@@ -1,5 +1,6 @@
-"""Collectives that make new tensors: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`,
-`broadcast`, `send`, `recv`, `barrier`.
+"""Collectives as functions: those that make new tensors, `all_reduce`, `all_gather`,
+`reduce_scatter`, `all_to_all`, `broadcast`, `send`, `recv`, `barrier`; and in place `all_reduce_`,
+`reduce_`, `broadcast_`, `recv_`.
 
 Every rank of a group calls the same ones in the same order.  In a group of one rank they are
 copies, without MPI.  A group is a `Group`, its ranks, or None for all; ranks are numbers of the
@@ -17,17 +18,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.interpreter import short
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta import TensorMeta
 from flowvm.ops.collectives.instructions import (
     all_gather_of,
+    all_reduce_into,
     all_reduce_of,
     all_to_all_of,
     barrier_of,
     broadcast_from,
+    broadcast_into,
     broadcast_to,
+    recv_into,
     recv_of,
+    reduce_into,
     reduce_scatter_of,
     run,
     send_from,
@@ -35,7 +41,7 @@ from flowvm.ops.collectives.instructions import (
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import wrap_dim
 from flowvm.ops.shapes.join import cat
-from flowvm.ranks.world import Group, lane_for
+from flowvm.ranks.world import Group, Lane, lane_for, world
 
 OPS = ("sum", "prod", "min", "max", "mean")
 
@@ -276,3 +282,63 @@ def barrier(group: Any = None) -> None:
     members = Group.of(group)
     if members.size > 1:
         run(barrier_of, members.ranks)
+
+
+# --- in place -------------------------------------------------------------------------------------
+
+
+def changed(op: Any, x: Tensor, *attrs: Any, at: Lane | None = None) -> None:
+    """Issue an instruction that writes `x` in its place, whatever its strides; autograd does not
+    see it.
+    """
+    with recording(False):
+        dense = x.contiguous()
+        run(op, dense, *attrs, at=at)
+        if dense is not x:
+            x.copy_(dense)
+        else:
+            x.bump()
+
+
+def all_reduce_(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
+    """`all_reduce` in the place of `x`."""
+    members, x = Group.of(group), _tensor("all_reduce", x)
+    op = checked_op("all_reduce", op, x._meta)
+    if members.size > 1:
+        changed(all_reduce_into, x, "sum" if op == "mean" else op, members.ranks)
+        if op == "mean":
+            with recording(False):
+                x.div_(members.size)
+    return x
+
+
+def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
+    """The reduction of the ranks' `x` in the place of that of rank `dst`; the others' are as they
+    were.
+    """
+    members, x = Group.of(group), _tensor("reduce", x)
+    op = checked_op("reduce", op, x._meta)
+    members.rank_of(dst, "reduce")
+    if members.size > 1:
+        changed(reduce_into, x, "sum" if op == "mean" else op, dst, members.ranks)
+        if op == "mean" and world().rank == dst:
+            with recording(False):
+                x.div_(members.size)
+    return x
+
+
+def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
+    """What rank `src` has in `x`, in the place of every rank's."""
+    members, x = Group.of(group), _tensor("broadcast", x)
+    members.rank_of(src, "broadcast")
+    if members.size > 1:
+        changed(broadcast_into, x, src, members.ranks)
+    return x
+
+
+def recv_(x: Tensor, src: int, group: Any = None, tag: int = 0) -> Tensor:
+    """What rank `src` sends, in the place of `x`."""
+    members, x = Group.of(group), _tensor("recv", x)
+    _peer("recv", src, members)
+    changed(recv_into, x, src, tag, members.ranks, at=lane_for("recv", src))
+    return x

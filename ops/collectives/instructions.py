@@ -70,6 +70,20 @@ def all_reduce_into(x: TensorMeta, order: TensorMeta, how: str, ranks: tuple[int
     return p.launch(one, (), (x,))
 
 
+@declare("x!, order! ->", name="reduce_", complex=True)
+def reduce_into(
+    x: TensorMeta, order: TensorMeta, how: str, dst: int, ranks: tuple[int, ...]
+) -> Launch:
+    """The reduction of `x` over the ranks, in the place of that of rank `dst`."""
+    p, group = _program("reduce", x, ranks, lane(), how, dst), Group.of(ranks)
+    kind, by = value(number_type(x.dtype)), value(reduction(how, x.dtype))
+    root = group.rank_of(dst, "reduce")
+    sent = value(in_place()) if group.rank == root else TO
+    comm = value(p.joined.handle)
+    p.call("MPI_Ireduce", sent, TO, value(x.numel), kind, by, value(root), comm)
+    return p.launch(one, (), (x,))
+
+
 @declare(
     "x, order! -> out", name="all_gather", half="native", complex=True,
     grad=lambda c, g: (run(reduce_scatter_of, g, c.attrs[0], "sum", c.attrs[1]), None),

@@ -1,0 +1,145 @@
+"""`flowvm launch -n 4 train.py`: a program on several ranks of this machine, by mpiexec.
+
+Each rank gets its part of the cores, each line of output the number of its rank.  When a rank
+fails, the others hear of it (`flowvm.ranks.watching`), say what they waited for and end; those that
+do not are ended.  The exit code is that of the rank that failed first.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowvm.commands import rank
+from flowvm.errors import ArgumentError, CommunicationError
+from flowvm.ranks.library import INSTALL, is_installed, wheel_file
+from flowvm.ranks.watching import FIRST
+
+PATIENCE = 10.0  # seconds that the others get to end after a rank has failed
+AT_ONCE = 3.0  # and after they were told to end
+LOOK = 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `flowvm launch`."""
+    parser.add_argument("-n", "--ranks", type=int, default=2, help="how many ranks (default: 2)")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="threads of a rank (default: cores / ranks)"
+    )
+    parser.add_argument(
+        "--mpiexec", default="", metavar="ARGS", help="more for mpiexec, such as '-hosts a,b'"
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file, or with -m a module")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments for it")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the program on all ranks: the exit code of the one that failed first, 0 if none did."""
+    if args.ranks < 1:
+        raise ArgumentError(f"launch: -n is 1 or more, got {args.ranks}")
+    if not args.module and not Path(args.script).exists():
+        raise ArgumentError(f"launch: there is no file {args.script}; -m is for modules")
+    command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.rest]
+    with tempfile.TemporaryDirectory(prefix="flowvm-launch-") as folder:
+        started = [sys.executable, "-I", "-S", str(rank.__file__), folder, *command]
+        if args.ranks > 1:
+            started = [*mpiexec(args.ranks), *shlex.split(args.mpiexec), *started]
+        return follow(started, environment(args.ranks, args.threads), Path(folder))
+
+
+def mpiexec(ranks: int) -> list[str]:
+    """mpiexec with its arguments; CommunicationError if there is none."""
+    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    path = beside or wheel_file("mpiexec", "mpirun") or shutil.which("mpiexec")
+    if path is None or not is_installed():
+        missing = "mpiexec" if path is None else "mpi4py with an MPI library"
+        raise CommunicationError(f"launch: several ranks need {missing}: {INSTALL}")
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    if "HYDRA" in told:  # which else ends the others before they can say what they waited for
+        return [path, "-disable-auto-cleanup", "-n", str(ranks)]
+    return [path, *(["--oversubscribe"] if "Open MPI" in told else []), "-n", str(ranks)]
+
+
+def environment(ranks: int, threads: int) -> dict[str, str]:
+    """What ranks find set: their threads, and that their lines are handed over as they come."""
+    cores = len(os.sched_getaffinity(0))
+    each = str(threads or max(1, cores // ranks))
+    known = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if threads:
+        known["FLOWVM_WORKERS"] = each
+    return {"FLOWVM_WORKERS": each, "OMP_NUM_THREADS": each, **known}
+
+
+def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
+    """Run the launcher to its end, and end it where ranks stay on after a failure or a Ctrl-C."""
+    process = subprocess.Popen(command, env=known, start_new_session=True)
+    try:
+        return _wait(process, folder)
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)  # which it hands on
+        _end(process, PATIENCE)
+        print("flowvm launch: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        _end(process, 0.0)
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path) -> int:
+    deadline = 0.0
+    while process.poll() is None:
+        if not deadline and failed(folder):
+            deadline = time.monotonic() + PATIENCE
+        if deadline and time.monotonic() > deadline:
+            print("flowvm launch: ending ranks that are left", file=sys.stderr)
+            break
+        time.sleep(LOOK)
+    _end(process, 0.0)
+    first = failed(folder)
+    if not first:
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+    _, number, code = first[0]
+    others = f", and after it {len(first) - 1} more" if len(first) > 1 else ""
+    print(f"flowvm launch: rank {number} failed first, {_how(code)}{others}", file=sys.stderr)
+    return code if code > 0 else 128 - code
+
+
+def failed(folder: Path) -> list[tuple[float, int, int]]:
+    """(when, rank, exit code) of the ranks that have failed, the first one first."""
+    found = []
+    for path in folder.iterdir():
+        if path.name.isdecimal():
+            when, code = path.read_text().split()
+            mark = path.with_suffix(FIRST)  # it failed then, and ended later
+            if int(code):
+                since = 0.0 if mark.exists() else float(when)
+                found.append((since, int(path.name), int(code)))
+    return sorted(found)
+
+
+def _how(code: int) -> str:
+    if code > 0:
+        return f"with exit code {code}"
+    known = {s.value: s.name for s in signal.Signals}
+    return f"killed by {known.get(-code, f'signal {-code}')}"
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Wait for the launcher; end it and its ranks when patience is over."""
+    for seconds, number in (
+        (patience, signal.SIGTERM),
+        (AT_ONCE, signal.SIGKILL),
+        (AT_ONCE, signal.SIGKILL),
+    ):
+        try:
+            process.wait(seconds)
+            return
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, number)

@@ -1,0 +1,266 @@
+"""Who computes together: `init_process_group`, `new_group`, `get_rank`, `ReduceOp`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from flowvm.config import config
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.ranks.launched import is_launched
+from flowvm.ranks.library import is_installed
+from flowvm.ranks.world import Group, rank, world, world_size
+
+MPI = "mpi"
+ProcessGroup = Group
+
+
+class Backend:
+    """Names of what exchanges; flowvm's is MPI."""
+
+    MPI = MPI
+    UNDEFINED = "undefined"
+
+
+class ReduceOp(enum.Enum):
+    """How a reduction combines the ranks' numbers; the values are what `flowvm.ops.collectives`
+    calls them.
+    """
+
+    SUM = "sum"
+    PRODUCT = "prod"
+    MIN = "min"
+    MAX = "max"
+    AVG = "mean"
+
+
+def op_of(name: str, op: Any) -> str:
+    """What `flowvm.ops.collectives` calls a ReduceOp; ArgumentTypeError if it is none."""
+    if not isinstance(op, ReduceOp):
+        known = ", ".join(f"ReduceOp.{o.name}" for o in ReduceOp)
+        raise ArgumentTypeError(f"{name}: op is one of {known}, got {op!r}")
+    return str(op.value)
+
+
+class _State:
+    """Whether there is a process group."""
+
+    initialized = False
+
+
+def is_available() -> bool:
+    """Whether several processes can compute together here: mpi4py and an MPI are installed.
+
+    A group of one process works without.
+    """
+    return is_installed()
+
+
+def is_mpi_available() -> bool:
+    """The same: it is all that flowvm exchanges by."""
+    return is_installed()
+
+
+def is_initialized() -> bool:
+    """Whether there is a process group."""
+    return _State.initialized
+
+
+def is_nccl_available() -> bool:
+    """Whether NCCL can be used: no."""
+    return False
+
+
+def is_gloo_available() -> bool:
+    """Whether Gloo can be used: no."""
+    return False
+
+
+def is_ucc_available() -> bool:
+    """Whether UCC can be used: no."""
+    return False
+
+
+def is_xccl_available() -> bool:
+    """Whether XCCL can be used: no."""
+    return False
+
+
+def is_backend_available(backend: str) -> bool:
+    """Whether this is MPI, and installed."""
+    return str(backend).lower() == MPI and is_installed()
+
+
+def is_torchelastic_launched() -> bool:
+    """Whether torchrun started this process; flowvm's ranks are MPI's."""
+    return False
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | float | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+) -> None:
+    """Take part in the world of all processes that were launched together; MPI is initialized.
+
+    backend     "mpi", or None
+    timeout     seconds, or a timedelta, that a rank waits for others before it is an error;
+                `flow.config.distributed_timeout`, 30 minutes, where it is not given
+    world_size, rank   must be what the launcher says, where they are given
+
+    Where nothing was launched it is a world of one.  `init_method`, `store` and the rest are taken:
+    ranks find each other by MPI.  ArgumentError for another backend, and if there is a group.
+    """
+    if backend is not None and str(backend).lower() not in (MPI, "cpu:mpi"):
+        raise ArgumentError(
+            f"init_process_group: flowvm exchanges by MPI, so backend is 'mpi', got {backend!r}"
+        )
+    if _State.initialized:
+        raise ArgumentError("init_process_group: there is a process group already")
+    if timeout is not None:
+        config.distributed_timeout = _seconds(timeout)
+    place = world()
+    for name, given, there in (("world_size", world_size, place.size), ("rank", rank, place.rank)):
+        if given not in (-1, there):
+            hint = "" if is_launched() else "; start ranks with `flowvm launch -n N` or mpiexec"
+            raise ArgumentError(f"init_process_group: {name} is {there}, got {given}{hint}")
+    _State.initialized = True
+
+
+def _seconds(timeout: timedelta | float) -> float:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds <= 0:
+        raise ArgumentError(f"timeout is a timedelta or seconds above 0, got {timeout!r}")
+    return float(seconds)
+
+
+def destroy_process_group(group: Group | None = None) -> None:
+    """Forget the process group.  MPI ends with the process, and groups keep their communicators,
+    so one may be initialized again.
+    """
+    if group is None:
+        needed("destroy_process_group")
+        _State.initialized = False
+
+
+def needed(name: str) -> None:
+    """ArgumentError if there is no process group."""
+    if not _State.initialized:
+        raise ArgumentError(
+            f"{name}: there is no process group; call flow.distributed.init_process_group() first"
+        )
+
+
+def members(name: str, group: Any) -> Group:
+    """The Group that a collective of this name is among."""
+    needed(name)
+    if group is not None and not isinstance(group, Group):
+        raise ArgumentTypeError(
+            f"{name}: group is what new_group gives, or None, got {type(group).__name__}"
+        )
+    found = Group.of(group)
+    if found.rank < 0:
+        raise ArgumentError(f"{name}: rank {rank()} is not in the group {found.ranks}")
+    return found
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | float | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+) -> Group:
+    """The group of these ranks, in rising order; None: of all.
+
+    Its communicator is made when its ranks first exchange, so ranks outside of it need not call
+    this.  `timeout` is the process's, see `init_process_group`.
+    """
+    needed("new_group")
+    if backend is not None and str(backend).lower() not in (MPI, "cpu:mpi"):
+        raise ArgumentError(f"new_group: backend is 'mpi', got {backend!r}")
+    return Group.of(None if ranks is None else sorted(ranks))
+
+
+def get_rank(group: Group | None = None) -> int:
+    """The number of this process in the group, -1 if it is not in it."""
+    needed("get_rank")
+    return rank() if group is None else Group.of(group).rank
+
+
+def get_world_size(group: Group | None = None) -> int:
+    """How many processes are in the group, -1 if this one is not."""
+    needed("get_world_size")
+    found = Group.of(group)
+    return found.size if found.rank >= 0 else -1
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """The number of this process among those of its host."""
+    place = world()
+    return sorted(place.boards or {0: 0}).index(place.rank)
+
+
+def get_backend(group: Group | None = None) -> str:
+    """ "mpi"."""
+    needed("get_backend")
+    return MPI
+
+
+def get_process_group_ranks(group: Group | None = None) -> list[int]:
+    """The numbers of the group's processes among all."""
+    needed("get_process_group_ranks")
+    return list(Group.of(group).ranks)
+
+
+def get_group_rank(group: Group, global_rank: int) -> int:
+    """The number in the group of a rank; ArgumentError if it is not in it."""
+    return Group.of(group).rank_of(global_rank, "get_group_rank")
+
+
+def get_global_rank(group: Group, group_rank: int) -> int:
+    """The number among all of the group's process `group_rank`."""
+    ranks = Group.of(group).ranks
+    if not 0 <= group_rank < len(ranks):
+        raise ArgumentError(f"get_global_rank: the group has ranks 0 to {len(ranks) - 1}")
+    return ranks[group_rank]
+
+
+def peer(name: str, what: str, among: Group, number: Any, in_group: Any) -> int:
+    """The rank that a call names by its number among all, or by that in the group."""
+    if (number is None) == (in_group is None):
+        raise ArgumentError(f"{name}: give {what} or group_{what}, and not both")
+    if in_group is not None:
+        return get_global_rank(among, in_group)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ArgumentTypeError(f"{name}: {what} is a rank, got {type(number).__name__}")
+    if not 0 <= number < world_size():
+        raise ArgumentError(f"{name}: ranks are 0 to {world_size() - 1}, got {what} {number}")
+    among.rank_of(number, name)
+    return number
+
+
+class _GroupMember(type):
+    @property
+    def WORLD(cls) -> Group | None:  # noqa: N802 - PyTorch's name
+        """The group of all, None where there is no process group."""
+        return Group.of() if _State.initialized else None
+
+
+class GroupMember(metaclass=_GroupMember):
+    """`GroupMember.WORLD` is the group of all."""
+
+    NON_GROUP_MEMBER = -100
+
+
+group = GroupMember

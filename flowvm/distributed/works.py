@@ -1,0 +1,63 @@
+"""What an asynchronous call gives: a `Work`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from flowvm.eager.modes import current_recorder
+from flowvm.eager.tensor import Tensor
+from flowvm.ranks.world import Lane
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.pending import issued, lively_on
+
+
+class Work:
+    """An exchange that was issued.
+
+    Nothing needs to wait for it: whoever reads the tensors does.  While a graph is captured,
+    waiting does nothing.
+    """
+
+    def __init__(self, at: Lane, tensors: Sequence[Tensor], result: Any = None) -> None:
+        self._lane, self._tensors, self._result = at, tuple(tensors), result
+        self._before = issued()
+
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
+        """Wait until it is done: True.  CommunicationError if it failed.
+
+        `timeout` is the process's: `flow.config.distributed_timeout`.
+        """
+        if current_recorder() is None:
+            engine.wait_for([t._ref for t in self._tensors or (self._lane.order,)])
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is done."""
+        return not lively_on(engine, self._lane.stream.number, self._before)
+
+    def is_success(self) -> bool:
+        """Whether it is done and has not failed."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What it failed with, once it is done; else None."""
+        try:
+            self.wait()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> list[Tensor]:
+        """The tensors that it writes."""
+        return list(self._tensors)
+
+    def synchronize(self) -> None:
+        """`wait`."""
+        self.wait()
+
+
+def answered(async_op: bool, at: Lane, *tensors: Tensor) -> Work | None:
+    """What a collective gives: a Work if it was asked for one."""
+    return Work(at, tensors) if async_op else None
