@@ -81,9 +81,7 @@ def parser() -> argparse.ArgumentParser:
     ahead.add_argument("--all", action="store_true", help="every sample of every op (or OP)")
     ahead.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
     launch.add_arguments(
-        commands.add_parser(
-            "launch", help="run a script as several processes that compute together"
-        )
+        commands.add_parser("launch", help="run a script on several ranks, by mpiexec")
     )
     add_parsers(commands)
     return top

@@ -40,14 +40,14 @@ def main(folder: str, command: list[str]) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # of the command, too
     # in a group of its own, or a Ctrl-C would come to it twice; but it ends with this process
     libc = ctypes.CDLL(None)
-    known = {**os.environ, "FLOWVM_LAUNCH": folder}
+    known = {**os.environ, "_FLOWVM_LAUNCH": folder}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=False, env=known,
         process_group=0,
         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)),
     )  # fmt: skip
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda signum, frame: process.send_signal(signum))
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda signum, frame: process.send_signal(signum))
     assert process.stdout is not None
     assert process.stderr is not None
     pumps = [

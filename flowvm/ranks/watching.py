@@ -201,7 +201,7 @@ class Watcher:
             header[HEADER.TEXT :].view(np.uint8)[: len(encoded)] = np.frombuffer(encoded, np.uint8)
             header[HEADER.LENGTH] = len(encoded)
             header[HEADER.STATE] = HEADER.FAILED
-        if first and (folder := os.environ.get("FLOWVM_LAUNCH")):
+        if first and (folder := os.environ.get("_FLOWVM_LAUNCH")):
             with contextlib.suppress(OSError):
                 open(os.path.join(folder, f"{self.place.rank}{FIRST}"), "x").close()
 
