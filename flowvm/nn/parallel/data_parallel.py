@@ -1,4 +1,4 @@
-"""`nn.parallel`: DataParallel, on one device."""
+"""DataParallel, on one device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 from flowvm.errors import ArgumentError
 from flowvm.nn.module import Module
-
-__all__ = ["DataParallel", "data_parallel"]
 
 
 def _one(device_ids: Sequence[Any] | None) -> None:

@@ -1,0 +1,9 @@
+"""`nn.parallel`: modules that train on several ranks.
+
+Not here: groups and collectives (`flowvm.distributed`), layers (`flowvm.nn.modules`).
+"""
+
+from flowvm.nn.parallel.data_parallel import DataParallel, data_parallel
+from flowvm.nn.parallel.distributed import DistributedDataParallel
+
+__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
