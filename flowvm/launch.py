@@ -118,6 +118,7 @@ class Launch:
     phases: tuple[tuple[int, int], ...] = ()
     arena: int = 0
     blocks: tuple[int, ...] = ()
+    stream: int = 0  # that it goes to, if not the caller's: see `flowvm.ranks.world.Lane`
     plan: Any = None  # for a rule of another device: what it needs to know besides metas and attrs
 
 

@@ -53,7 +53,7 @@ class Invocation:
     phases: tuple[tuple[int, int], ...] = ()  # (units, grain) of those after the first
     blocks: tuple[int, ...] = ()  # elements of each operand that a unit is alone with: see Launch
     arena: int = 0  # bytes of it that are used
-    stream: int = 0  # of a device's instructions: the stream that they go to by default
+    stream: int = 0  # of a device's instructions, or a lane's: where they go by default
 
 
 operators: weakref.WeakSet[Operator] = weakref.WeakSet()  # all there are

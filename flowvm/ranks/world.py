@@ -214,6 +214,9 @@ class Group:
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
+        own = world().rank
+        self.size = len(ranks)
+        self.rank = ranks.index(own) if own in ranks else -1  # of this process; -1: not in it
         self._joined: Joined | None = None
 
     @staticmethod
@@ -221,23 +224,14 @@ class Group:
         """The group of these ranks; None: of all.  ArgumentError unless they are some of all."""
         if isinstance(ranks, Group):
             return ranks
+        if ranks is None:
+            return _everybody()
         size = world().size
-        key = tuple(range(size)) if ranks is None else _checked(ranks, size)
+        key = _checked(ranks, size)
         found = _groups.get(key)
         if found is None:
             found = _groups.setdefault(key, Group(key))
         return found
-
-    @property
-    def size(self) -> int:
-        """How many ranks are in it."""
-        return len(self.ranks)
-
-    @property
-    def rank(self) -> int:
-        """The number of this process in it, -1 if it is not."""
-        own = world().rank
-        return self.ranks.index(own) if own in self.ranks else -1
 
     def rank_of(self, number: int, what: str) -> int:
         """The number in the group of rank `number` of the world; ArgumentError if it has none."""
@@ -290,6 +284,11 @@ class Group:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Group.of, (self.ranks,)
+
+
+@functools.cache
+def _everybody() -> Group:
+    return Group.of(range(world().size))
 
 
 def _checked(ranks: Iterable[int], size: int) -> tuple[int, ...]:

@@ -82,7 +82,8 @@ class Plan:
         self.registers = self._registers()
         self.tasks = [self._task(i, node) for i, node in enumerate(graph.nodes)]
         # of the VM; the CPU's is wherever the caller issues to
-        self.stream = max((task.invocation.stream for task in self.tasks), default=0)
+        streams = [0 if on_cpu else task.invocation.stream for task in self.tasks]
+        self.stream = max(streams, default=0)
         self.memory = self._memory()
         actors = None
         if self.actors:

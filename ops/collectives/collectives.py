@@ -291,6 +291,10 @@ def changed(op: Any, x: Tensor, *attrs: Any, at: Lane | None = None) -> None:
     """Issue an instruction that writes `x` in its place, whatever its strides; autograd does not
     see it.
     """
+    if x._node is None and x._meta.contiguous:  # as gradients are: nothing is to be switched
+        run(op, x, *attrs, at=at)
+        x.bump()
+        return
     with recording(False):
         dense = x.contiguous()
         run(op, dense, *attrs, at=at)

@@ -20,19 +20,32 @@ from flowvm.ops.declare.registry import op as declare
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ranks.library import in_place, moved_type, number_type, reduction
 from flowvm.ranks.world import Group, Lane, lane, lane_for
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.engine.engine import engine
 
 MOST = 1 << 31  # elements that MPI's C ints count
 TO, FROM = Argument(OUT, 0), Argument(IN, 0)
 
 
 def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
-    """Issue one of the instructions below to its lane, by default that of collectives: tensors
-    first, then attributes.
+    """Issue one of the instructions below to its lane, by default that of collectives: at most one
+    tensor first, then attributes.
     """
     at = lane() if at is None else at
-    tensors = [a.contiguous() for a in args if isinstance(a, Tensor)]
-    with at.within():
-        return op(*tensors, at.order, *args[len(tensors) :])
+    x = args[0]
+    if not isinstance(x, Tensor):
+        args = (at.order, *args)
+    elif x._meta.contiguous:
+        args = (x, at.order, *args[1:])
+    else:
+        args = (x.contiguous(), at.order, *args[1:])
+    if hot["departed"]:  # a graph is captured, perhaps, which asks what stream it is
+        with at.within():
+            return op(*args)
+    out = op(*args)  # its entry says the stream
+    if out is not None:
+        engine.stream_of[out._ref] = at.stream.number
+    return out
 
 
 def _program(name: str, meta: TensorMeta, ranks: tuple[int, ...], at: Lane, *said: Any) -> Program:

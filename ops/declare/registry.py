@@ -65,7 +65,7 @@ def _lower(
         return Invocation(
             launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
             phases=tuple((units, max(1, grain)) for units, grain in launch.phases),
-            blocks=launch.blocks, arena=launch.arena,
+            blocks=launch.blocks, arena=launch.arena, stream=launch.stream,
         )  # fmt: skip
 
     return lower

@@ -113,7 +113,10 @@ class Program:
         byte = dtype_named("uint8")
         views = [View(byte, (m.nbytes,)) for m in seen] + [View(dtype_named("int64"), (1,))]
         consts = ((*words, *rows, *text, *self.lists), sizes)
-        return Launch(tuple(outputs), body, tuple(views), consts, 1, 1, 8 * OWN_WORDS)
+        return Launch(
+            tuple(outputs), body, tuple(views), consts, 1, 1, 8 * OWN_WORDS,
+            stream=self.lane.stream.number,
+        )  # fmt: skip
 
 
 def _sign(text: bytes) -> int:
