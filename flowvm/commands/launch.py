@@ -6,6 +6,7 @@ do not are ended.  The exit code is that of the rank that failed first.
 """
 
 import argparse
+import ctypes
 import os
 import shlex
 import shutil
@@ -80,7 +81,11 @@ def environment(ranks: int, threads: int) -> dict[str, str]:
 
 def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
     """Run the launcher to its end, and end it where ranks stay on after a failure or a Ctrl-C."""
-    process = subprocess.Popen(command, env=known, start_new_session=True)
+    libc = ctypes.CDLL(None)
+    process = subprocess.Popen(
+        command, env=known, start_new_session=True,
+        preexec_fn=lambda: libc.prctl(rank.PR_SET_PDEATHSIG, int(signal.SIGTERM)),
+    )  # fmt: skip
     try:
         return _wait(process, folder)
     except KeyboardInterrupt:

@@ -33,6 +33,7 @@ from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import OPERAND, STO
 
 TICK = 0.1
+LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
 FIRST = ".first"  # of a file that a rank leaves for `flowvm launch`: it failed before all others
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
@@ -71,6 +72,9 @@ class Place(Protocol):
 
     def header(self, number: int) -> np.ndarray[Any, Any]:
         """The words of a rank's header."""
+
+    def has_left(self, number: int) -> bool:
+        """Whether a rank has ended its program."""
 
     def row(self, address: int) -> np.ndarray[Any, Any]:
         """The words of a row."""
@@ -138,19 +142,15 @@ class Watcher:
             waited = now - self.since[at][1]
             missing = [number for number, r in seen if self.place.row(r)[ROW.SEQ] < begun]
             missing = missing if seen else list(others)
-            left = [number for number in missing if self._has_left(number)]
+            left = [number for number in missing if self.place.has_left(number)]
             what = step_text(row, begun)
-            if left and waited > 5 * TICK:
+            if left and waited > LEFT_AFTER:
                 return f"rank {left[0]} has left the program, and rank {self.place.rank} waits " \
                        f"for it in {what}"  # fmt: skip
             if waited > config.distributed_timeout:
                 return f"rank {self.place.rank} waited {waited:.0f} s in {what} for " \
                        f"{self._standing(missing, seen)}"  # fmt: skip
         return ""
-
-    def _has_left(self, number: int) -> bool:
-        known = number in self.place.boards
-        return known and self.place.header(number)[HEADER.STATE] == HEADER.LEFT
 
     def _standing(self, missing: Sequence[int], seen: Sequence[tuple[int, int]]) -> str:
         """Where those are that are waited for."""

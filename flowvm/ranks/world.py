@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm.config import config
 from flowvm.dtype import int64
 from flowvm.eager.modes import use_stream
 from flowvm.eager.tensor import Tensor, new_tensor
@@ -30,7 +31,7 @@ from flowvm.forks import Rank, held_at_fork
 from flowvm.meta import TensorMeta
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
-from flowvm.ranks.watching import ALERT, Watcher
+from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher
 from flowvm.ranks.words import BOARD_BYTES, HEADER, ROW
 from flowvm.streams import Stream
 from flowvm.vm.engine.engine import engine
@@ -103,6 +104,10 @@ class World:
         """The address of a row of a rank; 0 if that is on another host."""
         board = self.boards.get(number, 0)
         return board + 8 * (HEADER.WORDS + place * ROW.WORDS) if board else 0
+
+    def has_left(self, number: int) -> bool:
+        """Whether a rank, of this host, has ended its program."""
+        return number in self.boards and self.header(number)[HEADER.STATE] == HEADER.LEFT
 
     def raise_fault(self) -> None:
         """CommunicationError, if nothing is exchanged any more."""
@@ -271,13 +276,22 @@ class Group:
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
         """Wait for the others, so that making a communicator, which nobody could end, is short."""
         empty = np.zeros(0, np.uint8)
-        asked = [place.control.Isend(empty, other, tag) for other in others]
-        asked += [place.control.Irecv(empty, other, tag) for other in others]
-        pause = 0.0
-        while not place.mpi.Request.Testall(asked):
+        asked = {other: place.control.Irecv(empty, other, tag) for other in others}
+        sent = [place.control.Isend(empty, other, tag) for other in others]
+        begun, pause = time.monotonic(), 0.0
+        while asked:
+            asked = {other: request for other, request in asked.items() if not request.Test()}
             place.raise_fault()
+            waited = time.monotonic() - begun
+            why = f"rank {place.rank} waited {waited:.1f} s for it in the first {what} of {self!r}"
+            for other in asked:
+                if place.has_left(other) and waited > LEFT_AFTER:
+                    raise CommunicationError(f"rank {other} has left the program: {why}")
+                if waited > config.distributed_timeout:
+                    raise CommunicationError(f"rank {other} does not come: {why}")
             time.sleep(pause)
             pause = min(0.005, pause + 0.0001)
+        place.mpi.Request.Waitall(sent)
 
     def __repr__(self) -> str:
         return f"<Group of ranks {list(self.ranks)}>"

@@ -14,6 +14,8 @@ import numpy as np
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ranks.world import rank as own_rank
+from flowvm.ranks.world import world_size
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -193,11 +195,11 @@ class BatchSampler(Sampler[list[int]]):
 
 class DistributedSampler(Sampler[int]):
     """The share of one rank: every num_replicas-th index from `rank` on, in an order that `seed`
-    and `set_epoch` give where it shuffles.
+    and `set_epoch` give where it shuffles: PyTorch's order, index by index.
 
-    num_replicas and rank are 1 and 0 where they are not given: flowvm computes in one process.
-    The shares are of one size: the first indices come again to fill them, or with drop_last the
-    last are left out.
+    num_replicas and rank are those of the ranks that were launched together, where they are not
+    given.  The shares are of one size: the first indices come again to fill them, or with drop_last
+    the last are left out.
 
     >>> DistributedSampler = flow.utils.data.distributed.DistributedSampler
     >>> list(DistributedSampler(range(6), num_replicas=2, rank=1, shuffle=False))
@@ -214,8 +216,8 @@ class DistributedSampler(Sampler[int]):
         drop_last: bool = False,
     ) -> None:
         self.dataset = dataset
-        self.num_replicas = 1 if num_replicas is None else num_replicas
-        self.rank = 0 if rank is None else rank
+        self.num_replicas = world_size() if num_replicas is None else num_replicas
+        self.rank = own_rank() if rank is None else rank
         if not 0 <= self.rank < self.num_replicas:
             raise ArgumentError(
                 f"Invalid rank {self.rank}, rank should be in the interval "
@@ -229,11 +231,7 @@ class DistributedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         n = len(self.dataset)
-        if self.shuffle:
-            generator = ops.Generator().manual_seed(self.seed + self.epoch)
-            order: list[int] = ops.randperm(n, generator=generator).tolist()
-        else:
-            order = list(range(n))
+        order = _pytorch_permutation(n, self.seed + self.epoch) if self.shuffle else list(range(n))
         while order and len(order) < self.total_size:
             order += order[: self.total_size - len(order)]
         return iter(order[self.rank : self.total_size : self.num_replicas])
@@ -244,3 +242,15 @@ class DistributedSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass have another order."""
         self.epoch = epoch
+
+
+def _pytorch_permutation(n: int, seed: int) -> list[int]:
+    """What `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` gives: numbers of the
+    Mersenne Twister, each of which says what comes to the next place.
+    """
+    order = list(range(n))
+    drawn = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 1 << 32, max(0, n - 1), np.uint32)
+    for place, number in enumerate(drawn.tolist()):
+        other = place + number % (n - place)
+        order[place], order[other] = order[other], order[place]
+    return order

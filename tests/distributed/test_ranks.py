@@ -1,0 +1,156 @@
+"""Several ranks on this machine: what they compute together, and how they end when one fails.
+
+Each launch checks much, for starting processes is what takes the time.
+"""
+
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from flowvm.commands.launch import mpiexec
+from flowvm.errors import CommunicationError
+from tests.distributed import checks_of
+
+HERE = Path(__file__).parent
+SECONDS = 120  # a hang, not a target
+
+
+def why_not() -> str:
+    """Why several ranks cannot be started here, or ""."""
+    try:
+        mpiexec(2)
+    except CommunicationError as error:
+        return str(error)
+    return ""
+
+
+needs_mpi = pytest.mark.skipif(bool(why_not()), reason=why_not() or "MPI is there")
+
+
+def launch(ranks: int, program: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of this folder on so many ranks."""
+    return subprocess.run(
+        [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(HERE / program), *args],
+        capture_output=True, text=True, timeout=SECONDS, cwd=HERE.parent.parent,
+    )  # fmt: skip
+
+
+@functools.cache
+def outcomes(ranks: int) -> list[dict[str, str]]:
+    """What each rank says of each check."""
+    with TemporaryDirectory() as folder:
+        done = launch(ranks, "checks.py", folder)
+        found = [Path(folder, f"{rank}.json") for rank in range(ranks)]
+        assert all(path.exists() for path in found), done.stdout + done.stderr
+        return [json.loads(path.read_text()) for path in found]
+
+
+@pytest.mark.parametrize("name", checks_of.names())
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi),
+                                   pytest.param(4, marks=needs_mpi)])  # fmt: skip
+def test_ranks_agree_with_numpy(ranks, name):
+    for rank, outcome in enumerate(outcomes(ranks)):
+        said = outcome.get(name, "not reached: a check before it failed")
+        assert not said, f"rank {rank}: {said}"
+
+
+@needs_mpi
+def test_ddp_gives_the_numbers_of_pytorchs(tmp_path):
+    pytest.importorskip("torch")
+    done = launch(2, "peers.py", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.done")) == ["0.done", "1.done"]
+
+
+# what ranks do, the exit code, and for each of two ranks a part of what it must say
+FAILURES = {
+    "other_op": (1, ["rank 1 all_reduce(f32[3], max)", "rank 0 all_reduce(f32[3], sum)"]),
+    "other_shape": (1, ["rank 1 all_reduce(f32[4], sum)", "rank 0 all_reduce(f32[3], sum)"]),
+    "other_collective": (1, ["rank 1 broadcast(f32[3], 0)", "rank 0 all_gather(f32[6])"]),
+    "one_less": (1, ["rank 1 has left the program, and rank 0 waits for it in all_reduce", ""]),
+    "raises": (1, ["rank 1 failed: ValueError: a sum that is none", "ValueError: a sum"]),
+    "bad_index": (1, ["rank 1 failed: OutOfRangeError: index 5", "OutOfRangeError: index 5"]),
+    "killed": (137, ["rank 1 has died", ""]),
+    "interrupted": (130, ["rank 1 failed: KeyboardInterrupt", "KeyboardInterrupt"]),
+    "late": (1, ["waited 1 s in all_reduce(f32[3], sum) for rank 1, which began all_reduce",
+                 "rank 0 "]),
+    "cancelled": (1, ["rank 1 failed: CancelledError", "CancelledError"]),
+    "not_joined": (1, ["rank 1 has left", ""]),
+}  # fmt: skip
+
+
+@needs_mpi
+@pytest.mark.parametrize("how", FAILURES)
+def test_all_ranks_end_with_the_cause(how):
+    code, says = FAILURES[how]
+    done = launch(2, "failing.py", how)
+    lines = (done.stdout + done.stderr).splitlines()
+    for rank, part in enumerate(says):
+        own = "\n".join(line for line in lines if line.startswith(f"[{rank}] "))
+        assert part in own, f"rank {rank} does not say {part!r}:\n" + "\n".join(lines)
+    assert done.returncode == code, "\n".join(lines)
+    where = "failing.py" if how not in ("killed",) else ""
+    assert where in "\n".join(lines)
+    if how in ("raises", "bad_index", "other_op", "other_shape"):
+        assert "[0] nothing is exchanged any more" in lines
+    assert any(f"failed first, {'killed by' if code > 128 else 'with'}" in one for one in lines)
+
+
+@needs_mpi
+def test_a_ctrl_c_ends_all_ranks():
+    command = [
+        sys.executable,
+        "-m",
+        "flowvm",
+        "launch",
+        "-n",
+        "2",
+        str(HERE / "failing.py"),
+        "runs",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=HERE.parent.parent
+    )
+    assert process.stdout is not None
+    seen = b""
+    while seen.count(b"running") < 2:
+        assert select.select([process.stdout], [], [], SECONDS)[0], seen
+        more = os.read(process.stdout.fileno(), 4096)
+        assert more, seen
+        seen += more
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=SECONDS)[0]
+    assert process.returncode == 130, rest
+    assert b"flowvm launch: interrupted" in rest
+
+
+def test_launch_passes_arguments_and_the_exit_code_on(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\nprint(sys.argv[1:], os.environ['FLOWVM_WORKERS'])\nsys.exit(7)\n"
+    )
+    command = [sys.executable, "-m", "flowvm", "launch", "-n", "1", "--threads", "3", str(script)]
+    done = subprocess.run([*command, "--lr", "-n"], capture_output=True, text=True)
+    assert done.stdout == "[0] ['--lr', '-n'] 3\n"
+    assert done.returncode == 7
+    assert "rank 0 failed first, with exit code 7" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [(("-n", "0", "x.py"), "-n is 1 or more"), (("nowhere.py",), "no file nowhere.py")],
+)
+def test_launch_says_what_is_wrong(args, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "flowvm", "launch", *args], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert message in done.stderr
