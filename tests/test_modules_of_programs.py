@@ -49,11 +49,20 @@ def test_devices_that_are_not_there(name: str) -> None:
         module.synchronize()
 
 
-def test_one_process() -> None:
-    assert not flow.distributed.is_available()
-    assert not flow.distributed.is_initialized()
-    with pytest.raises(AttributeError, match="has no 'init_process_group': flowvm computes in one"):
-        flow.distributed.init_process_group("nccl")
+def test_one_process_is_a_world() -> None:
+    dist = flow.distributed
+    assert dist.is_available() == dist.is_mpi_available()
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match="there is no process group"):
+        dist.get_rank()
+    dist.init_process_group()
+    try:
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+        x = flow.ones(2)
+        dist.all_reduce(x)
+        assert x.tolist() == [1, 1]
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

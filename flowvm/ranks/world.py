@@ -37,7 +37,7 @@ from flowvm.streams import Stream
 from flowvm.vm.engine.engine import engine
 
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
-POLLS, NAP_US = 2000, 50
+POLLS, NAP_US = 200, 30
 
 
 class World:

@@ -66,7 +66,7 @@ NAMES = [
     "from torch.optim.adamw import AdamW",
     "from torch.optim.lr_scheduler import _LRScheduler",
     "import torch; assert torch.__version__ >= '2.0' and torch.__version__.startswith('2.')",
-    "import torch; assert not torch.distributed.is_available()",
+    "import torch; assert not torch.distributed.is_initialized()",
     "import torch.multiprocessing as mp; assert mp.Queue",
     "import torch; assert torch.testing.assert_close(torch.ones(1), torch.ones(1)) is None",
     "import torch; torch.backends.cudnn.deterministic = True; import flowvm; "

@@ -1,0 +1,183 @@
+"""`flowvm launch -n 2 -m tools.bench.comm [--rounds 9] [--only step]`: what ranks exchange.
+
+All-reduce of 4 MB, 64 KB and 64 B against nonblocking MPI by mpi4py and PyTorch's gloo; a training
+step of an MLP and a CNN with DistributedDataParallel against PyTorch's DDP with gloo.  Ours and the
+peers run by turns in one launch, one thread each; a figure is the median of rounds, in
+microseconds, and its ratio the median of the rounds' ratios.
+
+"issued" is a loop that waits once, at its end; "waited" waits for each, as PyTorch and mpi4py do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import flowvm as flow
+import flowvm.distributed as dist
+from flowvm import nn
+from flowvm.ranks.world import rank, world_size
+
+SIZES = ((16, 1000), (16384, 300), (1 << 20, 20))  # float32 numbers, and how often
+Runs = dict[str, Callable[[int], None]]
+
+
+def timed(runs: Runs, often: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of one of each, a number a round."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            dist.barrier()
+            begun = time.perf_counter()
+            run(often)
+            if number:  # the first round is for warming up
+                found[name].append(1e6 * (time.perf_counter() - begun) / often)
+    return found
+
+
+def report(what: str, found: dict[str, list[float]], ours: str) -> None:
+    """A line for each peer, by rank 0."""
+    if rank():
+        return
+    mine = found[ours]
+    for name, times in found.items():
+        ratio = statistics.median(a / b for a, b in zip(mine, times, strict=True))
+        middle, least = statistics.median(times), min(times)
+        print(f"{what:18s} {name:22s} {middle:10.1f} us  (least {least:8.1f})  {ratio:6.2f}x")
+
+
+def peers() -> tuple[Any, Any]:
+    """torch with its process group, and mpi4py; None where it is not installed."""
+    try:
+        import torch
+        import torch.distributed as theirs
+    except ImportError:
+        torch = theirs = None
+    if torch is not None:
+        torch.set_num_threads(1)
+        port = [0]
+        if rank() == 0:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = [free.getsockname()[1]]
+        dist.broadcast_object_list(port, 0)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port[0]))
+        theirs.init_process_group("gloo", rank=rank(), world_size=world_size())
+    return torch, theirs
+
+
+def all_reduces(torch: Any, theirs: Any, rounds: int) -> None:
+    """All-reduce of each size."""
+    from mpi4py import MPI
+
+    everybody = MPI.COMM_WORLD.Dup()
+    for count, often in SIZES:
+        mine, array = flow.zeros(count), np.zeros(count, np.float32)
+
+        def issued(times: int, mine: Any = mine) -> None:
+            for _ in range(times):
+                dist.all_reduce(mine)
+            flow.vm.sync()
+
+        def waited(times: int, mine: Any = mine) -> None:
+            for _ in range(times):
+                work = dist.all_reduce(mine, async_op=True)
+                assert work is not None
+                work.wait()
+
+        def raw(times: int, array: Any = array) -> None:
+            for _ in range(times):
+                everybody.Iallreduce(MPI.IN_PLACE, array).Wait()
+
+        runs: Runs = {"flowvm issued": issued, "flowvm waited": waited, "mpi4py Iallreduce": raw}
+        if torch is not None:
+            tensor = torch.zeros(count)
+
+            def gloo(times: int, tensor: Any = tensor) -> None:
+                for _ in range(times):
+                    theirs.all_reduce(tensor)
+
+            runs["PyTorch gloo"] = gloo
+        report(f"all_reduce {4 * count} B", timed(runs, often, rounds), "flowvm issued")
+
+
+def networks(nn: Any) -> dict[str, Any]:
+    """An MLP and a CNN of either framework."""
+    mlp = nn.Sequential(
+        nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
+    cnn = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 14 * 14, 10),
+    )  # fmt: skip
+    return {"MLP": mlp, "CNN": cnn}
+
+
+SHAPES = {"MLP": (64, 256), "CNN": (32, 1, 28, 28)}
+
+
+def steps(torch: Any, rounds: int) -> None:
+    """A training step on each rank's batch: forward, backward, SGD."""
+    mine = {k: nn.parallel.DistributedDataParallel(m) for k, m in networks(nn).items()}
+    alone = networks(nn)
+    for what, shape in SHAPES.items():
+        x = np.random.default_rng(rank()).standard_normal(shape).astype(np.float32)
+        y = np.random.default_rng(rank()).integers(0, 10, shape[0])
+
+        def step(model: Any, x: Any = x, y: Any = y) -> Callable[[int], None]:
+            optimizer = flow.optim.SGD(model.parameters(), lr=0.01)
+            given = flow.tensor(x), flow.tensor(y)
+
+            def run(times: int) -> None:
+                for _ in range(times):
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(given[0]), given[1]).backward()
+                    optimizer.step()
+                flow.vm.sync()
+
+            return run
+
+        runs: Runs = {"flowvm DDP": step(mine[what]), "flowvm alone": step(alone[what])}
+        if torch is not None:
+            model = torch.nn.parallel.DistributedDataParallel(networks(torch.nn)[what])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            given = torch.tensor(x), torch.tensor(y)
+
+            def theirs(
+                times: int, model: Any = model, optimizer: Any = optimizer, given: Any = given
+            ) -> None:
+                for _ in range(times):
+                    optimizer.zero_grad()
+                    torch.nn.functional.cross_entropy(model(given[0]), given[1]).backward()
+                    optimizer.step()
+
+            runs["PyTorch DDP, gloo"] = theirs
+        report(f"{what} step", timed(runs, 20, rounds), "flowvm DDP")
+
+
+def main() -> None:
+    """Run, print; what is promised is in docs/distributed.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", choices=("allreduce", "step"), default=None)
+    args = parser.parse_args()
+    flow.set_num_threads(1)
+    dist.init_process_group("mpi")
+    torch, theirs = peers()
+    if rank() == 0:
+        print(f"{world_size()} ranks; the ratio is ours to that line's; load {os.getloadavg()[0]}")
+    if args.only != "step":
+        all_reduces(torch, theirs, args.rounds)
+    if args.only != "allreduce":
+        steps(torch, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
