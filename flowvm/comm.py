@@ -41,7 +41,7 @@ __all__ = [
 
 DTYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
-    "float64", "complex64", "complex128",
+    "float64", "complex64", "complex128", "uint16", "uint32", "uint64",
 )  # fmt: skip
 MOST_DIMS = 14  # of a tensor whose shape is sent with it
 

@@ -28,8 +28,9 @@ metadata = lazy("importlib.metadata")
 INSTALL = "pip install 'flowvm[mpi]' (mpi4py and MPICH's wheel), or mpi4py beside an MPI of yours"
 # flowvm's dtypes as MPI's: what is reduced
 NUMBERS = {
-    "bool": "UINT8_T", "uint8": "UINT8_T", "int8": "INT8_T", "int16": "INT16_T",
-    "int32": "INT32_T", "int64": "INT64_T", "float32": "FLOAT", "float64": "DOUBLE",
+    "bool": "UINT8_T", "uint8": "UINT8_T", "uint16": "UINT16_T", "uint32": "UINT32_T",
+    "uint64": "UINT64_T", "int8": "INT8_T", "int16": "INT16_T", "int32": "INT32_T",
+    "int64": "INT64_T", "float32": "FLOAT", "float64": "DOUBLE",
     "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
 }  # fmt: skip
 MOVED = {1: "UINT8_T", 2: "UINT16_T", 4: "UINT32_T", 8: "UINT64_T", 16: "C_DOUBLE_COMPLEX"}

@@ -20,6 +20,10 @@ from flowvm.ranks.world import Group, rank, world_size
 
 RANK, SIZE = rank(), world_size()
 ALL = range(SIZE)
+SIGNED = (
+    flow.float32, flow.float64, flow.int8, flow.int16, flow.int32, flow.int64, flow.float16,
+    flow.bfloat16,
+)  # fmt: skip
 NUMPY = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -53,9 +57,12 @@ def raises(kind, call, *words: str) -> None:
 
 def check_all_reduce_every_op_and_dtype():
     for op in NUMPY:
-        for dtype in (flow.float32, flow.float64, flow.int8, flow.int16, flow.int32, flow.int64,
-                      flow.float16, flow.bfloat16):  # fmt: skip
+        for dtype in SIGNED:
             same(c.all_reduce(own(dtype=dtype), op), combined(op))
+        for dtype in (flow.uint16, flow.uint32, flow.uint64):
+            x = flow.tensor(data(RANK) + 3).to(dtype)
+            values = [data(r) + 3 for r in ALL]  # of 4 ranks 6**4 at most
+            same(c.all_reduce(x, op), NUMPY[op].reduce(values))
     for op, numpy in (("sum", np.any), ("max", np.any), ("prod", np.all), ("min", np.all)):
         x = own(seed=5) > 0
         wanted = numpy([data(r, seed=5) > 0 for r in ALL], axis=0)
