@@ -44,8 +44,6 @@ class ALERT(Record):
     """What workers that wait for other ranks look at."""
 
     RAISED = field("1: do not wait any longer, `World.fault` says why")
-    POLLS = field("tests of a request, each of which lets others have the core, before naps")
-    NAP = field("microseconds of a nap")
 
 
 class Ways(Protocol):

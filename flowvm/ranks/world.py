@@ -37,7 +37,6 @@ from flowvm.streams import Stream
 from flowvm.vm.engine.engine import engine
 
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
-POLLS, NAP_US = 200, 30
 
 
 class World:
@@ -52,7 +51,6 @@ class World:
         self.kept: list[Any] = []
         self.rows = 0
         self.alert = np.zeros(ALERT.WORDS, np.int64)
-        self.alert[ALERT.POLLS], self.alert[ALERT.NAP] = POLLS, NAP_US
         self.lock = held_at_fork(threading.RLock(), Rank.GRAPH)
         self.joined: dict[int, Joined] = {}  # by the address of the row
         self.lanes: list[Lane] = []

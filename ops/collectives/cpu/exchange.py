@@ -43,6 +43,8 @@ REQUEST, FLAG, STATUS = CALL.WORDS, CALL.WORDS + 1, CALL.WORDS + 2
 OWN_WORDS = CALL.WORDS + 2 + 16
 FAILED = int(Status.RANKS_FAILED)
 PRIME = 0x100000001B3
+# a nap costs a small message its latency; without naps a wait takes the core from kernels
+POLLS, NAP_US = 200, 30
 
 
 class Argument(NamedTuple):
@@ -199,8 +201,8 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
             if load_word(t.alert + 8 * ALERT.RAISED) != 0:
                 details[0] = ALERTED
                 return FAILED
-        if tests > alert[ALERT.POLLS]:
-            futex_wait(words, FLAG, 0, alert[ALERT.NAP])
+        if tests > POLLS:
+            futex_wait(words, FLAG, 0, NAP_US)
         else:
             sched_yield()
     if error != 0:
