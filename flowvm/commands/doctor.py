@@ -33,9 +33,11 @@ from flowvm.eager.native import install
 from flowvm.errors import FlowError
 from flowvm.lazy import lazy
 from flowvm.private.cpython import CPYTHON
+from flowvm.private.mpi4py import MPI4PY
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
 from flowvm.private.scipy import SCIPY
+from flowvm.ranks.library import INSTALL, is_installed
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import driver, runtime
@@ -87,6 +89,7 @@ def environment() -> Iterator[Check]:
     for name in ("numba", "llvmlite", "scipy", "rich", "safetensors"):
         yield _package(name, required=True)
     yield _package("ipython", required=False, fix="pip install ipython, for a better prompt")
+    yield _mpi()
     yield _cpu()
     yield _cuda()
     yield _cache()
@@ -111,6 +114,13 @@ def _package(name: str, required: bool, fix: str = "") -> Check:
     except metadata.PackageNotFoundError:
         verdict = FAIL if required else INFO
         return Check(verdict, name, "not installed", fix or f"pip install {name}")
+
+
+def _mpi() -> Check:
+    check = _package("mpi4py", required=False, fix=f"for several processes: {INSTALL}")
+    if check.verdict == OK and not is_installed():
+        return Check(INFO, "mpi4py", f"{check.text}, which finds no MPI library", INSTALL)
+    return check
 
 
 def _numpy() -> Check:
@@ -250,6 +260,8 @@ def _private(package: Any, use: Any, verdict: str, why: str) -> Check:
 
 def _packages() -> Iterator[Any]:
     yield from (CPYTHON, NUMBA, SCIPY)
+    if is_installed():
+        yield MPI4PY
     if NUMBA.version == "not installed":
         return
     from numba import config

@@ -34,6 +34,7 @@ NUMBERS = {
     "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
 }  # fmt: skip
 MOVED = {1: "UINT8_T", 2: "UINT16_T", 4: "UINT32_T", 8: "UINT64_T", 16: "C_DOUBLE_COMPLEX"}
+STATUS_BYTES = 128  # that a kernel has for what MPI_Test leaves
 OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 BOOL_OPS = {"sum": "MAX", "prod": "MIN", "min": "MIN", "max": "MAX"}  # of 0 and 1
 
@@ -107,6 +108,8 @@ def mpi() -> Any:
         raise CommunicationError(
             "this MPI library does not let several threads call it (MPI_THREAD_MULTIPLE)"
         )
+    if MPI4PY.size_of(module.Status) > STATUS_BYTES or MPI4PY.size_of(module.Request) > 8:
+        raise CommunicationError("this MPI library's requests are larger than those of all others")
     return module
 
 

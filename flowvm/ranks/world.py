@@ -39,6 +39,9 @@ from flowvm.vm.engine.engine import engine
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
 
 
+_making = held_at_fork(threading.RLock(), Rank.GRAPH)
+
+
 class World:
     """The ranks that were launched together; made by `world`."""
 
@@ -51,7 +54,7 @@ class World:
         self.kept: list[Any] = []
         self.rows = 0
         self.alert = np.zeros(ALERT.WORDS, np.int64)
-        self.lock = held_at_fork(threading.RLock(), Rank.GRAPH)
+        self.lock = _making
         self.joined: dict[int, Joined] = {}  # by the address of the row
         self.lanes: list[Lane] = []
         self.watcher: Watcher | None = None
@@ -69,6 +72,7 @@ class World:
         if self.size > 1:
             self.control = everybody.Dup()
             self._put_up_board()
+            self._compile()
             self.watcher = Watcher(self)
 
     def _put_up_board(self) -> None:
@@ -82,6 +86,17 @@ class World:
         words[:] = 0
         words[HEADER.PID] = os.getpid()
         node.Barrier()
+
+    def _compile(self) -> None:
+        """Have the VM's threads compiled, by one rank of each host where the others find it."""
+        first = min(self.boards) == self.rank
+        if first:
+            engine.need_threads()
+        ready = self.kept[0].Ibarrier()
+        while not ready.Test():
+            time.sleep(0.002)  # and not in MPI, which would take the core
+        if not first:
+            engine.need_threads()
 
     def header(self, number: int) -> np.ndarray[Any, Any]:
         """The words of a rank's header, of one on this host."""
@@ -115,9 +130,6 @@ class World:
 
 def _words(at: int, count: int) -> np.ndarray[Any, Any]:
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(at))
-
-
-_making = held_at_fork(threading.RLock(), Rank.GRAPH)
 
 
 @functools.cache

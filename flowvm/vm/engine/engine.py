@@ -300,7 +300,8 @@ class Engine:
                 raise VMError(self.broken)
             self.install_interrupt()
             if self.words[CTL.DEVICES]:
-                for name in (*THREADED, *DEVICES):  # a device waits for nobody
+                self.need_threads()  # a device waits for nobody
+                for name in DEVICES:
                     self.loops.compiled(name)
             elif not self.loops.ready(THREADED):
                 self.uncompiled = True
@@ -318,6 +319,15 @@ class Engine:
             with reverting(lambda: None if complete else self._end_threads(time.monotonic() + 60)):
                 self._start_threads()
                 complete.append(True)
+
+    def need_threads(self) -> None:
+        """Compile now what the threads run, if that is still to be done.
+
+        For instructions that wait for another process: until then each would run on the thread that
+        issues it, and keep from the others what they wait for.
+        """
+        for name in THREADED:
+            self.loops.compiled(name)
 
     def _start_threads(self) -> None:
         self.running = True

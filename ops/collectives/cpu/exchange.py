@@ -19,7 +19,7 @@ from flowvm.dtype import dtype_named
 from flowvm.errors import Status
 from flowvm.launch import Launch, View
 from flowvm.meta import TensorMeta
-from flowvm.ranks.library import address
+from flowvm.ranks.library import STATUS_BYTES, address
 from flowvm.ranks.watching import ALERT, ALERTED, DIFFERENT, MPI_FAILED
 from flowvm.ranks.words import ROW, STEP
 from flowvm.ranks.world import Joined, Lane
@@ -40,7 +40,7 @@ Array = Any
 VALUE, OUT, IN, OWN, CONST = range(5)
 # words of a call's own memory: the arguments, then these
 REQUEST, FLAG, STATUS = CALL.WORDS, CALL.WORDS + 1, CALL.WORDS + 2
-OWN_WORDS = CALL.WORDS + 2 + 16
+OWN_WORDS = STATUS + STATUS_BYTES // 8
 FAILED = int(Status.RANKS_FAILED)
 PRIME = 0x100000001B3
 # a nap costs a small message its latency; without naps a wait takes the core from kernels
