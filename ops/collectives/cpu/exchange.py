@@ -28,6 +28,7 @@ from flowvm.vm.machine.lang import (
     call_address,
     copy_bytes,
     futex_wait,
+    load_acquire,
     load_word,
     sched_yield,
     store_release,
@@ -138,7 +139,8 @@ def _begin(program: Array, t: Any) -> int:
     seq = row[ROW.SEQ] + 1
     row[ROW.HASH] = (row[ROW.HASH] ^ t.sign) * PRIME
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
-    row[at + STEP.HASH] = row[ROW.HASH]
+    store_release(row, at + STEP.SEQ, 0)  # what is there is another's from here on
+    store_release(row, at + STEP.HASH, row[ROW.HASH])
     for k in range(STEP.TEXT_WORDS):
         row[at + STEP.TEXT + k] = program[t.text + k]
     store_release(row, at + STEP.SEQ, seq)
@@ -151,12 +153,13 @@ def _different(program: Array, t: Any, seq: int) -> int:
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
     own = load_word(t.row + 8 * (at + STEP.HASH))
     for k in range(t.members):
-        other = program[2 * CALL.WORDS + k]
-        if other == 0:
+        if program[2 * CALL.WORDS + k] == 0:
             continue  # of another host, whose board is not here
+        other = words_at(program[2 * CALL.WORDS + k], ROW.WORDS)
         if (
-            load_word(other + 8 * (at + STEP.SEQ)) == seq
-            and load_word(other + 8 * (at + STEP.HASH)) != own
+            load_acquire(other, at + STEP.SEQ) == seq
+            and load_acquire(other, at + STEP.HASH) != own
+            and load_acquire(other, at + STEP.SEQ) == seq  # still: it may be far ahead
         ):
             return k + 1
     return 0
@@ -205,12 +208,12 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
             futex_wait(words, FLAG, 0, NAP_US)
         else:
             sched_yield()
+    other = _different(program, t, seq)
+    if other != 0:  # first: of messages of other sizes MPI says less
+        details[0], details[1] = DIFFERENT, other - 1
+        return FAILED
     if error != 0:
         details[0], details[1] = MPI_FAILED, error
-        return FAILED
-    other = _different(program, t, seq)
-    if other != 0:
-        details[0], details[1] = DIFFERENT, other - 1
         return FAILED
     store_word(t.row + 8 * ROW.DONE, seq)
     return 0
