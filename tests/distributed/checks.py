@@ -525,6 +525,40 @@ def check_ddp_no_sync_adds_up():
             p.grad = q.grad = None
 
 
+class Training(nn.Graph):
+    """A step of a model, with its optimizer."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.add_optimizer(flow.optim.SGD(network.parameters(), lr=0.1, momentum=0.9))
+
+    def build(self, x, y):
+        loss = nn.functional.mse_loss(self.network(x), y)
+        loss.backward()
+        return loss
+
+
+def check_ddp_in_a_graph():
+    for norm in (False, True):
+        ddp = nn.parallel.DistributedDataParallel(model(norm), bucket_cap_mb=0.001)
+        step = Training(ddp)
+        eager = nn.parallel.DistributedDataParallel(model(norm), bucket_cap_mb=0.001)
+        optimizer = flow.optim.SGD(eager.parameters(), lr=0.1, momentum=0.9)
+        for number in range(5):
+            x, y = map(part, batch(number))
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(eager(x), y)
+            loss.backward()
+            optimizer.step()
+            np.testing.assert_allclose(step(x, y).item(), loss.item(), 1e-9)
+        for p, q in zip(ddp.parameters(), eager.parameters(), strict=True):
+            np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), 1e-9, 1e-12)
+        assert len(step.plans) == 1
+        if SIZE > 1:  # gradients are reduced while backward goes on
+            assert step.plans[0].dump().count("all_reduce_") >= 2
+
+
 class Branches(nn.Module):
     """Each call uses one of two layers, or none."""
 

@@ -142,6 +142,20 @@ def networks(nn: Any) -> dict[str, Any]:
 SHAPES = {"MLP": (64, 256), "CNN": (32, 1, 28, 28)}
 
 
+class Training(nn.Graph):
+    """A step as a graph."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.add_optimizer(flow.optim.SGD(network.parameters(), lr=0.01))
+
+    def build(self, x: Any, y: Any) -> Any:
+        loss = nn.functional.cross_entropy(self.network(x), y)
+        loss.backward()
+        return loss
+
+
 def steps(torch: Any, rounds: int) -> None:
     """A training step on each rank's batch: forward, backward, SGD."""
     mine = {k: nn.parallel.DistributedDataParallel(m) for k, m in networks(nn).items()}
@@ -163,7 +177,19 @@ def steps(torch: Any, rounds: int) -> None:
 
             return run
 
-        runs: Runs = {"flowvm DDP": step(mine[what]), "flowvm alone": step(alone[what])}
+        graph = Training(nn.parallel.DistributedDataParallel(networks(nn)[what]))
+        inputs = flow.tensor(x), flow.tensor(y)
+
+        def replayed(times: int, graph: Any = graph, inputs: Any = inputs) -> None:
+            for _ in range(times):
+                graph(*inputs)
+            flow.vm.sync()
+
+        runs: Runs = {
+            "flowvm DDP": step(mine[what]),
+            "flowvm DDP, graph": replayed,
+            "flowvm alone": step(alone[what]),
+        }
         if torch is not None:
             model = torch.nn.parallel.DistributedDataParallel(networks(torch.nn)[what])
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

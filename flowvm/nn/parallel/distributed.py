@@ -52,6 +52,16 @@ class Bucket:
             p.grad = flat[self.ends[k] : self.ends[k + 1]].view(p.shape)
 
 
+class _Backward:
+    """How far the present backward is; no part of what a captured graph watches of its module."""
+
+    def __init__(self) -> None:
+        self.waited: set[int] = set()  # parameters whose gradients are to come, by id
+        self.unused: set[int] = set()  # those that the output does not depend on
+        self.reduced = 0  # buckets
+        self.expected = False  # whether a forward has prepared it
+
+
 class DistributedDataParallel(Module):
     """Calls `module`, which lies in it by that name; `backward` leaves the same gradients on every
     rank: the mean of what each has computed.
@@ -110,10 +120,7 @@ class DistributedDataParallel(Module):
         cap = MOST_MB if bucket_cap_mb is None else bucket_cap_mb
         self._buckets = _buckets(wanted, min(FIRST_MB, cap), cap)
         self._bucket_of = {id(p): k for k, b in enumerate(self._buckets) for p in b.members}
-        self._waited: set[int] = set()  # parameters whose gradients are to come, by id
-        self._reduced = 0  # buckets of this backward
-        self._expecting = False
-        self._unused: set[int] = set()
+        self._backward = _Backward()
         self._grad_hooks: list[RemovableHandle] = []
         if self.process_group.size > 1:
             if init_sync:
@@ -144,19 +151,19 @@ class DistributedDataParallel(Module):
         if syncs and self.broadcast_buffers and self.training:
             self._copy_from_first([*self.module.buffers()])
         out = self.module(*inputs, **kwargs)
-        self._expecting = recorded
+        self._backward.expected = recorded
         if recorded:
-            self._waited, self._reduced = set(self._bucket_of), 0
-            self._unused = set()
+            self._backward.waited, self._backward.reduced = set(self._bucket_of), 0
+            self._backward.unused = set()
             if self.find_unused_parameters:
-                self._unused = self._waited - _reached(out)
-                self._waited -= self._unused
+                self._backward.unused = self._backward.waited - _reached(out)
+                self._backward.waited -= self._backward.unused
                 self._reduce_complete()
         return out
 
     def _check_finished(self) -> None:
-        if self._expecting and 0 < self._reduced < len(self._buckets):
-            names = [n for n, p in self.module.named_parameters() if id(p) in self._waited]
+        if self._backward.expected and 0 < self._backward.reduced < len(self._buckets):
+            names = [n for n, p in self.module.named_parameters() if id(p) in self._backward.waited]
             raise CommunicationError(
                 "DistributedDataParallel: the last backward gave no gradients for "
                 f"{', '.join(names[:5])}{', ...' * (len(names) > 5)}, so other gradients were not "
@@ -165,26 +172,26 @@ class DistributedDataParallel(Module):
             )
 
     def _arrive(self, p: Tensor) -> None:
-        if not self._expecting:
+        if not self._backward.expected:
             return
-        if id(p) not in self._waited:
+        if id(p) not in self._backward.waited:
             raise AutogradError(
                 "DistributedDataParallel: a parameter has got a second gradient since forward, "
                 "after the first was averaged; call forward before each backward, or keep "
                 "gradients apart with no_sync()"
             )
-        self._waited.discard(id(p))
+        self._backward.waited.discard(id(p))
         self._reduce_complete()
 
     def _reduce_complete(self) -> None:
         """Reduce the buckets that are next and complete."""
-        while self._reduced < len(self._buckets):
-            bucket = self._buckets[self._reduced]
-            if any(id(p) in self._waited for p in bucket.members):
+        while self._backward.reduced < len(self._buckets):
+            bucket = self._buckets[self._backward.reduced]
+            if any(id(p) in self._backward.waited for p in bucket.members):
                 return
-            self._reduced += 1
+            self._backward.reduced += 1
             self._reduce(bucket)
-        self._expecting = False
+        self._backward.expected = False
 
     def _reduce(self, bucket: Bucket) -> None:
         with recording(False):
@@ -193,7 +200,7 @@ class DistributedDataParallel(Module):
                 return
             # what no rank has used has no gradient, so each rank must know who has
             kept = [p.grad for p in bucket.members]
-            used = new_tensor([int(id(p) not in self._unused) for p in bucket.members])
+            used = new_tensor([int(id(p) not in self._backward.unused) for p in bucket.members])
             anywhere = all_reduce_(used, "max", self.process_group).tolist()
             bucket.reduce(self.process_group)
             for p, grad, known in zip(bucket.members, kept, anywhere, strict=True):
