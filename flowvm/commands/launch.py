@@ -58,7 +58,10 @@ def main(args: argparse.Namespace) -> int:
 
 def mpiexec(ranks: int) -> list[str]:
     """mpiexec with its arguments; CommunicationError if there is none."""
-    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    folders = [os.path.dirname(sys.executable)]
+    if library := os.environ.get("MPI4PY_LIBMPI"):  # its own comes first
+        folders.insert(0, str(Path(library).resolve().parent.parent / "bin"))
+    beside = shutil.which("mpiexec", path=os.pathsep.join(folders))
     path = beside or wheel_file("mpiexec", "mpirun") or shutil.which("mpiexec")
     if path is None or not is_installed():
         missing = "mpiexec" if path is None else "mpi4py with an MPI library"

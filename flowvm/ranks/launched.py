@@ -11,7 +11,7 @@ import os
 LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "FLOWVM_RANKS"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 # srun's come last: a batch script has them too, without being one of several
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
