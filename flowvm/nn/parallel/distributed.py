@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from flowvm.autograd.hooks import RemovableHandle
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import OutputEdge
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError, CommunicationError
 from flowvm.nn.module import Module
 from flowvm.ops.collectives.collectives import all_reduce_, broadcast_
@@ -37,19 +38,21 @@ class Bucket:
 
     def __init__(self, members: list[Tensor]) -> None:
         self.members = members
-        self.ends = [0]
-        for p in members:
-            self.ends.append(self.ends[-1] + p.numel())
+        self.metas = [p._meta.dense() for p in members]
+        self.flat = [meta.with_shape((meta.numel,)) for meta in self.metas]
+        self.starts = [0, *accumulate(meta.nbytes for meta in self.metas)][:-1]
 
     def reduce(self, group: Group) -> None:
         """Average the gradients over the ranks.  They are views of one tensor afterwards."""
         grads = [zeros_like(p) if p.grad is None else p.grad.detach() for p in self.members]
-        if len(grads) == 1 and grads[0].is_contiguous():
+        grads = [g.contiguous() for g in grads]
+        if len(grads) == 1:
             self.members[0].grad = all_reduce_(grads[0], "mean", group)
             return
-        flat = all_reduce_(cat([g.reshape(-1) for g in grads]), "mean", group)
-        for k, p in enumerate(self.members):
-            p.grad = flat[self.ends[k] : self.ends[k + 1]].view(p.shape)
+        parts = [alias(g, flat) for g, flat in zip(grads, self.flat, strict=True)]
+        whole = all_reduce_(cat(parts), "mean", group)
+        for p, meta, start in zip(self.members, self.metas, self.starts, strict=True):
+            p.grad = alias(whole, meta, start)
 
 
 class _Backward:
