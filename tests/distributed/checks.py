@@ -5,6 +5,7 @@ a rank.  References are NumPy's, of numbers that every rank can make for all.
 """
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -602,6 +603,34 @@ def check_a_sampler_shares_the_indices():
     assert sampler.rank == RANK
     shares = c.all_gather(flow.tensor(list(sampler))).tolist()
     assert set(shares) == set(range(10))
+
+
+def check_a_loader_with_workers_feeds_ranks():
+    data = flow.utils.data
+    numbers = data.TensorDataset(flow.arange(5 * SIZE))
+    loader = data.DataLoader(
+        numbers, 2, sampler=data.DistributedSampler(numbers), num_workers=1
+    )  # forked, with MPI in the parent
+    seen = flow.cat([batch for (batch,) in loader])
+    assert sorted(c.all_gather(seen).tolist()) == list(range(5 * SIZE))
+
+
+def check_a_forked_child_takes_no_part():
+    if SIZE == 1:
+        return
+    x = own()
+    c.all_reduce(x).numpy()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            c.all_reduce(x).numpy()
+        except flow.errors.CommunicationError as error:
+            code = "takes no part" not in str(error)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    same(c.all_reduce(x), combined("sum"))  # and the parent does
 
 
 def check_the_order_of_accesses_is_kept():
