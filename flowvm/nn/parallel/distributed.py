@@ -80,6 +80,10 @@ class DistributedDataParallel(Module):
     The other arguments are taken: flowvm has one device a rank, and gradients are views of buckets
     anyway.  ArgumentError for a module without parameters that require gradients; a module that is
     another one on another rank is a CommunicationError where that is seen.
+
+    >>> model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    >>> list(model.state_dict())
+    ['module.weight', 'module.bias']
     """
 
     def __init__(
