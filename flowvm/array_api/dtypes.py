@@ -123,7 +123,10 @@ def astype(
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> Any:
     """Whether `from_` becomes `to` by the promotion of two arrays."""
-    return promote_types(_of(from_), to) is to
+    try:
+        return promote_types(_of(from_), to) is to
+    except DTypeError:
+        return False
 
 
 def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> Any:

@@ -39,9 +39,9 @@ def axes_of(name: str, x: Tensor, axis: Axes | None) -> tuple[int, ...]:
     return places
 
 
-def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """The arrays in the shape that they have together."""
-    return tuple(ops.broadcast_tensors(*arrays)) if arrays else ()
+    return list(ops.broadcast_tensors(*arrays)) if arrays else []
 
 
 def broadcast_to(x: Tensor, /, shape: Sequence[int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowvm import ops
 from flowvm.array_api.shapes import Axes, axes_of
-from flowvm.dtype import DType, bool_, int64
+from flowvm.dtype import DType, bool_, int64, uint64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 
@@ -33,10 +33,15 @@ def _over(
     return result
 
 
+def _counts(dtype: DType) -> Any:
+    """Whether int64 is for its sums: for signed integers and booleans."""
+    return dtype.is_signed or dtype.is_bool
+
+
 def _whole(x: Tensor, dtype: DType | None) -> Tensor:
     """`x` in the dtype that sums and products have: that, or 64 bits of whole numbers."""
     if dtype is None:
-        dtype = x.dtype if x.dtype.inexact else int64
+        dtype = x.dtype if x.dtype.inexact else int64 if _counts(x.dtype) else uint64
     whole: Tensor = x.to(dtype)
     return whole
 
@@ -44,7 +49,7 @@ def _whole(x: Tensor, dtype: DType | None) -> Tensor:
 def sum(
     x: Tensor, /, *, axis: Axes | None = None, dtype: DType | None = None, keepdims: Any = False
 ) -> Tensor:
-    """The sum, in `dtype`; without one, of whole numbers and booleans in int64."""
+    """The sum, in `dtype`; without one, of whole numbers in 64 bits."""
     x = _whole(x, dtype)
     return _over("sum", partial(ops.sum, dtype=x.dtype), x, axis, keepdims)
 
@@ -52,7 +57,7 @@ def sum(
 def prod(
     x: Tensor, /, *, axis: Axes | None = None, dtype: DType | None = None, keepdims: Any = False
 ) -> Tensor:
-    """The product, in `dtype`; without one, of whole numbers and booleans in int64."""
+    """The product, in `dtype`; without one, of whole numbers in 64 bits."""
     x = _whole(x, dtype)
     for place in sorted(axes_of("prod", x, axis), reverse=True):
         x = ops.prod(x, place, keepdims, dtype=x.dtype)
