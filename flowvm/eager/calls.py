@@ -77,6 +77,7 @@ def _source(op: Callee) -> str:
         else f"        _result = op.fallback({', '.join(params)})",
         "        if _result is not None: return _result",
         f"        _e = miss(op, ({tensors}), ({attrs}))",
+        f"        if _e is globally: return _e(op, ({tensors}), ({attrs}), ({scalars}))",
         "    if _e[-2] and dead: release_dead()",
     ]
     for i, _ in enumerate(op.outputs):

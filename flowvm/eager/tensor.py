@@ -426,6 +426,9 @@ def alias(
     base: Tensor, meta: TensorMeta, offset_bytes: int = 0, cls: type[Tensor] = Tensor
 ) -> Tensor:
     """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
+    if meta.__class__ is not TensorMeta and meta is not base._meta:
+        seen: Tensor = hot["global_view"](base, meta, offset_bytes)
+        return seen
     ref = base._ref + (offset_bytes << OPERAND.STORAGE_BITS)
     if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
         raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")

@@ -231,7 +231,7 @@ def view_of(
             op = _views.get(name)
             if op is None:
                 op = _views[name] = _ViewOperator(name, grad)
-            out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (meta,))
+            out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
         if base._node is None or not base._node.is_leaf:
             remember_view(base, out)
     return out

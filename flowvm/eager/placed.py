@@ -1,0 +1,73 @@
+"""Where calls on global tensors go: told by `flowvm.ops.placed`, which is imported when the first
+one is made.
+
+A call's entry is found by its operands' metas, and those of global tensors are theirs alone
+(`flowvm.global_meta`); so a call that needs no communication finds an entry of its own, and is
+issued as any other.  All others are a miss, and come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.device import Device
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import DeviceError
+from flowvm.global_meta import GlobalMeta
+from flowvm.meta import TensorMeta
+from flowvm.placement import PlacedDevice
+from flowvm.vm.callers.hot import hot
+
+
+class Globals:
+    """The functions that know global tensors."""
+
+    call: Callable[..., Any]  # (op, tensors, attrs, scalars): the call's result
+    call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
+    view: Callable[..., Tensor]  # (base, logical meta, offset in elements, may it be a copy)
+    gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
+    placed: Callable[..., Tensor]  # (x, device): a local tensor, the same on all ranks, as global
+
+
+def is_placed(*values: Any) -> bool:
+    """Whether a meta or device among `values` is a global tensor's."""
+    for value in values:
+        device = value.device if isinstance(value, TensorMeta) else value
+        if isinstance(device, Device):
+            return device.__class__ is PlacedDevice
+    return False
+
+
+def mixed(name: str, names: tuple[str, ...], metas: tuple[TensorMeta, ...]) -> DeviceError:
+    """The error of a call with operands of several placements, or of none."""
+    listed = ", ".join(
+        f"{n} on {m.placement!r}" if isinstance(m, GlobalMeta) else f"{n} local"
+        for n, m in zip(names, metas, strict=False)
+    )
+    if any(not isinstance(m, GlobalMeta) for m in metas):
+        hint = "make the local ones global by to_global(placement, sbp), or the others local"
+    else:
+        hint = "move them to one placement by to_global(placement=...)"
+    return DeviceError(
+        f"{name}: global tensors of one placement compute together, got {listed}; {hint}"
+    )
+
+
+def local_of(value: Any) -> Any:
+    """A meta or device, or what stands for one among attributes, as this rank has it."""
+    if value.__class__ is GlobalMeta:
+        return value.local
+    if value.__class__ is PlacedDevice:
+        return value.local
+    if value.__class__ is tuple:
+        return tuple(local_of(v) for v in value)
+    return value
+
+
+def _globally(op: Any, tensors: Any, attrs: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
+    """A call on global tensors that has no entry yet, or that communicates."""
+    return Globals.call(op, tensors, attrs, scalars)
+
+
+hot.update(globally=_globally)

@@ -1,0 +1,204 @@
+"""Views of global tensors: a geometry of the whole tensor, translated to the part that is here.
+
+Who makes a view says its shape and strides on a tensor of C order.  A stride is so many steps along
+each dimension of the tensor (its digits); the same digits on the part's own strides are the part's
+view.  That is a view of the same memory where the split dimension stays a dimension, cut at the
+same places: permutations, slices of other dimensions, dimensions added, and reshapes that leave it
+or make it a leading dimension of equal parts.  Else other ranks hold what the view shows: the
+tensor is made whole first, and the result is a copy, which is not written to (`calling.into`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.eager.modes import recording
+from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.global_meta import GlobalMeta
+from flowvm.kept import remembered
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import cast
+from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
+from flowvm.placement import PARTIAL, Sbps, broadcast, split
+from flowvm.vm.machine.words import OPERAND
+
+
+def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
+    """What `meta`'s shape and strides, `offset_bytes` further on, show of `x`, a global tensor of C
+    order; outside the autograd graph.
+    """
+    own: Any = x._meta
+    offset = offset_bytes // meta.dtype.itemsize
+    if meta.dtype is not own.dtype:
+        return _reinterpreted(x, meta, offset)
+    found = _translated(own, meta, offset)
+    if not own.inside:
+        return hollow(GlobalMeta.make(meta.shape, meta.dtype, own.device, found[0] if found else _all(own)))
+    if found is not None:
+        seen, local, at = found
+        return _seen(x, own, meta, seen, local, at)
+    with recording(False):
+        x = _dense(boxed(x, _held(own)))
+    again: Any = x._meta
+    found = _translated(again, meta, offset)
+    assert found is not None  # a part that is all of it, in C order, has every view
+    seen, local, at = found
+    return _seen(x, again, meta, seen, local, at)
+
+
+def _all(own: GlobalMeta) -> Sbps:
+    return (broadcast,) * len(own.sbp)
+
+
+def _held(own: GlobalMeta) -> Sbps:
+    """`own` without splits; sums stay what they are."""
+    return tuple(broadcast if s.is_split else s for s in own.sbp)
+
+
+def _dense(x: Tensor) -> Tensor:
+    meta: Any = x._meta
+    if meta.local.contiguous:
+        return x
+    return global_of(cast(part_of(x), meta.dtype), meta.with_sbp(meta.sbp))
+
+
+def _seen(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int) -> Tensor:
+    shown = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).with_local(local)
+    ref = x._ref + (at * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
+    return new_tensor(ref, shown, x.storage())
+
+
+@remembered("views")
+def _translated(
+    own: GlobalMeta, meta: GlobalMeta, offset: int
+) -> tuple[Sbps, TensorMeta, int] | None:
+    """Sbp of the view, the meta of its part and where that begins in the part of `own`; None where
+    other ranks hold some of it.
+    """
+    # (size, logical stride, local size, local stride, dimension) of those that have steps
+    dims = [
+        (n, s, m, t, d)
+        for d, (n, s, m, t) in enumerate(
+            zip(own.shape, own.stride, own.local.shape, own.local.stride, strict=True)
+        )
+        if n != 1
+    ]
+    cuts = {s.dim for s in own.sbp if s.is_split}
+    if own.numel == 0 or meta.numel == 0:
+        return None if cuts else _empty(own, meta)
+    starts = _digits(offset, dims)
+    if starts is None or any(starts[k] for k, d in enumerate(dims) if d[4] in cuts):
+        return None
+    at = sum(k * d[3] for k, d in zip(starts, dims, strict=True))
+    shape, stride = list(meta.shape), [0] * meta.ndim
+    found: dict[int, int] = {}  # dimension of own that is cut: the view's
+    for j, (size, step) in enumerate(zip(meta.shape, meta.stride, strict=True)):
+        if size == 1 or step == 0:
+            continue
+        walk = _walked(step, size, dims, starts)
+        if walk is None:
+            return None
+        lead, stride[j] = walk
+        for d in lead:
+            if d not in cuts:
+                continue
+            n = own.shape[d]
+            parts = _parts(own, d)
+            whole = size == n and step == own.stride[d]
+            if not whole and n % parts:
+                return None
+            if not whole and not _leads(own, meta, d, j):
+                if (size - 1) * step >= n // parts * own.stride[d]:
+                    return None  # it goes from one part into the next
+                continue
+            if d in found or not (whole or size % parts == 0):
+                return None
+            found[d] = j
+    for d in cuts:
+        if d not in found and own.shape[d] != 1:
+            return None
+    for d in cuts:
+        if own.shape[d] == 1:
+            same = [j for j, n in enumerate(meta.shape) if n == 1]
+            if meta.shape != own.shape and not (len(same) == 1):
+                return None
+            found[d] = d if meta.shape == own.shape else same[0]
+    if len(set(found.values())) != len(found):
+        return None
+    sbp = tuple(split(found[s.dim]) if s.is_split else s for s in own.sbp)
+    held = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp)
+    shape = list(held.local.shape)
+    return sbp, TensorMeta.of(tuple(shape), meta.dtype, own.device.local, tuple(stride)), at
+
+
+def _parts(own: GlobalMeta, d: int) -> int:
+    count = 1
+    for s, n in zip(own.sbp, own.placement.shape, strict=True):
+        count *= n if s.dim == d else 1
+    return count
+
+
+def _empty(own: GlobalMeta, meta: GlobalMeta) -> tuple[Sbps, TensorMeta, int]:
+    return own.sbp, TensorMeta.of(meta.shape, meta.dtype, own.device.local), 0
+
+
+def _digits(steps: int, dims: Sequence[Any]) -> list[int] | None:
+    """`steps` elements of C order as steps along each dimension."""
+    found = []
+    for size, stride, *_ in dims:
+        k, steps = divmod(steps, stride)
+        if k >= size and k > 0:
+            return None
+        found.append(k)
+    return found if steps == 0 else None
+
+
+def _walked(
+    step: int, size: int, dims: Sequence[Any], starts: Sequence[int]
+) -> tuple[list[int], int] | None:
+    """The dimensions that `size` steps of `step` go along, and the part's stride of one; None if
+    the part has no such stride.
+    """
+    digits = _digits(step, dims)
+    if digits is None:
+        return None
+    moving = [k for k, n in enumerate(digits) if n]
+    local = sum(n * d[3] for n, d in zip(digits, dims, strict=True))
+    if all(starts[k] + digits[k] * (size - 1) < dims[k][0] for k in moving):
+        return [dims[k][4] for k in moving], local
+    # it goes on into dimensions in front: these lie behind one another
+    if len(moving) != 1 or digits[moving[0]] * (size // max(1, size)) == 0:
+        return None
+    k, lead, reach = moving[0], [dims[moving[0]][4]], dims[moving[0]][0] // digits[moving[0]]
+    if starts[k] or dims[k][0] % digits[k]:
+        return None
+    while reach < size:
+        if k == 0 or starts[k - 1] or dims[k - 1][3] != dims[k][2] * dims[k][3]:
+            return None
+        k -= 1
+        reach *= dims[k][0]
+        lead.append(dims[k][4])
+    return (lead, local) if reach == size or size % (reach // dims[k][0]) == 0 else None
+
+
+def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
+    """Whether dimension `d` is the slowest of those that dimension `j` of the view is made of, or
+    `j` the slowest that it becomes: equal parts of one are equal parts of the other.
+    """
+    n, step = own.shape[d], own.stride[d]
+    return meta.shape[j] * meta.stride[j] == n * step
+
+
+def _reinterpreted(x: Tensor, meta: Any, offset: int) -> Tensor:
+    """Parts of complex numbers, and pairs as complex numbers: on a tensor that is whole here."""
+    own: Any = x._meta
+    if any(s.dim == PARTIAL for s in own.sbp) or not own.inside:
+        x = boxed(x, _all(own))
+    if not x._meta.inside:  # type: ignore[attr-defined]
+        return hollow(GlobalMeta.make(meta.shape, meta.dtype, own.device, _all(own)))
+    x = _dense(boxed(x, _all(own)))
+    local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+    ref = x._ref + (offset * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
+    seen = GlobalMeta.make(meta.shape, meta.dtype, own.device, _all(own)).with_local(local)
+    return new_tensor(ref, seen, x.storage())
