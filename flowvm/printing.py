@@ -22,9 +22,11 @@ import numpy as np
 
 from flowvm.device import cpu
 from flowvm.dtype import DType, bool_, complex_of, get_default_dtype, int64
-from flowvm.eager.reading import memory_now
+from flowvm.eager.placed import Globals
+from flowvm.eager.reading import memory_now, wait_for
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.global_meta import GlobalMeta
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.regions import reverting
@@ -192,6 +194,9 @@ def _pair_text(
 
 def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
     """A copy of the elements at the positions `kept` of each dimension, as they are stored."""
+    if isinstance(t._meta, GlobalMeta):
+        t = Globals.gathered(t)
+        wait_for(t)
     if t._meta.device is not cpu:
         return peeking.elements(t, kept)
     picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in kept))]
@@ -274,7 +279,10 @@ def _missing(t: Tensor, options: PrintOptions) -> str | None:
         message = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
         kind = type(failure.exception).__name__
         return f"<failed: {kind}: {message}; see flow.vm.last_error()>"
-    if engine.pointer(t._ref) == 0 and t._meta.numel:
+    meta = t._meta
+    if isinstance(meta, GlobalMeta):
+        return None if meta.inside else "<on other ranks>"
+    if engine.pointer(t._ref) == 0 and meta.numel:
         return "<freed>"
     return None
 
@@ -291,7 +299,10 @@ def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bo
         plain = (default, complex_of(default), int64, bool_) if values_seen else (default,)
         if meta.dtype not in plain:
             facts.append(f"dtype={meta.dtype.name}")
-        if meta.device is not cpu:
+        if isinstance(meta, GlobalMeta):
+            facts.append(f"placement={meta.placement!r}")
+            facts.append(f"sbp={meta.sbp!r}")
+        elif meta.device is not cpu:
             facts.append(f"device='{meta.device}'")
     if t.grad_fn is not None:
         facts.append(f"grad_fn={t.grad_fn!r}")

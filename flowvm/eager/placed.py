@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.device import Device
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
 from flowvm.global_meta import GlobalMeta
@@ -34,8 +33,8 @@ def is_placed(*values: Any) -> bool:
     """Whether a meta or device among `values` is a global tensor's."""
     for value in values:
         device = value.device if isinstance(value, TensorMeta) else value
-        if isinstance(device, Device):
-            return device.__class__ is PlacedDevice
+        if device.__class__ is PlacedDevice:
+            return True
     return False
 
 
