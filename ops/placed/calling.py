@@ -20,7 +20,7 @@ from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.global_meta import GlobalMeta
-from flowvm.ops.declare.recording import empty_of
+from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.placed.choosing import Choice, choose, forced, whole_of
 from flowvm.ops.placed.rewrites import REWRITES
@@ -90,6 +90,8 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
 def _can_keep(op: Operator, tensors: Any, attrs: Attrs, scalars: Any, choice: Choice) -> bool:
     """Keep the entry of the call, if the parts here can make it as they are."""
     own = _local_attrs(op, attrs, choice.outputs)
+    if any(t._meta.local.numel == 0 for t in tensors):
+        return False
     if op.unsized or forced.now() is not None or own != local_of(attrs) or _draws(op):
         return False
     if any(not t._meta.local.contiguous for t in tensors) and not isinstance(op.form, tuple):
@@ -117,11 +119,27 @@ def _computed(
         return ()
     ready = [boxed(t, s) for t, s in zip(tensors, choice.inputs, strict=True)]
     own = _local_attrs(op, attrs, choice.outputs)
-    parts = op.call(*map(part_of, ready), *own, *scalars)
+    parts = _of_nothing(op, ready, choice)
+    if parts is None:
+        parts = op.call(*map(part_of, ready), *own, *scalars)
     for t, r in zip(tensors, ready, strict=True):
         if r is not t and any(t is w for w in written):
             _put_back(t, r)
     return _assembled(op, parts, choice.outputs)
+
+
+def _of_nothing(op: Operator, ready: Any, choice: Choice) -> Any:
+    """What a rank computes whose parts have no elements, though the tensors have: nothing, and
+    nothing is its summand; None where it has some, or summands of the others.
+    """
+    metas = [t._meta for t in ready]
+    if op.unsized or not any(m.local.numel == 0 < m.numel for m in metas):
+        return None
+    if any(m.has_partial for m in metas):
+        return None
+    if any(m.local.numel and not m.has_partial for m in choice.outputs):
+        return None
+    return tuple(filled_of(m.local, 0) for m in choice.outputs)
 
 
 def _whole(meta: GlobalMeta) -> Sbps:

@@ -54,12 +54,12 @@ def signatures(
     letters = letters_of(op, metas, attrs, outs)
     if letters is None:
         return [whole]
-    sizes = {
-        letter: size
+    uneven = {
+        letter
         for names, m in zip((*letters.inputs, *letters.outputs), (*metas, *outs), strict=True)
         for letter, size in zip(names, m.shape, strict=True)
+        if letter in letters.even and size % parts
     }
-    uneven = {x for x in letters.even if sizes.get(x, 0) % parts}
     splits = _splits(letters, uneven)
     return [*dict.fromkeys([*splits, *_partials(letters)]), whole]
 

@@ -40,11 +40,8 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
         return _seen(x, own, meta, seen, local, at)
     with recording(False):
         x = _dense(boxed(x, _held(own)))
-    again: Any = x._meta
-    found = _translated(again, meta, offset)
-    assert found is not None  # a part that is all of it, in C order, has every view
-    seen, local, at = found
-    return _seen(x, again, meta, seen, local, at)
+    local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+    return _seen(x, own, meta, _held(own), local, offset)
 
 
 def _all(own: GlobalMeta) -> Sbps:
@@ -146,6 +143,8 @@ def _empty(own: GlobalMeta, meta: GlobalMeta) -> tuple[Sbps, TensorMeta, int]:
 def _digits(steps: int, dims: Sequence[Any]) -> list[int] | None:
     """`steps` elements of C order as steps along each dimension."""
     found = []
+    if steps < 0:
+        return None
     for size, stride, *_ in dims:
         k, steps = divmod(steps, stride)
         if k >= size and k > 0:
