@@ -28,9 +28,11 @@ from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.errors import ArgumentError
 from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
+from flowvm.ops.collectives import collectives
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.slices import narrow
 from flowvm.placement import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
+from flowvm.ranks.world import Group
 
 
 @dataclass
@@ -47,7 +49,14 @@ class Transport:
     group: Callable[[tuple[int, ...]], Any]
 
 
-transport: list[Callable[[], Transport]] = []  # the last one is used
+def _by_ranks() -> Transport:
+    return Transport(
+        collectives.all_reduce, collectives.all_gather, collectives.reduce_scatter,
+        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv, Group.of,
+    )  # fmt: skip
+
+
+transport: list[Callable[[], Transport]] = [_by_ranks]  # the last one is used
 
 
 class Step(NamedTuple):

@@ -18,12 +18,12 @@ from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
 from flowvm.global_meta import GlobalMeta
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.placed.choosing import Choice, choose, forced, whole_of
 from flowvm.ops.placed.rewrites import REWRITES
+from flowvm.ops.placed.views import written_back
 from flowvm.placement import Sbps, broadcast
 from flowvm.vm.watch.pending import issued
 
@@ -80,6 +80,7 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
             results = _computed(op, tensors, attrs, scalars, choice)
     for t in written:
         t.bump()
+        written_back(t)
     if op.grad is not None:
         _record(op, tensors, attrs, scalars, results)
     if not results:
@@ -219,13 +220,6 @@ def into(
     scalars: tuple[Any, ...],
 ) -> int:
     """`call_into` where tensors are global."""
-    for out in outs:
-        base = out.extra().get("base")
-        if base is not None and base.storage() is not out.storage():
-            raise ArgumentError(
-                f"{op.name}: this view of a global tensor is a copy, because other ranks hold parts "
-                f"of it; change the tensor itself, or its local part"
-            )
     metas: Any = tuple(t._meta for t in tensors)
     targets: Any = tuple(o._meta for o in outs)
     if not all(m.inside for m in targets):
@@ -243,6 +237,8 @@ def into(
             if s != out._meta.sbp:  # type: ignore[attr-defined]
                 meta: Any = out._meta
                 _put_back(out, global_of(local, meta.with_sbp(s)))
+    for out in outs:
+        written_back(out)
     return number
 
 

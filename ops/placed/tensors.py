@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import Device
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import Globals
@@ -33,12 +32,10 @@ from flowvm.placement import (
     partial_sum,
     placed_device,
     placement,
-    sizes,
+    world,
 )
+from flowvm.ranks.world import rank, world_size
 from flowvm.vm.callers.hot import hot
-
-Any_ = Any
-
 
 # --- what a tensor says ---------------------------------------------------------------------------
 
@@ -175,10 +172,10 @@ def to_global(
 
 
 def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
-    rank = here()[0]
-    place = where.place_of(rank)
+    own = here()[0]
+    place = where.place_of(own)
     local = x._meta
-    if local.device is not where.device(rank).local:
+    if local.device is not where.device(own).local:
         raise ArgumentError(f"to_global: the tensor is on {local.device}, and goes on {where!r}")
     shape = list(local.shape)
     if where.size > 1 and check:
@@ -192,7 +189,7 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
         return hollow(meta)
     if local.shape != meta.local.shape:
         raise ShapeError(
-            f"to_global: rank {rank} has a part of shape {tuple(local.shape)}, and its part of a "
+            f"to_global: rank {own} has a part of shape {tuple(local.shape)}, and its part of a "
             f"tensor of shape {tuple(shape)} held as {sbp} has shape {tuple(meta.local.shape)}: "
             f"the first ranks have one more where it does not come out even"
         )
@@ -201,7 +198,7 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
         use = transport[-1]()
         for axis, s in enumerate(sbp):
             if s.dim == BROADCAST and where.shape[axis] > 1:
-                ranks = where.group(axis, rank)
+                ranks = where.group(axis, own)
                 out = use.broadcast(out.contiguous(), ranks[0], use.group(ranks), meta=None)
     if out is x:
         out = cast(part_of_local(x), local.dtype)
@@ -217,12 +214,12 @@ def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[
     """The logical shape: parts are asked of all ranks of the placement."""
     use = transport[-1]()
     mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (8 - local.ndim)]], np.int64))
-    rank = here()[0]
+    first = where.flat[0]
     if place is None:
-        told = use.recv(TensorMeta.of((where.size, 9), mine.dtype), where.flat[0])
+        told = use.recv(TensorMeta.of((where.size, 9), mine.dtype), first)
     else:
         told = use.all_gather(mine, use.group(where.flat))
-        if rank == where.flat[0]:
+        if here()[0] == first:
             for other in range(here()[1]):
                 if other not in where.flat:
                     use.send(told, other)
@@ -230,15 +227,9 @@ def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[
     if len(set(rows[..., 0].ravel().tolist())) > 1:
         raise ShapeError("to_global: ranks have tensors of several numbers of dimensions")
     shapes = rows[..., 1 : 1 + local.ndim]
-    first = (0,) * len(where.shape)
-    shape = [int(n) for n in shapes[first]]
-    for axis, s in enumerate(sbp):
-        if s.is_split:
-            line = tuple(slice(None) if a == axis else 0 for a in range(len(where.shape)))
-            # what several dimensions cut is the sum over all of them
-            shape[s.dim] = 0
+    shape = [int(n) for n in shapes[(0,) * len(where.shape)]]
     for d in range(local.ndim):
-        if shape[d] == 0 and any(s.dim == d for s in sbp):
+        if any(s.dim == d for s in sbp):
             line = tuple(slice(None) if s.dim == d else 0 for s in sbp)
             shape[d] = int(shapes[line][..., d].sum())
     return shape
@@ -276,7 +267,8 @@ Globals.call = staticmethod(calling.call)
 Globals.call_into = staticmethod(calling.into)
 Globals.gathered = staticmethod(_gathered)
 Globals.placed = staticmethod(_placed)
-hot.update(global_view=views.view)
+hot.update(global_view=views.view, global_links=views.links)
+world[0] = lambda: (rank(), world_size())
 
 
 # --- functions that make tensors ------------------------------------------------------------------
@@ -317,4 +309,3 @@ def takes_placement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return make
 
 
-_ = (Device, sizes)

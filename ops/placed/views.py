@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.modes import recording
-from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.global_meta import GlobalMeta
 from flowvm.kept import remembered
 from flowvm.meta import TensorMeta
-from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.core import cast, copy_
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.placement import PARTIAL, Sbps, broadcast, split
 from flowvm.vm.machine.words import OPERAND
@@ -42,6 +42,48 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
         x = _dense(boxed(x, _held(own)))
     local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
     return _seen(x, own, meta, _held(own), local, offset)
+
+
+def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
+    """What a view `out` of `x` keeps: its geometry and those of the views between it and its base;
+    and, if it is a copy, of what, so that changes go back (`written_back`).
+    """
+    try:
+        before = x._extra
+    except AttributeError:
+        before = {}
+    kept: dict[str, Any] = {
+        "links": (*before.get("links", ()), (tuple(meta.shape), meta.stride, offset))
+    }
+    if out.storage() is not x.storage():
+        kept["boxed"] = out, x, meta, offset * meta.dtype.itemsize
+    elif "boxed" in before:
+        kept["boxed"] = before["boxed"]
+    if kept.get("boxed", (None,))[0] is out:  # a tensor does not hold itself
+        seen = alias(out, out._meta)
+        kept["boxed"] = seen, *kept["boxed"][1:]
+    return kept
+
+
+def written_back(out: Tensor) -> None:
+    """A tensor was changed in place: if it is a copy that stands for a view, so is what it shows."""
+    boxes = out.extra().get("boxed")
+    while boxes is not None:
+        seen, x, meta, offset = boxes
+        own: Any = x._meta
+        with recording(False):
+            whole = boxed(x, _held(own))
+            now: Any = whole._meta
+            local = cast(part_of(whole), now.dtype)
+            shown: Any = seen._meta
+            values = part_of(boxed(seen, _held(shown)))
+            if own.inside:
+                there = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+                copy_(alias(local, there, offset), values)
+                made = global_of(local, now.with_sbp(now.sbp))
+                copy_(part_of(x), part_of(boxed(made, own.sbp)))
+        x.bump()
+        boxes = x.extra().get("boxed")
 
 
 def _all(own: GlobalMeta) -> Sbps:
