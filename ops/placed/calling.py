@@ -19,6 +19,7 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor
 from flowvm.global_meta import GlobalMeta
+from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.placed.choosing import Choice, choose, forced, whole_of
@@ -122,11 +123,28 @@ def _computed(
     own = _local_attrs(op, attrs, choice.outputs)
     parts = _of_nothing(op, ready, choice)
     if parts is None:
-        parts = op.call(*map(part_of, ready), *own, *scalars)
+        locals_ = [_laid(op, n, t) for n, t in zip(op.inputs, ready, strict=True)]
+        parts = op.call(*locals_, *own, *scalars)
     for t, r in zip(tensors, ready, strict=True):
         if r is not t and any(t is w for w in written):
             _put_back(t, r)
     return _assembled(op, parts, choice.outputs)
+
+
+# ops whose kernels take operands however they lie
+_ANY_STRIDES = {"cast", "copy", "linear", "matmul", "_matmul_nt", "_matmul_tn", "sum"}
+
+
+def _laid(op: Operator, name: str, t: Tensor) -> Tensor:
+    """The part of an operand, in C order where the op may count on that: a global tensor says that
+    it is.
+    """
+    local = part_of(t)
+    if local._meta.contiguous or name in op.writes:
+        return local
+    if isinstance(op.form, tuple) or op.name in _ANY_STRIDES:
+        return local
+    return cast(local, local._meta.dtype)
 
 
 def _of_nothing(op: Operator, ready: Any, choice: Choice) -> Any:
@@ -224,7 +242,12 @@ def into(
     targets: Any = tuple(o._meta for o in outs)
     if not all(m.inside for m in targets):
         return issued() - 1
-    choice = choose(op, metas, attrs, targets)
+    key = ("global into", len(outs), *targets, *metas, *attrs)
+    choice: Choice | None = op.kept.find(key) if forced.now() is None else None
+    if choice is None:
+        choice = choose(op, metas, attrs, targets)
+        if forced.now() is None:
+            op.kept.put(key, choice, 2000)
     with recording(False):
         ready = tuple(part_of(boxed(t, s)) for t, s in zip(tensors, choice.inputs, strict=True))
         seen = []

@@ -198,6 +198,7 @@ def _conv(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Le
         frozenset("c"),
         added=frozenset((2,)) if bias else frozenset(),
         linear=both,
+        even=frozenset("c"),
     )
 
 
@@ -213,6 +214,7 @@ def _conv_input(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas)
         frozenset("o"),
         added=frozenset((2,)) if bias else frozenset(),
         linear=both,
+        even=frozenset("o"),
     )
 
 

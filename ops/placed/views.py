@@ -11,7 +11,7 @@ tensor is made whole first, and the result is a copy, which is not written to (`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias, new_tensor
@@ -32,16 +32,25 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
     offset = offset_bytes // meta.dtype.itemsize
     if meta.dtype is not own.dtype:
         return _reinterpreted(x, meta, offset)
-    found = _translated(own, meta, offset)
+    sbp = _kept_sbp(own, meta, offset)
     if not own.inside:
-        return hollow(GlobalMeta.make(meta.shape, meta.dtype, own.device, found[0] if found else _all(own)))
-    if found is not None:
-        seen, local, at = found
-        return _seen(x, own, meta, seen, local, at)
-    with recording(False):
-        x = _dense(boxed(x, _held(own)))
-    local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
-    return _seen(x, own, meta, _held(own), local, offset)
+        return hollow(GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp or _held(own)))
+    cut = any(s.is_split for s in own.sbp)
+    if sbp is None or (not cut and own.local.contiguous):
+        with recording(False):
+            x = _dense(boxed(x, _held(own)))
+        local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+        return _seen(x, own, meta, _held(own), local, offset)
+    shape = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).local.shape
+    found = _on_part(own, meta, offset, shape)
+    if found is None:  # the part's own strides do not allow it
+        with recording(False):
+            x = _dense(x)
+        if not cut:
+            return view(x, meta, offset_bytes)
+        found = _on_part(x._meta, meta, offset, shape)
+        assert found is not None  # a part in C order has every view that it could have
+    return _seen(x, own, meta, sbp, *found)
 
 
 def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
@@ -108,42 +117,46 @@ def _seen(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int)
     return new_tensor(ref, shown, x.storage())
 
 
+class _Dim(NamedTuple):
+    """A dimension: its logical size and stride, those of the part, and its place."""
+
+    size: int
+    stride: int
+    local_size: int
+    local_stride: int
+    place: int
+
+
+def _dims(own: GlobalMeta) -> list[_Dim]:
+    """Those that have steps."""
+    known = zip(own.shape, own.stride, own.local.shape, own.local.stride, strict=True)
+    return [_Dim(n, s, m, t, d) for d, (n, s, m, t) in enumerate(known) if n != 1]
+
+
 @remembered("views")
-def _translated(
-    own: GlobalMeta, meta: GlobalMeta, offset: int
-) -> tuple[Sbps, TensorMeta, int] | None:
-    """Sbp of the view, the meta of its part and where that begins in the part of `own`; None where
-    other ranks hold some of it.
+def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
+    """How the view is held, where each rank has all that it shows of its part; else None.
+
+    It follows from logical shapes alone, so all ranks find the same.
     """
-    # (size, logical stride, local size, local stride, dimension) of those that have steps
-    dims = [
-        (n, s, m, t, d)
-        for d, (n, s, m, t) in enumerate(
-            zip(own.shape, own.stride, own.local.shape, own.local.stride, strict=True)
-        )
-        if n != 1
-    ]
+    dims = _dims(own)
     cuts = {s.dim for s in own.sbp if s.is_split}
+    if not cuts:
+        return own.sbp
     if own.numel == 0 or meta.numel == 0:
-        return None if cuts else _empty(own, meta)
-    starts = _digits(offset, dims)
-    if starts is None or any(starts[k] for k, d in enumerate(dims) if d[4] in cuts):
         return None
-    at = sum(k * d[3] for k, d in zip(starts, dims, strict=True))
-    shape, stride = list(meta.shape), [0] * meta.ndim
+    starts = _digits(offset, dims)
+    if starts is None or any(k for k, d in zip(starts, dims, strict=True) if d.place in cuts):
+        return None
     found: dict[int, int] = {}  # dimension of own that is cut: the view's
     for j, (size, step) in enumerate(zip(meta.shape, meta.stride, strict=True)):
         if size == 1 or step == 0:
             continue
-        walk = _walked(step, size, dims, starts)
+        walk = _walked(step, size, dims, starts, False)
         if walk is None:
             return None
-        lead, stride[j] = walk
-        for d in lead:
-            if d not in cuts:
-                continue
-            n = own.shape[d]
-            parts = _parts(own, d)
+        for d in set(walk[0]) & cuts:
+            n, parts = own.shape[d], _parts(own, d)
             whole = size == n and step == own.stride[d]
             if not whole and n % parts:
                 return None
@@ -154,21 +167,38 @@ def _translated(
             if d in found or not (whole or size % parts == 0):
                 return None
             found[d] = j
-    for d in cuts:
-        if d not in found and own.shape[d] != 1:
+    for d in cuts - set(found):
+        if own.shape[d] != 1:
             return None
-    for d in cuts:
-        if own.shape[d] == 1:
-            same = [j for j, n in enumerate(meta.shape) if n == 1]
-            if meta.shape != own.shape and not (len(same) == 1):
-                return None
-            found[d] = d if meta.shape == own.shape else same[0]
+        same = [j for j, n in enumerate(meta.shape) if n == 1]
+        if meta.shape != own.shape and len(same) != 1:
+            return None
+        found[d] = d if meta.shape == own.shape else same[0]
     if len(set(found.values())) != len(found):
         return None
-    sbp = tuple(split(found[s.dim]) if s.is_split else s for s in own.sbp)
-    held = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp)
-    shape = list(held.local.shape)
-    return sbp, TensorMeta.of(tuple(shape), meta.dtype, own.device.local, tuple(stride)), at
+    return tuple(split(found[s.dim]) if s.is_split else s for s in own.sbp)
+
+
+def _on_part(
+    own: GlobalMeta, meta: GlobalMeta, offset: int, shape: Sequence[int]
+) -> tuple[TensorMeta, int] | None:
+    """The meta of the view of what is here, of `shape`, and where it begins."""
+    if own.local.numel == 0 or 0 in shape:
+        return TensorMeta.of(tuple(shape), meta.dtype, own.device.local), 0
+    dims = _dims(own)
+    starts = _digits(offset, dims)
+    if starts is None:
+        return None
+    stride = [0] * meta.ndim
+    for j, (size, step) in enumerate(zip(meta.shape, meta.stride, strict=True)):
+        if size == 1 or step == 0:
+            continue
+        walk = _walked(step, size, dims, starts, True)
+        if walk is None:
+            return None
+        stride[j] = walk[1]
+    at = sum(k * d.local_stride for k, d in zip(starts, dims, strict=True))
+    return TensorMeta.of(tuple(shape), meta.dtype, own.device.local, tuple(stride)), at
 
 
 def _parts(own: GlobalMeta, d: int) -> int:
@@ -178,49 +208,50 @@ def _parts(own: GlobalMeta, d: int) -> int:
     return count
 
 
-def _empty(own: GlobalMeta, meta: GlobalMeta) -> tuple[Sbps, TensorMeta, int]:
-    return own.sbp, TensorMeta.of(meta.shape, meta.dtype, own.device.local), 0
-
-
-def _digits(steps: int, dims: Sequence[Any]) -> list[int] | None:
+def _digits(steps: int, dims: Sequence[_Dim]) -> list[int] | None:
     """`steps` elements of C order as steps along each dimension."""
     found = []
     if steps < 0:
         return None
-    for size, stride, *_ in dims:
-        k, steps = divmod(steps, stride)
-        if k >= size and k > 0:
+    for dim in dims:
+        k, steps = divmod(steps, dim.stride)
+        if k >= dim.size and k > 0:
             return None
         found.append(k)
     return found if steps == 0 else None
 
 
 def _walked(
-    step: int, size: int, dims: Sequence[Any], starts: Sequence[int]
+    step: int, size: int, dims: Sequence[_Dim], starts: Sequence[int], here: bool
 ) -> tuple[list[int], int] | None:
     """The dimensions that `size` steps of `step` go along, and the part's stride of one; None if
-    the part has no such stride.
+    there is no such stride, or, if `here` asks for that, the part does not lie so.
     """
     digits = _digits(step, dims)
     if digits is None:
         return None
     moving = [k for k, n in enumerate(digits) if n]
-    local = sum(n * d[3] for n, d in zip(digits, dims, strict=True))
-    if all(starts[k] + digits[k] * (size - 1) < dims[k][0] for k in moving):
-        return [dims[k][4] for k in moving], local
-    # it goes on into dimensions in front: these lie behind one another
-    if len(moving) != 1 or digits[moving[0]] * (size // max(1, size)) == 0:
+    local = sum(n * d.local_stride for n, d in zip(digits, dims, strict=True))
+    if all(starts[k] + digits[k] * (size - 1) < dims[k].size for k in moving):
+        return [dims[k].place for k in moving], local
+    # it goes on into dimensions in front, which have to lie behind one another
+    if len(moving) != 1:
         return None
-    k, lead, reach = moving[0], [dims[moving[0]][4]], dims[moving[0]][0] // digits[moving[0]]
-    if starts[k] or dims[k][0] % digits[k]:
+    k = moving[0]
+    lead, reach = [dims[k].place], dims[k].size // digits[k]
+    if starts[k] or dims[k].size % digits[k]:
         return None
     while reach < size:
-        if k == 0 or starts[k - 1] or dims[k - 1][3] != dims[k][2] * dims[k][3]:
+        if k == 0 or starts[k - 1]:
             return None
+        inner, outer = dims[k], dims[k - 1]
+        if here and outer.local_stride != inner.local_size * inner.local_stride:
+            if outer.local_size > 1:
+                return None
         k -= 1
-        reach *= dims[k][0]
-        lead.append(dims[k][4])
-    return (lead, local) if reach == size or size % (reach // dims[k][0]) == 0 else None
+        reach *= outer.size
+        lead.append(outer.place)
+    return (lead, local) if size % (reach // dims[k].size) == 0 else None
 
 
 def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
