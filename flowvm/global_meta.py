@@ -19,7 +19,7 @@ from typing import Any
 from flowvm.dtype import DType
 from flowvm.kept import Kept
 from flowvm.meta import Size, TensorMeta, as_shape, dense_stride
-from flowvm.placement import (
+from flowvm.placements import (
     PARTIAL,
     PlacedDevice,
     Sbps,
@@ -141,7 +141,11 @@ def _broadcast(
     size: Size, dtype: DType, device: PlacedDevice, stride: tuple[int, ...] | None
 ) -> GlobalMeta:
     """What `TensorMeta.of` makes on a placement's device."""
-    held = (broadcast,) * len(device.placement.shape)
+    held: Sbps = (broadcast,) * len(device.placement.shape)
+    if device.sbp is not None:
+        if stride is None and all(-1 <= s.dim < len(size) for s in device.sbp):
+            held = device.sbp
+        device = device.placement.device(device.rank)
     if stride is not None and stride == dense_stride(size):
         stride = None
     return GlobalMeta.make(size, dtype, device, held, None, stride)

@@ -8,14 +8,15 @@ issued as any other.  All others are a miss, and come here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
 from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
-from flowvm.placement import PlacedDevice
+from flowvm.placements import PlacedDevice
 from flowvm.vm.callers.hot import hot
 
 
@@ -27,6 +28,7 @@ class Globals:
     view: Callable[..., Tensor]  # (base, logical meta, offset in elements, may it be a copy)
     gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
     placed: Callable[..., Tensor]  # (x, device): a local tensor, the same on all ranks, as global
+    made: Callable[..., Tensor]  # (function, args, placement, sbp, kwargs): what it makes, global
 
 
 def is_placed(*values: Any) -> bool:
@@ -62,6 +64,42 @@ def local_of(value: Any) -> Any:
     if value.__class__ is tuple:
         return tuple(local_of(v) for v in value)
     return value
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_placement(function: Function) -> Function:
+    """The function, which makes a tensor, with `placement=` and `sbp=`."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if "placement" in kwargs or "sbp" in kwargs:
+            where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
+            return Globals.made(function, args, where, sbp, kwargs)
+        return function(*args, **kwargs)
+
+    return make  # type: ignore[return-value]
+
+
+def placed_like(function: Function) -> Function:
+    """The function, which makes a tensor like its first argument, with `placement=` and `sbp=`:
+    those of a global argument by default, but for partial sums.
+    """
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        meta = getattr(args[0] if args else kwargs.get("input"), "_meta", None)
+        if meta.__class__ is GlobalMeta and "device" not in kwargs:
+            where = kwargs.pop("placement", None) or meta.placement
+            sbp = kwargs.pop("sbp", None) or meta.dense().sbp
+            return Globals.made(function, args, where, sbp, kwargs)
+        if "placement" in kwargs or "sbp" in kwargs:
+            where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
+            return Globals.made(function, args, where, sbp, kwargs)
+        return function(*args, **kwargs)
+
+    return make  # type: ignore[return-value]
 
 
 def _globally(op: Any, tensors: Any, attrs: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:

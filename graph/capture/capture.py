@@ -25,6 +25,7 @@ from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live
 from flowvm.eager.modes import current_recorder, find_user, recording_to
 from flowvm.eager.nodes import Node
+from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -261,6 +262,7 @@ class Capture:
                 f"accumulation all micro-batches run without a break; use a form of fixed shape "
                 f"(flow.where, masked_fill, a mask that multiplies)"
             )
+        attrs = local_of(attrs)
         if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
             self._end_segment()
         read = tuple(self.place(t) for t in inputs)
@@ -268,7 +270,7 @@ class Capture:
             written = tuple(self.place(t) for t in outputs)
         else:
             metas = zip(outputs, made[1:], strict=False)
-            written = tuple(self.buffers.fresh(t, meta) for t, meta in metas)
+            written = tuple(self.buffers.fresh(t, local_of(meta)) for t, meta in metas)
         changed = [*(outputs if into else ())]
         changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
         self.buffers.use(inputs, changed)

@@ -31,7 +31,7 @@ from flowvm.meta import TensorMeta
 from flowvm.ops.collectives import collectives
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.slices import narrow
-from flowvm.placement import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
+from flowvm.placements import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
 from flowvm.ranks.world import Group
 
 

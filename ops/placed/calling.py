@@ -22,10 +22,10 @@ from flowvm.global_meta import GlobalMeta
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
-from flowvm.ops.placed.choosing import Choice, choose, forced, whole_of
+from flowvm.ops.placed.choosing import Choice, choose, forced, watched, whole_of
 from flowvm.ops.placed.rewrites import REWRITES
 from flowvm.ops.placed.views import written_back
-from flowvm.placement import Sbps, broadcast
+from flowvm.placements import Sbps, broadcast
 from flowvm.vm.watch.pending import issued
 
 Attrs = tuple[Any, ...]
@@ -69,11 +69,13 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
         choice = choose(op, metas, attrs)
         if forced.now() is None:
             op.kept.put(key, choice, 2000)
-    outs = choice.outputs
+    see = watched.now()
+    if see is not None:
+        see(op, metas, choice)
     as_held = all(m.sbp == s for m, s in zip(metas, choice.inputs, strict=True))
     written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
     if not all(m.inside for m in metas):
-        results: Any = tuple(hollow(m) for m in outs)
+        results: Any = tuple(hollow(m) for m in choice.outputs)
     elif as_held and _can_keep(op, tensors, attrs, scalars, choice):
         return op.call(*tensors, *attrs, *scalars)
     else:
@@ -94,7 +96,7 @@ def _can_keep(op: Operator, tensors: Any, attrs: Attrs, scalars: Any, choice: Ch
     own = _local_attrs(op, attrs, choice.outputs)
     if any(t._meta.local.numel == 0 for t in tensors):
         return False
-    if op.unsized or forced.now() is not None or own != local_of(attrs) or _draws(op):
+    if op.unsized or forced.now() is not None or watched.now() is not None or own != local_of(attrs) or _draws(op):
         return False
     if any(not t._meta.local.contiguous for t in tensors) and not isinstance(op.form, tuple):
         return False  # the op may want to copy them first, and does so by another call
@@ -183,6 +185,7 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     """What an op makes of nothing: its part alone, or all of it where that is how it is made."""
     wanted = [a for a in attrs if a.__class__ is GlobalMeta]
     device: Any = device_of((), attrs)
+    device = device.placement.device(device.rank)
     if wanted and not _draws(op) and not wanted[0].has_partial:
         meta = wanted[0]
         if not meta.inside:

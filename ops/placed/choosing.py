@@ -15,7 +15,7 @@ from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
 from flowvm.ops.placed.boxing import cost
 from flowvm.ops.placed.signatures import Signature, signatures
-from flowvm.placement import PlacedDevice, Sbps
+from flowvm.placements import PlacedDevice, Sbps
 from flowvm.regions import Mode
 
 
@@ -43,6 +43,8 @@ def whole_of(value: Any) -> Any:
 
 # for tests: takes the legal signatures and says which one is to be used, None for the cheapest
 forced: Mode[Any] = Mode(None)
+# for `explain`: is told of each call's choice
+watched: Mode[Any] = Mode(None)
 
 
 def results_of(

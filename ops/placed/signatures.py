@@ -27,7 +27,7 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.meta import TensorMeta
 from flowvm.ops.placed.letters import RULES, Letters
-from flowvm.placement import broadcast, partial_sum, sbp, split
+from flowvm.placements import broadcast, partial_sum, sbp, split
 
 Metas = tuple[TensorMeta, ...]
 

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +21,7 @@ from flowvm.ops.declare.recording import Recorded, need_tensor
 from flowvm.ops.placed import boxing, calling, views
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, inside, part_of, transport
 from flowvm.ops.shapes.create import tensor
-from flowvm.placement import (
+from flowvm.placements import (
     BROADCAST,
     Sbps,
     as_sbps,
@@ -131,7 +129,7 @@ def _changed(x: Tensor, where: placement, sbp: Sbps, copy: bool = False) -> Tens
 @method()
 def to_global(
     x: Tensor,
-    placement: placement | None = None,
+    placement: Any = None,
     sbp: Any = None,
     *,
     grad_sbp: Any = None,
@@ -257,7 +255,8 @@ def _gathered(x: Tensor) -> Tensor:
 def _placed(x: Tensor, device: Any) -> Tensor:
     """A local tensor that all ranks have alike, as global on `device`."""
     held = (broadcast,) * len(device.placement.shape)
-    meta = GlobalMeta.make(x._meta.shape, x._meta.dtype, device, held)
+    own = device.placement.device(device.rank)
+    meta = GlobalMeta.make(x._meta.shape, x._meta.dtype, own, held)
     if not meta.inside:
         return hollow(meta)
     return global_of(x.contiguous(), meta)
@@ -274,7 +273,7 @@ world[0] = lambda: (rank(), world_size())
 # --- functions that make tensors ------------------------------------------------------------------
 
 
-def made_global(
+def _made(
     function: Callable[..., Tensor], args: tuple[Any, ...], where: Any, sbp: Any, kwargs: Any
 ) -> Tensor:
     """What a function that makes tensors gives with `placement` and `sbp`: all ranks call it with
@@ -288,24 +287,12 @@ def made_global(
     if kwargs.get("device") is not None:
         raise ArgumentTypeError(f"{name}: placement says the device; leave device out")
     wants = kwargs.pop("requires_grad", False)
+    held = as_sbps(sbp, where)
+    kwargs["device"] = where.device(here()[0], held)
     with recording(False):
-        made = function(*args, **kwargs, device=placed_device(where))
-        held = as_sbps(sbp, where, made._meta.ndim)
-        out = _changed(made, where, held, copy=True)
+        made = function(*args, **kwargs)
+        out = _changed(made, where, as_sbps(sbp, where, made._meta.ndim), copy=True)
     return out.requires_grad_() if wants else out  # type: ignore[attr-defined, no-any-return]
 
 
-def takes_placement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function with `placement=` and `sbp=`; see `made_global`."""
-
-    @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> Tensor:
-        if "placement" in kwargs or "sbp" in kwargs:
-            where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
-            return made_global(function, args, where, sbp, kwargs)
-        return function(*args, **kwargs)
-
-    make.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return make
-
-
+Globals.made = staticmethod(_made)

@@ -20,7 +20,7 @@ from flowvm.kept import remembered
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import cast, copy_
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
-from flowvm.placement import PARTIAL, Sbps, broadcast, split
+from flowvm.placements import PARTIAL, Sbps, broadcast, split
 from flowvm.vm.machine.words import OPERAND
 
 

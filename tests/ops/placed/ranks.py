@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 import flowvm as flow
-from flowvm import placement as placements
+from flowvm import placements
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.placed import boxing
 

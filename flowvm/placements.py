@@ -153,7 +153,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     type: str
     shape: tuple[int, ...]
     flat: tuple[int, ...]
-    devices: dict[Any, PlacedDevice]
+    devices: dict[Any, PlacedDevice]  # by rank, and by (rank, sbp)
 
     def __new__(cls, type: str, ranks: Any) -> placement:
         if type not in ("cpu", "cuda"):
@@ -216,11 +216,14 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
             found = self._groups[axis, rank] = tuple(int(r) for r in line)
         return found
 
-    def device(self, rank: int) -> PlacedDevice:
-        """What metas of this placement have for a device, on `rank`."""
-        found = self.devices.get(rank)
+    def device(self, rank: int, sbp: Sbps | None = None) -> PlacedDevice:
+        """What metas of this placement have for a device, on `rank`.  With `sbp`: where tensors are
+        made that are held so.
+        """
+        key = rank, sbp
+        found = self.devices.get(key)
         if found is None:
-            found = self.devices.setdefault(rank, PlacedDevice._of(self, rank))
+            found = self.devices.setdefault(key, PlacedDevice._of(self, rank, sbp))
         return found
 
     def __repr__(self) -> str:
@@ -236,18 +239,20 @@ _placements: dict[Any, placement] = {}
 class PlacedDevice(Device):
     """The device of global tensors: its `placement`, as `rank` sees it.
 
-    What is made on it is a global tensor there that every rank holds whole: whoever makes a tensor
-    beside another one, on its device, need not know that there are global ones.
+    What is made on it is a global tensor there, which every rank holds whole unless `sbp` says how:
+    whoever makes a tensor beside another one, on its device, need not know that there are global
+    ones.
     """
 
-    __slots__ = ("local", "placement", "rank")
+    __slots__ = ("local", "placement", "rank", "sbp")
     placement: placement
+    sbp: Sbps | None
     rank: int
     local: Device  # where this rank's part lies
     maker: Callable[..., Any]  # makes metas; see flowvm.global_meta
 
     @staticmethod
-    def _of(where: placement, rank: int) -> PlacedDevice:
+    def _of(where: placement, rank: int, sbp: Sbps | None) -> PlacedDevice:
         device = object.__new__(PlacedDevice)
         local = Device(where.type)
         for name, value in (
@@ -255,6 +260,7 @@ class PlacedDevice(Device):
             ("index", local.index),
             ("placement", where),
             ("rank", rank),
+            ("sbp", sbp),
             ("local", local),
         ):
             object.__setattr__(device, name, value)
