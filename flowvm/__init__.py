@@ -78,8 +78,8 @@ from flowvm.formats import strided as strided
 from flowvm.interop import from_dlpack as from_dlpack
 from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
-from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
 from flowvm.ops.placed import tensors as _global_tensors  # noqa: F401 - attaches methods
+from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
 from flowvm.placements import placement as placement
 from flowvm.printing import get_printoptions as get_printoptions
 from flowvm.printing import printoptions as printoptions

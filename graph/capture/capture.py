@@ -158,6 +158,8 @@ class Capture:
         """Take `tensor` for an output."""
         operand = self.place(tensor)
         self._given.append(tensor)
+        if local_of(tensor._meta) is not tensor._meta:
+            self.graph.placed[len(self.graph.outputs)] = tensor._meta
         self.graph.outputs.append(operand)
         return operand
 
@@ -204,7 +206,7 @@ class Capture:
         """Go on with a graph whose inputs are those of the call and what crosses."""
         known = zip(segment.asks, outcome, strict=True)
         rows = {what: n for (kind, what), n in known if kind == "rows"}
-        self.graph = LogicalGraph(self.graph.name)
+        self.graph = LogicalGraph(self.graph.name, placed=self.graph.placed)
         self._border.clear()
         self.graph.inputs = self.buffers.go_on(segment.alive, rows)
         self.graph.outputs = [self.place(t) for t in self._given]

@@ -15,8 +15,8 @@ from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import filled_of
-from flowvm.ops.places.gather import gather
 from flowvm.ops.placed.boxing import boxed, global_of
+from flowvm.ops.places.gather import gather
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.softmax import log_softmax
 
