@@ -53,7 +53,7 @@ class GlobalMeta(TensorMeta):
         local_stride: tuple[int, ...] | None = None,
         stride: tuple[int, ...] | None = None,
     ) -> GlobalMeta:
-        """The meta of these; `local_stride` None is C order.  `stride` is for views on their way."""
+        """The meta of these; `local_stride` None is C order; `stride` is for views on their way."""
         size = shape if type(shape) is Size else as_shape(shape)
         key = size, dtype, device, sbp, local_stride, stride
         found: GlobalMeta | None = _kept.young.get(key)
@@ -105,9 +105,7 @@ class GlobalMeta(TensorMeta):
         return _again, (self.shape, self.dtype, self.placement, self.sbp, local_stride)
 
 
-def _again(
-    shape: Size, dtype: DType, where: placement, sbp: Sbps, local_stride: Any
-) -> GlobalMeta:
+def _again(shape: Size, dtype: DType, where: placement, sbp: Sbps, local_stride: Any) -> GlobalMeta:
     return GlobalMeta.make(shape, dtype, placed_device(where), sbp, local_stride)
 
 

@@ -153,6 +153,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     type: str
     shape: tuple[int, ...]
     flat: tuple[int, ...]
+    _groups: dict[tuple[int, int], tuple[int, ...]]
     devices: dict[Any, PlacedDevice]  # by rank, and by (rank, sbp)
 
     def __new__(cls, type: str, ranks: Any) -> placement:
@@ -234,6 +235,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
 
 _placements: dict[Any, placement] = {}
+Placement = placement  # where an attribute has its name
 
 
 class PlacedDevice(Device):
@@ -245,7 +247,7 @@ class PlacedDevice(Device):
     """
 
     __slots__ = ("local", "placement", "rank", "sbp")
-    placement: placement
+    placement: Placement
     sbp: Sbps | None
     rank: int
     local: Device  # where this rank's part lies

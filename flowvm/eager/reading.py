@@ -86,8 +86,8 @@ def values_of(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def on_host(t: Tensor) -> Tensor:
-    """A copy of a device's tensor on the CPU, outside the autograd graph; of a global one all of it,
-    which the ranks that have it make together.
+    """A copy of a device's tensor on the CPU, outside the autograd graph; of a global tensor all of
+    it, which the ranks that have it make together.
     """
     if isinstance(t._meta, GlobalMeta):
         return on_host(Globals.gathered(t)) if t.is_cuda else Globals.gathered(t)

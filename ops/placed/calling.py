@@ -96,7 +96,8 @@ def _can_keep(op: Operator, tensors: Any, attrs: Attrs, scalars: Any, choice: Ch
     own = _local_attrs(op, attrs, choice.outputs)
     if any(t._meta.local.numel == 0 for t in tensors):
         return False
-    if op.unsized or forced.now() is not None or watched.now() is not None or own != local_of(attrs) or _draws(op):
+    asked = forced.now() is not None or watched.now() is not None
+    if asked or op.unsized or own != local_of(attrs) or _draws(op):
         return False
     if any(not t._meta.local.contiguous for t in tensors) and not isinstance(op.form, tuple):
         return False  # the op may want to copy them first, and does so by another call

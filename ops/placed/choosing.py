@@ -13,6 +13,7 @@ from typing import Any
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
+from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.placed.boxing import cost
 from flowvm.ops.placed.signatures import Signature, signatures
 from flowvm.placements import PlacedDevice, Sbps
@@ -54,7 +55,9 @@ def results_of(
     if op.infer is None:
         return op.lower(tuple(metas), attrs).outputs
     answer = op.infer(tuple(metas), attrs)
-    outputs: tuple[TensorMeta, ...] = answer.outputs if hasattr(answer, "outputs") else (answer.out,)
+    if isinstance(answer, Assembly):
+        return (answer.out,)
+    outputs: tuple[TensorMeta, ...] = answer.outputs
     return outputs
 
 
@@ -73,7 +76,7 @@ def choose(
     where = device.placement
     fixed = [n in op.writes for n in op.inputs]
     for axis, parts in enumerate(where.shape):
-        legal = signatures(op, wholes, plain, outs, parts) if parts > 1 or True else []
+        legal = signatures(op, wholes, plain, outs, parts)
         legal = [s for s in legal if _keeps(s, fixed, metas, into, axis)] or legal[-1:]
         priced = [(*_price(s, metas, axis), k) for k, s in enumerate(legal)]
         pick = forced.now()
@@ -89,9 +92,7 @@ def choose(
     return Choice(inputs, outputs, tuple(chosen), total, tuple(ties))
 
 
-def _keeps(
-    s: Signature, fixed: Sequence[bool], metas: Sequence[Any], into: Any, axis: int
-) -> bool:
+def _keeps(s: Signature, fixed: Sequence[bool], metas: Sequence[Any], into: Any, axis: int) -> bool:
     """Whether what is written stays as it is held."""
     if any(w and s.inputs[k] is not metas[k].sbp[axis] for k, w in enumerate(fixed)):
         return False

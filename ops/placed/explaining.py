@@ -22,7 +22,8 @@ class Line:
 
     def __str__(self) -> str:
         chosen = " | ".join(map(repr, self.choice.signatures))
-        text = f"{self.op:<16} {', '.join(self.held):<16} by {chosen:<24} {bytes_of(self.choice.bytes)}"
+        held, moved = ", ".join(self.held), bytes_of(self.choice.bytes)
+        text = f"{self.op:<16} {held:<16} by {chosen:<24} {moved}"
         for step in self.boxing:
             text += f"\n    {step}"
         for tie in self.choice.ties:

@@ -4,6 +4,8 @@ A rule sees local metas of the logical shapes, the call's attributes, and the re
 it says is held against results by `tests/ops/placed`.
 
 `None` for a dimension: every rank needs all of it.
+
+Long because each family's rule is here, in front of the table.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def _dims(meta: TensorMeta, without: Sequence[int] = ()) -> Names:
     return tuple(None if i in dropped else f"d{i}" for i in range(meta.ndim))
 
 
-def _same(*without: int, linear: bool = False) -> Callable[..., Letters]:
+def _same(*without: int, linear: bool = False) -> Callable[..., Letters | None]:
     """All operands have one shape, whose dimensions are apart but for those of `without`."""
 
     def rule(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
@@ -62,7 +64,7 @@ def _floats(metas: Metas, outs: Metas) -> bool:
     return all(m.dtype.inexact for m in (*metas, *outs))
 
 
-def _along(linear: tuple[tuple[int, ...], ...] = ()) -> Callable[..., Letters]:
+def _along(linear: tuple[tuple[int, ...], ...] = ()) -> Callable[..., Letters | None]:
     """All operands have one shape, and the op goes along the dimension that is its first
     attribute.
     """
@@ -242,7 +244,9 @@ def _gather(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> 
     return Letters((names, along), (along,))
 
 
-def _index_select(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
+def _index_select(
+    op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas
+) -> Letters | None:
     x, index = metas
     dim = attrs[0]
     if outs[0].ndim != x.ndim - 1 + index.ndim:

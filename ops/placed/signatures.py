@@ -1,8 +1,8 @@
 """SBP signatures: for one dimension of a placement, what an op makes of operands held so and so.
 
 A signature is legal if the op, run on what each rank holds, gives what the signature says of its
-results.  They follow from an op's *letters*, as an einsum's do: each dimension of each operand has a
-letter, or none where nothing is known of it.
+results.  They follow from an op's *letters*, as an einsum's do: each dimension of each operand has
+a letter, or none where nothing is known of it.
 
 - a letter that an operand and the results have may be split: `abc -> ac` computes its a's apart;
 - one that only operands have is summed over, so splitting it leaves partial sums, if the op says so
@@ -134,9 +134,7 @@ def _linear_in(op: Operator, metas: Metas, outs: Metas) -> list[tuple[int, ...]]
         return []
     groups = _linear_groups(form.expr, tuple(tensors))
     # a summand must be converted as the sum is: integers to floats, and floats to others, are not
-    return [
-        g for g in groups if all(metas[k].dtype.inexact and result.inexact for k in g)
-    ] + [
+    return [g for g in groups if all(metas[k].dtype.inexact and result.inexact for k in g)] + [
         g
         for g in groups
         if all(metas[k].dtype is result and not result.inexact for k in g) and "/" not in form.expr

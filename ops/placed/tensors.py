@@ -54,7 +54,7 @@ def _need_global(x: Tensor, what: str) -> GlobalMeta:
         raise ArgumentTypeError(
             f"{what}: this tensor is local; make it global by to_global(placement, sbp)"
         )
-    return meta  # type: ignore[no-any-return]
+    return meta
 
 
 def _placement(x: Tensor) -> placement:
@@ -205,7 +205,7 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
 
 def part_of_local(x: Tensor) -> Tensor:
     """A local tensor outside the graph."""
-    return x.detach()  # type: ignore[attr-defined, no-any-return]
+    return x.detach()
 
 
 def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[int]:
@@ -292,7 +292,7 @@ def _made(
     with recording(False):
         made = function(*args, **kwargs)
         out = _changed(made, where, as_sbps(sbp, where, made._meta.ndim), copy=True)
-    return out.requires_grad_() if wants else out  # type: ignore[attr-defined, no-any-return]
+    return out.requires_grad_() if wants else out
 
 
 Globals.made = staticmethod(_made)

@@ -48,7 +48,8 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
             x = _dense(x)
         if not cut:
             return view(x, meta, offset_bytes)
-        found = _on_part(x._meta, meta, offset, shape)
+        dense: Any = x._meta
+        found = _on_part(dense, meta, offset, shape)
         assert found is not None  # a part in C order has every view that it could have
     return _seen(x, own, meta, sbp, *found)
 
@@ -75,7 +76,7 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
 
 
 def written_back(out: Tensor) -> None:
-    """A tensor was changed in place: if it is a copy that stands for a view, so is what it shows."""
+    """A tensor was changed in place: if it is a copy in a view's place, so is what it shows."""
     boxes = out.extra().get("boxed")
     while boxes is not None:
         seen, x, meta, offset = boxes
@@ -245,9 +246,9 @@ def _walked(
         if k == 0 or starts[k - 1]:
             return None
         inner, outer = dims[k], dims[k - 1]
-        if here and outer.local_stride != inner.local_size * inner.local_stride:
-            if outer.local_size > 1:
-                return None
+        together = outer.local_stride == inner.local_size * inner.local_stride
+        if here and not together and outer.local_size > 1:
+            return None
         k -= 1
         reach *= outer.size
         lead.append(outer.place)

@@ -63,17 +63,17 @@ def _tensor(array, like):
 
 def all_reduce(x, op="sum", group=None):
     assert op == "sum"
-    return _tensor(sum(a for a, in _arrays("all_reduce", x, group)), x)
+    return _tensor(sum(a for (a,) in _arrays("all_reduce", x, group)), x)
 
 
 def all_gather(x, group=None, sizes=None, dim=0):
-    parts = [a for a, in _arrays("all_gather", x, group)]
+    parts = [a for (a,) in _arrays("all_gather", x, group)]
     assert sizes is None or [a.shape[dim] for a in parts] == list(sizes)
     return _tensor(np.concatenate(parts, dim), x)
 
 
 def reduce_scatter(x, op="sum", group=None, sizes=None, dim=0):
-    total = sum(a for a, in _arrays("reduce_scatter", x, group))
+    total = sum(a for (a,) in _arrays("reduce_scatter", x, group))
     ends = np.cumsum(sizes)[:-1]
     return _tensor(np.split(total, ends, dim)[group.index(_here.state.rank)], x)
 
@@ -81,7 +81,7 @@ def reduce_scatter(x, op="sum", group=None, sizes=None, dim=0):
 def all_to_all(x, group=None, split_dim=0, concat_dim=0, split_sizes=None, concat_sizes=None):
     k = group.index(_here.state.rank)
     ends = np.cumsum(split_sizes)[:-1]
-    parts = [np.split(a, ends, split_dim)[k] for a, in _arrays("all_to_all", x, group)]
+    parts = [np.split(a, ends, split_dim)[k] for (a,) in _arrays("all_to_all", x, group)]
     assert [p.shape[concat_dim] for p in parts] == list(concat_sizes)
     return _tensor(np.concatenate(parts, concat_dim), x)
 
