@@ -64,9 +64,10 @@ class GlobalMeta(TensorMeta):
         return found
 
     @property
-    def placement(self) -> placement:
+    def placement(self) -> Any:
         """Where it is."""
-        return self.device.placement
+        where: placement = self.device.placement
+        return where
 
     @property
     def whole(self) -> TensorMeta:

@@ -235,7 +235,6 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
 
 _placements: dict[Any, placement] = {}
-Placement = placement  # where an attribute has its name
 
 
 class PlacedDevice(Device):
@@ -247,7 +246,7 @@ class PlacedDevice(Device):
     """
 
     __slots__ = ("local", "placement", "rank", "sbp")
-    placement: Placement
+    placement: Any  # a placement
     sbp: Sbps | None
     rank: int
     local: Device  # where this rank's part lies

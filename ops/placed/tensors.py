@@ -205,7 +205,7 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
 
 def part_of_local(x: Tensor) -> Tensor:
     """A local tensor outside the graph."""
-    return x.detach()
+    return x.detach()  # type: ignore[no-any-return]
 
 
 def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[int]:
