@@ -28,6 +28,26 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
     """What `meta`'s shape and strides, `offset_bytes` further on, show of `x`, a global tensor of C
     order; outside the autograd graph.
     """
+    out = _view(x, meta, offset_bytes)
+    boxes = _boxes(x, out, meta, offset_bytes)
+    if boxes is not None:
+        out._extra = {"boxed": boxes}
+    return out
+
+
+def _boxes(x: Tensor, out: Tensor, meta: Any, offset_bytes: int) -> Any:
+    """Of a view `out` that is a copy: itself, as another tensor, and what it was to be a view of;
+    None if it is a view.
+    """
+    if out.storage() is not x.storage():
+        return alias(out, out._meta), x, meta, offset_bytes
+    try:
+        return x._extra.get("boxed")
+    except AttributeError:
+        return None
+
+
+def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
     own: Any = x._meta
     offset = offset_bytes // meta.dtype.itemsize
     if meta.dtype is not own.dtype:
@@ -47,7 +67,7 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
         with recording(False):
             x = _dense(x)
         if not cut:
-            return view(x, meta, offset_bytes)
+            return _view(x, meta, offset_bytes)
         dense: Any = x._meta
         found = _on_part(dense, meta, offset, shape)
         assert found is not None  # a part in C order has every view that it could have
@@ -59,20 +79,12 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
     and, if it is a copy, of what, so that changes go back (`written_back`).
     """
     try:
-        before = x._extra
+        before = x._extra.get("links", ())
     except AttributeError:
-        before = {}
-    kept: dict[str, Any] = {
-        "links": (*before.get("links", ()), (tuple(meta.shape), meta.stride, offset))
-    }
-    if out.storage() is not x.storage():
-        kept["boxed"] = out, x, meta, offset * meta.dtype.itemsize
-    elif "boxed" in before:
-        kept["boxed"] = before["boxed"]
-    if kept.get("boxed", (None,))[0] is out:  # a tensor does not hold itself
-        seen = alias(out, out._meta)
-        kept["boxed"] = seen, *kept["boxed"][1:]
-    return kept
+        before = ()
+    kept: dict[str, Any] = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
+    boxes = _boxes(x, out, meta, offset * meta.dtype.itemsize)
+    return kept if boxes is None else {**kept, "boxed": boxes}
 
 
 def written_back(out: Tensor) -> None:
@@ -130,7 +142,8 @@ class _Dim(NamedTuple):
 
 def _dims(own: GlobalMeta) -> list[_Dim]:
     """Those that have steps."""
-    known = zip(own.shape, own.stride, own.local.shape, own.local.stride, strict=True)
+    local: TensorMeta = own.local if own.inside else own  # a rank outside has no part
+    known = zip(own.shape, own.stride, local.shape, local.stride, strict=True)
     return [_Dim(n, s, m, t, d) for d, (n, s, m, t) in enumerate(known) if n != 1]
 
 
