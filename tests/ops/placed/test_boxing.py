@@ -1,4 +1,4 @@
-"""Boxing: every change of sbp and placement keeps the values, and sends what it must and no more."""
+"""Boxing: every change of sbp and placement keeps the values, and sends no more than it must."""
 
 import itertools
 
@@ -33,7 +33,8 @@ def test_every_change_of_one_dimension(size, shape):
         for before, after in itertools.product(options, options):
             x = ranks.held(values, where, before)
             y = x.to_global(sbp=after)
-            assert y.sbp == after and x.sbp == before
+            assert y.sbp == after
+            assert x.sbp == before
             np.testing.assert_allclose(unboxed(y), values, atol=1e-12)
             np.testing.assert_allclose(unboxed(x), values, atol=1e-12)
             y.zero_()  # it is memory of its own, where anything changed
@@ -103,7 +104,8 @@ def test_every_other_placement(source):
             for before, after in ((S(0), B), (B, S(1)), (P, S(0)), (S(0), S(0)), (P, P)):
                 x = ranks.held(values, here, (before,) * axes)
                 y = x.to_global(to, (after,) * len(to.shape))
-                assert y.placement is to and y.shape == x.shape
+                assert y.placement is to
+                assert y.shape == x.shape
                 if k in to.flat:
                     np.testing.assert_allclose(unboxed(y), values, atol=1e-12)
                 else:
@@ -127,7 +129,8 @@ def test_gradients_go_back_to_where_the_input_was():
         far = x.to_global(flow.placement("cpu", [2]), B)
         upstream = ranks.whole(3 * values, flow.placement("cpu", [2]))
         (g,) = flow.autograd.grad(far, x, upstream)
-        assert g.placement is where and g.sbp == (S(0),)
+        assert g.placement is where
+        assert g.sbp == (S(0),)
         if k < 2:
             np.testing.assert_allclose(unboxed(g), 3 * values)
         p = ranks.held(values, where, (P,)).requires_grad_()

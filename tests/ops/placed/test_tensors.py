@@ -1,4 +1,4 @@
-"""What users type about global tensors: making, asking, printing, indexing, changing; and errors."""
+"""What users type about global tensors: made, asked, printed, indexed, changed; and errors."""
 
 import copy
 import pickle
@@ -50,7 +50,9 @@ def test_what_is_made_does_not_depend_on_the_placement(name, size):
                 if name.startswith(("rand", "normal"))
                 else make(placement=on(size), sbp=sbp)
             )
-            assert made.is_global and made.sbp == (sbp,) and made.placement is on(size)
+            assert made.is_global
+            assert made.sbp == (sbp,)
+            assert made.placement is on(size)
             assert made.dtype is flow.tensor(wanted).dtype
             np.testing.assert_array_equal(made.numpy(), wanted)
 
@@ -69,7 +71,8 @@ def test_what_is_made_like_another_is_held_like_it(name):
     def rank(k):
         x = flow.zeros(5, 3, placement=on(2), sbp=S(0))
         y = LIKES[name](x)
-        assert y.sbp == (S(0),) and y.shape == x.shape
+        assert y.sbp == (S(0),)
+        assert y.shape == x.shape
         assert LIKES[name](x.to_global(sbp=P)).sbp == (B,)
 
     ranks.run(2, rank)
@@ -120,7 +123,7 @@ def test_local_parts_become_a_global_tensor_and_back():
         grid = flow.placement("cpu", [[0, 1]])
         both = flow.tensor(whole[:, :2] if k == 0 else whole[:, 2:]).to_global(grid, (B, S(1)))
         np.testing.assert_array_equal(both.numpy(), whole)
-        with pytest.raises(RuntimeError, match="even cut|one more"):
+        with pytest.raises(RuntimeError, match=r"even cut|one more"):
             flow.zeros(1 + 3 * k, 2).to_global(where, S(0))
 
     ranks.run(2, rank)
@@ -151,7 +154,7 @@ def test_local_and_global_do_not_mix():
             lambda: flow.cat([x, flow.ones(4)]), lambda: x @ flow.ones(4),
             lambda: x + flow.tensor(1.0), lambda: flow.where(x > 0, x, flow.ones(4)),
         ):  # fmt: skip
-            with pytest.raises(RuntimeError, match="global.*local|local.*global"):
+            with pytest.raises(RuntimeError, match=r"global.*local|local.*global"):
                 call()
         with pytest.raises(RuntimeError, match="one placement"):
             x + flow.ones(4, placement=flow.placement("cpu", [0]), sbp=B)
@@ -165,7 +168,8 @@ def test_a_rank_outside_computes_nothing_and_says_so():
         x = flow.ones(4, 2, placement=flow.placement("cpu", [1]), sbp=B).requires_grad_()
         y = (x @ x.t()).relu().sum()
         y.backward()
-        assert y.is_global and x.grad.shape == x.shape
+        assert y.is_global
+        assert x.grad.shape == x.shape
         if k == 1:
             assert y.item() == 32.0
             np.testing.assert_array_equal(x.grad.numpy(), np.full((4, 2), 8.0, np.float32))
@@ -234,7 +238,9 @@ def test_views_keep_splits_where_they_can():
         assert x[::2].sbp == (S(0),)
         assert x.expand(3, 4, 6, 2).sbp == (S(1),)
         assert ranks.calls() == []
-        assert x[0].sbp == (B,) and x[1:].sbp == (B,) and x.reshape(3, 16).sbp == (B,)
+        assert x[0].sbp == (B,)
+        assert x[1:].sbp == (B,)
+        assert x.reshape(3, 16).sbp == (B,)
 
     ranks.run(2, rank)
 
@@ -243,7 +249,9 @@ def test_copies():
     def rank(k):
         x = flow.arange(6.0, placement=on(2), sbp=S(0)).requires_grad_()
         y = copy.deepcopy(x)
-        assert y.sbp == x.sbp and y.requires_grad and y is not x
+        assert y.sbp == x.sbp
+        assert y.requires_grad
+        assert y is not x
         with flow.no_grad():
             y.add_(1)
         np.testing.assert_array_equal(x.numpy(), np.arange(6.0, dtype=np.float32))
@@ -251,7 +259,8 @@ def test_copies():
         with pytest.raises(TypeError, match="pickled"):
             pickle.dumps(x)
         layer = copy.deepcopy(nn.Linear(3, 2).to_global(on(2), B))
-        assert layer.weight.is_global and isinstance(layer.weight, nn.Parameter)
+        assert layer.weight.is_global
+        assert isinstance(layer.weight, nn.Parameter)
 
     ranks.run(2, rank)
 
@@ -269,7 +278,7 @@ def test_placements_are_checked():
         _ = flow.ones(2).sbp
     with pytest.raises(TypeError, match="needs sbp"):
         flow.ones(2, placement=flow.placement("cpu", [0]))
-    with pytest.raises(TypeError, match="is a flow.placement"):
+    with pytest.raises(TypeError, match=r"is a flow\.placement"):
         flow.ones(2, sbp=B)
 
 
@@ -280,8 +289,10 @@ def test_explained():
         said = flow.sbp.explain(lambda: (a @ b).relu())
         matmul, relu = said.lines
         assert repr(matmul.choice.signatures[0]) == "S(1), S(0) -> P"
-        assert relu.choice.bytes == 24 and said.bytes == 24  # half of 12 numbers, scattered
-        assert "reduce" not in str(said) and "P -> S(0)" in str(said)
+        assert relu.choice.bytes == 24
+        assert said.bytes == 24
+        assert "reduce" not in str(said)
+        assert "P -> S(0)" in str(said)
         np.testing.assert_array_equal(said.result.numpy(), np.full((4, 3), 6.0, np.float32))
 
     ranks.run(2, rank)
@@ -296,5 +307,7 @@ def test_a_call_without_communication_has_an_entry_of_its_own():
         call(*inputs)
         key = tuple(t._meta for t in inputs)
         (entry,) = {o.cache[key] for o in tuple(operators) if key in o.cache and o.name == name}
-        assert entry[1].sbp == (S(0),) and call(*inputs)._meta is entry[1]
-    assert (x @ w).requires_grad and not (x + x).requires_grad
+        assert entry[1].sbp == (S(0),)
+        assert call(*inputs)._meta is entry[1]
+    assert (x @ w).requires_grad
+    assert not (x + x).requires_grad
