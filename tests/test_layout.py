@@ -43,7 +43,8 @@ LAYERS = (
     (
         "amp", "distributions", "fft", "func", "fx", "jit", "library", "linalg", "nn", "onnx",
         "optim",
-        "overrides", "pickles", "sbp", "serialization", "settings", "signal", "special", "testing",
+        "overrides", "pickles", "sbp", "serialization", "settings", "shards", "signal", "special",
+        "testing",
         "utils",
     ),
     ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
