@@ -115,7 +115,7 @@ def _parts(tensors: dict[str, Tensor], token: str) -> tuple[dict[str, Tensor], d
             continue
         about["sbp"] = [s.dim for s in meta.sbp]
         held = tuple(whole if s is partial_sum else s for s in meta.sbp)
-        t = boxed(t.detach(), held)  # type: ignore[attr-defined]
+        t = boxed(t.detach(), held)
         parts = []
         for place, owner in zip(places(meta.placement), meta.placement.flat, strict=True):
             copies = any(k and s is whole for k, s in zip(place, held, strict=True))

@@ -54,7 +54,7 @@ say(flow.sbp.explain(lambda: (by_columns @ w).relu()))
 # %% The same by hand: summands are added by an all-reduce, columns become rows by an all-to-all.
 say(x.to_global(sbp=S(1)).to_global(sbp=B).sbp)
 
-# %% Data parallel: rows of the batch are cut, parameters are on every rank.  Gradients of parameters
+# %% Data parallel: rows of the batch are cut, parameters are on every rank.  Their gradients
 # come as summands, and are added when they become `.grad`.
 model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)).to_global(P, B)
 optimizer = flow.optim.Adam(model.parameters(), lr=0.05)

@@ -2,5 +2,6 @@
 
 `signatures` says what an op does to splits and partial sums, from its declaration; `choosing` takes
 the cheapest; `boxing` changes what ranks hold; `calling` runs the op on the parts; `views` does
-what views do.  No kernels here, and no transport (`flowvm.ops.collectives`).
+what views do.
+Not here: kernels, and the transport (`flowvm.ops.collectives`).
 """

@@ -99,12 +99,12 @@ def _is_last(now: Sbps, axis: int, one: Any) -> bool:
 
 def step_cost(meta: GlobalMeta, step: Step) -> float:
     """Bytes that each rank receives, at most."""
-    n = meta.placement.shape[step.axis]
+    n: int = meta.placement.shape[step.axis]
     old, new = step.before[step.axis], step.after[step.axis]
-    held = meta.nbytes
+    held: float = meta.nbytes
     for k, (s, count) in enumerate(zip(step.before, meta.placement.shape, strict=True)):
         if s.is_split and k != step.axis:
-            held = held / count  # type: ignore[assignment]
+            held /= count
     share = held * (n - 1) / n
     if old.dim == PARTIAL:
         return 2 * share if new is broadcast else share

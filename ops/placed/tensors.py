@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,10 @@ from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.global_meta import GlobalMeta
+from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import Recorded, need_tensor
-from flowvm.ops.placed import boxing, calling, views
-from flowvm.ops.placed.boxing import boxed, global_of, hollow, inside, part_of, transport
 from flowvm.ops.shapes.create import tensor
 from flowvm.placements import (
     BROADCAST,
@@ -32,8 +31,16 @@ from flowvm.placements import (
     placement,
     world,
 )
-from flowvm.ranks.world import rank, world_size
 from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.ops.placed import boxing, calling, views
+    from flowvm.ranks import world as world_of_ranks
+else:
+    boxing = lazy("flowvm.ops.placed.boxing")
+    calling = lazy("flowvm.ops.placed.calling")
+    views = lazy("flowvm.ops.placed.views")
+    world_of_ranks = lazy("flowvm.ranks.world")
 
 # --- what a tensor says ---------------------------------------------------------------------------
 
@@ -57,7 +64,7 @@ def _need_global(x: Tensor, what: str) -> GlobalMeta:
     return meta
 
 
-def _placement(x: Tensor) -> placement:
+def _placement(x: Tensor) -> Any:
     """Which ranks hold the global tensor."""
     return _need_global(x, "placement").placement
 
@@ -99,7 +106,7 @@ def _to_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     """The local gradients are parts of the global one; of what is broadcast all have the same."""
     (meta,) = c.metas
     held = meta.with_sbp(_grad_sbp(meta.sbp))
-    return (global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
+    return (boxing.global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
 
 
 _boxing_node = Recorded("to_global", _to_global_grad, ("x",))
@@ -122,7 +129,7 @@ def _changed(x: Tensor, where: placement, sbp: Sbps, copy: bool = False) -> Tens
         out = boxing.moved(x, where, sbp)
         if copy and out.storage() is x.storage():
             now: Any = out._meta
-            out = global_of(cast(part_of(out), now.dtype), now.with_sbp(now.sbp))
+            out = boxing.global_of(cast(boxing.part_of(out), now.dtype), now.with_sbp(now.sbp))
     return _recorded(_boxing_node, x, out, (None,))
 
 
@@ -184,7 +191,7 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
                 shape[s.dim] *= n
     meta = GlobalMeta.make(tuple(shape), local.dtype, placed_device(where), sbp)
     if place is None:
-        return hollow(meta)
+        return boxing.hollow(meta)
     if local.shape != meta.local.shape:
         raise ShapeError(
             f"to_global: rank {own} has a part of shape {tuple(local.shape)}, and its part of a "
@@ -193,14 +200,14 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
         )
     out = x
     if where.size > 1 and check and any(s.dim == BROADCAST for s in sbp):
-        use = transport[-1]()
+        use = boxing.transport[-1]()
         for axis, s in enumerate(sbp):
             if s.dim == BROADCAST and where.shape[axis] > 1:
                 ranks = where.group(axis, own)
                 out = use.broadcast(out.contiguous(), ranks[0], use.group(ranks), meta=None)
     if out is x:
         out = cast(part_of_local(x), local.dtype)
-    return global_of(out, meta)
+    return boxing.global_of(out, meta)
 
 
 def part_of_local(x: Tensor) -> Tensor:
@@ -210,7 +217,7 @@ def part_of_local(x: Tensor) -> Tensor:
 
 def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[int]:
     """The logical shape: parts are asked of all ranks of the placement."""
-    use = transport[-1]()
+    use = boxing.transport[-1]()
     mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (8 - local.ndim)]], np.int64))
     first = where.flat[0]
     if place is None:
@@ -239,8 +246,8 @@ def to_local(x: Tensor) -> Tensor:
     nothing of it.
     """
     meta = _need_global(need_tensor("to_local", "input", x), "to_local")
-    inside(meta, "to_local")
-    return _recorded(_local_node, x, part_of(x), ())
+    boxing.inside(meta, "to_local")
+    return _recorded(_local_node, x, boxing.part_of(x), ())
 
 
 # --- what is asked from below ---------------------------------------------------------------------
@@ -248,8 +255,8 @@ def to_local(x: Tensor) -> Tensor:
 
 def _gathered(x: Tensor) -> Tensor:
     meta: Any = x._meta
-    inside(meta, "reading values")
-    return part_of(boxed(x, (broadcast,) * len(meta.sbp)))
+    boxing.inside(meta, "reading values")
+    return boxing.part_of(boxing.boxed(x, (broadcast,) * len(meta.sbp)))
 
 
 def _placed(x: Tensor, device: Any) -> Tensor:
@@ -258,16 +265,19 @@ def _placed(x: Tensor, device: Any) -> Tensor:
     own = device.placement.device(device.rank)
     meta = GlobalMeta.make(x._meta.shape, x._meta.dtype, own, held)
     if not meta.inside:
-        return hollow(meta)
-    return global_of(x.contiguous(), meta)
+        return boxing.hollow(meta)
+    return boxing.global_of(x.contiguous(), meta)
 
 
-Globals.call = staticmethod(calling.call)
-Globals.call_into = staticmethod(calling.into)
+# what does the work is imported when there is some
+Globals.call = staticmethod(lambda *args: calling.call(*args))
+Globals.call_into = staticmethod(lambda *args: calling.into(*args))
 Globals.gathered = staticmethod(_gathered)
 Globals.placed = staticmethod(_placed)
-hot.update(global_view=views.view, global_links=views.links)
-world[0] = lambda: (rank(), world_size())
+hot.update(
+    global_view=lambda *args: views.view(*args), global_links=lambda *args: views.links(*args)
+)
+world[0] = lambda: (world_of_ranks.rank(), world_of_ranks.world_size())
 
 
 # --- functions that make tensors ------------------------------------------------------------------
