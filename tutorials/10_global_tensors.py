@@ -56,7 +56,8 @@ say(x.to_global(sbp=S(1)).to_global(sbp=B).sbp)
 
 # %% Data parallel: rows of the batch are cut, parameters are on every rank.  Their gradients
 # come as summands, and are added when they become `.grad`.
-model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)).to_global(P, B)
+lower, upper = nn.Linear(6, 16), nn.Linear(16, 2)
+model = nn.Sequential(lower, nn.ReLU(), upper).to_global(P, B)
 optimizer = flow.optim.Adam(model.parameters(), lr=0.05)
 target = flow.randint(0, 2, (4,), placement=P, sbp=S(0))
 for _ in range(3):
@@ -68,10 +69,9 @@ for _ in range(3):
 
 # %% Tensor parallel: the first layer's outputs and the second layer's inputs are cut instead.  The
 # program stays as it is; gradients and the optimizer's state are cut as the parameters are.
-first_layer, _, second_layer = model
-first_layer.weight.data = first_layer.weight.detach().to_global(sbp=S(0))
-first_layer.bias.data = first_layer.bias.detach().to_global(sbp=S(0))
-second_layer.weight.data = second_layer.weight.detach().to_global(sbp=S(1))
+lower.weight.data = lower.weight.detach().to_global(sbp=S(0))
+lower.bias.data = lower.bias.detach().to_global(sbp=S(0))
+upper.weight.data = upper.weight.detach().to_global(sbp=S(1))
 say(flow.sbp.explain(model, x.to_global(sbp=B)))
 
 

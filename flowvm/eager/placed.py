@@ -28,6 +28,7 @@ class Globals:
     view: Callable[..., Tensor]  # (base, logical meta, offset in elements, may it be a copy)
     gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
     placed: Callable[..., Tensor]  # (x, device): a local tensor, the same on all ranks, as global
+    landed: Callable[..., Tensor]  # (leaf, gradient): the gradient, held as the leaf's `.grad` is
     made: Callable[..., Tensor]  # (function, args, placement, sbp, kwargs): what it makes, global
 
 

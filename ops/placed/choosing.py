@@ -77,8 +77,7 @@ def choose(
     fixed = [n in op.writes for n in op.inputs]
     for axis, parts in enumerate(where.shape):
         legal = signatures(op, wholes, plain, outs, parts)
-        legal = [s for s in legal if _keeps(s, fixed, metas, into, axis)] or legal[-1:]
-        priced = [(*_price(s, metas, axis), k) for k, s in enumerate(legal)]
+        priced = [(*_price(s, metas, fixed, into, axis), k) for k, s in enumerate(legal)]
         pick = forced.now()
         best = min(priced) if pick is None else priced[pick(op, legal)]
         chosen.append(legal[best[-1]])
@@ -92,18 +91,21 @@ def choose(
     return Choice(inputs, outputs, tuple(chosen), total, tuple(ties))
 
 
-def _keeps(s: Signature, fixed: Sequence[bool], metas: Sequence[Any], into: Any, axis: int) -> bool:
-    """Whether what is written stays as it is held."""
-    if any(w and s.inputs[k] is not metas[k].sbp[axis] for k, w in enumerate(fixed)):
-        return False
-    return into is None or all(o is m.sbp[axis] for o, m in zip(s.outputs, into, strict=True))
-
-
-def _price(s: Signature, metas: Sequence[GlobalMeta], axis: int) -> tuple[float, int]:
-    """Bytes, and operands that change."""
+def _price(
+    s: Signature, metas: Sequence[GlobalMeta], fixed: Sequence[bool], into: Any, axis: int
+) -> tuple[float, int]:
+    """Bytes, and operands that change: those that are written change twice."""
     total, changed = 0.0, 0
-    for want, meta in zip(s.inputs, metas, strict=True):
+    for want, meta, written in zip(s.inputs, metas, fixed, strict=True):
         if want is not meta.sbp[axis]:
+            changed += 1 + written
+            other = (*meta.sbp[:axis], want, *meta.sbp[axis + 1 :])
+            total += cost(meta, other)
+            if written:
+                total += cost(meta.with_sbp(other), meta.sbp)
+    for made, meta in zip(s.outputs, into or (), strict=False):
+        if made is not meta.sbp[axis]:
             changed += 1
-            total += cost(meta, (*meta.sbp[:axis], want, *meta.sbp[axis + 1 :]))
+            other = (*meta.sbp[:axis], made, *meta.sbp[axis + 1 :])
+            total += cost(meta.with_sbp(other), meta.sbp)
     return total, changed

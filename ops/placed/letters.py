@@ -45,7 +45,7 @@ def _dims(meta: TensorMeta, without: Sequence[int] = ()) -> Names:
     return tuple(None if i in dropped else f"d{i}" for i in range(meta.ndim))
 
 
-def _same(*without: int, linear: bool = False) -> Callable[..., Letters | None]:
+def _same(*without: int, linear: tuple[int, ...] = ()) -> Callable[..., Letters | None]:
     """All operands have one shape, whose dimensions are apart but for those of `without`."""
 
     def rule(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
@@ -54,7 +54,7 @@ def _same(*without: int, linear: bool = False) -> Callable[..., Letters | None]:
         if any(m.ndim != ndim for m in operands):
             return None
         named = tuple(_dims(m, without) for m in operands)
-        groups = ((0,),) if linear and _floats(metas, outs) else ()
+        groups = (linear,) if linear and _floats(metas, outs) else ()
         return Letters(named[: len(metas)], named[len(metas) :], linear=groups)
 
     return rule
@@ -327,7 +327,7 @@ def _rows(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Le
 RULES: dict[str, Callable[..., Letters | None]] = {
     "cast": _cast,
     "copy": _cast,
-    "accumulate_": _same(),
+    "accumulate_": _same(linear=(0, 1)),
     **dict.fromkeys((*_ADD, "amax", "amin", "prod", "all", "any"), _fold),
     "max": _extreme,
     "min": _extreme,

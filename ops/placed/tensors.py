@@ -259,6 +259,13 @@ def _gathered(x: Tensor) -> Tensor:
     return boxing.part_of(boxing.boxed(x, (broadcast,) * len(meta.sbp)))
 
 
+def _landed(leaf: Tensor, g: Tensor) -> Tensor:
+    """A gradient as `.grad` of a global leaf: held as the leaf is, or as its "grad_sbp" says."""
+    meta: Any = leaf._meta
+    wanted = leaf.extra().get("grad_sbp") or _grad_sbp(meta.sbp)
+    return _changed(g, meta.placement, wanted)
+
+
 def _placed(x: Tensor, device: Any) -> Tensor:
     """A local tensor that all ranks have alike, as global on `device`."""
     held = (broadcast,) * len(device.placement.shape)
@@ -273,6 +280,7 @@ def _placed(x: Tensor, device: Any) -> Tensor:
 Globals.call = staticmethod(lambda *args: calling.call(*args))
 Globals.call_into = staticmethod(lambda *args: calling.into(*args))
 Globals.gathered = staticmethod(_gathered)
+Globals.landed = staticmethod(_landed)
 Globals.placed = staticmethod(_placed)
 hot.update(
     global_view=lambda *args: views.view(*args), global_links=lambda *args: views.links(*args)
