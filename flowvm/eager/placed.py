@@ -16,7 +16,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
 from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
-from flowvm.placements import PlacedDevice
+from flowvm.placements import PlacedDevice, Sbps, broadcast, split
+from flowvm.regions import Mode
 from flowvm.vm.callers.hot import hot
 
 
@@ -83,6 +84,24 @@ def takes_placement(function: Function) -> Function:
     return make  # type: ignore[return-value]
 
 
+# from how many elements on what is made like a tensor that all ranks have is cut among them; 0: not
+spread: Mode[int] = Mode(0)
+
+
+def spread_sbp(meta: GlobalMeta) -> Sbps:
+    """How a tensor made like one of `meta` is held: as that one is, but for partial sums; inside
+    `spread`, with dimension 0 cut among ranks that would all have the same.
+    """
+    held = meta.dense().sbp
+    least = spread.now()
+    if not least or meta.ndim == 0 or meta.numel < least or any(s.dim == 0 for s in held):
+        return held
+    for axis, count in enumerate(meta.placement.shape):
+        if held[axis] is broadcast and count > 1:
+            return (*held[:axis], split(0), *held[axis + 1 :])
+    return held
+
+
 def placed_like(function: Function) -> Function:
     """The function, which makes a tensor like its first argument, with `placement=` and `sbp=`:
     those of a global argument by default, but for partial sums.
@@ -93,7 +112,7 @@ def placed_like(function: Function) -> Function:
         meta = getattr(args[0] if args else kwargs.get("input"), "_meta", None)
         if meta.__class__ is GlobalMeta and "device" not in kwargs:
             where = kwargs.pop("placement", None) or meta.placement
-            sbp = kwargs.pop("sbp", None) or meta.dense().sbp
+            sbp = kwargs.pop("sbp", None) or spread_sbp(meta)
             return Globals.made(function, args, where, sbp, kwargs)
         if "placement" in kwargs or "sbp" in kwargs:
             where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)

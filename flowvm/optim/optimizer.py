@@ -472,7 +472,7 @@ def check_betas(group: Group) -> None:
 
 def zeros_of(param: Tensor) -> Tensor:
     """Zeros, dense, of a parameter's shape, dtype and device."""
-    return ops.zeros(param.shape, dtype=param.dtype, device=param.device)
+    return ops.zeros_like(param)
 
 
 def full_of(param: Tensor, number: float) -> Tensor:

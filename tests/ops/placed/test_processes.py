@@ -88,6 +88,8 @@ def losses(kind, as_graph):
             return loss
 
     step, found = Step(), []
+    if kind[:4] == "zero":
+        step.config.enable_zero(stage=int(kind[-1]), shard_min_size=8)
     for _ in range(5):
         if as_graph:
             loss = step(x, y)
@@ -97,6 +99,10 @@ def losses(kind, as_graph):
             loss.backward()
             opt.step()
         found.append(loss.item())
+    if as_graph and kind[:4] == "zero":
+        for p in m.parameters():
+            assert p.sbp == (B,) and opt.state[p]["exp_avg"].sbp == (S(0) if world_size() > 1 and
+                                                                     p.numel() >= 8 else B,)
     return found
 
 kind = sys.argv[1]
@@ -105,7 +111,9 @@ say(losses(kind, True))
 """
 
 
-@pytest.mark.parametrize("kind", ["mlp", "tensor parallel", "cnn", "transformer"])
+@pytest.mark.parametrize(
+    "kind", ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2"]
+)
 def test_losses_are_those_of_one_rank(kind, tmp_path):
     one = launched(tmp_path, 1, TRAIN, kind)
     np.testing.assert_allclose(one[0], one[1], rtol=1e-5)
