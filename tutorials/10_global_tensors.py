@@ -69,9 +69,8 @@ for _ in range(3):
 
 # %% Tensor parallel: the first layer's outputs and the second layer's inputs are cut instead.  The
 # program stays as it is; gradients and the optimizer's state are cut as the parameters are.
-lower.weight.data = lower.weight.detach().to_global(sbp=S(0))
-lower.bias.data = lower.bias.detach().to_global(sbp=S(0))
-upper.weight.data = upper.weight.detach().to_global(sbp=S(1))
+lower.to_global(P, S(0))
+upper.weight = nn.Parameter(upper.weight.detach().to_global(sbp=S(1)))
 say(flow.sbp.explain(model, x.to_global(sbp=B)))
 
 
