@@ -264,8 +264,12 @@ def _known_meta(t: Tensor) -> TensorMeta | None:
     return meta
 
 
-def _missing(t: Tensor, options: PrintOptions) -> str | None:
-    """Why there are no values to show, or None when there are."""
+# what `repr` says of a global tensor, because it may be called on one rank alone
+_APART = "<in parts on several ranks: print() puts them together, on all ranks>"
+
+
+def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
+    """Why there are no values to show, or None when there are; `ask` other ranks for theirs."""
     pending = writer_within(engine, t._ref, PATIENCE if options.sync else 0.0)
     if pending is not None:
         return f"<pending: {pending}>"
@@ -281,7 +285,9 @@ def _missing(t: Tensor, options: PrintOptions) -> str | None:
         return f"<failed: {kind}: {message}; see flow.vm.last_error()>"
     meta = t._meta
     if isinstance(meta, GlobalMeta):
-        return None if meta.inside else "<on other ranks>"
+        if not meta.inside:
+            return "<on other ranks>"
+        return None if ask or (meta.local.shape == meta.shape and not meta.has_partial) else _APART
     if engine.pointer(t._ref) == 0 and meta.numel:
         return "<freed>"
     return None
@@ -311,9 +317,9 @@ def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bo
     return facts
 
 
-def _in_full(t: Tensor) -> str:
+def _in_full(t: Tensor, ask: bool = False) -> str:
     options, prefix = _options, "tensor("
-    missing = _missing(t, options)
+    missing = _missing(t, options, ask)
     meta = _known_meta(t) if missing else t._meta
     shape_seen, body = False, missing or "[]"
     if missing is None and t._meta.numel:
@@ -334,10 +340,14 @@ def _in_full(t: Tensor) -> str:
 
 @method("__repr__")
 def _repr(t: Tensor) -> str:
+    return _written(t, False)
+
+
+def _written(t: Tensor, ask: bool) -> str:
     if not _is_made(t):
         return "tensor(<not made yet>)"
     try:
-        return _in_full(t)
+        return _in_full(t, ask)
     except Exception as error:  # a debugger shows locals in any state
         return f"tensor(<cannot be shown: {type(error).__name__}: {error}>)"
 
@@ -348,6 +358,8 @@ def _str(t: Tensor) -> str:
     if _is_made(t) and _options.sync:
         while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
             pass
+        if isinstance(t._meta, GlobalMeta):
+            return _written(t, True)
     return repr(t)
 
 

@@ -15,11 +15,13 @@ put together from all its ranks when it is read, so all of them have to read it.
 from typing import Any
 
 import flowvm as flow
+import flowvm.distributed as dist
 from flowvm import nn
 
 P = flow.placement.all("cpu")
 S, B = flow.sbp.split, flow.sbp.broadcast
-first = flow.comm.rank() == 0
+dist.init_process_group("mpi")
+first = dist.get_rank() == 0
 
 
 def say(*values: Any) -> None:

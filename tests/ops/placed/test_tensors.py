@@ -185,7 +185,9 @@ def test_a_rank_outside_computes_nothing_and_says_so():
 def test_printed():
     def rank(k):
         x = flow.tensor([[1.0, 2.0], [3.0, 4.0]], placement=on(2), sbp=S(1))
-        return repr(x)
+        assert "in parts on several ranks" in repr(x)
+        assert repr(x.to_global(sbp=B)).startswith("tensor([[1., 2.],")
+        return str(x)
 
     for text in ranks.run(2, rank):
         assert text == (
@@ -311,3 +313,60 @@ def test_a_call_without_communication_has_an_entry_of_its_own():
         assert call(*inputs)._meta is entry[1]
     assert (x @ w).requires_grad
     assert not (x + x).requires_grad
+
+
+OPTIMIZERS = {
+    "SGD": {"lr": 0.1}, "momentum": {"lr": 0.1, "momentum": 0.9}, "Adam": {"lr": 0.1},
+    "AdamW": {"lr": 0.1, "amsgrad": True}, "RMSprop": {"lr": 0.1, "momentum": 0.5},
+    "Adagrad": {"lr": 0.1}, "Adadelta": {"lr": 0.5}, "Adamax": {"lr": 0.1}, "NAdam": {"lr": 0.1},
+    "RAdam": {"lr": 0.1}, "Rprop": {"lr": 0.1}, "ASGD": {"lr": 0.1},
+}  # fmt: skip
+
+
+def trained(name, options, place):
+    """A layer's parameters after three steps, with clipped gradients that two backwards made."""
+    rng = np.random.default_rng(0)
+    layer = nn.Linear(5, 4)
+    with flow.no_grad():
+        for p in layer.parameters():
+            p.copy_(flow.tensor(rng.standard_normal(p.shape), dtype=p.dtype))
+    x = flow.tensor(rng.standard_normal((6, 5)), dtype=flow.float32)
+    y = flow.tensor(rng.standard_normal((6, 4)), dtype=flow.float32)
+    layer, x, y = place(layer, x, y)
+    kind = flow.optim.SGD if name == "momentum" else getattr(flow.optim, name)
+    optimizer = kind(layer.parameters(), **options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for _ in range(2):
+            nn.functional.mse_loss(layer(x), y).backward()
+        nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+    return layer, optimizer
+
+
+@pytest.mark.parametrize("sbp", [B, S(0)], ids=repr)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_rank_updates_its_part(name, sbp):
+    wanted, _ = trained(name, OPTIMIZERS[name], lambda *all: all)
+    values = [p.numpy() for p in wanted.parameters()]
+
+    def rank(k):
+        def place(layer, x, y):
+            where = on(3)
+            held = S(0) if sbp is B else B
+            parts = [ranks.held(t.numpy(), where, (held,)) for t in (x, y)]
+            return layer.to_global(where, sbp) if sbp is B else _split(layer, where), *parts
+
+        layer, optimizer = trained(name, OPTIMIZERS[name], place)
+        for p, value in zip(layer.parameters(), values, strict=True):
+            np.testing.assert_allclose(p.numpy(), value, rtol=1e-5, atol=1e-6)
+            assert p.sbp == p.grad.sbp == (sbp,)
+            state = [v for v in optimizer.state[p].values() if isinstance(v, flow.Tensor)]
+            assert all(v.sbp == (sbp,) for v in state if v.shape == p.shape)
+
+    ranks.run(3, rank)
+
+
+def _split(layer, where):
+    """A layer that every rank has alike, with its parameters cut."""
+    return layer.to_global(where, B)._apply(lambda t: t.to_global(sbp=S(0)))
