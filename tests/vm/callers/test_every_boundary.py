@@ -133,6 +133,9 @@ MANAGERS = {
     "flowvm.eager.modes:pinned": lambda: modes.pinned(modes.user_line()),
     "flowvm.eager.modes:recording_to": lambda: modes.recording_to(None),
     "flowvm.device:Device": lambda: flow.device("cpu"),
+    "flowvm.placements:PlacedDevice": lambda: flow.ones(
+        1, placement=flow.placement("cpu", [0]), sbp=flow.sbp.broadcast
+    ).device,
     "flowvm.streams:stream": lambda: flow.stream(STREAM),
     "flowvm.nn.graph.steps:eager_step": steps.eager_step,
     "flowvm.nn.utils.stateless:_replaced": lambda: stateless._replaced(
