@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -285,7 +286,14 @@ Globals.placed = staticmethod(_placed)
 hot.update(
     global_view=lambda *args: views.view(*args), global_links=lambda *args: views.links(*args)
 )
-world[0] = lambda: (world_of_ranks.rank(), world_of_ranks.world_size())
+
+
+@functools.cache  # it is asked often, and does not change
+def _own_place() -> tuple[int, int]:
+    return world_of_ranks.rank(), world_of_ranks.world_size()
+
+
+world[0] = _own_place
 
 
 # --- functions that make tensors ------------------------------------------------------------------
