@@ -244,6 +244,20 @@ def _gather(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> 
     return Letters((names, along), (along,))
 
 
+def _scatter(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
+    """Into x, along one dimension; the others are apart where all have all of them."""
+    x, index = metas[:2]
+    if any(m.ndim not in (0, x.ndim) for m in metas) or x.ndim == 0 or index.ndim == 0:
+        return None
+    dim = attrs[0] % x.ndim
+    full = [m for m in metas if m.ndim]
+    names = tuple(
+        f"d{i}" if i != dim and len({m.shape[i] for m in full}) == 1 else None
+        for i in range(x.ndim)
+    )
+    return Letters(tuple(names if m.ndim else () for m in metas), ())
+
+
 def _index_select(
     op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas
 ) -> Letters | None:
@@ -351,6 +365,8 @@ RULES: dict[str, Callable[..., Letters | None]] = {
     "conv_input": _conv_input,
     "conv_weight": _conv_weight,
     "gather": _gather,
+    "scatter_": _scatter,
+    "scatter_reduce_": _scatter,
     "index_select": _index_select,
     "one_hot": _one_hot,
     "cat": _cat,
