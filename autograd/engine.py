@@ -29,8 +29,10 @@ from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.autocasting import autocasting
 from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
 from flowvm.eager.nodes import Node, OutputEdge
+from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
+from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
@@ -350,6 +352,8 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
     tensor = node.tensor()
     if tensor is None or tensor._node is None:
         return
+    if tensor._meta.__class__ is not TensorMeta:
+        g = Globals.landed(tensor, g)
     try:
         extra = tensor._extra
     except AttributeError:
@@ -368,6 +372,8 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
 
 def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     """Add `g`, which stays as it is, to the `.grad` of `tensor`."""
+    if tensor._meta.__class__ is not TensorMeta:
+        g = Globals.landed(tensor, g)
     old = tensor.grad
     if old is None:
         tensor.grad = g.clone() if create_graph else g.detach().clone()

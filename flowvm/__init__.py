@@ -78,7 +78,9 @@ from flowvm.formats import strided as strided
 from flowvm.interop import from_dlpack as from_dlpack
 from flowvm.meta import Size as Size
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
+from flowvm.ops.placed import tensors as _global_tensors  # noqa: F401 - attaches methods
 from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
+from flowvm.placements import placement as placement
 from flowvm.printing import get_printoptions as get_printoptions
 from flowvm.printing import printoptions as printoptions
 from flowvm.printing import set_printoptions as set_printoptions
@@ -119,6 +121,7 @@ if TYPE_CHECKING:
     from flowvm import profiler as profiler
     from flowvm import random as random
     from flowvm import return_types as return_types
+    from flowvm import sbp as sbp
     from flowvm import signal as signal
     from flowvm import sparse as sparse
     from flowvm import special as special
@@ -165,7 +168,7 @@ _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
     "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "memory",
     "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "random",
-    "return_types", "signal", "sparse", "special", "testing", "utils", "xpu",
+    "return_types", "sbp", "signal", "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -289,6 +292,7 @@ __all__ = [
     "optim",
     "overrides",
     "pi",
+    "placement",
     "preserve_format",
     "printoptions",
     "profiler",
@@ -296,6 +300,7 @@ __all__ = [
     "random",
     "result_type",
     "save",
+    "sbp",
     "set_default_device",
     "set_default_dtype",
     "set_float32_matmul_precision",

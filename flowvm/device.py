@@ -144,7 +144,7 @@ def require(device: Device) -> Device:
 
 def forget() -> None:
     """Ask anew which devices can be used."""
-    _usable.intersection_update({cpu})
+    _usable.difference_update({d for d in _usable if d.type != "cpu"})
 
 
 def _why_not(device: Device) -> str:

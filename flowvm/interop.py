@@ -34,6 +34,7 @@ from flowvm.dtype import DType, bfloat16
 from flowvm.eager.reading import adopt_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
+from flowvm.global_meta import GlobalMeta
 from flowvm.lazy import lazy
 
 if TYPE_CHECKING:
@@ -262,6 +263,11 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
 
     It comes back on the device that it was on, which must be there.
     """
+    if isinstance(t._meta, GlobalMeta):
+        raise ArgumentTypeError(
+            "a global tensor cannot be pickled: other processes hold parts of it; use flow.save, "
+            "or pickle its to_local() on each rank"
+        )
     return reduced(t, memory_of(t).copy())
 
 

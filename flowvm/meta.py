@@ -136,6 +136,9 @@ def _make(
     known: TensorMeta | None = _kept.find(key)
     if known is not None:
         return known
+    if device.__class__ is not Device:  # of a placement: see flowvm.global_meta
+        maker: Any = device
+        return _put(key, maker.maker(size, dtype, device, stride))
     dense = dense_stride(size)
     steps = dense if stride is None else stride
     numel = size.numel()

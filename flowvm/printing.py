@@ -22,9 +22,11 @@ import numpy as np
 
 from flowvm.device import cpu
 from flowvm.dtype import DType, bool_, complex_of, get_default_dtype, int64
-from flowvm.eager.reading import memory_now
+from flowvm.eager.placed import Globals
+from flowvm.eager.reading import memory_now, wait_for
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.global_meta import GlobalMeta
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.regions import reverting
@@ -192,6 +194,9 @@ def _pair_text(
 
 def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
     """A copy of the elements at the positions `kept` of each dimension, as they are stored."""
+    if isinstance(t._meta, GlobalMeta):
+        t = Globals.gathered(t)
+        wait_for(t)
     if t._meta.device is not cpu:
         return peeking.elements(t, kept)
     picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in kept))]
@@ -259,8 +264,12 @@ def _known_meta(t: Tensor) -> TensorMeta | None:
     return meta
 
 
-def _missing(t: Tensor, options: PrintOptions) -> str | None:
-    """Why there are no values to show, or None when there are."""
+# what `repr` says of a global tensor, because it may be called on one rank alone
+_APART = "<in parts on several ranks: print() puts them together, on all ranks>"
+
+
+def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
+    """Why there are no values to show, or None when there are; `ask` other ranks for theirs."""
     pending = writer_within(engine, t._ref, PATIENCE if options.sync else 0.0)
     if pending is not None:
         return f"<pending: {pending}>"
@@ -274,7 +283,12 @@ def _missing(t: Tensor, options: PrintOptions) -> str | None:
         message = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
         kind = type(failure.exception).__name__
         return f"<failed: {kind}: {message}; see flow.vm.last_error()>"
-    if engine.pointer(t._ref) == 0 and t._meta.numel:
+    meta = t._meta
+    if isinstance(meta, GlobalMeta):
+        if not meta.inside:
+            return "<on other ranks>"
+        return None if ask or (meta.local.shape == meta.shape and not meta.has_partial) else _APART
+    if engine.pointer(t._ref) == 0 and meta.numel:
         return "<freed>"
     return None
 
@@ -291,7 +305,10 @@ def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bo
         plain = (default, complex_of(default), int64, bool_) if values_seen else (default,)
         if meta.dtype not in plain:
             facts.append(f"dtype={meta.dtype.name}")
-        if meta.device is not cpu:
+        if isinstance(meta, GlobalMeta):
+            facts.append(f"placement={meta.placement!r}")
+            facts.append(f"sbp={meta.sbp!r}")
+        elif meta.device is not cpu:
             facts.append(f"device='{meta.device}'")
     if t.grad_fn is not None:
         facts.append(f"grad_fn={t.grad_fn!r}")
@@ -300,9 +317,9 @@ def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bo
     return facts
 
 
-def _in_full(t: Tensor) -> str:
+def _in_full(t: Tensor, ask: bool = False) -> str:
     options, prefix = _options, "tensor("
-    missing = _missing(t, options)
+    missing = _missing(t, options, ask)
     meta = _known_meta(t) if missing else t._meta
     shape_seen, body = False, missing or "[]"
     if missing is None and t._meta.numel:
@@ -323,10 +340,14 @@ def _in_full(t: Tensor) -> str:
 
 @method("__repr__")
 def _repr(t: Tensor) -> str:
+    return _written(t, False)
+
+
+def _written(t: Tensor, ask: bool) -> str:
     if not _is_made(t):
         return "tensor(<not made yet>)"
     try:
-        return _in_full(t)
+        return _in_full(t, ask)
     except Exception as error:  # a debugger shows locals in any state
         return f"tensor(<cannot be shown: {type(error).__name__}: {error}>)"
 
@@ -337,6 +358,8 @@ def _str(t: Tensor) -> str:
     if _is_made(t) and _options.sync:
         while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
             pass
+        if isinstance(t._meta, GlobalMeta):
+            return _written(t, True)
     return repr(t)
 
 

@@ -47,6 +47,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.pickles import read_legacy, read_zip
 from flowvm.schema import integer, read_json, record, row, several, text
+from flowvm.shards import is_sharded, is_shards, read, write
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
 
@@ -65,6 +66,8 @@ def save(
     """Write tensors, arrays, plain values, and dicts, lists, tuples, sets and dataclasses of them
     to a path or a binary file.  PyTorch's arguments about pickles are taken: there is none.
 
+    Where some tensors are global, all ranks save together, into a folder: see `flowvm.shards`.
+
     >>> import io
     >>> model, file = nn.Linear(2, 1), io.BytesIO()  # or a path: "model.safetensors"
     >>> flow.save({"model": model.state_dict(), "epoch": 3}, file)
@@ -75,6 +78,9 @@ def save(
     from safetensors.numpy import save as to_bytes
 
     tensors, metadata = _flatten(obj)
+    if is_sharded(tensors):
+        _save_shards(f, tensors, metadata[_KEY])
+        return
     data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
     data = _relabelled(data, {n: "BF16" for n, t in tensors.items() if t.dtype is bfloat16})
     if not isinstance(f, (str, os.PathLike)):
@@ -95,11 +101,19 @@ def save(
         raise
 
 
+def _save_shards(f: Any, tensors: dict[str, Tensor], structure: str) -> None:
+    if not isinstance(f, (str, os.PathLike)):
+        raise ArgumentTypeError("flow.save: global tensors go into a folder, so a path is needed")
+    write(Path(f), json.loads(structure), tensors, save)
+
+
 def load(
     f: str | os.PathLike[str] | IO[bytes],
     map_location: Any = None,
     pickle_module: Any = None,
     *,
+    placement: Any = None,
+    sbp: Any = None,
     weights_only: bool | None = None,
     mmap: bool | None = None,
     **pickle_load_args: Any,
@@ -113,6 +127,11 @@ def load(
     Nothing of a file is run, whatever weights_only says; mmap and arguments about pickles are
     taken.  ArgumentError for what is damaged, or holds something else.
 
+    Of a folder of global tensors, which all ranks load together, whatever number of them wrote it:
+    `placement` is where they go, by default all ranks; `sbp` how they are held, one for all, a dict
+    by name, or a function of the name, by default as they were.  In a world of one rank, without a
+    placement, they come as local tensors.
+
     >>> import io
     >>> file = io.BytesIO()  # or a path
     >>> flow.save({"weight": flow.ones(2), "step": 3}, file)
@@ -125,6 +144,9 @@ def load(
     plain = map_location is None or callable(map_location)
     place = cpu if plain else as_device(map_location)
     if isinstance(f, (str, os.PathLike)):
+        if is_shards(Path(f)):
+            said, tensors = read(Path(f), placement, sbp, load)
+            return _Reader(tensors, repr(os.fspath(f))).read(said["tree"])
         if Path(f).is_dir():
             return _moved(_read_folder(Path(f)), place)
         where, data = repr(os.fspath(f)), Path(f).read_bytes()

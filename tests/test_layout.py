@@ -31,7 +31,8 @@ MAX_LINES = 350
 LAYERS = (
     (
         "absent", "apart", "capsules", "compiler", "config", "device", "dtype", "errors", "forks",
-        "formats", "kept", "lazy", "meta", "private", "regions", "schema", "version",
+        "formats", "global_meta", "kept", "lazy", "meta", "placements", "private", "regions",
+        "schema", "version",
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
@@ -42,7 +43,8 @@ LAYERS = (
     (
         "amp", "distributions", "fft", "func", "fx", "jit", "library", "linalg", "nn", "onnx",
         "optim",
-        "overrides", "pickles", "serialization", "settings", "signal", "special", "testing",
+        "overrides", "pickles", "sbp", "serialization", "settings", "shards", "signal", "special",
+        "testing",
         "utils",
     ),
     ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
@@ -56,7 +58,7 @@ ROOMS = {
     "flowvm.ops": (
         ("scalar",), ("declare",), ("shapes",), ("pointwise",), ("places",), ("rows",),
         ("products",), ("collectives", "fourier", "linalg", "planes", "random", "updates"),
-        ("sequences",),
+        ("sequences",), ("placed",),
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (
@@ -112,7 +114,8 @@ FACES = {
         "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
         "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
         "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",
-        "optim.swa_utils", "overrides", "random", "return_types", "serialization", "settings",
+        "optim.swa_utils", "overrides", "random", "return_types", "sbp", "serialization",
+        "settings",
         "signal.windows", "special", "streams", "testing", "utils.checkpoint",
         "utils.data.distributed", "utils.tensorboard", "xpu",
     )

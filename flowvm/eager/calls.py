@@ -10,6 +10,8 @@ stands between a call and it afterwards.
 
 Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change; what
 belongs to the operator is in its closure.
+
+Long because the text of a call is read beside what compiles it.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ def _source(op: Callee) -> str:
         else f"        _result = op.fallback({', '.join(params)})",
         "        if _result is not None: return _result",
         f"        _e = miss(op, ({tensors}), ({attrs}))",
+        f"        if _e is globally: return _e(op, ({tensors}), ({attrs}), ({scalars}))",
         "    if _e[-2] and dead: release_dead()",
     ]
     for i, _ in enumerate(op.outputs):

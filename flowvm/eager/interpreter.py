@@ -28,6 +28,7 @@ from flowvm.eager.calls import call_function
 from flowvm.eager.live import Live
 from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.native.install import callable_of
+from flowvm.eager.placed import Globals, is_placed, local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.kept import Kept
@@ -138,6 +139,8 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
             )
     metas = tuple(t._meta for t in tensors)
     if len({m.device for m in metas}) > 1:
+        if any(is_placed(m) for m in metas):
+            raise mixed(op.name, op.inputs, metas)
         places = ", ".join(f"{n} on {m.device}" for n, m in zip(op.inputs, metas, strict=True))
         raise DeviceError(f"{op.name}: all tensors must be on one device, got {places}")
     return metas
@@ -180,13 +183,31 @@ def _plain(value: Any) -> Any:
 
 
 def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack)."""
+    """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack).
+
+    A call on global tensors has none yet: `globally` of `flowvm.eager.placed` makes it.
+    """
     metas = _checked(op, tensors)
     key = (*metas, *attrs)
     made: tuple[Any, ...] | None = op.kept.find(key)
     if made is None:
+        if is_placed(*metas, *attrs):
+            globally: Any = hot["globally"]
+            return globally  # type: ignore[no-any-return]
         made = _keep(op, key, _entry(op, metas, attrs, None))
     return made
+
+
+def keep_global(
+    op: Operator, metas: tuple[Any, ...], attrs: tuple[Any, ...], outs: tuple[Any, ...]
+) -> None:
+    """Keep the entry of a call on global tensors that the parts here alone can make: from now on
+    it is issued as a call on local ones.
+    """
+    local = _entry(op, tuple(map(local_of, metas)), tuple(map(local_of, attrs)), None)
+    held = zip(outs, local[1:-2], strict=True)
+    made = (local[0], *(o.with_local(m) for o, m in held), *local[-2:])
+    _keep(op, (*metas, *attrs), made)
 
 
 ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it, without its layout
@@ -331,6 +352,8 @@ def call_into(
     key = ("into", updated, *into, *metas, *attrs)
     made = op.kept.find(key)
     if made is None:
+        if is_placed(*into, *metas):
+            return Globals.call_into(op, outs, tensors, attrs, scalars)
         if len({m.device for m in (*into, *metas)}) > 1:
             places = ", ".join(str(m.device) for m in metas)
             raise DeviceError(

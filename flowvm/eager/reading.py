@@ -17,8 +17,10 @@ from flowvm.device import Device, cpu
 from flowvm.dtype import DType
 from flowvm.dtype import from_numpy as dtype_from_numpy
 from flowvm.eager.modes import current_recorder
+from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
+from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
@@ -84,7 +86,11 @@ def values_of(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def on_host(t: Tensor) -> Tensor:
-    """A copy of a device's tensor on the CPU, outside the autograd graph."""
+    """A copy of a device's tensor on the CPU, outside the autograd graph; of a global tensor all of
+    it, which the ranks that have it make together.
+    """
+    if isinstance(t._meta, GlobalMeta):
+        return on_host(Globals.gathered(t)) if t.is_cuda else Globals.gathered(t)
     copied: Tensor = new_tensor(t._ref, t._meta, t.storage()).cpu()
     return copied
 

@@ -8,6 +8,8 @@ issue turns into a ReleaseTensor (it may run anywhere, so it must not issue).
 
 This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by
 `flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.reading`.
+
+Long because all that a tensor is stands here.
 """
 
 from __future__ import annotations
@@ -426,6 +428,9 @@ def alias(
     base: Tensor, meta: TensorMeta, offset_bytes: int = 0, cls: type[Tensor] = Tensor
 ) -> Tensor:
     """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
+    if meta.__class__ is not TensorMeta and meta is not base._meta:
+        seen: Tensor = hot["global_view"](base, meta, offset_bytes)
+        return seen
     ref = base._ref + (offset_bytes << OPERAND.STORAGE_BITS)
     if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
         raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")

@@ -415,6 +415,12 @@ class Module:
         """to(float64)."""
         return self.to(float64)
 
+    def to_global(self, placement: Any, sbp: Any) -> Self:
+        """Make every parameter and buffer a global tensor on `placement`, held as `sbp` says; the
+        module itself.  Local ones become the first rank's; see `Tensor.to_global`.
+        """
+        return self._apply(lambda t: t.to_global(placement, sbp))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with no_grad():
             for param in self.parameters(recurse):

@@ -472,13 +472,13 @@ def check_betas(group: Group) -> None:
 
 def zeros_of(param: Tensor) -> Tensor:
     """Zeros, dense, of a parameter's shape, dtype and device."""
-    return ops.zeros(param.shape, dtype=param.dtype, device=param.device)
+    return ops.zeros_like(param)
 
 
 def full_of(param: Tensor, number: float) -> Tensor:
     """The same of a number, which both parts of a complex one have."""
     value = complex(number, number) if param.dtype.is_complex else number
-    return ops.full(tuple(param.shape), value, dtype=param.dtype, device=param.device)
+    return ops.full_like(param, value)
 
 
 def refuse_complex(name: str, param: Tensor) -> None:

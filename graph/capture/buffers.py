@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
+from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.segments import Source
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
@@ -59,7 +60,7 @@ class Buffers:
         """That of the call's input of this number, whole."""
         buffer = self.new(BufferKind.INPUT, tensor, name)
         self._kept.append(tensor.storage())
-        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta)
+        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, local_of(tensor._meta))
         buffer.nbytes = operand.end
         source = self.sources[buffer] = ("input", number)
         self._inputs[buffer.number] = source, operand
@@ -80,14 +81,15 @@ class Buffers:
             return known
         buffer = self.new(BufferKind.VARIABLE, tensor, name)
         buffer.held = tensor.storage()
-        buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + tensor._meta.span
+        buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + local_of(tensor._meta).span
         return buffer
 
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer that is there, or a variable from now on."""
         buffer = self.variable(tensor, "")
         step = self._steps.get(buffer, 0)
-        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, tensor._meta, step)
+        meta = local_of(tensor._meta)
+        operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, meta, step)
         if buffer.kind is not BufferKind.TEMPORARY:
             buffer.nbytes = max(buffer.nbytes, operand.end)
         return operand

@@ -11,6 +11,8 @@ its Buffers.
 
 `Capture` is what the interpreter tells of operations, and what builds the graph of it.  Which
 buffer stands for what is `Buffers`'; which module and line a gradient belongs to, `Origins`'.
+
+Long because a Recorder is one object, which is told of everything.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live
 from flowvm.eager.modes import current_recorder, find_user, recording_to
 from flowvm.eager.nodes import Node
+from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -157,6 +160,8 @@ class Capture:
         """Take `tensor` for an output."""
         operand = self.place(tensor)
         self._given.append(tensor)
+        if local_of(tensor._meta) is not tensor._meta:
+            self.graph.placed[len(self.graph.outputs)] = tensor._meta
         self.graph.outputs.append(operand)
         return operand
 
@@ -203,7 +208,7 @@ class Capture:
         """Go on with a graph whose inputs are those of the call and what crosses."""
         known = zip(segment.asks, outcome, strict=True)
         rows = {what: n for (kind, what), n in known if kind == "rows"}
-        self.graph = LogicalGraph(self.graph.name)
+        self.graph = LogicalGraph(self.graph.name, placed=self.graph.placed)
         self._border.clear()
         self.graph.inputs = self.buffers.go_on(segment.alive, rows)
         self.graph.outputs = [self.place(t) for t in self._given]
@@ -261,6 +266,7 @@ class Capture:
                 f"accumulation all micro-batches run without a break; use a form of fixed shape "
                 f"(flow.where, masked_fill, a mask that multiplies)"
             )
+        attrs = local_of(attrs)
         if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
             self._end_segment()
         read = tuple(self.place(t) for t in inputs)
@@ -268,7 +274,7 @@ class Capture:
             written = tuple(self.place(t) for t in outputs)
         else:
             metas = zip(outputs, made[1:], strict=False)
-            written = tuple(self.buffers.fresh(t, meta) for t, meta in metas)
+            written = tuple(self.buffers.fresh(t, local_of(meta)) for t, meta in metas)
         changed = [*(outputs if into else ())]
         changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
         self.buffers.use(inputs, changed)

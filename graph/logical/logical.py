@@ -25,6 +25,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import graph_text
 from flowvm.graph.logical.sharing import shared
+from flowvm.meta import TensorMeta
 
 
 @dataclass(eq=False)
@@ -39,6 +40,8 @@ class LogicalGraph:
     eager     bytes that eager code has allocated at its peak, 0 where nobody has asked
     reuse     results may lie where a dying input lay: see flowvm.graph.memory.inplace
     captured  of an optimized graph: what it was made from, and the passes that were left out
+    placed    metas of the outputs that are global tensors, by their place; the graph has the parts
+              that are here
     structure what the outputs' tree looks like is kept by whoever made the graph
     """
 
@@ -51,6 +54,7 @@ class LogicalGraph:
     eager: int = 0
     reuse: bool = False
     regst_num: int = 2
+    placed: dict[int, TensorMeta] = field(default_factory=dict)
     captured: tuple[LogicalGraph, tuple[str, ...]] | None = field(default=None, repr=False)
 
     def buffers(self) -> list[Buffer]:

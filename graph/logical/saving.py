@@ -197,6 +197,8 @@ def saved_graph(
     """
     if {node.stream for node in graph.nodes} - {0}:
         raise ArgumentError(f"{graph.name}: a graph on several streams cannot be saved")
+    if graph.placed:
+        raise ArgumentError(f"{graph.name}: a graph of global tensors cannot be saved")
     lines: dict[Buffer, str] = {}
     for node in graph.nodes:
         for _, operand in node.accesses():

@@ -275,7 +275,8 @@ class _Source:
         storage_of: dict[Buffer, str] = {}
         for k, operand in enumerate(outputs):
             buffer = operand.buffer
-            self.own[f"om{k}"] = operand.meta
+            placed: Any = self.plan.graph.placed.get(k)
+            self.own[f"om{k}"] = placed.with_local(operand.meta) if placed else operand.meta
             if buffer not in storage_of:
                 alone = operand.offset == 0 and [o.buffer for o in outputs].count(buffer) == 1
                 name, line = self._storage(buffer, k, alone)

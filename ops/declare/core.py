@@ -22,6 +22,7 @@ from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import moved
+from flowvm.vm.callers.hot import hot
 
 
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
@@ -226,12 +227,14 @@ def view_of(
         except AttributeError:
             base = x
     out._extra = {"base": base}
+    if meta.__class__ is not TensorMeta:
+        out._extra |= hot["global_links"](x, out, meta, offset)
     if grad_enabled():
         if x._node is not None:
             op = _views.get(name)
             if op is None:
                 op = _views[name] = _ViewOperator(name, grad)
-            out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (meta,))
+            out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
         if base._node is None or not base._node.is_leaf:
             remember_view(base, out)
     return out

@@ -94,7 +94,11 @@ def _living(base: Tensor, out: Tensor) -> list[Tensor]:
 
 
 def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:
-    """What a view shows of its base: sizes, strides, and the elements before the first."""
+    """What a view shows of its base: sizes, strides, and the elements before the first; of a global
+    one these of each view on the way.
+    """
+    if base._meta.__class__ is not TensorMeta:  # a global tensor's: of its parts refs say nothing
+        return (view.extra()["links"],)
     offset = ((view._ref - base._ref) >> OPERAND.STORAGE_BITS) // base._meta.dtype.itemsize
     return tuple(view._meta.shape), view._meta.stride, offset
 
@@ -122,6 +126,11 @@ def _overlaps(meta: TensorMeta) -> bool:
 
 def _elements(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
     """Which element of the base each of the view's is, -1 for one that lies beside them."""
+    if len(attrs) == 1:  # a global tensor's: one view behind the other, each of a tensor in C order
+        found = np.arange(meta.numel)
+        for link in attrs[0]:
+            found = found[_memory(*link)]
+        return found
     at = _memory(*attrs)
     if meta.contiguous:
         return np.where((at >= 0) & (at < meta.numel), at, -1)

@@ -13,7 +13,9 @@ import numpy as np
 
 from flowvm.device import Device, cpu
 from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.placed import Globals, is_placed
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import DeviceError
 from flowvm.lazy import lazy
 from flowvm.meta import TensorMeta
 from flowvm.vm.machine.lang import address_of
@@ -63,8 +65,26 @@ def moved(x: Tensor, device: Device) -> Tensor:
     """A dense copy of `x` on `device`, which gradients flow through; `x` itself if it is there."""
     if x._meta.device is device:
         return x
+    if is_placed(x._meta, device):
+        return _of_placement(x, device)
     out: Tensor = _move.call(x.contiguous(), device)
     return out
+
+
+def _of_placement(x: Tensor, device: Device) -> Tensor:
+    """A global tensor stays where it is; a local one, beside a global tensor, is global as well:
+    ranks that run one program have the same.
+    """
+    own = x._meta.device
+    if is_placed(device) and own.__class__ is Device:
+        out: Tensor = Globals.placed(x, device)
+        return out
+    if device.type == own.type and not is_placed(device):
+        return x
+    raise DeviceError(
+        f"a tensor on {own!r} does not go to {device!r} by to(): use to_global(placement=...) or "
+        f"to_local()"
+    )
 
 
 def together(tensors: tuple[Tensor, ...], place: Device | None = None) -> tuple[Tensor, ...]:
@@ -73,7 +93,7 @@ def together(tensors: tuple[Tensor, ...], place: Device | None = None) -> tuple[
     """
     places = {t._meta.device for t in tensors} if place is None else {place}
     device = next((d for d in places if d is not cpu), cpu)
-    if device is cpu or not any(_is_number(t) for t in tensors):
+    if device is cpu or is_placed(device) or not any(_is_number(t) for t in tensors):
         return tensors
     return tuple(moved(t, device) if _is_number(t) else t for t in tensors)
 

@@ -68,8 +68,9 @@ def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
     def call(input: Any, n: Any) -> Tensor:
         if not isinstance(input, Tensor) and not isinstance(n, Tensor):
             raise ArgumentTypeError(f"{name} needs a Tensor among its arguments")
-        x: Any = input if isinstance(input, Tensor) else tensor(float(input))
-        degree: Any = n if isinstance(n, Tensor) else tensor(n)
+        device = (input if isinstance(input, Tensor) else n).device
+        x: Any = input if isinstance(input, Tensor) else tensor(float(input), device=device)
+        degree: Any = n if isinstance(n, Tensor) else tensor(n, device=device)
         x = x.detach()
         if not x.dtype.is_floating_point:
             wide = degree.dtype if degree.dtype.is_floating_point else get_default_dtype()

@@ -66,7 +66,7 @@ def cov(
     if aweights is not None:
         importance = _weights("aweights", aweights, count, False)
         w = importance if w is None else w * importance
-    total = scalar_tensor(count, dtype=x.dtype if w is None else None) if w is None else w.sum()
+    total = scalar_tensor(count, dtype=x.dtype, device=x.device) if w is None else w.sum()
     if w is not None and float(total) == 0:
         raise ArgumentError("cov: the weights sum to 0")
     if not rows.dtype.inexact:

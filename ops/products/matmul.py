@@ -16,6 +16,7 @@ from flowvm.dtype import DType
 from flowvm.eager.autocasting import lowered
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
+from flowvm.global_meta import GlobalMeta
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
@@ -34,6 +35,18 @@ def _columns(t: Tensor) -> Tensor:
     return t if len(shape) == 2 else t.reshape((math.prod(shape[:-1]), shape[-1]))
 
 
+def _both_columns(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """`_columns` of two tensors of one batch.  Of global ones with a split dimension in front, so
+    that rows stay where they are: their order is the same for both.
+    """
+    meta: Any = b._meta
+    if isinstance(meta, GlobalMeta):
+        for s in meta.sbp:
+            if 0 < s.dim < meta.ndim - 1:
+                return _columns(a.movedim(s.dim, 0)), _columns(b.movedim(s.dim, 0))
+    return _columns(a), _columns(b)
+
+
 def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     a, b = c.saved
     (need_a, need_b), (ma, mb) = c.needs, c.metas
@@ -43,7 +56,7 @@ def _matmul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         return _vector_grad(c, g)
     da = sum_to(_matmul_nt(g, b), ma.shape) if need_a else None
     if need_b and mb.ndim == 2:
-        return da, _matmul_tn(_columns(a), _columns(g))
+        return da, _matmul_tn(*_both_columns(a, g))
     return da, sum_to(_matmul_tn(a, g), mb.shape) if need_b else None
 
 
@@ -66,7 +79,7 @@ def _nt_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     a, b = c.saved
     da = sum_to(_matmul(g, b), c.metas[0].shape) if c.needs[0] else None
     if c.needs[1] and c.metas[1].ndim == 2:
-        return da, _matmul_tn(_columns(g), _columns(a))
+        return da, _matmul_tn(*_both_columns(g, a))
     return da, sum_to(_matmul_tn(g, a), c.metas[1].shape) if c.needs[1] else None
 
 
@@ -158,11 +171,11 @@ matmul = with_out(_matmul)
 
 def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = c.saved
-    flat = _columns(g)
+    rows, columns = _both_columns(g, x)
     return (
         _matmul(g, w) if c.needs[0] else None,
-        _matmul_tn(flat, _columns(x)) if c.needs[1] else None,
-        flat.sum(0) if c.needs[2] else None,
+        _matmul_tn(rows, columns) if c.needs[1] else None,
+        rows.sum(0) if c.needs[2] else None,
     )
 
 

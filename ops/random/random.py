@@ -13,6 +13,7 @@ import numpy as np
 
 from flowvm.device import as_device
 from flowvm.dtype import DType, as_dtype, float64, get_default_dtype, int64
+from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.formats import accept
@@ -87,6 +88,7 @@ def normal_of(
     return cast(out, meta.dtype) if meta.dtype.reduced else out
 
 
+@takes_placement
 def rand(
     *size: Any,
     generator: Generator | None = None,
@@ -106,6 +108,7 @@ def rand(
     return finished(uniform_of(meta, generator), requires_grad, out, "rand")
 
 
+@takes_placement
 def randn(
     *size: Any,
     generator: Generator | None = None,
@@ -126,6 +129,7 @@ def randn(
     return finished(normal_of(meta, generator), requires_grad, out, "randn")
 
 
+@placed_like
 def rand_like(
     input: Tensor,
     *,
@@ -147,6 +151,7 @@ def rand_like(
     return rand(meta.shape, generator=generator, **options)
 
 
+@placed_like
 def randn_like(
     input: Tensor,
     *,
@@ -168,6 +173,7 @@ def randn_like(
     return randn(meta.shape, generator=generator, **options)
 
 
+@takes_placement
 def normal(
     mean: Any = 0.0,
     std: Any = 1.0,
@@ -211,6 +217,7 @@ def normal(
 # --- integers ---------------------------------------------------------------------------------
 
 
+@takes_placement
 def randint(
     low: Any = 0,
     high: Any = None,
@@ -264,6 +271,7 @@ def _bound(name: str, value: Any) -> int:
     return whole(name, "a bound", value)
 
 
+@placed_like
 def randint_like(
     input: Tensor,
     low: Any = 0,
@@ -290,6 +298,7 @@ def randint_like(
     return randint(low, high, tuple(meta.shape), generator=generator, **options)
 
 
+@takes_placement
 def randperm(
     n: int,
     *,

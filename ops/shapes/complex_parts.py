@@ -114,7 +114,7 @@ def view_as_complex(input: Tensor) -> Tensor:
     """
     x = need_tensor("view_as_complex", "input", input)
     meta = x._meta
-    if meta.device is not cpu:
+    if meta.device.type != cpu.type:
         raise DeviceError(f"complex tensors are not on CUDA, and this one is on {meta.device}")
     if meta.dtype not in (float32, float64):
         raise DTypeError(f"view_as_complex is for float32 and float64, got {x.dtype.name}")

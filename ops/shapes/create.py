@@ -12,6 +12,7 @@ import numpy as np
 from flowvm.device import Device, as_device
 from flowvm.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
 from flowvm.dtype import from_numpy as dtype_of
+from flowvm.eager.placed import takes_placement
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -31,6 +32,7 @@ __all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "tensor"]
 # --- from data --------------------------------------------------------------------------------
 
 
+@takes_placement
 def tensor(
     data: Any,
     *,

@@ -17,6 +17,7 @@ import numpy as np
 
 from flowvm.device import as_device
 from flowvm.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
+from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.formats import accept
@@ -114,6 +115,7 @@ def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:
 # --- filled with one value ----------------------------------------------------------------------
 
 
+@takes_placement
 def full(
     size: Any,
     fill_value: Any,
@@ -148,6 +150,7 @@ def full(
     return finished(made, requires_grad, out, "full")
 
 
+@takes_placement
 def zeros(
     *size: Any,
     out: Tensor | None = None,
@@ -167,6 +170,7 @@ def zeros(
     return finished(filled_of(meta, 0), requires_grad, out, "zeros")
 
 
+@takes_placement
 def ones(
     *size: Any,
     out: Tensor | None = None,
@@ -186,6 +190,7 @@ def ones(
     return finished(filled_of(meta, 1), requires_grad, out, "ones")
 
 
+@takes_placement
 def empty(
     *size: Any,
     out: Tensor | None = None,
@@ -254,6 +259,7 @@ def empty_permuted(
     return finished(memory.permute(back), requires_grad)
 
 
+@placed_like
 def full_like(
     input: Tensor,
     fill_value: Any,
@@ -279,6 +285,7 @@ def full_like(
     )
 
 
+@placed_like
 def zeros_like(
     input: Tensor,
     *,
@@ -297,6 +304,7 @@ def zeros_like(
     return zeros(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
+@placed_like
 def ones_like(
     input: Tensor,
     *,
@@ -315,6 +323,7 @@ def ones_like(
     return ones(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
 
 
+@placed_like
 def empty_like(
     input: Tensor,
     *,

@@ -11,6 +11,7 @@ import numpy as np
 
 from flowvm.device import as_device
 from flowvm.dtype import as_dtype, get_default_dtype, int64
+from flowvm.eager.placed import takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.formats import accept
@@ -233,6 +234,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     return copy
 
 
+@takes_placement
 def eye(
     n: int,
     m: int | None = None,

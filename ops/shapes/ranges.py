@@ -9,6 +9,7 @@ import numpy as np
 
 from flowvm.device import Device, as_device
 from flowvm.dtype import DType, float64, int64
+from flowvm.eager.placed import takes_placement
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.formats import accept
@@ -57,6 +58,7 @@ def _ramp(n: int, middle: int, dtype: DType, device: Device) -> Launch:
 # --- by formula -------------------------------------------------------------------------------
 
 
+@takes_placement
 def arange(
     start: Scalar = 0,
     end: Scalar | None = None,
@@ -124,6 +126,7 @@ def ramped(
     return out if dtype is compute else cast(out, dtype)
 
 
+@takes_placement
 def linspace(
     start: Scalar,
     end: Scalar,
@@ -154,6 +157,7 @@ def linspace(
     return finished(ramp.to(dtype), requires_grad, out, "linspace")
 
 
+@takes_placement
 def logspace(
     start: Scalar,
     end: Scalar,

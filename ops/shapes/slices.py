@@ -33,7 +33,7 @@ def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
         return (embed(g, c.metas[0], *c.attrs),)
 
     def embed(g: Tensor, whole: TensorMeta, *attrs: Any) -> Tensor:
-        out = filled_of(whole, 0, g._meta.dtype)
+        out = filled_of(whole.with_shape(whole.shape), 0, g._meta.dtype)
         meta, offset = cached(out._meta, *attrs)
         copy_(alias(out, meta, offset * meta.dtype.itemsize), g.detach())
         return record(embedded, (g,), out, attrs)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd.backward import seeded
 from flowvm.eager.modes import grad_enabled
+from flowvm.eager.placed import spread, spread_sbp
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
+from flowvm.global_meta import GlobalMeta
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.capture.trees import flatten, unflatten
@@ -132,7 +134,21 @@ class GraphBuild:
         """Whether an optimizer has yet to make its state, which its first step does."""
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
 
+    def _cut_gradients(self) -> None:
+        """Have the gradients of global parameters cut among ranks, where ZeRO asks for that."""
+        stage, least = self.config.zero
+        for param in self._stepped_parameters() if stage else ():
+            meta = param._meta
+            if isinstance(meta, GlobalMeta):
+                with spread.within(least if stage > 1 else 0):
+                    param.extra()["grad_sbp"] = spread_sbp(meta)
+
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
+        self._cut_gradients()
+        with spread.within(self.config.zero[1]):
+            return self._eager_step(args, kwargs)
+
+    def _eager_step(self, args: Any, kwargs: Any) -> Any:
         with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
             with precision(self.config.amp_dtype, self._scaler):
@@ -166,6 +182,7 @@ class GraphBuild:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
         self._given = storages_of(leaves)
         self._place_scaler()
+        self._cut_gradients()
         paths: dict[int, str] = {}
         for path, module in self._modules():
             paths.setdefault(id(module), path)

@@ -29,6 +29,7 @@ class GraphConfig:
     checkpoints                  modules, or their paths, whose activations are computed again
     order                        of execution: "speed", "memory", "auto" (memory where much of it
                                  is needed), or "program", as code issued it
+    zero                         stage of ZeRO, 0 without, and the fewest elements that are cut
     every                        of how many calls one is run eagerly, too, and compared; 0 of none
     regst_num                    calls that may be in flight at one time, if build uses several
                                  streams: how many copies of each register there are (2)
@@ -42,6 +43,7 @@ class GraphConfig:
         self._checkpoints: tuple[Any, ...] = ()
         self._order = ORDERS[0]
         self._regst_num = 2
+        self._zero = (0, 0)
         self._every = 0
         self._changed()
 
@@ -53,6 +55,7 @@ class GraphConfig:
             self._checkpoints,
             self._order,
             self._regst_num,
+            self._zero,
         )
 
     # --- passes -------------------------------------------------------------------------------
@@ -97,6 +100,33 @@ class GraphConfig:
                 f"enable_amp: dtype must be flow.float16 or flow.bfloat16, got {dtype!r}"
             )
         self._amp = dtype if mode else None
+        self._changed()
+
+    @property
+    def zero(self) -> tuple[int, int]:
+        """The stage of ZeRO, 0 without it, and from how many elements on tensors are cut."""
+        return self._zero
+
+    def enable_zero(self, mode: bool = True, *, stage: int = 2, shard_min_size: int = 1024) -> None:
+        """Cut among ranks what all of them have alike of global parameters: with stage 1 what
+        optimizers keep of them, with 2 their gradients, too.  Each rank then updates its part, and
+        gathers the others'.  To be set before the first call, which makes the optimizers' state.
+
+        shard_min_size   parameters of fewer elements stay whole
+
+        ArgumentError for stage 3: hold the parameters themselves split, by `to_global`.
+        """
+        _expect(mode, bool, "enable_zero", "mode")
+        if stage not in (1, 2):
+            raise ArgumentError(
+                f"enable_zero: stage is 1 or 2, got {stage!r}; for 3 hold the parameters split: "
+                f"model.to_global(placement, flow.sbp.split(0))"
+            )
+        if isinstance(shard_min_size, bool) or not isinstance(shard_min_size, int):
+            raise ArgumentTypeError(
+                f"enable_zero: shard_min_size is an int, got {shard_min_size!r}"
+            )
+        self._zero = (stage, max(1, shard_min_size)) if mode else (0, 0)
         self._changed()
 
     @property
@@ -231,6 +261,8 @@ class GraphConfig:
             parts.append(f"order {self._order}")
         if self._regst_num != 2:
             parts.append(f"regst_num {self._regst_num}")
+        if self._zero[0]:
+            parts.append(f"ZeRO stage {self._zero[0]}")
         if self._every:
             parts.append(f"every {self._every}. call checked" if self._every > 1 else "checked")
         return parts

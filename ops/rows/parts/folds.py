@@ -54,7 +54,8 @@ def _launch(
     rule = rules[not dtypes[0].is_floating_point]
     views = (View(dtypes[0], (walk.results,)), View(dtypes[1], (walk.extent,)))
     n = walk.elements
-    if walk.kept == ((1, 0), (walk.results, n)) and n <= 16 and _smooth(n) and not walk.in_columns:
+    short = walk.kept == ((1, 0), (walk.results, n)) and walk.reduced == ((1, 0), (n, 1))
+    if short and n <= 16 and _smooth(n) and not walk.in_columns:
         length = BUFFER // n
         units = -(-walk.results // length)
         arena = 2 * BUFFER * dtypes[0].itemsize

@@ -187,7 +187,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
     metas = query._meta, key._meta, value._meta
     wide = metas[0].shape[-1] + metas[2].shape[-1]
     return (
-        all(m.device is cpu and m.numel > 0 for m in metas)
+        all(m.device.type == cpu.type and m.numel > 0 for m in metas)
         and (mask is None or mask._node is None)
         and (4 * ACROSS + 4 * BLOCK) * (wide + 64) * max(4, metas[0].dtype.itemsize) <= ARENA_BYTES
     )

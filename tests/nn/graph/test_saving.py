@@ -416,7 +416,22 @@ def test_every_field_of_a_node_and_of_a_graph_is_saved():
     assert {f.name for f in dataclasses.fields(OpNode)} == nodes
     graphs = {*saving._GRAPH, "nodes", "inputs", "outputs", "streams"}
     history = {"captured"}  # what it was made from, which changes nothing in what it computes
-    assert {f.name for f in dataclasses.fields(LogicalGraph)} == graphs | history
+    refused = {"placed"}  # a graph that has some is not saved
+    assert {f.name for f in dataclasses.fields(LogicalGraph)} == graphs | history | refused
+
+
+def test_a_graph_of_global_tensors_is_not_saved(tmp_path):
+    where = flow.placement("cpu", [0])
+
+    class Double(nn.Graph):
+        def build(self, x):
+            return x * 2
+
+    double = Double()
+    x = flow.ones(3, placement=where, sbp=flow.sbp.broadcast)
+    assert double(x).is_global
+    with pytest.raises(ValueError, match="global tensors cannot be saved"):
+        double.save(tmp_path / "double.graph")
 
 
 def test_a_graph_with_numbers_goes_to_text_and_back():

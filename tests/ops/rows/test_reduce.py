@@ -65,6 +65,7 @@ LOOKS = {
     "transposed": reversed_dims,
     "a part": lambda x: x[:, 1:],
     "every second": lambda x: x[..., ::2],
+    "columns": lambda x: x[..., x.shape[-1] // 2 :],
     "expanded": lambda x: x[:1].expand(7, *x.shape[1:]),
     "one number": lambda x: x.flatten()[:1].reshape((1,) * x.ndim).expand(x.shape),
 }
@@ -78,7 +79,9 @@ WALKED = {
     "norm": lambda x, axis: np.sqrt(np.sum(x * x, axis=axis)),
 }
 # rows, columns, few, rows taken together, more dimensions than a walk has
-SIZES = [(40, 3000), (5, 70, 33), (600, 5, 7), (1001, 4), (3001, 3), (70, 12), (3, 4, 5, 6, 7)]
+# and a part whose reduced elements are as many as lie between two results, but not there
+SIZES = [(40, 3000), (5, 70, 33), (600, 5, 7), (1001, 4), (3001, 3), (70, 12), (3, 4, 5, 6, 7),
+         (2, 3, 4)]  # fmt: skip
 
 
 @pytest.mark.parametrize("look", LOOKS)

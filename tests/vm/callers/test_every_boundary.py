@@ -35,6 +35,7 @@ from flowvm.vm.watch.flight import EVERY
 from tests.boundaries import drive
 
 checkpoints = sys.modules["flowvm.autograd.checkpoint"]  # the function has its name
+PLACED = flow.placement("cpu", [0]).device(0)
 MODES = [o for o in gc.get_objects() if isinstance(o, Mode)]
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -133,6 +134,7 @@ MANAGERS = {
     "flowvm.eager.modes:pinned": lambda: modes.pinned(modes.user_line()),
     "flowvm.eager.modes:recording_to": lambda: modes.recording_to(None),
     "flowvm.device:Device": lambda: flow.device("cpu"),
+    "flowvm.placements:PlacedDevice": lambda: PLACED,
     "flowvm.streams:stream": lambda: flow.stream(STREAM),
     "flowvm.nn.graph.steps:eager_step": steps.eager_step,
     "flowvm.nn.utils.stateless:_replaced": lambda: stateless._replaced(

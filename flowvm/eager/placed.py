@@ -1,0 +1,130 @@
+"""Where calls on global tensors go: told by `flowvm.ops.placed`, which is imported when the first
+one is made.
+
+A call's entry is found by its operands' metas, and those of global tensors are theirs alone
+(`flowvm.global_meta`); so a call that needs no communication finds an entry of its own, and is
+issued as any other.  All others are a miss, and come here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import DeviceError
+from flowvm.global_meta import GlobalMeta
+from flowvm.meta import TensorMeta
+from flowvm.placements import PlacedDevice, Sbps, broadcast, split
+from flowvm.regions import Mode
+from flowvm.vm.callers.hot import hot
+
+
+class Globals:
+    """The functions that know global tensors."""
+
+    call: Callable[..., Any]  # (op, tensors, attrs, scalars): the call's result
+    call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
+    view: Callable[..., Tensor]  # (base, logical meta, offset in elements, may it be a copy)
+    gathered: Callable[..., Tensor]  # (x): a local tensor of all of it
+    placed: Callable[..., Tensor]  # (x, device): a local tensor, the same on all ranks, as global
+    landed: Callable[..., Tensor]  # (leaf, gradient): the gradient, held as the leaf's `.grad` is
+    made: Callable[..., Tensor]  # (function, args, placement, sbp, kwargs): what it makes, global
+
+
+def is_placed(*values: Any) -> bool:
+    """Whether a meta or device among `values` is a global tensor's."""
+    for value in values:
+        device = value.device if isinstance(value, TensorMeta) else value
+        if device.__class__ is PlacedDevice:
+            return True
+    return False
+
+
+def mixed(name: str, names: tuple[str, ...], metas: tuple[TensorMeta, ...]) -> DeviceError:
+    """The error of a call with operands of several placements, or of none."""
+    listed = ", ".join(
+        f"{n} on {m.placement!r}" if isinstance(m, GlobalMeta) else f"{n} local"
+        for n, m in zip(names, metas, strict=False)
+    )
+    if any(not isinstance(m, GlobalMeta) for m in metas):
+        hint = "make the local ones global by to_global(placement, sbp), or the others local"
+    else:
+        hint = "move them to one placement by to_global(placement=...)"
+    return DeviceError(
+        f"{name}: global tensors of one placement compute together, got {listed}; {hint}"
+    )
+
+
+def local_of(value: Any) -> Any:
+    """A meta or device, or what stands for one among attributes, as this rank has it."""
+    if value.__class__ is GlobalMeta:
+        return value.local
+    if value.__class__ is PlacedDevice:
+        return value.local
+    if value.__class__ is tuple:
+        return tuple(local_of(v) for v in value)
+    return value
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_placement(function: Function) -> Function:
+    """The function, which makes a tensor, with `placement=` and `sbp=`."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if "placement" in kwargs or "sbp" in kwargs:
+            where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
+            return Globals.made(function, args, where, sbp, kwargs)
+        return function(*args, **kwargs)
+
+    return make  # type: ignore[return-value]
+
+
+# from how many elements on what is made like a tensor that all ranks have is cut among them; 0: not
+spread: Mode[int] = Mode(0)
+
+
+def spread_sbp(meta: GlobalMeta) -> Sbps:
+    """How a tensor made like one of `meta` is held: as that one is, but for partial sums; inside
+    `spread`, with dimension 0 cut among ranks that would all have the same.
+    """
+    held = meta.dense().sbp
+    least = spread.now()
+    if not least or meta.ndim == 0 or meta.numel < least or any(s.dim == 0 for s in held):
+        return held
+    for axis, count in enumerate(meta.placement.shape):
+        if held[axis] is broadcast and count > 1:
+            return (*held[:axis], split(0), *held[axis + 1 :])
+    return held
+
+
+def placed_like(function: Function) -> Function:
+    """The function, which makes a tensor like its first argument, with `placement=` and `sbp=`:
+    those of a global argument by default, but for partial sums.
+    """
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        meta = getattr(args[0] if args else kwargs.get("input"), "_meta", None)
+        if meta.__class__ is GlobalMeta and "device" not in kwargs:
+            where = kwargs.pop("placement", None) or meta.placement
+            sbp = kwargs.pop("sbp", None) or spread_sbp(meta)
+            return Globals.made(function, args, where, sbp, kwargs)
+        if "placement" in kwargs or "sbp" in kwargs:
+            where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
+            return Globals.made(function, args, where, sbp, kwargs)
+        return function(*args, **kwargs)
+
+    return make  # type: ignore[return-value]
+
+
+def _globally(op: Any, tensors: Any, attrs: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
+    """A call on global tensors that has no entry yet, or that communicates."""
+    return Globals.call(op, tensors, attrs, scalars)
+
+
+hot.update(globally=_globally)

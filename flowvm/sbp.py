@@ -1,0 +1,14 @@
+"""`flow.sbp`: what ranks hold of a global tensor, and what a function makes of it.
+
+flow.sbp.split(0)        dimension 0 is cut among the ranks
+flow.sbp.broadcast       each has all of it
+flow.sbp.partial_sum     each has a summand
+flow.sbp.explain(f, x)   which signature each op of f(x) is called by, and what it moves
+"""
+
+from __future__ import annotations
+
+from flowvm.ops.placed.explaining import explain
+from flowvm.placements import broadcast, partial_sum, sbp, split
+
+__all__ = ["broadcast", "explain", "partial_sum", "sbp", "split"]

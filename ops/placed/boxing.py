@@ -1,0 +1,281 @@
+"""Boxing: the same global tensor held otherwise, by the least communication.
+
+Along one dimension of the placement:
+
+    P -> B      all-reduce              S(i) -> S(j)  all-to-all
+    P -> S      reduce-scatter          B -> S        a slice, nothing is sent
+    S -> B      all-gather              B, S -> P     the first rank keeps it, the others have zeros
+
+Several dimensions change one after the other, each among the ranks along it.  A dimension of the
+placement whose split is cut again by a later one changes when the later one is out of the way.
+Another placement: where both have one dimension, and as many ranks, each sends its part to its
+counterpart; else the tensor is made whole, sent to who has not got it, and cut.
+
+What a step sends is known before it is made: `cost`, in bytes that each rank receives.  The steps
+depend on shapes and sbp alone, so all ranks issue the same collectives in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flowvm.eager.modes import recording
+from flowvm.eager.tensor import Tensor, alias, new_tensor
+from flowvm.errors import ArgumentError
+from flowvm.global_meta import GlobalMeta
+from flowvm.meta import TensorMeta
+from flowvm.ops.collectives import collectives
+from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.shapes.slices import narrow
+from flowvm.placements import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
+from flowvm.ranks.world import Group
+
+
+@dataclass
+class Transport:
+    """The functional collectives that boxing calls, of `flowvm.ops.collectives`."""
+
+    all_reduce: Callable[..., Tensor]
+    all_gather: Callable[..., Tensor]
+    reduce_scatter: Callable[..., Tensor]
+    all_to_all: Callable[..., Tensor]
+    broadcast: Callable[..., Tensor]
+    send: Callable[..., Any]
+    recv: Callable[..., Tensor]
+    group: Callable[[tuple[int, ...]], Any]
+
+
+def _by_ranks() -> Transport:
+    return Transport(
+        collectives.all_reduce, collectives.all_gather, collectives.reduce_scatter,
+        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv, Group.of,
+    )  # fmt: skip
+
+
+transport: list[Callable[[], Transport]] = [_by_ranks]  # the last one is used
+
+
+class Step(NamedTuple):
+    """A change along one dimension of the placement."""
+
+    axis: int
+    before: Sbps
+    after: Sbps
+
+    def __repr__(self) -> str:
+        old, new = self.before[self.axis], self.after[self.axis]
+        return f"{old.short} -> {new.short}" + (f" along {self.axis}" if self.axis else "")
+
+
+@functools.cache
+def steps(before: Sbps, after: Sbps) -> tuple[Step, ...]:
+    """The changes that lead from one to the other."""
+    return tuple(_steps(before, after))
+
+
+def _steps(before: Sbps, after: Sbps) -> Iterator[Step]:
+    now = before
+    while now != after:
+        differing = [k for k, (a, b) in enumerate(zip(now, after, strict=True)) if a is not b]
+        ready = [k for k in differing if _is_last(now, k, now[k]) and _is_last(now, k, after[k])]
+        if ready:
+            k, to = ready[0], after[ready[0]]
+        else:  # a later dimension cuts the same again: the last one that does gives way
+            dims = {now[differing[0]].dim, after[differing[0]].dim}
+            k = max(j for j, s in enumerate(now) if s.dim in dims and s.dim >= 0)
+            to = broadcast
+        step = Step(k, now, (*now[:k], to, *now[k + 1 :]))
+        yield step
+        now = step.after
+
+
+def _is_last(now: Sbps, axis: int, one: Any) -> bool:
+    return one.dim < 0 or all(s is not one for s in now[axis + 1 :])
+
+
+def step_cost(meta: GlobalMeta, step: Step) -> float:
+    """Bytes that each rank receives, at most."""
+    n: int = meta.placement.shape[step.axis]
+    old, new = step.before[step.axis], step.after[step.axis]
+    held: float = meta.nbytes
+    for k, (s, count) in enumerate(zip(step.before, meta.placement.shape, strict=True)):
+        if s.is_split and k != step.axis:
+            held /= count
+    share = held * (n - 1) / n
+    if old.dim == PARTIAL:
+        return 2 * share if new is broadcast else share
+    if old.is_split:
+        return share if new is broadcast else share / n if new.is_split else 0.0
+    return 0.0
+
+
+def cost(meta: GlobalMeta, sbp: Sbps) -> float:
+    """Bytes that each rank receives when a tensor of `meta` is boxed to `sbp`."""
+    return sum(step_cost(meta, step) for step in steps(meta.sbp, sbp))
+
+
+# --- local parts and back -------------------------------------------------------------------------
+
+
+def part_of(x: Tensor) -> Tensor:
+    """The part of a global tensor that is here, on the same memory; outside the autograd graph."""
+    meta: Any = x._meta
+    return new_tensor(x._ref, meta.local, x.storage())
+
+
+def global_of(local: Tensor, meta: GlobalMeta) -> Tensor:
+    """The global tensor of `meta` whose part is `local`, on the same memory."""
+    return new_tensor(local._ref, meta.with_local(local._meta), local.storage())
+
+
+def hollow(meta: GlobalMeta) -> Tensor:
+    """A global tensor of `meta` on a rank that its placement has not."""
+    return global_of(filled_of(meta.local, 0), meta)
+
+
+def inside(meta: GlobalMeta, what: str) -> None:
+    """ArgumentError on a rank that the placement has not."""
+    if not meta.inside:
+        raise ArgumentError(
+            f"{what}: rank {meta.device.rank} holds nothing of a tensor placed on ranks "
+            f"{meta.placement.ranks.tolist()}"
+        )
+
+
+# --- the changes ----------------------------------------------------------------------------------
+
+
+def boxed(x: Tensor, sbp: Sbps) -> Tensor:
+    """`x` held as `sbp` says; `x` itself if it is.  Outside the autograd graph."""
+    meta: Any = x._meta
+    if meta.sbp == sbp:
+        return x
+    if not meta.inside:
+        return hollow(meta.with_sbp(sbp))
+    with recording(False):
+        local = part_of(x)
+        for step in steps(meta.sbp, sbp):
+            local = _changed(local, meta, step)
+    return global_of(local, meta.with_sbp(sbp))
+
+
+def _changed(x: Tensor, meta: GlobalMeta, step: Step) -> Tensor:
+    where, axis, rank = meta.placement, step.axis, meta.device.rank
+    ranks = where.group(axis, rank)
+    old, new = step.before[axis], step.after[axis]
+    place: Any = where.place_of(rank)
+    k, n = place[axis], len(ranks)
+    # how long the parts are along the dimensions that are cut, before this dimension cuts them
+    outer = part(meta.shape, where, _without(step.before, axis), place)
+    if n == 1:
+        return x
+    use = transport[-1]()
+    group = use.group(ranks)
+    if old.dim == PARTIAL:
+        if new is broadcast:
+            return use.all_reduce(x, "sum", group)
+        parts = sizes(x._meta.shape[new.dim], n)
+        return use.reduce_scatter(x.contiguous(), "sum", group, sizes=parts, dim=new.dim)
+    if old.is_split and new is not broadcast and new.is_split:
+        return use.all_to_all(
+            x.contiguous(), group, split_dim=new.dim, concat_dim=old.dim,
+            split_sizes=sizes(x._meta.shape[new.dim], n),
+            concat_sizes=sizes(outer[old.dim][1] - outer[old.dim][0], n),
+        )  # fmt: skip
+    if old.is_split:
+        if new.dim == PARTIAL:
+            return _placed_in_zeros(x, outer, old.dim, k, n)
+        parts = sizes(outer[old.dim][1] - outer[old.dim][0], n)
+        return use.all_gather(x.contiguous(), group, sizes=parts, dim=old.dim)
+    if new.is_split:
+        begin, end = cut(x._meta.shape[new.dim], n, k)
+        return narrow(x, new.dim, begin, end - begin)
+    return x if k == 0 else filled_of(x._meta, 0)
+
+
+def _placed_in_zeros(x: Tensor, outer: Any, dim: int, k: int, n: int) -> Tensor:
+    """A part as a summand: zeros everywhere else."""
+    begin, end = outer[dim]
+    shape = list(x._meta.shape)
+    shape[dim] = end - begin
+    out = filled_of(x._meta.with_shape(shape), 0)
+    low, high = cut(end - begin, n, k)
+    narrow(out, dim, low, high - low).copy_(x)
+    return out
+
+
+def _without(sbp: Sbps, axis: int) -> Sbps:
+    return (*sbp[:axis], broadcast, *sbp[axis + 1 :])
+
+
+# --- another placement ----------------------------------------------------------------------------
+
+
+def moved(x: Tensor, where: placement, sbp: Sbps) -> Tensor:
+    """`x` on another placement, held as `sbp` says there.  All ranks of both call it."""
+    meta: Any = x._meta
+    if meta.placement is where:
+        return boxed(x, sbp)
+    target = GlobalMeta.make(meta.shape, meta.dtype, where.device(meta.device.rank), sbp)
+    if where.type != meta.placement.type:
+        raise ArgumentError(
+            f"a tensor does not change from {meta.placement!r} to {where!r} in one step: move "
+            f"its local parts to the device, and make it global there"
+        )
+    if where.flat == meta.placement.flat and len(meta.placement.shape) == len(where.shape):
+        return global_of(part_of(x), target)
+    source = meta.placement
+    if len(source.shape) == len(where.shape) == 1 and source.size == where.size:
+        return boxed(_to_counterparts(x, where), sbp)
+    whole = boxed(x, (broadcast,) * len(source.shape))
+    rank, first = meta.device.rank, source.flat[0]
+    local = part_of(whole) if meta.inside else None
+    lacking = tuple(r for r in where.flat if r not in source.flat)
+    use = transport[-1]() if lacking else None
+    if use is not None and (rank in lacking or rank == first):
+        ranks = (first, *lacking)
+        if len(ranks) == 2:
+            if rank == first:
+                use.send(local, lacking[0])
+            else:
+                local = use.recv(meta.whole, first)
+        else:
+            local = use.broadcast(local, first, use.group(ranks), meta=meta.whole)
+    if not target.inside or local is None:
+        return hollow(target)
+    held = target.with_sbp((broadcast,) * len(where.shape))
+    return boxed(global_of(local, held), sbp)
+
+
+def _to_counterparts(x: Tensor, where: placement) -> Tensor:
+    """Part k of `x` on rank k of `where`; in the order of the parts, which is that of all ranks."""
+    meta: Any = x._meta
+    rank = meta.device.rank
+    target = GlobalMeta.make(meta.shape, meta.dtype, where.device(rank), meta.sbp)
+    use, got = transport[-1](), None
+    for k, (source, to) in enumerate(zip(meta.placement.flat, where.flat, strict=True)):
+        if source == to == rank:
+            got = part_of(x)
+        elif rank == source:
+            use.send(part_of(x).contiguous(), to)
+        elif rank == to:
+            bounds = part(meta.shape, where, meta.sbp, (k,))
+            shape = [end - begin for begin, end in bounds]
+            got = use.recv(TensorMeta.of(shape, meta.dtype, meta.device.local), source)
+    return hollow(target) if got is None else global_of(got, target)
+
+
+def bytes_of(count: float) -> str:
+    """As a person reads it."""
+    if count < 1024:
+        return f"{math.ceil(count)} B"
+    return f"{count / 1024:.4g} KiB" if count < 1 << 20 else f"{count / (1 << 20):.4g} MiB"
+
+
+def same_memory(x: Tensor, meta: GlobalMeta) -> Tensor:
+    """`x` seen as `meta`, on its memory."""
+    return alias(x, meta)

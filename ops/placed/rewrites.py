@@ -1,0 +1,61 @@
+"""Calls that are made of others where their operands are split, because the op itself keeps notes
+or random numbers of the tensor as a whole.
+
+A rewrite gets the call's global tensors, attributes and scalars; what it answers is differentiated
+as what it is made of, None lets the call go its ordinary way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.eager.interpreter import Operator
+from flowvm.eager.modes import recording
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.placed.boxing import boxed, global_of
+from flowvm.ops.places.gather import gather
+from flowvm.ops.pointwise.compare import ne, where
+from flowvm.ops.rows.softmax import log_softmax
+
+Attrs = tuple[Any, ...]
+
+
+def _dropout(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Tensor:
+    """The whole tensor's mask is drawn, and its part kept: no rank needs another one's elements."""
+    (x,) = tensors
+    with recording(False):
+        ones = filled_of(x._meta.whole, 1)
+        drawn = global_of(op.call(ones, *attrs, *scalars), x._meta.with_shape(x._meta.shape))
+        held = x._meta.dense().sbp if not x._meta.has_partial else drawn._meta.sbp  # type: ignore[attr-defined]
+        mask = boxed(drawn, held)
+    out: Tensor = x * mask
+    return out
+
+
+def _class_loss(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+    """Logarithms picked by class, so that samples are apart."""
+    input, target, *rest = tensors
+    reduction, ignore = attrs[0], attrs[1]
+    smoothing = attrs[2] if op.name == "cross_entropy" else 0.0
+    if input._meta.ndim < 2 or rest or smoothing:
+        return None
+    likely = log_softmax(input, 1) if op.name == "cross_entropy" else input
+    counts = ne(target, ignore)
+    safe = where(counts, target, 0)
+    picked = gather(likely, 1, safe.unsqueeze(1)).squeeze(1)
+    loss = where(counts, -picked, 0.0)
+    if reduction == "sum":
+        loss = loss.sum()
+    elif reduction == "mean":
+        loss = loss.sum() / cast(counts, loss._meta.dtype).sum()
+    return loss, counts
+
+
+REWRITES: dict[str, Callable[..., Any]] = {
+    "dropout": _dropout,
+    "cross_entropy": _class_loss,
+    "nll_loss": _class_loss,
+}

@@ -1,0 +1,324 @@
+"""Global tensors made of local ones, of numbers, and of each other: `to_global`, `to_local`, the
+`placement` and `sbp` of functions that make tensors; and what lower layers ask about them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.eager.modes import grad_enabled, recording
+from flowvm.eager.nodes import Node
+from flowvm.eager.placed import Globals
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.global_meta import GlobalMeta
+from flowvm.lazy import lazy
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recording import Recorded, need_tensor
+from flowvm.ops.shapes.create import tensor
+from flowvm.placements import (
+    BROADCAST,
+    Sbps,
+    as_sbps,
+    broadcast,
+    here,
+    partial_sum,
+    placed_device,
+    placement,
+    world,
+)
+from flowvm.vm.callers.hot import hot
+
+if TYPE_CHECKING:
+    from flowvm.ops.placed import boxing, calling, views
+    from flowvm.ranks import world as world_of_ranks
+else:
+    boxing = lazy("flowvm.ops.placed.boxing")
+    calling = lazy("flowvm.ops.placed.calling")
+    views = lazy("flowvm.ops.placed.views")
+    world_of_ranks = lazy("flowvm.ranks.world")
+
+# --- what a tensor says ---------------------------------------------------------------------------
+
+
+def _is_global(x: Tensor) -> bool:
+    """Whether the tensor lives on a placement."""
+    return x._meta.__class__ is GlobalMeta
+
+
+def _is_local(x: Tensor) -> bool:
+    """Whether the tensor is this process's own."""
+    return x._meta.__class__ is not GlobalMeta
+
+
+def _need_global(x: Tensor, what: str) -> GlobalMeta:
+    meta: Any = x._meta
+    if meta.__class__ is not GlobalMeta:
+        raise ArgumentTypeError(
+            f"{what}: this tensor is local; make it global by to_global(placement, sbp)"
+        )
+    return meta
+
+
+def _placement(x: Tensor) -> Any:
+    """Which ranks hold the global tensor."""
+    return _need_global(x, "placement").placement
+
+
+def _sbp(x: Tensor) -> Sbps:
+    """What each of them holds: a tuple of as many sbp as the placement has dimensions."""
+    return _need_global(x, "sbp").sbp
+
+
+for _name, _function in (
+    ("is_global", _is_global), ("is_local", _is_local), ("placement", _placement), ("sbp", _sbp),
+):  # fmt: skip
+    setattr(Tensor, _name, property(_function))
+
+
+# --- local to global ------------------------------------------------------------------------------
+
+
+def _grad_sbp(sbp: Sbps) -> Sbps:
+    """How a gradient is held: each summand of a partial sum has all of it."""
+    return tuple(broadcast if s is partial_sum else s for s in sbp)
+
+
+def _to_global_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """To the placement and sbp that the input had, or that were asked for."""
+    meta, (wanted,) = c.metas[0], c.attrs
+    if wanted is not None:
+        g = _changed(g, g._meta.placement, wanted)  # type: ignore[attr-defined]
+    return (_changed(g, meta.placement, _grad_sbp(meta.sbp)),)
+
+
+def _from_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    where, sbp, wanted = c.attrs
+    g = _changed(g, where, _grad_sbp(sbp) if wanted is None else wanted)
+    return (to_local(g),)
+
+
+def _to_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """The local gradients are parts of the global one; of what is broadcast all have the same."""
+    (meta,) = c.metas
+    held = meta.with_sbp(_grad_sbp(meta.sbp))
+    return (boxing.global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
+
+
+_boxing_node = Recorded("to_global", _to_global_grad, ("x",))
+_global_node = Recorded("to_global", _from_local_grad, ("x",))
+_local_node = Recorded("to_local", _to_local_grad, ("x",))
+
+
+def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: tuple[Any, ...]) -> Tensor:
+    if x._node is not None and grad_enabled() and out._meta.dtype.inexact:
+        out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
+    return out
+
+
+def _changed(x: Tensor, where: placement, sbp: Sbps, copy: bool = False) -> Tensor:
+    """A global tensor elsewhere or held otherwise; on memory of its own, if `copy`."""
+    meta: Any = x._meta
+    if meta.placement is where and meta.sbp == sbp:
+        return x
+    with recording(False):
+        out = boxing.moved(x, where, sbp)
+        if copy and out.storage() is x.storage():
+            now: Any = out._meta
+            out = boxing.global_of(cast(boxing.part_of(out), now.dtype), now.with_sbp(now.sbp))
+    return _recorded(_boxing_node, x, out, (None,))
+
+
+@method()
+def to_global(
+    x: Tensor,
+    placement: Any = None,
+    sbp: Any = None,
+    *,
+    grad_sbp: Any = None,
+    check_meta: bool = True,
+    copy: bool = False,
+) -> Tensor:
+    """The tensor on the ranks of `placement`, held as `sbp` says.
+
+    Of a local tensor, whose ranks all call it: `split(d)` takes what each rank has as its part, in
+    the order of the ranks, and the sizes must be those of an even cut; `broadcast` takes the first
+    rank's, and sends it; `partial_sum` takes each as a summand.  `check_meta=False` trusts that
+    ranks have the same shape and, where it is broadcast, the same values: nothing is sent.
+    Of a global tensor: the same values, moved as little as possible; what is left out stays.
+
+    grad_sbp   how its gradient is held on the way back, `sbp` by default
+    """
+    meta: Any = need_tensor("to_global", "input", x)._meta
+    if meta.__class__ is GlobalMeta:
+        where = meta.placement if placement is None else placement
+        if sbp is None and where is not meta.placement and len(where.shape) != len(meta.sbp):
+            raise ArgumentError("to_global: another number of dimensions of ranks needs sbp=")
+        held = meta.sbp if sbp is None else as_sbps(sbp, where, meta.ndim)
+        out = _changed(x, where, held, copy=True)
+        if copy and out is x:
+            out = x.clone()
+        if grad_sbp is not None and out._node is not None:
+            if out is x:
+                out = _recorded(_boxing_node, x, boxing.same_memory(x, meta), (None,))
+            out._node.attrs = (as_sbps(grad_sbp, where, meta.ndim),)
+        return out
+    if placement is None or sbp is None:
+        raise ArgumentTypeError("to_global: a local tensor needs both placement and sbp")
+    held = as_sbps(sbp, placement, meta.ndim)
+    wanted = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
+    with recording(False):
+        out = _from_local(x, placement, held, check_meta)
+    return _recorded(_global_node, x, out, (placement, held, wanted))
+
+
+def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
+    own = here()[0]
+    place = where.place_of(own)
+    local = x._meta
+    if local.device is not where.device(own).local:
+        raise ArgumentError(f"to_global: the tensor is on {local.device}, and goes on {where!r}")
+    shape = list(local.shape)
+    if where.size > 1 and check:
+        shape = _agreed(local, where, sbp, place)
+    else:
+        for s, n in zip(sbp, where.shape, strict=True):
+            if s.is_split:
+                shape[s.dim] *= n
+    meta = GlobalMeta.make(tuple(shape), local.dtype, placed_device(where), sbp)
+    if place is None:
+        return boxing.hollow(meta)
+    if local.shape != meta.local.shape:
+        raise ShapeError(
+            f"to_global: rank {own} has a part of shape {tuple(local.shape)}, and its part of a "
+            f"tensor of shape {tuple(shape)} held as {sbp} has shape {tuple(meta.local.shape)}: "
+            f"the first ranks have one more where it does not come out even"
+        )
+    out = x
+    if where.size > 1 and check and any(s.dim == BROADCAST for s in sbp):
+        use = boxing.transport[-1]()
+        for axis, s in enumerate(sbp):
+            if s.dim == BROADCAST and where.shape[axis] > 1:
+                ranks = where.group(axis, own)
+                out = use.broadcast(out.contiguous(), ranks[0], use.group(ranks), meta=None)
+    if out is x:
+        out = cast(part_of_local(x), local.dtype)
+    return boxing.global_of(out, meta)
+
+
+def part_of_local(x: Tensor) -> Tensor:
+    """A local tensor outside the graph."""
+    return x.detach()  # type: ignore[no-any-return]
+
+
+def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[int]:
+    """The logical shape: parts are asked of all ranks of the placement."""
+    use = boxing.transport[-1]()
+    mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (8 - local.ndim)]], np.int64))
+    first = where.flat[0]
+    if place is None:
+        told = use.recv(TensorMeta.of((where.size, 9), mine.dtype), first)
+    else:
+        told = use.all_gather(mine, use.group(where.flat))
+        if here()[0] == first:
+            for other in range(here()[1]):
+                if other not in where.flat:
+                    use.send(told, other)
+    rows = told.numpy().reshape((*where.shape, 9))
+    if len(set(rows[..., 0].ravel().tolist())) > 1:
+        raise ShapeError("to_global: ranks have tensors of several numbers of dimensions")
+    shapes = rows[..., 1 : 1 + local.ndim]
+    shape = [int(n) for n in shapes[(0,) * len(where.shape)]]
+    for d in range(local.ndim):
+        if any(s.dim == d for s in sbp):
+            line = tuple(slice(None) if s.dim == d else 0 for s in sbp)
+            shape[d] = int(shapes[line][..., d].sum())
+    return shape
+
+
+@method()
+def to_local(x: Tensor) -> Tensor:
+    """This rank's part of a global tensor, on the same memory.  ArgumentError on a rank that holds
+    nothing of it.
+    """
+    meta = _need_global(need_tensor("to_local", "input", x), "to_local")
+    boxing.inside(meta, "to_local")
+    return _recorded(_local_node, x, boxing.part_of(x), ())
+
+
+# --- what is asked from below ---------------------------------------------------------------------
+
+
+def _gathered(x: Tensor) -> Tensor:
+    meta: Any = x._meta
+    boxing.inside(meta, "reading values")
+    return boxing.part_of(boxing.boxed(x, (broadcast,) * len(meta.sbp)))
+
+
+def _landed(leaf: Tensor, g: Tensor) -> Tensor:
+    """A gradient as `.grad` of a global leaf: held as the leaf is, or as its "grad_sbp" says."""
+    meta: Any = leaf._meta
+    wanted = leaf.extra().get("grad_sbp") or _grad_sbp(meta.sbp)
+    return _changed(g, meta.placement, wanted)
+
+
+def _placed(x: Tensor, device: Any) -> Tensor:
+    """A local tensor that all ranks have alike, as global on `device`."""
+    held = (broadcast,) * len(device.placement.shape)
+    own = device.placement.device(device.rank)
+    meta = GlobalMeta.make(x._meta.shape, x._meta.dtype, own, held)
+    if not meta.inside:
+        return boxing.hollow(meta)
+    return boxing.global_of(x.contiguous(), meta)
+
+
+# what does the work is imported when there is some
+Globals.call = staticmethod(lambda *args: calling.call(*args))
+Globals.call_into = staticmethod(lambda *args: calling.into(*args))
+Globals.gathered = staticmethod(_gathered)
+Globals.landed = staticmethod(_landed)
+Globals.placed = staticmethod(_placed)
+hot.update(
+    global_view=lambda *args: views.view(*args), global_links=lambda *args: views.links(*args)
+)
+
+
+@functools.cache  # it is asked often, and does not change
+def _own_place() -> tuple[int, int]:
+    return world_of_ranks.rank(), world_of_ranks.world_size()
+
+
+world[0] = _own_place
+
+
+# --- functions that make tensors ------------------------------------------------------------------
+
+
+def _made(
+    function: Callable[..., Tensor], args: tuple[Any, ...], where: Any, sbp: Any, kwargs: Any
+) -> Tensor:
+    """What a function that makes tensors gives with `placement` and `sbp`: all ranks call it with
+    the same arguments; the result is held as `sbp` says, and nothing is sent.
+    """
+    name = getattr(function, "__name__", "a tensor")
+    if not isinstance(where, placement):
+        raise ArgumentTypeError(f"{name}: placement is a flow.placement, got {where!r}")
+    if sbp is None:
+        raise ArgumentTypeError(f"{name}: placement needs sbp, such as flow.sbp.broadcast")
+    if kwargs.get("device") is not None:
+        raise ArgumentTypeError(f"{name}: placement says the device; leave device out")
+    wants = kwargs.pop("requires_grad", False)
+    held = as_sbps(sbp, where)
+    kwargs["device"] = where.device(here()[0], held)
+    with recording(False):
+        made = function(*args, **kwargs)
+        out = _changed(made, where, as_sbps(sbp, where, made._meta.ndim), copy=True)
+    return out.requires_grad_() if wants else out
+
+
+Globals.made = staticmethod(_made)

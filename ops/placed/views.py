@@ -1,0 +1,290 @@
+"""Views of global tensors: a geometry of the whole tensor, translated to the part that is here.
+
+Who makes a view says its shape and strides on a tensor of C order.  A stride is so many steps along
+each dimension of the tensor (its digits); the same digits on the part's own strides are the part's
+view.  That is a view of the same memory where the split dimension stays a dimension, cut at the
+same places: permutations, slices of other dimensions, dimensions added, and reshapes that leave it
+or make it a leading dimension of equal parts.  Else other ranks hold what the view shows: the
+tensor is made whole first, and the result is a copy, which is not written to (`calling.into`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowvm.eager.modes import recording
+from flowvm.eager.tensor import Tensor, alias, new_tensor
+from flowvm.global_meta import GlobalMeta
+from flowvm.kept import remembered
+from flowvm.meta import TensorMeta
+from flowvm.ops.declare.core import cast, copy_
+from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
+from flowvm.placements import PARTIAL, Sbps, broadcast, split
+from flowvm.vm.machine.words import OPERAND
+
+
+def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
+    """What `meta`'s shape and strides, `offset_bytes` further on, show of `x`, a global tensor of C
+    order; outside the autograd graph.
+    """
+    out = _view(x, meta, offset_bytes)
+    boxes = _boxes(x, out, meta, offset_bytes)
+    if boxes is not None:
+        out._extra = {"boxed": boxes}
+    return out
+
+
+def _boxes(x: Tensor, out: Tensor, meta: Any, offset_bytes: int) -> Any:
+    """Of a view `out` that is a copy: itself, as another tensor, and what it was to be a view of;
+    None if it is a view.
+    """
+    if out.storage() is not x.storage():
+        return alias(out, out._meta), x, meta, offset_bytes
+    try:
+        return x._extra.get("boxed")
+    except AttributeError:
+        return None
+
+
+def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
+    own: Any = x._meta
+    offset = offset_bytes // meta.dtype.itemsize
+    if meta.dtype is not own.dtype:
+        return _reinterpreted(x, meta, offset)
+    sbp = _kept_sbp(own, meta, offset)
+    if not own.inside:
+        return hollow(GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp or _held(own)))
+    cut = any(s.is_split for s in own.sbp)
+    if sbp is None or (not cut and own.local.contiguous):
+        with recording(False):
+            x = _dense(boxed(x, _held(own)))
+        local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+        return _seen(x, own, meta, _held(own), local, offset)
+    shape = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).local.shape
+    found = _on_part(own, meta, offset, shape)
+    if found is None:  # the part's own strides do not allow it
+        with recording(False):
+            x = _dense(x)
+        if not cut:
+            return _view(x, meta, offset_bytes)
+        dense: Any = x._meta
+        found = _on_part(dense, meta, offset, shape)
+        assert found is not None  # a part in C order has every view that it could have
+    return _seen(x, own, meta, sbp, *found)
+
+
+def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
+    """What a view `out` of `x` keeps: its geometry and those of the views between it and its base;
+    and, if it is a copy, of what, so that changes go back (`written_back`).
+    """
+    try:
+        before = x._extra.get("links", ())
+    except AttributeError:
+        before = ()
+    kept: dict[str, Any] = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
+    boxes = _boxes(x, out, meta, offset * meta.dtype.itemsize)
+    return kept if boxes is None else {**kept, "boxed": boxes}
+
+
+def written_back(out: Tensor) -> None:
+    """A tensor was changed in place: if it is a copy in a view's place, so is what it shows."""
+    boxes = out.extra().get("boxed")
+    while boxes is not None:
+        seen, x, meta, offset = boxes
+        own: Any = x._meta
+        with recording(False):
+            whole = boxed(x, _held(own))
+            now: Any = whole._meta
+            local = cast(part_of(whole), now.dtype)
+            shown: Any = seen._meta
+            values = part_of(boxed(seen, _held(shown)))
+            if own.inside:
+                there = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+                copy_(alias(local, there, offset), values)
+                made = global_of(local, now.with_sbp(now.sbp))
+                copy_(part_of(x), part_of(boxed(made, own.sbp)))
+        x.bump()
+        boxes = x.extra().get("boxed")
+
+
+def _all(own: GlobalMeta) -> Sbps:
+    return (broadcast,) * len(own.sbp)
+
+
+def _held(own: GlobalMeta) -> Sbps:
+    """`own` without splits; sums stay what they are."""
+    return tuple(broadcast if s.is_split else s for s in own.sbp)
+
+
+def _dense(x: Tensor) -> Tensor:
+    meta: Any = x._meta
+    if meta.local.contiguous:
+        return x
+    return global_of(cast(part_of(x), meta.dtype), meta.with_sbp(meta.sbp))
+
+
+def _seen(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int) -> Tensor:
+    shown = GlobalMeta.make(meta.shape, meta.dtype, own.device, sbp).with_local(local)
+    ref = x._ref + (at * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
+    return new_tensor(ref, shown, x.storage())
+
+
+class _Dim(NamedTuple):
+    """A dimension: its logical size and stride, those of the part, and its place."""
+
+    size: int
+    stride: int
+    local_size: int
+    local_stride: int
+    place: int
+
+
+def _dims(own: GlobalMeta) -> list[_Dim]:
+    """Those that have steps."""
+    local: TensorMeta = own.local if own.inside else own  # a rank outside has no part
+    known = zip(own.shape, own.stride, local.shape, local.stride, strict=True)
+    return [_Dim(n, s, m, t, d) for d, (n, s, m, t) in enumerate(known) if n != 1]
+
+
+@remembered("views")
+def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
+    """How the view is held, where each rank has all that it shows of its part; else None.
+
+    It follows from logical shapes alone, so all ranks find the same.
+    """
+    dims = _dims(own)
+    cuts = {s.dim for s in own.sbp if s.is_split}
+    if not cuts:
+        return own.sbp
+    if own.numel == 0 or meta.numel == 0:
+        return None
+    starts = _digits(offset, dims)
+    if starts is None or any(k for k, d in zip(starts, dims, strict=True) if d.place in cuts):
+        return None
+    found: dict[int, int] = {}  # dimension of own that is cut: the view's
+    for j, (size, step) in enumerate(zip(meta.shape, meta.stride, strict=True)):
+        if size == 1 or step == 0:
+            continue
+        walk = _walked(step, size, dims, starts, False)
+        if walk is None:
+            return None
+        for d in set(walk[0]) & cuts:
+            n, parts = own.shape[d], _parts(own, d)
+            whole = size == n and step == own.stride[d]
+            if not whole and n % parts:
+                return None
+            if not whole and not _leads(own, meta, d, j):
+                if (size - 1) * step >= n // parts * own.stride[d]:
+                    return None  # it goes from one part into the next
+                continue
+            if d in found or not (whole or size % parts == 0):
+                return None
+            found[d] = j
+    for d in cuts - set(found):
+        if own.shape[d] != 1:
+            return None
+        same = [j for j, n in enumerate(meta.shape) if n == 1]
+        if meta.shape != own.shape and len(same) != 1:
+            return None
+        found[d] = d if meta.shape == own.shape else same[0]
+    if len(set(found.values())) != len(found):
+        return None
+    return tuple(split(found[s.dim]) if s.is_split else s for s in own.sbp)
+
+
+def _on_part(
+    own: GlobalMeta, meta: GlobalMeta, offset: int, shape: Sequence[int]
+) -> tuple[TensorMeta, int] | None:
+    """The meta of the view of what is here, of `shape`, and where it begins."""
+    if own.local.numel == 0 or 0 in shape:
+        return TensorMeta.of(tuple(shape), meta.dtype, own.device.local), 0
+    dims = _dims(own)
+    starts = _digits(offset, dims)
+    if starts is None:
+        return None
+    stride = [0] * meta.ndim
+    for j, (size, step) in enumerate(zip(meta.shape, meta.stride, strict=True)):
+        if size == 1 or step == 0:
+            continue
+        walk = _walked(step, size, dims, starts, True)
+        if walk is None:
+            return None
+        stride[j] = walk[1]
+    at = sum(k * d.local_stride for k, d in zip(starts, dims, strict=True))
+    return TensorMeta.of(tuple(shape), meta.dtype, own.device.local, tuple(stride)), at
+
+
+def _parts(own: GlobalMeta, d: int) -> int:
+    count = 1
+    for s, n in zip(own.sbp, own.placement.shape, strict=True):
+        count *= n if s.dim == d else 1
+    return count
+
+
+def _digits(steps: int, dims: Sequence[_Dim]) -> list[int] | None:
+    """`steps` elements of C order as steps along each dimension."""
+    found = []
+    if steps < 0:
+        return None
+    for dim in dims:
+        k, steps = divmod(steps, dim.stride)
+        if k >= dim.size and k > 0:
+            return None
+        found.append(k)
+    return found if steps == 0 else None
+
+
+def _walked(
+    step: int, size: int, dims: Sequence[_Dim], starts: Sequence[int], here: bool
+) -> tuple[list[int], int] | None:
+    """The dimensions that `size` steps of `step` go along, and the part's stride of one; None if
+    there is no such stride, or, if `here` asks for that, the part does not lie so.
+    """
+    digits = _digits(step, dims)
+    if digits is None:
+        return None
+    moving = [k for k, n in enumerate(digits) if n]
+    local = sum(n * d.local_stride for n, d in zip(digits, dims, strict=True))
+    if all(starts[k] + digits[k] * (size - 1) < dims[k].size for k in moving):
+        return [dims[k].place for k in moving], local
+    # it goes on into dimensions in front, which have to lie behind one another
+    if len(moving) != 1:
+        return None
+    k = moving[0]
+    lead, reach = [dims[k].place], dims[k].size // digits[k]
+    if starts[k] or dims[k].size % digits[k]:
+        return None
+    while reach < size:
+        if k == 0 or starts[k - 1]:
+            return None
+        inner, outer = dims[k], dims[k - 1]
+        together = outer.local_stride == inner.local_size * inner.local_stride
+        if here and not together and outer.local_size > 1:
+            return None
+        k -= 1
+        reach *= outer.size
+        lead.append(outer.place)
+    return (lead, local) if size % (reach // dims[k].size) == 0 else None
+
+
+def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
+    """Whether dimension `d` is the slowest of those that dimension `j` of the view is made of, or
+    `j` the slowest that it becomes: equal parts of one are equal parts of the other.
+    """
+    n, step = own.shape[d], own.stride[d]
+    return meta.shape[j] * meta.stride[j] == n * step
+
+
+def _reinterpreted(x: Tensor, meta: Any, offset: int) -> Tensor:
+    """Parts of complex numbers, and pairs as complex numbers: on a tensor that is whole here."""
+    own: Any = x._meta
+    if any(s.dim == PARTIAL for s in own.sbp) or not own.inside:
+        x = boxed(x, _all(own))
+    if not x._meta.inside:  # type: ignore[attr-defined]
+        return hollow(GlobalMeta.make(meta.shape, meta.dtype, own.device, _all(own)))
+    x = _dense(boxed(x, _all(own)))
+    local = TensorMeta.of(meta.shape, meta.dtype, own.device.local, meta.stride)
+    ref = x._ref + (offset * meta.dtype.itemsize << OPERAND.STORAGE_BITS)
+    seen = GlobalMeta.make(meta.shape, meta.dtype, own.device, _all(own)).with_local(local)
+    return new_tensor(ref, seen, x.storage())

@@ -1,0 +1,185 @@
+"""Ranks as threads of one process, with collectives that meet in a table: what global tensors do on
+several ranks, without a transport.
+"""
+
+import itertools
+import threading
+
+import numpy as np
+
+import flowvm as flow
+from flowvm import placements
+from flowvm.eager.tensor import Tensor
+from flowvm.ops.placed import boxing
+
+_here = threading.local()
+PATIENCE = 60  # seconds that a rank waits for the others: then one of them has gone another way
+
+
+class _Meeting:
+    """Where ranks hand over arrays: each leaves what it has, and takes what all have left."""
+
+    def __init__(self, size):
+        self.size = size
+        self.lock = threading.Condition()
+        self.left = {}
+        self.error = None
+
+    def meet(self, key, rank, ranks, value):
+        with self.lock:
+            table = self.left.setdefault(key, {})
+            assert rank not in table, f"rank {rank} came to {key} twice"
+            table[rank] = value
+            self.lock.notify_all()
+            whole = self.lock.wait_for(
+                lambda: self.error is not None or len(table) == len(ranks), PATIENCE
+            )
+            if self.error is not None or not whole:
+                raise RuntimeError(f"rank {rank} waits at {key} for others") from self.error
+            return [table[r] for r in ranks]
+
+    def fail(self, error):
+        with self.lock:
+            self.error = self.error or error
+            self.lock.notify_all()
+
+
+def _meet(name, ranks, value):
+    state = _here.state
+    state.calls += [(name, ranks)]
+    count = state.counts[ranks] = state.counts.get(ranks, 0) + 1
+    return state.meeting.meet((ranks, count), state.rank, ranks, (name, value))
+
+
+def _arrays(name, x, ranks, *more):
+    met = _meet(name, ranks, (x.numpy(), *more))
+    assert {n for n, _ in met} == {name}, f"ranks {ranks} are at {[n for n, _ in met]}"
+    return [v for _, v in met]
+
+
+def _tensor(array, like):
+    return flow.tensor(np.ascontiguousarray(array), dtype=like.dtype)
+
+
+def all_reduce(x, op="sum", group=None):
+    assert op == "sum"
+    return _tensor(sum(a for (a,) in _arrays("all_reduce", x, group)), x)
+
+
+def all_gather(x, group=None, sizes=None, dim=0):
+    parts = [a for (a,) in _arrays("all_gather", x, group)]
+    assert sizes is None or [a.shape[dim] for a in parts] == list(sizes)
+    return _tensor(np.concatenate(parts, dim), x)
+
+
+def reduce_scatter(x, op="sum", group=None, sizes=None, dim=0):
+    total = sum(a for (a,) in _arrays("reduce_scatter", x, group))
+    ends = np.cumsum(sizes)[:-1]
+    return _tensor(np.split(total, ends, dim)[group.index(_here.state.rank)], x)
+
+
+def all_to_all(x, group=None, split_dim=0, concat_dim=0, split_sizes=None, concat_sizes=None):
+    k = group.index(_here.state.rank)
+    ends = np.cumsum(split_sizes)[:-1]
+    parts = [np.split(a, ends, split_dim)[k] for (a,) in _arrays("all_to_all", x, group)]
+    assert [p.shape[concat_dim] for p in parts] == list(concat_sizes)
+    return _tensor(np.concatenate(parts, concat_dim), x)
+
+
+def broadcast(x, src, group=None, meta=None):
+    met = _meet("broadcast", group, None if x is None else x)
+    value = met[group.index(src)][1]
+    return _tensor(value.numpy(), value)
+
+
+def send(x, dst, group=None):
+    pair = (_here.state.rank, dst)
+    _meet("send", pair, x)
+
+
+def recv(meta, src, group=None):
+    value = _meet("recv", (src, _here.state.rank), None)[0][1]
+    assert tuple(value.shape) == tuple(meta.shape)
+    return _tensor(value.numpy(), value)
+
+
+TRANSPORT = boxing.Transport(
+    all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, lambda ranks: ranks
+)
+
+
+class _State:
+    def __init__(self, rank, size, meeting):
+        self.rank, self.size, self.meeting = rank, size, meeting
+        self.counts, self.calls = {}, []
+
+
+def _world():
+    state = getattr(_here, "state", None)
+    return (0, 1) if state is None else (state.rank, state.size)
+
+
+def run(size, function):
+    """What `function(rank)` gives on each of `size` ranks, all of which run it at the same time.
+
+    An error on one ends all.
+    """
+    meeting, results, errors = _Meeting(size), [None] * size, []
+
+    def rank(k):
+        _here.state = _State(k, size, meeting)
+        try:
+            results[k] = function(k)
+        except BaseException as error:
+            errors.append(error)
+            meeting.fail(error)
+
+    placements.world.append(_world)
+    boxing.transport.append(lambda: TRANSPORT)
+    try:
+        threads = [threading.Thread(target=rank, args=(k,)) for k in range(size)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        placements.world.pop()
+        boxing.transport.pop()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def calls():
+    """The collectives that this rank has made: (name, ranks)."""
+    return _here.state.calls
+
+
+def whole(array, where, requires_grad=False):
+    """A global tensor that each rank of `where` holds whole."""
+    made = flow.tensor(array).to(device=placements.placed_device(where))
+    return made.requires_grad_() if requires_grad else made
+
+
+def held(array, where, sbp):
+    """A global tensor of `array`; summands of a partial sum are all but zero."""
+    x = whole(array, where)
+    if any(s is placements.partial_sum for s in sbp) and x._meta.inside and x.dtype.inexact:
+        place = where.place_of(x._meta.device.rank)
+        share = 1.0
+        for s, n, k in zip(sbp, where.shape, place, strict=True):
+            if s is placements.partial_sum:
+                share *= -0.5 if k else 1 + 0.5 * (n - 1)
+        solid = tuple(placements.broadcast if s is placements.partial_sum else s for s in sbp)
+        parts = boxing.part_of(boxing.boxed(x, solid))
+        return boxing.global_of(parts * share, x._meta.with_sbp(sbp))
+    return x.to_global(sbp=sbp)
+
+
+def each_sbp(ndim, axes=1):
+    """All that a tensor of so many dimensions may be held as."""
+    one = [placements.broadcast, *(placements.split(d) for d in range(ndim))]
+    return list(itertools.product([*one, placements.partial_sum], repeat=axes))
+
+
+_ = Tensor

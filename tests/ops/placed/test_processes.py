@@ -1,0 +1,220 @@
+"""Global tensors on ranks that are processes: programs under `flowvm launch`, of which the ranks,
+whatever their number, say the same.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+
+HEAD = """
+import json, sys
+import numpy as np
+import flowvm as flow
+from flowvm import nn
+from flowvm.ranks.world import rank, world_size
+
+P, B, S = flow.placement.all("cpu"), flow.sbp.broadcast, flow.sbp.split
+flow.manual_seed(0)
+
+def say(*values):
+    if rank() == 0:
+        print(json.dumps(values), flush=True)
+"""
+
+
+def launched(folder, ranks, program, *args):
+    """What rank 0 of a program says, line by line."""
+    script = Path(folder) / "program.py"
+    script.write_text(HEAD + program)
+    command = [sys.executable, str(script), *args]
+    if ranks > 1:
+        pytest.importorskip("mpi4py")
+        command = [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(script), *args]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    lines = [line[line.index("[") :] for line in done.stdout.splitlines() if "[" in line]
+    lines = [line.split("] ", 1)[1] if line.startswith("[0] ") else line for line in lines]
+    return [json.loads(line) for line in lines]
+
+
+TRAIN = """
+def model(kind):
+    flow.manual_seed(0)
+    if kind == "cnn":
+        m = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+                          nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 4))
+    elif kind == "transformer":
+        m = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+                          nn.Flatten(), nn.Linear(32, 4))
+    else:
+        m = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.25), nn.LayerNorm(16),
+                          nn.Linear(16, 4))
+    m.to_global(P, B)
+    if kind == "tensor parallel":
+        for at, sbp in ((0, 0), (4, 1)):
+            m[at].weight.data = m[at].weight.detach().to_global(sbp=S(sbp))
+        m[0].bias.data = m[0].bias.detach().to_global(sbp=S(0))
+    return m
+
+SHAPES = {"cnn": (8, 2, 4, 4), "transformer": (8, 4, 8)}
+
+def losses(kind, as_graph):
+    m = model(kind)
+    opt = flow.optim.AdamW(m.parameters(), lr=0.02)
+    rng = np.random.default_rng(0)
+    held = B if kind == "tensor parallel" else S(0)
+    x = flow.tensor(rng.standard_normal(SHAPES.get(kind, (10, 8))), dtype=flow.float32,
+                    placement=P, sbp=held)
+    y = flow.tensor(rng.integers(0, 4, x.shape[0]), placement=P, sbp=held)
+
+    class Step(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.m = m
+            self.add_optimizer(opt)
+
+        def build(self, x, y):
+            loss = nn.functional.cross_entropy(self.m(x), y)
+            loss.backward()
+            return loss
+
+    step, found = Step(), []
+    if kind[:4] == "zero":
+        step.config.enable_zero(stage=int(kind[-1]), shard_min_size=8)
+    for _ in range(5):
+        if as_graph:
+            loss = step(x, y)
+        else:
+            loss = nn.functional.cross_entropy(m(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        found.append(loss.item())
+    if as_graph and kind[:4] == "zero":
+        for p in m.parameters():
+            assert p.sbp == (B,) and opt.state[p]["exp_avg"].sbp == (S(0) if world_size() > 1 and
+                                                                     p.numel() >= 8 else B,)
+    return found
+
+for kind in sys.argv[1:]:
+    say(kind, losses(kind, False), losses(kind, True))
+"""
+KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2"]
+
+
+@functools.cache
+def trained(ranks):
+    """Of each kind of model, the losses of eager code and of a graph."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = launched(folder, ranks, TRAIN, *KINDS)
+    return {kind: losses for kind, *losses in said}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_one_rank(kind, ranks):
+    eager, _ = trained(1)[kind]
+    assert eager[-1] < eager[0]
+    for losses in trained(ranks)[kind]:
+        np.testing.assert_allclose(losses, eager, rtol=2e-4)
+
+
+EXAMPLE = """
+class MyLinear(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.weight = nn.Parameter(flow.randn(i, o, placement=P, sbp=B))
+        self.bias = nn.Parameter(flow.randn(1, o, placement=P, sbp=B))
+
+    def forward(self, x):
+        return flow.matmul(x, self.weight) + self.bias
+
+model = MyLinear(4, 3)
+
+class G(nn.Graph):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+
+    def build(self, x):
+        return self.model(x)
+
+x = flow.randn(5, 4, placement=P, sbp=S(1))
+eager, graph = model(x), G()(x)
+assert graph.is_global and graph.placement is P and graph.sbp == eager.sbp
+assert "placement=flow.placement" in str(graph)
+say(eager.tolist())
+say(graph.tolist())
+"""
+
+
+def test_the_example_of_the_issue(tmp_path):
+    one = launched(tmp_path, 1, EXAMPLE)
+    for ranks in (1, 2):
+        for values in launched(tmp_path, ranks, EXAMPLE):
+            np.testing.assert_allclose(values, one[0], rtol=1e-5)
+
+
+SAVE = """
+values = {
+    "a": flow.arange(35.0, placement=P, sbp=B).reshape(7, 5).to_global(sbp=S(0)),
+    "b": flow.arange(6, placement=P, sbp=flow.sbp.partial_sum),
+    "c": flow.full((3, 2), 0.5, dtype=flow.bfloat16, placement=P, sbp=S(1)),
+    "empty": flow.zeros(0, 4, placement=P, sbp=S(0)),
+    "local": flow.tensor([1.0, 2.0]),
+    "step": 3,
+}
+flow.save(values, sys.argv[1])
+say("saved")
+"""
+LOAD = """
+found = flow.load(sys.argv[1], placement=P, sbp=lambda name: S(1) if name == "a" else None)
+assert found["a"].sbp == (S(1),) and found["b"].sbp == (B,) and found["c"].sbp == (S(1),)
+assert found["local"].is_local and found["step"] == 3 and tuple(found["empty"].shape) == (0, 4)
+assert found["c"].dtype is flow.bfloat16
+say(found["a"].tolist(), found["b"].tolist(), found["c"].float().tolist(), found["local"].tolist())
+"""
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(1, 2), (2, 1), (3, 2)])
+def test_saved_by_some_ranks_and_loaded_by_others(writers, readers, tmp_path):
+    folder = tmp_path / "model"
+    launched(tmp_path, writers, SAVE, str(folder))
+    launched(tmp_path, writers, SAVE, str(folder))  # over what is there
+    assert len(list(folder.iterdir())) == 1 + writers
+    ((a, b, c, local),) = launched(tmp_path, readers, LOAD, str(folder))
+    np.testing.assert_array_equal(a, np.arange(35.0).reshape(7, 5))
+    np.testing.assert_array_equal(b, np.arange(6))
+    np.testing.assert_array_equal(c, np.full((3, 2), 0.5))
+    np.testing.assert_array_equal(local, [1.0, 2.0])
+    alone = flow.load(folder)
+    assert alone["a"].is_local
+    np.testing.assert_array_equal(alone["a"].numpy(), a)
+
+
+def test_an_interrupted_save_is_never_seen(tmp_path, monkeypatch):
+    where = flow.placement("cpu", [0])
+    old = flow.ones(3, placement=where, sbp=flow.sbp.split(0))
+    folder = tmp_path / "model"
+    flow.save({"x": old}, folder)
+    monkeypatch.setattr(os, "replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        flow.save({"x": old * 2}, folder)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(flow.load(folder)["x"].numpy(), np.ones(3, np.float32))
+    flow.save({"x": old * 3}, folder)
+    np.testing.assert_array_equal(flow.load(folder)["x"].numpy(), np.full(3, 3, np.float32))
+    (folder / "index.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(ValueError, match="no index"):
+        flow.load(folder)
