@@ -316,7 +316,11 @@ class LoaderError(FlowError, RuntimeError):
 
 
 class CommunicationError(FlowError, RuntimeError):
-    """Ranks that do not exchange the same, one that is gone or failed, or MPI itself."""
+    """Ranks that do not exchange the same, one that is gone or failed, or MPI itself.
+
+    >>> issubclass(flow.errors.CommunicationError, RuntimeError)
+    True
+    """
 
 
 class VMError(FlowError, RuntimeError):

@@ -147,6 +147,11 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     type    "cpu" or "cuda": each rank's own device
     shape   of the array of ranks
     flat    the ranks in C order
+
+    ArgumentError: another type, or what is no array of ranks.
+
+    >>> flow.placement("cpu", ranks=[0])
+    flow.placement(type="cpu", ranks=[0])
     """
 
     __slots__ = ("_groups", "devices", "flat", "shape", "type")

@@ -47,12 +47,20 @@ else:
 
 
 def _is_global(x: Tensor) -> bool:
-    """Whether the tensor lives on a placement."""
+    """Whether the tensor lives on a placement.
+
+    >>> flow.ones(2).is_global
+    False
+    """
     return x._meta.__class__ is GlobalMeta
 
 
 def _is_local(x: Tensor) -> bool:
-    """Whether the tensor is this process's own."""
+    """Whether the tensor is this process's own.
+
+    >>> flow.ones(2).is_local
+    True
+    """
     return x._meta.__class__ is not GlobalMeta
 
 
@@ -66,12 +74,20 @@ def _need_global(x: Tensor, what: str) -> GlobalMeta:
 
 
 def _placement(x: Tensor) -> Any:
-    """Which ranks hold the global tensor."""
+    """Which ranks hold the global tensor.
+
+    >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).placement
+    flow.placement(type="cpu", ranks=[0])
+    """
     return _need_global(x, "placement").placement
 
 
 def _sbp(x: Tensor) -> Sbps:
-    """What each of them holds: a tuple of as many sbp as the placement has dimensions."""
+    """What each of them holds: a tuple of as many sbp as the placement has dimensions.
+
+    >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).sbp
+    (flow.sbp.split(0),)
+    """
     return _need_global(x, "sbp").sbp
 
 
@@ -153,6 +169,9 @@ def to_global(
     Of a global tensor: the same values, moved as little as possible; what is left out stays.
 
     grad_sbp   how its gradient is held on the way back, `sbp` by default
+
+    >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.broadcast).is_global
+    True
     """
     meta: Any = need_tensor("to_global", "input", x)._meta
     if meta.__class__ is GlobalMeta:
@@ -245,6 +264,9 @@ def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[
 def to_local(x: Tensor) -> Tensor:
     """This rank's part of a global tensor, on the same memory.  ArgumentError on a rank that holds
     nothing of it.
+
+    >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).to_local()
+    tensor([1., 1.])
     """
     meta = _need_global(need_tensor("to_local", "input", x), "to_local")
     boxing.inside(meta, "to_local")
