@@ -159,10 +159,11 @@ matmul = with_out(_matmul)
 def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = c.saved
     flat = _columns(g)
+    to_x, to_w, to_bias = c.needs
     return (
-        _matmul(g, w) if c.needs[0] else None,
-        _matmul_tn(flat, _columns(x)) if c.needs[1] else None,
-        flat.sum(0) if c.needs[2] else None,
+        _matmul(g, w) if to_x else None,
+        _matmul_tn(flat, _columns(x)) if to_w else None,
+        flat.sum(0) if to_bias else None,
     )
 
 

@@ -30,7 +30,7 @@ from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
 from flowvm.eager.calls import Callee
 from flowvm.eager.native.call import SIGNATURE, death, entry
-from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_release
+from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_pins, trouble_at_release
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
@@ -265,6 +265,7 @@ def tested() -> str:
     """How native calls differ from their twins, "" if they do not: looked at now."""
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
+        calls = calls or trouble_at_pins(_address())
         return calls or trouble_at_death(_address_of_death())
     except FlowError as error:
         return str(error)

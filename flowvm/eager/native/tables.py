@@ -9,6 +9,7 @@ from typing import Any
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import MOST_SAVED, MOST_WRITTEN, SHARED, SITE
 from flowvm.private.objects import class_place, file_name_place, slot_place
+from flowvm.regions import _Entry
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
@@ -52,6 +53,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         for slot in slots:
             key = f"{kind}_{slot.strip('_')}".upper()
             places[key] = slot_place(names[kind], slot)
+    places["ENTRY_VALUE"] = slot_place(_Entry, "value")
     ring, control = (_address(names[name]) for name in ("ring", "control"))
     if len(names["codes"]) != RING.SLOTS or len(names["lasts"]) != RING.SLOTS:
         raise ValueError("codes and lasts have a place for each record")
@@ -66,6 +68,8 @@ def shared_table(names: dict[str, Any]) -> Table:
         FLOAT=float,
         INT=int,
         BOOL=bool,
+        LIST=list,
+        ENTRY=_Entry,
         NONE=None,
         KEY_ERROR=KeyError,
         ATTRIBUTE_ERROR=AttributeError,
@@ -88,7 +92,11 @@ def shared_table(names: dict[str, Any]) -> Table:
         ASKERS=names["askers"],
         GRAD_ENABLED=names["grad_enabled"],
         USER_FILES=names["user_files"],
+        INTERNAL=names["internal_files"],
+        TRUE=True,
         FIND_USER=names["find_user"],
+        USER_LINES=names["user_lines"],
+        ENTRIES_NAME="entries",
         FINISH=finish_function(names),
     )
 

@@ -40,6 +40,7 @@ class SHARED(Record):
     NODE_SAVED = field("its _saved")
     NODE_SEQ = field("its seq")
     NODE_VERSIONS = field("its versions")
+    ENTRY_VALUE = field("what a with statement says, in its _Entry")
     # classes and constants
     TENSOR = field("the class Tensor")
     PARAMETER = field("the class Parameter, or 0")
@@ -48,6 +49,8 @@ class SHARED(Record):
     FLOAT = field("the class float")
     INT = field("the class int")
     BOOL = field("the class bool")
+    LIST = field("the class list")
+    ENTRY = field("the class of what with statements say")
     NONE = field("None")
     KEY_ERROR = field("the class KeyError")
     ATTRIBUTE_ERROR = field("the class AttributeError")
@@ -72,7 +75,12 @@ class SHARED(Record):
     ASKERS = field("dict: not empty while somebody is to be told of nodes")
     GRAD_ENABLED = field("says whether this thread records")
     USER_FILES = field("set of the names of users' files")
+    INTERNAL = field("dict: whether a file is flowvm's, by names that were asked for")
+    TRUE = field("True")
     FIND_USER = field("finds the user's place from a frame up")
+    USER_LINES = field("what each thread's with statements say of the user's place")
+    ENTRIES_NAME = field("'entries', in which it says so")
+    PLACE = field("where a dict is gone through, and what was found", words=2, by="who has the GIL")
     FINISH = field("what is due behind a record: `flowvm.eager.calls.finish_call`")
 
 
