@@ -10,6 +10,8 @@ stands between a call and it afterwards.
 
 Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change; what
 belongs to the operator is in its closure.
+
+Long because the text of a call is in one place.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Callee(Protocol):
     saves: tuple[str, ...]
     grad: Callable[..., Any] | None
     amp: str
+    over: Any  # not None: its result goes over its first input, which it reads, too
     cache: dict[Any, Any]
 
     @property
@@ -87,7 +90,8 @@ def _source(op: Callee) -> str:
             f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
         ]
     outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
-    operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
+    operands = [f"_s{i}" for i in range(len(op.outputs))]
+    operands += [f"{n}._ref" for n in (*op.inputs[: op.over is not None], *op.inputs)]
     values = [*reversed(op.scalars), *reversed(operands), "_word"]
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
         f"    if {n}.__class__ is not float and {n}.__class__ is not int and "
@@ -226,7 +230,7 @@ def call_function(op: Callee, within: dict[str, Any] = hot) -> Callable[..., Any
             f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function "
             f"that issues calls uses that name itself; choose another"
         )
-    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
+    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2 + (op.over is not None)
     n_rest = n_words - len(op.scalar_kinds)
     own = {
         "op": op,

@@ -14,6 +14,7 @@ import numpy as np
 from flowvm.device import cpu
 from flowvm.dtype import DType
 from flowvm.eager.autocasting import lowered
+from flowvm.eager.native.install import fronted
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
@@ -258,6 +259,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = _matmul(weight, input) if one else _matmul_nt(input, weight)
     return out
 
+
+linear = fronted(linear, lambda: operator_of(_affine))
 
 # --- samples -----------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 Twin and native call run apart from the VM, each with a ring, a counter and a list of storage ids of
 its own, on the same operands; records, tensors, nodes, places and reference counts are compared.
+
+Long because what stands for the VM, and what is compared by it, belong together.
 """
 
 from __future__ import annotations
@@ -119,6 +121,7 @@ def callee(inputs: str, attrs: str = "", scalars: str = "", **more: Any) -> Any:
         "saves": (),
         "grad": None,
         "amp": "",
+        "over": None,
         "cache": {},
         "differentiable": ("out",),
         **more,
@@ -185,6 +188,10 @@ def trouble(address: int) -> str:
     saving = callee("x y", saves=("x", "out", "y"), grad=grad)
     number = callee("x", "kind", "s", saves=("x",), grad=grad)
     writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("yz"))
+    over = callee(
+        "x y", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("x"), over="another"
+    )
+    over.cache[meta, other] = (entry_word, False, "")
     makes = callee("", "a", "s", scalar_kinds="d")
     makes.cache["b",] = gives
     writes.cache[meta, meta, meta] = (entry_word, False, "")
@@ -201,6 +208,8 @@ def trouble(address: int) -> str:
         (number, (wanted, float, 7)),
         (number, (wanted, float, True)),
         (makes, ("b", 0.25)),
+        (over, (changed, plain_tensor(16, other), 0.5)),
+        (over, (plain_tensor(17, meta), plain_tensor(16, other), 1.5)),
         (writes, (wanted, changed, plain_tensor(15, meta), 0.5)),
     )
     for op, args in cases:
@@ -217,9 +226,14 @@ def trouble_at_pins(address: int) -> str:
     lines, asked = Mode[Any](None), list[Any]()
     apart = Apart()
     apart.names.update(user_files=set(), user_lines=lines.here, internal_files={})
-    apart.names["find_user"] = lambda frame: asked.append(frame) or ("found", 1)
+
+    def find(frame: Any) -> tuple[str, int]:
+        asked.append(frame)
+        return "found", 1
+
+    apart.names["find_user"] = find
     call = native_for(op, call_function(op, apart.names), shared_table(apart.names), address)
-    x, outer, inner = plain_tensor(11, meta), [Apart, -1000], [PlainTensor, -2000]
+    x, outer, inner = plain_tensor(11, meta), [object(), -1000], [object(), -2000]
     before = [getrefcount(value) for value in (*outer, *inner)]
 
     def places() -> list[Any]:

@@ -23,7 +23,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flowvm.compiler import cache, helpers, jit
 from flowvm.compiler.reach import source_key
@@ -70,6 +70,22 @@ def callable_of(op: Operator) -> Callable[..., Any]:
     return new_call(op.twin, functools.partial(_begin_behind, op))
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def fronted(function: Function, op: Callable[[], Operator]) -> Function:
+    """`function`, whose calls with just the arguments of `op()` are calls of that operator once it
+    has been called with such: a native call in front of it, if calls are to be native.
+
+    So nobody but `function` may call the operator where `function` would do something else.
+    """
+    if not wanted():
+        return function
+    begin = _begin_front if config.calls == "native" else _begin_front_behind
+    call: Any = new_call(function, functools.partial(begin, op))
+    return call  # type: ignore[no-any-return]
+
+
 def native_call(op: Operator) -> Call:
     """A native call of `op`, whatever the settings say; its first call waits until it is one."""
     return new_call(op.twin, functools.partial(_begin, op))
@@ -96,11 +112,15 @@ def unsupported() -> str:
     return ""
 
 
-def _begin(op: Operator, call: Call) -> None:
+def _begin_front(op: Callable[[], Operator], call: Call) -> None:
+    _begin(op(), call, True)
+
+
+def _begin(op: Operator, call: Call, front: bool = False) -> None:
     with _making:
         if why := why_not():
             raise VMError(f"{why}; set FLOWVM_CALLS=python for calls in Python")
-        site = site_of(op)
+        site = site_of(op, call.twin if front else None)
         if call.begin is None:  # a finalizer called it meanwhile: what it looks at stays
             return
         activate(call, site.words, _address(), site)
@@ -126,6 +146,11 @@ behind = Behind()
 def _begin_behind(op: Operator, call: Call) -> None:
     if behind.ready or _look():
         _begin(op, call)
+
+
+def _begin_front_behind(op: Callable[[], Operator], call: Call) -> None:
+    if behind.ready or _look():
+        _begin_front(op, call)
 
 
 def _look() -> bool:
@@ -187,12 +212,12 @@ def native_death() -> Call:
     return call
 
 
-def site_of(op: Operator) -> Table:
-    """The SITE of an operator."""
+def site_of(op: Operator, front: Callable[..., Any] | None = None) -> Table:
+    """The SITE of an operator; of calls in front of a function, the one that this makes."""
     numbered = None if op.numbered is None else op.numbered()
     other = None if numbered is None or not takes(numbered) else site_of(numbered)
-    site = site_table(op, op.twin, _shared(), other)
-    _sites[site] = op.name
+    site = site_table(op, front or op.twin, _shared(), other, front is not None)
+    _sites[site] = "" if front else op.name
     return site
 
 
@@ -206,7 +231,8 @@ def counts() -> dict[str, int]:
     hits, left = 0, defaultdict[str, int](int)
     for site, name in list(_sites.items()):
         hits += site.words[SITE.HITS]
-        left[f"native_misses_{name}"] += site.words[SITE.MISSES]
+        if name:  # what is left to a function in front comes to an operator, too
+            left[f"native_misses_{name}"] += site.words[SITE.MISSES]
     named = {name: left[name] for name in sorted(left, key=lambda n: -left[n]) if left[name]}
     return {"native_hits": hits, "native_misses": sum(left.values()), **named}
 
@@ -256,7 +282,7 @@ def why_not() -> str:
         return why
     known = noted()
     if known is None:
-        known = tested()
+        known = tested() and tested()  # what is noted is no accident
         _note(known)
     return known
 

@@ -14,7 +14,7 @@ from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
 _SLOTS = {
-    "Tensor": ("_meta", "_node", "_ref", "_storage"),
+    "Tensor": ("_extra", "_meta", "_node", "_ref", "_storage"),
     "Storage": ("id", "version"),
     "Node": (
         "attrs", "edges", "metas", "operator", "out_metas", "_saved", "seq", "versions",
@@ -113,14 +113,21 @@ def takes(op: Callee) -> bool:
         known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
     else:
         known = len(op.outputs) == 1 and not op.unsized and len(op.saves) <= MOST_SAVED
-    operands = len(op.outputs) + len(op.inputs) + len(op.scalars)
+    operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
     return known and operands <= RING.MAX_INLINE
 
 
 def site_table(
-    op: Callee, twin: Callable[..., Any], shared: Table, numbered: Table | None = None
+    op: Callee,
+    twin: Callable[..., Any],
+    shared: Table,
+    numbered: Table | None = None,
+    converted: bool = False,
 ) -> Table:
-    """SITE, of an operator that `takes` says yes of; of others one by which each call is a miss."""
+    """SITE, of an operator that `takes` says yes of; of others one by which each call is a miss.
+
+    `twin` is called then; `converted`: in a region of autocast, too.
+    """
     taken = takes(op)
     arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if taken else -1
     saves = op.saves if taken else ()
@@ -138,10 +145,11 @@ def site_table(
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),
         KINDS=op.scalar_kinds or 0,
-        CONVERTED=int(bool(op.amp)),
+        CONVERTED=int(converted or bool(op.amp)),
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),
         SAVED=saved,
+        OVER=int(op.over is not None),
         WRITES=len(written),
         WRITTEN=written,
         NUMBERED=0 if numbered is None else numbered.address,

@@ -26,7 +26,8 @@ class SHARED(Record):
     # places in objects, in bytes from their beginning
     TYPE_AT = field("an object's class")
     FILENAME_AT = field("a code object's file name")
-    TENSOR_META = field("a Tensor's _meta")
+    TENSOR_EXTRA = field("a Tensor's _extra, which few have")
+    TENSOR_META = field("its _meta")
     TENSOR_NODE = field("its _node")
     TENSOR_REF = field("its _ref")
     TENSOR_STORAGE = field("its _storage")
@@ -101,6 +102,7 @@ class SITE(Record):
     OPERATOR = field("the operator, if it has a gradient, else 0")
     SAVES = field("how many operands its gradient needs")
     SAVED = field("their places among the inputs, -1 for the output", words=MOST_SAVED)
+    OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
     NUMBERED = field("address of the SITE of `op(tensor, number)`, 0 where there is none")

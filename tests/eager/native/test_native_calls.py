@@ -1,6 +1,7 @@
 """Native calls: what they give, what they leave to the twin, and that nothing brings them down."""
 
 import copy
+import functools
 import gc
 import inspect
 import os
@@ -679,6 +680,59 @@ def test_references_are_neither_lost_nor_kept_by_what_writes():
         accumulate(flow.ones(64, 64), g)
     flow.vm.sync()
     assert flow.vm.stats()["live_bytes"] < live + 100 * 64 * 64 * 4
+
+
+@pytest.fixture
+def add_():
+    """A native call in front of `Tensor.add_`."""
+    function = getattr(Tensor.add_, "twin", Tensor.add_)
+    elementwise_add = operator_of(Tensor.__add__).form[0]
+    over = functools.partial(elementwise_add.going_over, "tt")
+    front = dying.new_call(function, functools.partial(install._begin_front, over))
+    return warm(front, flow.ones(8, 8), flow.ones(8, 8))
+
+
+def test_changes_in_place_are_native(add_):
+    for other in (3.0, 7, np.full((8, 8), 2.0, np.float32), np.arange(8.0), None):
+        x = flow.ones(8, 8)
+        y = flow.tensor(other) if isinstance(other, np.ndarray) else x if other is None else other
+        add_(x, y)
+        changed, was_native = hits(add_, x, y)
+        assert was_native
+        assert changed is x
+        assert x._storage.version == 2
+        expected = np.full((8, 8), 4.0) if other is None else 1.0 + 2 * other + np.zeros((8, 8))
+        np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_changes_in_place_that_are_more_than_that_are_the_functions(add_):
+    x, g = flow.ones(8, 8), flow.ones(8, 8)
+    w = flow.ones(8, 8, requires_grad=True)
+    for _ in range(2):
+        with pytest.raises(AutogradError):
+            add_(w, g)
+        y = w * 2
+        out, was_native = hits(add_, y, g)
+        assert not was_native
+        out.sum().backward()
+        np.testing.assert_array_equal(w.grad.numpy(), np.full((8, 8), 2))
+        w.grad = None
+        rows = x[1:]
+        before = x.numpy().copy()
+        _, was_native = hits(add_, rows, x[:-1])  # what is read is what is written
+        assert not was_native
+        np.testing.assert_array_equal(rows.numpy(), before[1:] + before[:-1])
+    with flow.no_grad():
+        add_(w, g)
+        _, was_native = hits(add_, w, g)
+        assert was_native
+    np.testing.assert_array_equal(w.detach().numpy(), np.full((8, 8), 3))
+    with pytest.raises(flow.errors.DTypeError):
+        add_(flow.arange(3), flow.ones(3))
+    with pytest.raises(TypeError):
+        add_(x)
+    out, was_native = hits(add_, x, g, alpha=2)
+    assert not was_native
 
 
 @pytest.mark.parametrize("optimizer", [flow.optim.SGD, flow.optim.Adam])
