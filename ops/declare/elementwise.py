@@ -163,10 +163,13 @@ class Elementwise:
         for a in args[:1] if number else args:
             if not isinstance(a, Tensor) or a._meta.dtype.is_complex:
                 return None
-            if recorded and (a._node is not None or getattr(a, "_extra", None)):
+            if recorded and a._node is not None:
                 return None
             if a._storage is not None and a is not out and a._storage is out._storage:
                 return None
+        base = getattr(out, "_extra", {}).get("base") if recorded else None
+        if base is not None and base._node is not None:
+            return None
         if number:
             return self.going_over("ts").call(out, kind, args[1])
         return self.going_over("t" * len(args)).call(*args)

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from flowvm.eager.native.cpython import (
     append,
     as_int,
+    clear_error,
     decref,
+    dict_item,
     error_occurred,
     incref,
     list_size,
@@ -41,6 +43,7 @@ from flowvm.eager.native.reading import (
     entry_of,
     frees_first,
     is_tensor,
+    is_unrecorded,
     number_class,
     scalars_fit,
 )
@@ -162,9 +165,16 @@ def goes_over(shared: int, site: int, args: int) -> int:
     if recorded < 0:
         return FAILED
     x = word(args, 0)
-    known = load_word(x + word(shared, SHARED.TENSOR_EXTRA)) != 0  # maybe as a view
-    if recorded > 1 or (recorded == 1 and (known or any_node(shared, site, args))):
+    if recorded > 1 or (recorded == 1 and any_node(shared, site, args)):
         return MISS
+    extra = load_word(x + word(shared, SHARED.TENSOR_EXTRA))
+    if recorded == 1 and extra != 0:
+        base = dict_item(extra, word(shared, SHARED.BASE_NAME))
+        if error_occurred() != 0:  # it is no dict
+            clear_error()
+            return MISS
+        if base != 0 and not is_unrecorded(shared, base):
+            return MISS
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     for k in range(1, word(site, SITE.INPUTS)):
         other = load_word(word(args, k) + word(shared, SHARED.TENSOR_STORAGE))

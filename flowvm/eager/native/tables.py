@@ -63,6 +63,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         **places,
         TENSOR=names["Tensor"],
         PARAMETER=names.get("Parameter", 0),
+        BASE_NAME="base",
         STORAGE=names["Storage"],
         NODE=names["Node"],
         FLOAT=float,

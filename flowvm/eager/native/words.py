@@ -45,6 +45,7 @@ class SHARED(Record):
     # classes and constants
     TENSOR = field("the class Tensor")
     PARAMETER = field("the class Parameter, or 0")
+    BASE_NAME = field("'base', what a view is of, in its _extra")
     STORAGE = field("the class Storage")
     NODE = field("the class Node")
     FLOAT = field("the class float")

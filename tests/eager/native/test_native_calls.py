@@ -705,6 +705,21 @@ def test_changes_in_place_are_native(add_):
         np.testing.assert_array_equal(x.numpy(), expected)
 
 
+def test_views_of_what_nothing_is_recorded_of_are_changed_natively(add_):
+    x, g = flow.zeros(4, 4), flow.ones(4, 4)
+    rows, seen = x[1:3], x.view(-1)
+    for left, right in ((x, g), (rows, g[:2]), (seen, flow.ones(16))):
+        add_(left, right)
+        _, was_native = hits(add_, left, right)
+        assert was_native
+    np.testing.assert_array_equal(x.numpy(), [[4.0] * 4, [6.0] * 4, [6.0] * 4, [4.0] * 4])
+    assert {t.version for t in (x, rows, seen)} == {6}
+    x.requires_grad_()
+    for left in (x, rows):
+        with pytest.raises(AutogradError):
+            add_(left, g[: len(left)])
+
+
 def test_changes_in_place_that_are_more_than_that_are_the_functions(add_):
     x, g = flow.ones(8, 8), flow.ones(8, 8)
     w = flow.ones(8, 8, requires_grad=True)
