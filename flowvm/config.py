@@ -232,10 +232,10 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "calls",
-        lambda: "python",
-        _choice("python", "native"),
-        "python or native",
-        "what issues an operator's calls: its Python function, or compiled code that does the same",
+        lambda: "auto",
+        _choice("auto", "python", "native"),
+        "auto, python or native",
+        "what issues calls: compiled code, once it is there; Python functions; compiled code alone",
         fixed=True,
     ),
     Variable(

@@ -55,9 +55,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _loops() -> None:
-    """The VM is compiled before anything counts instructions or threads; or with
-    FLOWVM_TEST_LOOPS=python it never is, and each instruction runs where it is issued.
+    """The VM and native calls are compiled before anything counts instructions, calls or threads;
+    or with FLOWVM_TEST_LOOPS=python the VM never is, and each instruction runs where it is issued.
     """
+    from flowvm.eager.native.install import settle
     from flowvm.vm.engine.engine import SEQUENTIAL, THREADED, engine
 
     if os.environ.get("FLOWVM_TEST_LOOPS") == "python":
@@ -65,6 +66,7 @@ def _loops() -> None:
     else:
         for name in sorted(THREADED | SEQUENTIAL):
             engine.loops.compiled(name)
+    settle()
 
 
 @pytest.fixture(scope="module", autouse=True)

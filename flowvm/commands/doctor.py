@@ -220,11 +220,14 @@ def _overrides() -> Check:
 
 
 def _calls() -> Check:
-    """Who makes operators' calls, and why if it is not who was asked to."""
-    if config.calls != "native":
-        return Check(INFO, "calls", "by Python functions; FLOWVM_CALLS=native: by compiled code")
-    if why := install.why_not():
+    """Who makes operators' calls, and why if it is not compiled code."""
+    if config.calls == "python" or config.debug_calls:
+        return Check(INFO, "calls", "by Python functions, as a FLOWVM_* variable says")
+    why = install.why_not()
+    if why and config.calls == "native":
         return Check(FAIL, "calls", why, "unset FLOWVM_CALLS: Python functions make calls then")
+    if why:
+        return Check(INFO, "calls", f"by Python functions: {why}")
     return Check(OK, "calls", "by compiled code, which does what the Python functions do")
 
 

@@ -24,6 +24,7 @@ import flowvm as flow
 from flowvm.commands import demo, doctor
 from flowvm.compiler import helpers, jit
 from flowvm.config import config
+from flowvm.eager.native import install
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
 from flowvm.vm.engine.engine import DEVICES, LARGE, SIGNATURES, make_loop
 
@@ -38,6 +39,7 @@ COMMON = (
 
 
 NUMBERS = "numbers"  # what `with_numbers` does
+CALLS = "calls"  # what native calls need
 
 
 class Done(NamedTuple):
@@ -125,8 +127,9 @@ def progress(pieces: int) -> Iterator[Callable[[str], None]]:
 
 
 def loops() -> list[str]:
-    """The VM."""
-    return [f"loop: {name}" for name in (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))]
+    """The VM, and native calls."""
+    names = (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))
+    return [*(f"loop: {name}" for name in names), CALLS]
 
 
 def usual_pieces() -> list[str]:
@@ -159,6 +162,8 @@ def run_piece(name: str, all_samples: bool) -> None:
 
     if name == NUMBERS:
         with_numbers()
+    elif name == CALLS:
+        helpers.do(f"{install.__name__}:{install.prepare.__name__}")
     elif name == "demo":
         demo.warm_up(Console(quiet=True), batch=32)
     elif name.startswith("loop: "):

@@ -102,6 +102,12 @@ def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) ->
     return address
 
 
+def kept_bytes(name: str) -> bytes | None:
+    """What is in the cache by this name, or where helpers write instead; None where nothing is."""
+    data = cache.read(jit.cache_dir(), name)
+    return cache.read(_own, name) if data is None and _own is not None else data
+
+
 def _folder() -> Path:
     """Where helpers write: the cache, or else a folder of this process."""
     global _own

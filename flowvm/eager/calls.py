@@ -51,6 +51,7 @@ class Callee(Protocol):
     saves: tuple[str, ...]
     grad: Callable[..., Any] | None
     amp: str
+    over: Any  # not None: its result goes over its first input, which it reads, too
     cache: dict[Any, Any]
 
     @property
@@ -90,7 +91,8 @@ def _source(op: Callee) -> str:
             f"    _o{i}._meta = _e[{i + 1}]; _o{i}._node = None",
         ]
     outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
-    operands = [f"_s{i}" for i in range(len(op.outputs))] + [f"{n}._ref" for n in op.inputs]
+    operands = [f"_s{i}" for i in range(len(op.outputs))]
+    operands += [f"{n}._ref" for n in (*op.inputs[: op.over is not None], *op.inputs)]
     values = [*reversed(op.scalars), *reversed(operands), "_word"]
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
         f"    if {n}.__class__ is not float and {n}.__class__ is not int and "
@@ -229,7 +231,7 @@ def call_function(op: Callee, within: dict[str, Any] = hot) -> Callable[..., Any
             f"{op.name}: {', '.join(sorted(taken))} cannot name an argument, because the function "
             f"that issues calls uses that name itself; choose another"
         )
-    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2
+    n_words = len(op.inputs) + len(op.outputs) + len(op.scalars) + 2 + (op.over is not None)
     n_rest = n_words - len(op.scalar_kinds)
     own = {
         "op": op,

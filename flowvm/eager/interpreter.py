@@ -93,6 +93,8 @@ class Operator:
     recipe: tuple[str, tuple[Any, ...]] | None = None
     # the operator of `op(tensor, number)`, where `fallback` makes such a call with it
     numbered: Callable[[], Operator] | None = None
+    # the operator whose result goes over its first input here: see `going_over`
+    over: Operator | None = None
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     kept: Kept = field(default_factory=lambda: Kept("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
@@ -190,11 +192,15 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
     metas = _checked(op, tensors)
     key = (*metas, *attrs)
     made: tuple[Any, ...] | None = op.kept.find(key)
-    if made is None:
-        if is_placed(*metas, *attrs):
-            globally: Any = hot["globally"]
-            return globally  # type: ignore[no-any-return]
+    if made is None and is_placed(*metas, *attrs):
+        globally: Any = hot["globally"]
+        return globally  # type: ignore[no-any-return]
+    if made is None and op.over is None:
         made = _keep(op, key, _entry(op, metas, attrs, None))
+    elif made is None:
+        assert op.over is not None
+        changed = 0 if op.over.refills else OPERAND.UPDATED
+        made = _keep(op, key, _entry(op.over, metas, attrs, metas[:1], changed))
     return made
 
 
@@ -208,6 +214,25 @@ def keep_global(
     held = zip(outs, local[1:-2], strict=True)
     made = (local[0], *(o.with_local(m) for o, m in held), *local[-2:])
     _keep(op, (*metas, *attrs), made)
+
+
+def going_over(op: Operator) -> Operator:
+    """The operator of calls of `op`, which has one output, that write it over their first input.
+
+    It is for calls that nothing is recorded of and whose other operands have memory of their own:
+    who calls it sees to that, or leaves it to `call_into`.
+    """
+    return Operator(
+        f"{op.name}_",
+        op.inputs,
+        (),
+        op.lower,
+        attrs=op.attrs,
+        scalars=op.scalars,
+        scalar_kinds=op.scalar_kinds,
+        writes=frozenset(op.inputs[:1]),
+        over=op,
+    )
 
 
 ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it, without its layout

@@ -267,4 +267,5 @@ def user_line() -> list[Any]:
 
 
 _user_files: set[str] = set()
-hot.update(depart=_depart, user_files=_user_files, find_user=_issued_at)
+hot.update(depart=_depart, user_files=_user_files, find_user=_issued_at, user_lines=_user.here)
+hot["internal_files"] = INTERNAL

@@ -53,7 +53,7 @@ class Node:
     @property
     def needs(self) -> tuple[bool, ...]:
         """Which inputs want a gradient."""
-        return tuple(edge is not None for edge in self.edges)
+        return tuple([edge is not None for edge in self.edges])  # each gradient asks
 
     def name(self) -> str:
         """The operator's name with "Backward", as PyTorch prints it."""

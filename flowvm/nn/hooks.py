@@ -76,8 +76,15 @@ class Hooks:
     load_pre: dict[int, Hook] = field(default_factory=dict)
     load: dict[int, Hook] = field(default_factory=dict)
 
+    def __new__(cls, *args: Any) -> Hooks:  # also of a copy, or what was pickled
+        hooked.append(True)
+        del hooked[1:]
+        return object.__new__(cls)
 
+
+hooked: list[bool] = []  # not empty from the first record of a module on: until then none has hooks
 EVERYWHERE = Hooks()
+hooked.clear()
 
 # what runs when a module is given a parameter, a buffer or a child: by the name of its table
 REGISTRATION: dict[str, dict[int, Hook]] = {"_parameters": {}, "_buffers": {}, "_modules": {}}

@@ -25,7 +25,14 @@ from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
 from flowvm.nn import state
-from flowvm.nn.hooks import REGISTRATION, Hooks, RemovableHandle, call_with_hooks, registered
+from flowvm.nn.hooks import (
+    REGISTRATION,
+    Hooks,
+    RemovableHandle,
+    call_with_hooks,
+    hooked,
+    registered,
+)
 from flowvm.nn.parameter import Buffer, Parameter, set_data
 from flowvm.vm.callers.tracebacks import border, cut
 from flowvm.vm.engine.cancelling import PERSISTENT
@@ -57,6 +64,9 @@ def leave(error: FlowError, module: Module) -> None:
         note = f"in {path} ({kind}) of {type(module).__name__}"
         error.layer = kind, path, module, note
         error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != said), note]
+
+
+_NOTHING: Any = object()  # no argument was given
 
 
 class Module:
@@ -98,8 +108,14 @@ class Module:
     # A class attribute, not a method, so that a subclass may give forward any signature it likes.
     forward: Callable[..., Any] = _forward_missing
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, input: Any = _NOTHING, /, *args: Any, **kwargs: Any) -> Any:
         try:
+            # the usual call, of one argument, by itself: what is passed on by stars costs more
+            # than all else here, and `_hooks`, for there is a `__getattr__`, a third of the rest
+            if not (hooked or args or kwargs or input is _NOTHING):
+                return self.forward(input)
+            if input is not _NOTHING:
+                args = (input, *args)
             if self._hooks is None:
                 return self.forward(*args, **kwargs)
             return call_with_hooks(self, self._hooks, args, kwargs)

@@ -101,7 +101,7 @@ def stats() -> Stats:
     because calls and metas had more than `flow.config.kept_bytes` in all.  What was not used for
     longest is dropped first.
 
-    And with `FLOWVM_CALLS=native`, how many calls compiled code made (native_hits), and how many it
+    And, since they are native, how many calls compiled code made (native_hits), and how many it
     left to the operators' Python functions (native_misses), of each operator that has such, too
     (native_misses_sort).
 

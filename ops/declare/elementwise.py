@@ -26,6 +26,7 @@ Long because one object is all forms of an op: tensors, numbers, `out=`, in plac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,12 @@ from flowvm.dtype import (
     result_type_of,
     uint64,
 )
-from flowvm.eager.interpreter import Operator, call_into
+from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
+from flowvm.eager.native.install import Function, fronted
 from flowvm.eager.nodes import Node
+from flowvm.eager.placed import is_placed
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import (
@@ -60,6 +63,7 @@ from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import together
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import cut
 
 NUMBERS = (bool, int, float, np.generic)
@@ -96,6 +100,7 @@ class Elementwise:
         self.saves, self.grad = tuple(s for s, _, _ in pairs), grad
         self.saved_for = {s: whom for s, _, whom in pairs if whom}
         self.variants: dict[str, Operator] = {}
+        self.overs: dict[str, Operator] = {}  # of calls in place that nothing is recorded of
         self.operator = self._variant("t" * len(args))
         self.call = self.operator.call
         _operators[self.call] = self.operator
@@ -125,6 +130,10 @@ class Elementwise:
         ShapeError unless `out` has the result's shape, DTypeError if the result's category does not
         fit it.
         """
+        if args and out is args[0]:
+            changed: Tensor | None = self._over(args)
+            if changed is not None:
+                return changed
         if not isinstance(out, Tensor):
             raise ArgumentTypeError(f"{self.name}: out must be a Tensor, got {type(out).__name__}")
         if not self.complex and self._is_complex(args):
@@ -141,6 +150,39 @@ class Elementwise:
             node.node.seq = seq
             node.finish(out)
         return out
+
+    def _over(self, args: Sequence[Any]) -> Any:
+        """A call in place that nothing is to be recorded of, of tensors with memory of their own
+        and maybe a number that stands for itself, none of them complex or global; None of others.
+        """
+        if hot["departed"] or len(args) != len(self.args) or self.complex:
+            return None
+        kind = type(args[-1])
+        simple = kind is float or (kind is int and 0 <= args[-1] <= 127)
+        number = simple and len(args) == 2
+        out, recorded = args[0], grad_enabled()
+        for a in args[:1] if number else args:
+            if not isinstance(a, Tensor) or a._meta.dtype.is_complex or is_placed(a._meta):
+                return None
+            if a._meta.device is not out._meta.device or (recorded and a._node is not None):
+                return None
+            if a._storage is not None and a is not out and a._storage is out._storage:
+                return None
+        base = getattr(out, "_extra", {}).get("base") if recorded else None
+        if base is not None and base._node is not None:
+            return None
+        if number:
+            return self.going_over("ts").call(out, kind, args[1])
+        return self.going_over("t" * len(args)).call(*args)
+
+    def going_over(self, pattern: str) -> Operator:
+        """The operator of the calls that `_over` makes."""
+        over = self.overs.get(pattern)
+        if over is None:
+            over = self.overs[pattern] = going_over(self._variant(pattern))
+            if pattern == "tt":
+                over.numbered = lambda: self.going_over("ts")
+        return over
 
     def _wrong_count(self, args: Sequence[Any]) -> ArgumentTypeError:
         return ArgumentTypeError(f"{self.name} takes {len(self.args)} arguments, got {len(args)}")
@@ -518,6 +560,11 @@ def _holomorphic(grad: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(None if r is None else r.conj() for r in grad(c, g.conj()))
 
     return conjugated
+
+
+def fronts_over(f: Elementwise) -> Callable[[Function], Function]:
+    """Decorates a function that writes `f(x, ...)` into `x`: see `fronted`."""
+    return lambda function: fronted(function, partial(f.going_over, "t" * len(f.args)))
 
 
 def number_tensor(value: Any, dtype: DType) -> Tensor:

@@ -17,9 +17,10 @@ import numpy as np
 
 from flowvm.dtype import bool_
 from flowvm.eager.autocasting import lowered
+from flowvm.eager.native.install import fronted
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.vm.callers.hot import hot
@@ -178,6 +179,8 @@ def relu_(input: Tensor) -> Tensor:
     return _relu.into(input, input)
 
 
+relu = fronted(relu, lambda: _relu.operator)
+relu_ = fronts_over(_relu)(relu_)
 method("relu")(_relu.call)
 method()(relu_)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
-from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 from flowvm.ops.shapes.fill import zeros_like
@@ -229,12 +229,14 @@ multiply, subtract, divide = mul, sub, div
 
 
 @method()
+@fronts_over(_add)
 def add_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """In-place `add`."""
     return _add.into(x, x, other if alpha == 1 else _scaled("add_", other, alpha))
 
 
 @method()
+@fronts_over(_sub)
 def sub_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """In-place `sub`."""
     return _sub.into(x, x, other if alpha == 1 else _scaled("sub_", other, alpha))

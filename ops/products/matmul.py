@@ -14,6 +14,7 @@ import numpy as np
 from flowvm.device import cpu
 from flowvm.dtype import DType
 from flowvm.eager.autocasting import lowered
+from flowvm.eager.native.install import fronted
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.global_meta import GlobalMeta
@@ -172,10 +173,11 @@ matmul = with_out(_matmul)
 def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = c.saved
     rows, columns = _both_columns(g, x)
+    to_x, to_w, to_bias = c.needs
     return (
-        _matmul(g, w) if c.needs[0] else None,
-        _matmul_tn(rows, columns) if c.needs[1] else None,
-        rows.sum(0) if c.needs[2] else None,
+        _matmul(g, w) if to_x else None,
+        _matmul_tn(rows, columns) if to_w else None,
+        rows.sum(0) if to_bias else None,
     )
 
 
@@ -270,6 +272,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = _matmul(weight, input) if one else _matmul_nt(input, weight)
     return out
 
+
+linear = fronted(linear, lambda: operator_of(_affine))
 
 # --- samples -----------------------------------------------------------------------------------
 

@@ -13,13 +13,14 @@ import numpy as np
 
 from flowvm.dtype import DType, as_dtype, bool_, float32, float64
 from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.native.install import fronted
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
-from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.parts.fold_walk import shape_without
 from flowvm.ops.rows.parts.folds import (
@@ -45,6 +46,8 @@ Dims = int | tuple[int, ...] | list[int] | None
 def dims_of(name: str, x: Any, dim: Any) -> tuple[int, ...]:
     """The dimensions to reduce, ascending: all of them for None and ()."""
     need_tensor(name, "input", x)
+    if dim.__class__ is int and -x._meta.ndim <= dim < x._meta.ndim:
+        return (dim if dim >= 0 else dim + x._meta.ndim,)
     if dim is None or (isinstance(dim, (tuple, list)) and len(dim) == 0):
         return tuple(range(x._meta.ndim))
     if x._meta.ndim == 0:
@@ -67,7 +70,10 @@ def spread(g: Tensor, meta: TensorMeta, dims: tuple[int, ...]) -> Tensor:
 
 def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     dims, divisor = c.attrs
+    meta = c.metas[0]
     g = g if divisor == 1.0 else g / divisor
+    if g._meta.numel == 1 and g._node is None and g._meta.dtype is meta.dtype and meta.numel > 0:
+        return (alias(g, _spread_metas.get(meta) or _spread_meta(meta)),)
     return (spread(g.to(c.metas[0].dtype), c.metas[0], dims),)
 
 
@@ -111,13 +117,14 @@ def sum(
     """
     if hot["autocast"] and dtype is None and input._meta.dtype is autocast_dtype():
         dtype = float32
-    if dim is None and dtype is None and not keepdim and type(input) is Tensor:
+    if type(input) is Tensor and dtype is None and input._meta.dtype in (float32, float64):
         meta = input._meta
-        if meta.contiguous and meta.numel > 0 and meta.dtype in (float32, float64):
-            whole: Tensor = _sum_whole(
-                input
-            )  # one call: what a loss ends with, so it must be quick
+        if dim is None and not keepdim and meta.contiguous and meta.numel > 0:
+            whole: Tensor = _sum_whole(input)  # one call: what a loss ends with must be quick
             return whole
+        dims = dims_of("sum", input, dim)
+        out = add_up(input, dims, keepdim)
+        return out if input._node is None else record(_sum_node, (input,), out, (dims, 1.0))
     if dtype is not None and as_dtype(dtype) is bool_:
         return any(input, dim, keepdim)
     if _is_complex("sum", input, dtype):
@@ -367,6 +374,8 @@ def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     dims = dims_of("count_nonzero", input, dim)
     return count_up(_truth(input), dims, False)
 
+
+sum = fronted(sum, lambda: operator_of(_sum_whole))  # of what it calls that for
 
 for _f in (sum, mean, nansum, prod, amax, amin, any, all, count_nonzero):
     method()(_f)

@@ -108,11 +108,16 @@ def test_doctor_says_who_makes_calls(monkeypatch) -> None:
         (check,) = [check for check in environment() if check.subject == "calls"]
         return check.verdict, check.text
 
-    assert line()[0] == INFO or config.calls == "native"
-    monkeypatch.setitem(config.__dict__, "calls", "native")
-    assert line()[0] == OK
+    monkeypatch.setitem(config.__dict__, "debug_calls", False)
+    monkeypatch.setitem(config.__dict__, "calls", "python")
+    assert line()[0] == INFO
+    for calls in ("auto", "native"):
+        monkeypatch.setitem(config.__dict__, "calls", calls)
+        assert line()[0] == OK
     monkeypatch.setattr(install, "why_not", lambda: "a slot is elsewhere")
     assert line() == (FAIL, "a slot is elsewhere")
+    monkeypatch.setitem(config.__dict__, "calls", "auto")
+    assert line() == (INFO, "by Python functions: a slot is elsewhere")
 
 
 def test_doctor_says_how_to_mend_a_cache_it_cannot_write(tmp_path, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
+from flowvm.nn.hooks import hooked
 
 
 class Block(nn.Module):
@@ -359,3 +361,32 @@ def test_parameter_shares_data_and_prints() -> None:
     assert repr(param).startswith("Parameter containing:\n")
     assert not nn.Parameter(flow.tensor([1]), requires_grad=False).requires_grad
     assert type(param * 2) is flow.Tensor
+
+
+class Given(nn.Module):
+    def forward(self, *args, **kwargs):
+        return args, kwargs
+
+
+def times_ten(module, args):
+    return tuple(a * 10 for a in args)
+
+
+def test_forward_is_given_what_the_call_was():
+    module = Given()
+    for _ in range(2):  # the second time some module has hooks
+        assert module() == ((), {})
+        assert module(1) == ((1,), {})
+        assert module(None, 2) == ((None, 2), {})
+        assert module(1, input=2) == ((1,), {"input": 2})
+        assert module(input=2) == ((), {"input": 2})
+        Given().register_forward_pre_hook(times_ten)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_hooks_that_come_with_a_copy_run(copied):
+    module = Given()
+    module.register_forward_pre_hook(times_ten)
+    hooked.clear()  # as where no module had hooks before
+    again = copied(module)
+    assert again(1) == ((10,), {})

@@ -2,6 +2,8 @@
 
     whole calls   issue to issue, 8x8 operands: by the operator's Python function (its twin), by
                   compiled code, and the peers'; ours and theirs in turn, best of rounds
+    usual calls   as they stand in a program, in a process for each: by Python functions, by
+                  compiled code where there is such, and the peers'
     mlp step      a training step of 16-32-4, batches of 8, SGD with momentum, in a process each
     steps         what each step of a native call adds, apart from the VM: native functions that go
                   so far and no further, called in turn; the first row is an empty one
@@ -15,6 +17,7 @@ import argparse
 import functools
 import importlib
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -40,6 +43,11 @@ from flowvm.ops.declare.registry import operator_of
 from flowvm.vm.machine.lang import load_word
 
 COUNT = 2000
+USUAL = (
+    "x.add_(y)", "x.mul_(1.0)", "x[3]", "x[2:4]", "x.view(-1)", "x.t()", "x.transpose(0, 1)",
+    "x.sum()", "x.sum(1)", "x.mean()", "x.max()", "x == y", "F.relu(x)", "F.linear(x, y)",
+    "F.softmax(x, 1)", "x.sort()", "same(x)",
+)  # fmt: skip
 STEPS_A_ROUND = 50
 
 
@@ -202,6 +210,32 @@ def _peers(module: Any, name: str, count: int, grad: bool) -> Any:
     return repeated(getattr(kind, method), first, 2.0 if "2.0" in name else x)
 
 
+def usual_times(name: str, rounds: int) -> dict[str, float]:
+    """Nanoseconds of each of USUAL, x and y 8x8 and `same` a module that gives its argument, by the
+    package `name`: flowvm or torch.
+    """
+    module: Any = importlib.import_module(name)
+    module.set_num_threads(1)
+    if module is flow:
+        install.settle()
+    kind = type("Same", (module.nn.Module,), {"forward": lambda self, x: x})
+    given = {"x": module.ones(8, 8), "y": module.ones(8, 8), "F": module.nn.functional}
+    finish = flow.vm.sync if module is flow else lambda: None
+    runs = []
+    for text in USUAL:
+        made: dict[str, Any] = {**given, "same": kind()}
+        exec(f"def run():\n    for _ in range({COUNT}):\n        {text}", made)
+        made["run"]()
+        runs.append((finish, made["run"]))
+    return dict(zip(USUAL, best(runs, rounds), strict=True))
+
+
+def usual_rows(peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
+    """The same by the Python functions, by compiled code, and by the peers that have it."""
+    columns = [json.loads(text) if text else {} for text in apart("--usual", peers, rounds)]
+    return [(text, [column.get(text) for column in columns]) for text in USUAL]
+
+
 def step_time(name: str, rounds: int) -> float:
     """Nanoseconds of a training step of a small MLP, of the package `name`: flowvm or torch."""
     module: Any = importlib.import_module(name)
@@ -225,20 +259,27 @@ def step_time(name: str, rounds: int) -> float:
 
 def step_row(peers: list[str], rounds: int) -> list[float | None]:
     """The same by the Python functions, by compiled code, and by the peers that have it."""
-    times: list[float | None] = []
+    return [float(text) if text else None for text in apart("--step", peers, rounds)]
+
+
+def apart(what: str, peers: list[str], rounds: int) -> list[str]:
+    """What this program says of `what`, in a process for each setting and each peer; "" of those
+    that have it not.
+    """
+    said = []
     for name, calls in (("flowvm", "python"), ("flowvm", "native"), *((p, "") for p in peers)):
         if name not in ("flowvm", "torch"):
-            times.append(None)
+            said.append("")
             continue
         done = subprocess.run(
-            [sys.executable, "-m", "tools.bench.call", "--step", name, "--rounds", str(rounds)],
+            [sys.executable, "-m", "tools.bench.call", what, name, "--rounds", str(rounds)],
             env={**os.environ, "FLOWVM_CALLS": calls or "python"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-        times.append(float(done.stdout))
-    return times
+        said.append(done.stdout)
+    return said
 
 
 def main() -> int:
@@ -247,9 +288,13 @@ def main() -> int:
     parser.add_argument("--peers", default="torch,numpy", help="comma-separated; '' for none")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--step", metavar="PACKAGE", help="its MLP step alone, in nanoseconds")
+    parser.add_argument("--usual", metavar="PACKAGE", help="its usual calls alone, as JSON")
     given = parser.parse_args()
     if given.step:
         print(step_time(given.step, given.rounds))
+        return 0
+    if given.usual:
+        print(json.dumps(usual_times(given.usual, given.rounds)))
         return 0
     peers = [name for name in given.peers.split(",") if name]
     if why := install.why_not():
@@ -258,7 +303,8 @@ def main() -> int:
     flow.set_num_threads(1)
     print(f"{'nanoseconds':30}" + "".join(f"{n:>9}" for n in ("python", "native", *peers)))
     step = "mlp step", step_row(peers, given.rounds)
-    for name, times in (*whole_rows(peers, given.rounds), step):
+    usual = usual_rows(peers, max(1, given.rounds // 4))
+    for name, times in (*whole_rows(peers, given.rounds), *usual, step):
         print(f"{name:30}" + "".join(f"{'' if t is None else round(t):>9}" for t in times))
     print(f"\n{'a native call, step by step':30}{'adds':>9}")
     for name, added in step_rows(given.rounds):

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from flowvm.eager.native.cpython import (
     append,
     as_int,
+    clear_error,
     decref,
+    dict_item,
     error_occurred,
     incref,
     list_size,
@@ -41,6 +43,7 @@ from flowvm.eager.native.reading import (
     entry_of,
     frees_first,
     is_tensor,
+    is_unrecorded,
     number_class,
     scalars_fit,
 )
@@ -140,14 +143,44 @@ def issued_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
 
 def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same of an operator that writes: the first input that it does."""
-    done = own_storages(shared, site, args)
+    over, done = 0, 1
+    if word(site, SITE.OVER) != 0:
+        over, done = word(args, 0), goes_over(shared, site, args)
     if done == 1:
-        done = published(shared, site, args, kind, made, 0, 0)
+        done = own_storages(shared, site, args)
+    if done == 1:
+        done = published(shared, site, args, kind, made, over, 0)
     if done != 1:
         return done
     written = word(args, word(site, SITE.WRITTEN))
     incref(written)
     return written
+
+
+def goes_over(shared: int, site: int, args: int) -> int:
+    """Whether a result may go over the first input: 1; MISS if that might be recorded, or changes
+    what another operand is; FAILED.
+    """
+    recorded = records(shared)
+    if recorded < 0:
+        return FAILED
+    x = word(args, 0)
+    if recorded > 1 or (recorded == 1 and any_node(shared, site, args)):
+        return MISS
+    extra = load_word(x + word(shared, SHARED.TENSOR_EXTRA))
+    if recorded == 1 and extra != 0:
+        base = dict_item(extra, word(shared, SHARED.BASE_NAME))
+        if error_occurred() != 0:  # it is no dict
+            clear_error()
+            return MISS
+        if base != 0 and not is_unrecorded(shared, base):
+            return MISS
+    storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+    for k in range(1, word(site, SITE.INPUTS)):
+        other = load_word(word(args, k) + word(shared, SHARED.TENSOR_STORAGE))
+        if other == storage and other != word(shared, SHARED.NONE) and word(args, k) != x:
+            return MISS
+    return 1
 
 
 def published(shared: int, site: int, args: int, kind: int, made: int, out: int, node: int) -> int:

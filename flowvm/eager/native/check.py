@@ -2,6 +2,8 @@
 
 Twin and native call run apart from the VM, each with a ring, a counter and a list of storage ids of
 its own, on the same operands; records, tensors, nodes, places and reference counts are compared.
+
+Long because what stands for the VM, and what is compared by it, belong together.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from flowvm.eager.native.tables import Table, shared_table, site_table
 from flowvm.eager.native.words import SITE
 from flowvm.eager.nodes import Node
 from flowvm.private.cpython import getrefcount
+from flowvm.regions import Mode
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import CTL, RING
 
@@ -118,6 +121,7 @@ def callee(inputs: str, attrs: str = "", scalars: str = "", **more: Any) -> Any:
         "saves": (),
         "grad": None,
         "amp": "",
+        "over": None,
         "cache": {},
         "differentiable": ("out",),
         **more,
@@ -184,6 +188,10 @@ def trouble(address: int) -> str:
     saving = callee("x y", saves=("x", "out", "y"), grad=grad)
     number = callee("x", "kind", "s", saves=("x",), grad=grad)
     writes = callee("x y z", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("yz"))
+    over = callee(
+        "x y", "", "s", scalar_kinds="d", outputs=(), writes=frozenset("x"), over="another"
+    )
+    over.cache[meta, other] = (entry_word, False, "")
     makes = callee("", "a", "s", scalar_kinds="d")
     makes.cache["b",] = gives
     writes.cache[meta, meta, meta] = (entry_word, False, "")
@@ -200,6 +208,8 @@ def trouble(address: int) -> str:
         (number, (wanted, float, 7)),
         (number, (wanted, float, True)),
         (makes, ("b", 0.25)),
+        (over, (changed, plain_tensor(16, other), 0.5)),
+        (over, (plain_tensor(17, meta), plain_tensor(16, other), 1.5)),
         (writes, (wanted, changed, plain_tensor(15, meta), 0.5)),
     )
     for op, args in cases:
@@ -207,6 +217,57 @@ def trouble(address: int) -> str:
         if found:
             return f"{op.name}: {found}"
     return ""
+
+
+def trouble_at_pins(address: int) -> str:
+    """The same for the user's place: what `find_user` finds, which reads what is pinned."""
+    op, meta = callee("x"), ("meta",)
+    op.cache[meta,] = (7, meta, False, "")
+    lines, asked = Mode[Any](None), list[Any]()
+    apart = Apart()
+    apart.names.update(user_files=set(), user_lines=lines.here, internal_files={})
+
+    def find(frame: Any) -> tuple[str, int]:
+        asked.append(frame)
+        return "found", 1
+
+    apart.names["find_user"] = find
+    call = native_for(op, call_function(op, apart.names), shared_table(apart.names), address)
+    x, outer, inner = plain_tensor(11, meta), [object(), -1000], [object(), -2000]
+    before = [getrefcount(value) for value in (*outer, *inner)]
+
+    def places() -> list[Any]:
+        found = []
+        for _ in range(_TIMES):
+            apart.names["counter"] = itertools.count(RING.SLOTS)
+            call(x)
+            found.append((apart.names["codes"][0], apart.names["lasts"][0]))
+        return list(set(found))
+
+    found = [places()]
+    with lines.within(outer):
+        found.append(places())
+        with lines.within(inner):
+            found.append(places())
+            with lines.within(None):
+                found.append(places())
+        found.append(places())
+    made: dict[str, Any] = {}
+    exec(compile("def user(function):\n return function()", "<a user's>", "exec"), made)
+    apart.names["user_files"].add("<a user's>")
+    found.append(made["user"](places))  # the frame between is not known for flowvm's
+    apart.names["internal_files"][__file__] = True
+    ((code, _),) = made["user"](places)
+    if code is not made["user"].__code__:
+        return f"the first user's place is in {code}"
+    wanted = [[("found", 1)], [tuple(outer)], [tuple(inner)], [("found", 1)], [tuple(outer)]]
+    wanted.append([("found", 1)])
+    if found != wanted or len(asked) != 3 * _TIMES:
+        return f"places are {found}, {len(asked)} of them asked for, and not {wanted}"
+    apart.names["codes"][0] = apart.names["lasts"][0] = None
+    del found, wanted
+    after = [getrefcount(value) for value in (*outer, *inner)]
+    return "" if before == after else f"references to places {before} become {after}"
 
 
 def trouble_at_death(address: int) -> str:

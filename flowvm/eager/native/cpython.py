@@ -70,20 +70,24 @@ append = _external("PyList_Append", "int32(int64, int64)")
 set_list_item = _external("PyList_SetItem", "int32(int64, int64, int64)")
 set_list_slice = _external("PyList_SetSlice", "int32(int64, int64, int64, int64)")
 dict_size = _external("PyDict_Size", "int64(int64)")
+dict_next = _external("PyDict_Next", "int32(int64, int64, int64, int64)")
 dict_item = _external("PyDict_GetItemWithError", "int64(int64, int64)")
 set_size = _external("PySet_Size", "int64(int64)")
 set_contains = _external("PySet_Contains", "int32(int64, int64)")
 character = _external("PyUnicode_ReadChar", "uint32(int64, int64)")
 sequence_item = _external("PySequence_GetItem", "int64(int64, int64)")
+# attributes; new
+attribute = _external("PyObject_GetAttr", "int64(int64, int64)")
 # calls and iterators; new
 call_nothing = _external("PyObject_CallNoArgs", "int64(int64)")
 call_one = _external("PyObject_CallOneArg", "int64(int64, int64)")
 vectorcall = _external("PyObject_Vectorcall", "int64(int64, int64, int64, int64)")
 iterator = _external("PyObject_GetIter", "int64(int64)")
 next_item = _external("PyIter_Next", "int64(int64)")
-# frames; borrowed: `this_frame`; new: `frame_code`
+# frames; borrowed: `this_frame`; new: `frame_code`, `frame_before`, 0 where there is none
 this_frame = _external("PyEval_GetFrame", "int64()")
 frame_code = _external("PyFrame_GetCode", "int64(int64)")
+frame_before = _external("PyFrame_GetBack", "int64(int64)")
 frame_last = _external("PyFrame_GetLasti", "int32(int64)")
 
 

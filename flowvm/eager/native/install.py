@@ -1,27 +1,36 @@
-"""Which calls are native: with `config.calls` "native", those of all operators that `takes` says
-yes of.
+"""Which calls are native: those of all operators that `takes` says yes of, unless `config.calls`
+is "python".
 
-Nothing is compiled or loaded before an operator is called first; then native calls are compared
-with their twins (`check.py`).  Where they differ, and on a CPython that native calls were never
-tested on, a VMError says so: who asked for native calls is not given others.
+`import flowvm` makes nothing native.  Twins make a program's first calls; then what helper
+processes have compiled and tested (`prepare`: `check.py`, once for an interpreter and a flowvm,
+with a note of it in the cache) is loaded, and an operator's next call makes its table.  A program
+never waits: where nothing was prepared yet a helper does it behind, after the VM's own loops.
+
+With `config.calls` "native" the first call waits for all that, and where native calls differ from
+their twins, or this CPython is none that they were tested on, a VMError says so: who asked for
+native calls is not given others.  By default twins go on making them, and `flowvm doctor` says why.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import sys
 import sysconfig
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from flowvm.compiler import jit
-from flowvm.config import config
+from flowvm.compiler import cache, helpers, jit
+from flowvm.compiler.reach import source_key
+from flowvm.config import config, say
 from flowvm.eager.calls import Callee
 from flowvm.eager.native.call import SIGNATURE, death, entry
-from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_release
+from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_pins, trouble_at_release
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
@@ -29,8 +38,14 @@ from flowvm.eager.native.words import SHARED, SITE
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import FlowError, VMError
 from flowvm.forks import held_at_fork
+from flowvm.lazy import lazy
 from flowvm.private.cpython import TESTED
+from flowvm.version import VERSION
 from flowvm.vm.callers.hot import counted, hot
+from flowvm.vm.engine.engine import engine
+
+metadata = lazy("importlib.metadata")  # when calls are to be native, and not with flowvm
+FIRST = 64  # calls of a program that twins make: one that makes no more need not load anything
 
 
 class Operator(Callee, Protocol):
@@ -48,14 +63,40 @@ _making = held_at_fork(threading.RLock())  # tables and compiled code, by a firs
 
 def callable_of(op: Operator) -> Callable[..., Any]:
     """What calls of `op` are made with: its twin, or a native call."""
-    if config.calls != "native" or config.debug_calls:
+    if not wanted():
         return op.twin
-    return native_call(op)
+    if config.calls == "native":
+        return native_call(op)
+    return new_call(op.twin, functools.partial(_begin_behind, op))
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def fronted(function: Function, op: Callable[[], Operator]) -> Function:
+    """`function`, whose calls with just the arguments of `op()` are calls of that operator once it
+    has been called with such: a native call in front of it, if calls are to be native.
+
+    So nobody but `function` may call the operator where `function` would do something else.
+    """
+    if not wanted():
+        return function
+    begin = _begin_front if config.calls == "native" else _begin_front_behind
+    call: Any = new_call(function, functools.partial(begin, op))
+    return call  # type: ignore[no-any-return]
 
 
 def native_call(op: Operator) -> Call:
-    """A native call of `op`, whatever the settings say."""
+    """A native call of `op`, whatever the settings say; its first call waits until it is one."""
     return new_call(op.twin, functools.partial(_begin, op))
+
+
+@functools.cache
+def wanted() -> bool:
+    """Whether calls are to be native, as far as can be told before there is one."""
+    if config.calls == "python" or config.debug_calls:
+        return False
+    return config.calls == "native" or not unsupported()
 
 
 def unsupported() -> str:
@@ -71,17 +112,94 @@ def unsupported() -> str:
     return ""
 
 
-def _begin(op: Operator, call: Call) -> None:
+def _begin_front(op: Callable[[], Operator], call: Call) -> None:
+    _begin(op(), call, True)
+
+
+def _begin(op: Operator, call: Call, front: bool = False) -> None:
     with _making:
         if why := why_not():
-            raise VMError(f"{why}; unset FLOWVM_CALLS, which is native, for calls in Python")
-        site = site_of(op)
+            raise VMError(f"{why}; set FLOWVM_CALLS=python for calls in Python")
+        site = site_of(op, call.twin if front else None)
         if call.begin is None:  # a finalizer called it meanwhile: what it looks at stays
             return
         activate(call, site.words, _address(), site)
         call.begin = None
-        if config.calls == "native":
+        if wanted() and Tensor.__del__ is not native_death():
             setattr(Tensor, "__del__", native_death())  # noqa: B010 - mypy minds an assignment
+
+
+# --- where nobody insists ----------------------------------------------------------------------
+
+
+class Behind:
+    """How far native calls are that nobody waits for."""
+
+    calls = 0  # that twins made meanwhile; those of several threads may count as one
+    asked = False  # it was looked for what is prepared
+    ready = False  # it is there, and native calls are as their twins
+
+
+behind = Behind()
+
+
+def _begin_behind(op: Operator, call: Call) -> None:
+    if behind.ready or _look():
+        _begin(op, call)
+
+
+def _begin_front_behind(op: Callable[[], Operator], call: Call) -> None:
+    if behind.ready or _look():
+        _begin_front(op, call)
+
+
+def _look() -> bool:
+    """Whether calls are native from this one on."""
+    behind.calls += 1
+    if behind.calls < FIRST or behind.asked or engine.uncompiled:
+        return False
+    behind.asked = True
+    if not _taken():
+        helpers.later(f"{__name__}:prepare", _made)
+    return behind.ready
+
+
+def _taken() -> bool:
+    """Load what was prepared; whether it was."""
+    try:
+        provide_api()
+    except VMError:
+        return True
+    functions = entry(SITE_AT), death(SITE_AT)
+    note = noted()
+    if note is None or any(helpers.kept(f, SIGNATURE) is None for f in functions):
+        return False
+    behind.ready = not note
+    return True
+
+
+def _made() -> None:
+    """A helper has prepared it, or has failed to: then this thread does."""
+    if not _taken():
+        behind.ready = not why_not()
+    say(1, "calls are native from now on" if behind.ready else f"calls stay Python's: {why_not()}")
+
+
+def settle() -> None:
+    """Wait until calls are native from the next one on, if they are to be: for who counts them."""
+    behind.asked = True
+    behind.ready = wanted() and not why_not()
+
+
+def _after_fork_in_child() -> None:
+    """Who waits for the helper is a thread of the parent's."""
+    behind.asked = behind.ready
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# --- the tables --------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -94,12 +212,12 @@ def native_death() -> Call:
     return call
 
 
-def site_of(op: Operator) -> Table:
-    """The SITE of an operator."""
+def site_of(op: Operator, front: Callable[..., Any] | None = None) -> Table:
+    """The SITE of an operator; of calls in front of a function, the one that this makes."""
     numbered = None if op.numbered is None else op.numbered()
     other = None if numbered is None or not takes(numbered) else site_of(numbered)
-    site = site_table(op, op.twin, _shared(), other)
-    _sites[site] = op.name
+    site = site_table(op, front or op.twin, _shared(), other, front is not None)
+    _sites[site] = "" if front else op.name
     return site
 
 
@@ -113,12 +231,13 @@ def counts() -> dict[str, int]:
     hits, left = 0, defaultdict[str, int](int)
     for site, name in list(_sites.items()):
         hits += site.words[SITE.HITS]
-        left[f"native_misses_{name}"] += site.words[SITE.MISSES]
+        if name:  # what is left to a function in front comes to an operator, too
+            left[f"native_misses_{name}"] += site.words[SITE.MISSES]
     named = {name: left[name] for name in sorted(left, key=lambda n: -left[n]) if left[name]}
     return {"native_hits": hits, "native_misses": sum(left.values()), **named}
 
 
-if config.calls == "native":
+if wanted():
     counted.append(counts)
 
 
@@ -146,13 +265,62 @@ def _address_of_death() -> int:
     return jit.native(death(SITE_AT), SIGNATURE)
 
 
+# --- whether they are as their twins -------------------------------------------------------------
+
+
+def prepare() -> None:
+    """Compile, test and note what native calls need; a helper's job."""
+    why_not()
+
+
 @functools.cache
 def why_not() -> str:
-    """Why calls cannot be native here, "" if they can; compiles and looks at the first question."""
+    """Why calls cannot be native here, "" if they can; the first question on a machine compiles and
+    tests, and notes what it found in the cache.
+    """
     if why := unsupported():
         return why
+    known = noted()
+    if known is None:
+        known = tested() and tested()  # what is noted is no accident
+        _note(known)
+    return known
+
+
+def tested() -> str:
+    """How native calls differ from their twins, "" if they do not: looked at now."""
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
+        calls = calls or trouble_at_pins(_address())
         return calls or trouble_at_death(_address_of_death())
     except FlowError as error:
         return str(error)
+
+
+def noted() -> str | None:
+    """What `tested` once found with this interpreter, this flowvm and this compiled code; None
+    where that is not known.
+    """
+    data = helpers.kept_bytes(_note_name())
+    told, _, why = (data or b"").decode(errors="replace").partition(" ")
+    return why if told == _note_name() else None
+
+
+def _note(why: str) -> None:
+    try:
+        cache.write(jit.cache_dir(), _note_name(), f"{_note_name()} {why}".encode())
+    except OSError as error:
+        say(1, f"what the test of native calls found is not kept: {error}")
+
+
+@functools.cache
+def _note_name() -> str:
+    """Of what the test depends on: besides what is compiled, the twins and the test itself."""
+    packages = [metadata.version(name) for name in ("numba", "llvmlite")]
+    compiled = source_key(entry(SITE_AT), death(SITE_AT))
+    digest = hashlib.sha256("\n".join([sys.version, VERSION, *packages, compiled]).encode())
+    room = Path(__file__).parent
+    twins = [room.parent / f"{name}.py" for name in ("calls", "nodes", "tensor")]
+    for path in (*twins, *sorted(room.glob("*.py"))):
+        digest.update(path.read_bytes())
+    return f"calls-{digest.hexdigest()[:40]}.txt"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from flowvm.eager.native.cpython import (
+    attribute,
     call_one,
     clear_error,
     decref,
+    dict_item,
+    dict_next,
+    dict_size,
+    error_occurred,
+    frame_before,
     frame_code,
     frame_last,
+    incref,
     int_of,
+    list_item,
+    list_size,
+    put_word,
     sequence_item,
     set_contains,
     this_frame,
     word,
 )
+from flowvm.eager.native.reading import class_of
 from flowvm.eager.native.words import FAILED, MISS, SHARED
 from flowvm.vm.machine.lang import load_word
 
@@ -21,24 +32,21 @@ INLINE_ALWAYS = True
 
 
 def place(shared: int) -> tuple[int, int]:
-    """The calling frame's if its file is known for a user's, else what `find_user` finds: two new
-    references; MISS or FAILED.
+    """The calling frame's if its file is known for a user's, else the one that is pinned, else the
+    first of a user's from that frame up, as `find_user` finds it: two new references; MISS or
+    FAILED.
     """
     frame = this_frame()
     if frame == 0:
         return MISS, 0
-    code = frame_code(frame)
-    name = load_word(code + word(shared, SHARED.FILENAME_AT))
-    known = set_contains(word(shared, SHARED.USER_FILES), name)
-    if known == 1:
-        last = int_of(frame_last(frame))
-        if last == 0:
-            decref(code)
-            return FAILED, 0
+    own, last = frame_place(shared, frame)
+    if own > FAILED:
+        return own, last
+    code, last = pinned(shared)
+    if code == MISS and own == FAILED:
+        code, last = above(shared, frame)
+    if code != MISS:
         return code, last
-    decref(code)
-    if known < 0:
-        clear_error()
     found = call_one(word(shared, SHARED.FIND_USER), frame)
     if found == 0:
         return FAILED, 0
@@ -49,4 +57,64 @@ def place(shared: int) -> tuple[int, int]:
         decref(code)
         decref(last)
         return FAILED, 0
+    return code, last
+
+
+def frame_place(shared: int, frame: int) -> tuple[int, int]:
+    """A frame's own place, two new references, if its file is known for a user's; FAILED if it is
+    known for flowvm's; MISS if neither.
+    """
+    code = frame_code(frame)
+    name = load_word(code + word(shared, SHARED.FILENAME_AT))
+    known = set_contains(word(shared, SHARED.USER_FILES), name)
+    if known == 1:
+        last = int_of(frame_last(frame))
+        if last != 0:
+            return code, last
+    inside = dict_item(word(shared, SHARED.INTERNAL), name) == word(shared, SHARED.TRUE)
+    decref(code)
+    if error_occurred() != 0:
+        clear_error()
+    return FAILED if inside else MISS, 0
+
+
+def above(shared: int, frame: int) -> tuple[int, int]:
+    """The place of the first frame above this one that is known for a user's, if all between are
+    known for flowvm's, two new references; else MISS.
+    """
+    code, last = FAILED, 0
+    incref(frame)
+    while code == FAILED and frame != 0:
+        before = frame_before(frame)
+        decref(frame)
+        frame = before
+        code = MISS
+        if frame != 0:
+            code, last = frame_place(shared, frame)
+    decref(frame)
+    return code, last
+
+
+def pinned(shared: int) -> tuple[int, int]:
+    """What this thread's innermost with statement says, as `find_user` reads it, two new
+    references; MISS where there is none that says it.
+    """
+    entries = attribute(word(shared, SHARED.USER_LINES), word(shared, SHARED.ENTRIES_NAME))
+    if entries == 0:
+        clear_error()
+        return MISS, 0
+    put_word(shared, SHARED.PLACE, 0)
+    at, entry = shared + 8 * SHARED.PLACE, 0
+    for _ in range(dict_size(entries)):
+        if dict_next(entries, at, 0, at + 8) != 0:
+            entry = word(shared, SHARED.PLACE + 1)
+    code, last = MISS, 0
+    if entry != 0 and class_of(shared, entry) == word(shared, SHARED.ENTRY):
+        here = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
+        listed = here != 0 and class_of(shared, here) == word(shared, SHARED.LIST)
+        if listed and list_size(here) == 2:
+            code, last = list_item(here, 0), list_item(here, 1)
+            incref(code)
+            incref(last)
+    decref(entries)
     return code, last

@@ -76,6 +76,13 @@ def is_tensor(shared: int, x: int) -> bool:
     return kind == word(shared, SHARED.TENSOR) or kind == word(shared, SHARED.PARAMETER)
 
 
+def is_unrecorded(shared: int, x: int) -> bool:
+    """Whether `x` is a tensor that has no place in the autograd graph."""
+    if not is_tensor(shared, x):
+        return False
+    return load_word(x + word(shared, SHARED.TENSOR_NODE)) == word(shared, SHARED.NONE)
+
+
 def is_whole(shared: int, x: int) -> bool:
     """Whether `x` is a tensor that has all that a call reads."""
     if not is_tensor(shared, x):

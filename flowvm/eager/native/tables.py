@@ -9,11 +9,12 @@ from typing import Any
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import MOST_SAVED, MOST_WRITTEN, SHARED, SITE
 from flowvm.private.objects import class_place, file_name_place, slot_place
+from flowvm.regions import _Entry
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
 _SLOTS = {
-    "Tensor": ("_meta", "_node", "_ref", "_storage"),
+    "Tensor": ("_extra", "_meta", "_node", "_ref", "_storage"),
     "Storage": ("id", "version"),
     "Node": (
         "attrs", "edges", "metas", "operator", "out_metas", "_saved", "seq", "versions",
@@ -52,6 +53,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         for slot in slots:
             key = f"{kind}_{slot.strip('_')}".upper()
             places[key] = slot_place(names[kind], slot)
+    places["ENTRY_VALUE"] = slot_place(_Entry, "value")
     ring, control = (_address(names[name]) for name in ("ring", "control"))
     if len(names["codes"]) != RING.SLOTS or len(names["lasts"]) != RING.SLOTS:
         raise ValueError("codes and lasts have a place for each record")
@@ -61,11 +63,14 @@ def shared_table(names: dict[str, Any]) -> Table:
         **places,
         TENSOR=names["Tensor"],
         PARAMETER=names.get("Parameter", 0),
+        BASE_NAME="base",
         STORAGE=names["Storage"],
         NODE=names["Node"],
         FLOAT=float,
         INT=int,
         BOOL=bool,
+        LIST=list,
+        ENTRY=_Entry,
         NONE=None,
         KEY_ERROR=KeyError,
         ATTRIBUTE_ERROR=AttributeError,
@@ -88,7 +93,11 @@ def shared_table(names: dict[str, Any]) -> Table:
         ASKERS=names["askers"],
         GRAD_ENABLED=names["grad_enabled"],
         USER_FILES=names["user_files"],
+        INTERNAL=names["internal_files"],
+        TRUE=True,
         FIND_USER=names["find_user"],
+        USER_LINES=names["user_lines"],
+        ENTRIES_NAME="entries",
         FINISH=finish_function(names),
     )
 
@@ -105,14 +114,21 @@ def takes(op: Callee) -> bool:
         known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
     else:
         known = len(op.outputs) == 1 and not op.unsized and len(op.saves) <= MOST_SAVED
-    operands = len(op.outputs) + len(op.inputs) + len(op.scalars)
+    operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
     return known and operands <= RING.MAX_INLINE
 
 
 def site_table(
-    op: Callee, twin: Callable[..., Any], shared: Table, numbered: Table | None = None
+    op: Callee,
+    twin: Callable[..., Any],
+    shared: Table,
+    numbered: Table | None = None,
+    converted: bool = False,
 ) -> Table:
-    """SITE, of an operator that `takes` says yes of; of others one by which each call is a miss."""
+    """SITE, of an operator that `takes` says yes of; of others one by which each call is a miss.
+
+    `twin` is called then; `converted`: in a region of autocast, too.
+    """
     taken = takes(op)
     arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if taken else -1
     saves = op.saves if taken else ()
@@ -130,10 +146,11 @@ def site_table(
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),
         KINDS=op.scalar_kinds or 0,
-        CONVERTED=int(bool(op.amp)),
+        CONVERTED=int(converted or bool(op.amp)),
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),
         SAVED=saved,
+        OVER=int(op.over is not None),
         WRITES=len(written),
         WRITTEN=written,
         NUMBERED=0 if numbered is None else numbered.address,

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.core import cast, sum_to
-from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.registry import Sample
 from flowvm.ops.shapes.fill import zeros_like
 
@@ -86,7 +86,7 @@ def in_place(f: Elementwise, name: str) -> Callable[..., Tensor]:
 
     method_.__name__ = method_.__qualname__ = name
     method_.__doc__ = f"In-place `{f.name}`: the result replaces the values of `x`; `x`."
-    return method_
+    return fronts_over(f)(method_)
 
 
 def attach(f: Elementwise, name: str) -> None:
