@@ -103,7 +103,10 @@ class ScalarLaunch:
 
 def assigned(program: str) -> tuple[str, ...]:
     """The names that the lines of a program give values, first to last."""
-    nodes = [node for line in ast.parse(program).body for node in ast.walk(line)]
+    places: list[ast.AST] = []
+    for line in ast.parse(program).body:  # an import waits for this: no more than is needed
+        places += line.targets if isinstance(line, ast.Assign) else [line]
+    nodes = [node for place in places for node in ast.walk(place)]
     stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     return tuple(dict.fromkeys(stored))
 
