@@ -36,6 +36,10 @@ class Found(NamedTuple):
     missing: dict[str, str]  # op: why it has no kernel
 
 
+class Unavailable(Exception):  # noqa: N818 - what is missing is no fault
+    """There is nothing to compile with."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--cc", nargs="+", default=CAPABILITIES, help="compute capabilities")
@@ -47,7 +51,10 @@ def main() -> int:
     begun = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         parts = [(k, PROCESSES, capabilities, chosen) for k in range(PROCESSES)]
-        found = pool.starmap(_part, parts)
+        try:
+            found = pool.starmap(_part, parts)
+        except Unavailable as error:
+            raise SystemExit(str(error)) from None
     return _told(found, time.monotonic() - begun, chosen.list)
 
 
@@ -79,7 +86,7 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
     from flowvm.ops.declare.registry import SAMPLES
 
     if why := available():
-        raise SystemExit(f"kernels cannot be compiled here: {why}")
+        raise Unavailable(f"kernels cannot be compiled here: {why}")  # an exit would hang the pool
     found = Found(collections.Counter(), {}, {})
     declared = _declared(SAMPLES)
     chosen = [s for s in declared if asked.op in s.name][number::of]
