@@ -72,7 +72,9 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
         if ignored or is_protected(code):
             _thread.start_new_thread(_interrupt_again, (signum,))
             return
-        if not INTERNAL[code.co_filename] and code.co_filename not in _BETWEEN:
+        generated = code.co_qualname.startswith("__create_fn__.")  # a dataclass's, anybody's
+        known = generated or INTERNAL[code.co_filename] or code.co_filename in _BETWEEN
+        if not known:
             break  # a user's function, called by those
         at = at.f_back
     signal.default_int_handler(signum, frame)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import signal
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,34 @@ def test_a_call_in_between_would_be_seen():
     assert cpython.checks_for_signals(code, "_seq", "write")
     with pytest.raises(ValueError, match="stores no"):
         cpython.checks_for_signals(code, "other", "write")
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_dataclass_made_in_a_finalizer_is_as_the_finalizer(
+    monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """CPython ignores what comes in it, wherever that was made; elsewhere it comes at once."""
+    again: list[int] = []
+    monkeypatch.setattr(interrupt._thread, "start_new_thread", lambda _, args: again.extend(args))
+    raised: list[bool] = []
+
+    def look() -> int:
+        try:
+            interrupt.interrupt(signal.SIGINT, sys._getframe(1))  # of the __init__
+        except KeyboardInterrupt:
+            raised.append(True)
+        return 0
+
+    @dataclass
+    class Small:
+        number: int = field(default_factory=look)
+
+    class Dies:
+        def __del__(self) -> None:
+            Small()
+
+    if dies:
+        Dies()
+    else:
+        Small()
+    assert (again, raised) == (([signal.SIGINT], []) if dies else ([], [True]))
