@@ -173,3 +173,14 @@ def _make(
 def _put(key: tuple[Any, ...], meta: TensorMeta) -> TensorMeta:
     found: TensorMeta = _kept.put(key, meta, _META_BYTES)
     return found
+
+
+def array_interface(meta: TensorMeta, address: int, read_only: bool) -> dict[str, Any]:
+    """What NumPy asks for as `__array_interface__`: elements of `meta` at an address."""
+    return {
+        "version": 3,
+        "shape": tuple(meta.shape),
+        "typestr": meta.dtype.storage.str,
+        "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
+        "data": (address, read_only),
+    }

@@ -88,7 +88,7 @@ class Overloaded:
     uint64 int64's.
     """
 
-    WIDTHS = ("bool", "int32", "int64", "uint64", "float32", "float64")
+    WIDTHS = ("bool", "int32", "int64", "float32", "float64")
 
     def __init__(self, name: str, implementations: Mapping[str, Any], doc: str = "") -> None:
         self.__name__ = self.__qualname__ = name
@@ -98,14 +98,14 @@ class Overloaded:
     def choose(self, dtypes: list[str]) -> tuple[str, Any]:
         """The dtype that arguments of these dtypes are converted to, and its implementation."""
         widest = max((self._width(name) for name in dtypes), default=0)
-        order = self.WIDTHS[widest:]
-        for name in ("uint64", "int64", *order) if order[0] == "uint64" else order:
-            if (name != "uint64" or order[0] == "uint64") and name in self.implementations:
+        whole = self.WIDTHS[widest] == "int64" and "uint64" in dtypes
+        for name in ("uint64", *self.WIDTHS[widest:]) if whole else self.WIDTHS[widest:]:
+            if name in self.implementations:
                 return name, self.implementations[name]
         raise TypeError(f"{self.__name__} does not take {', '.join(dtypes)}")
 
     def _width(self, name: str) -> int:
-        if "int" in name and name != "uint64":
+        if "int" in name:
             name = "int64" if name.endswith("64") else "int32"
         elif name == "float16":
             name = "float32"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
@@ -59,13 +60,23 @@ def mixed(name: str, names: tuple[str, ...], metas: tuple[TensorMeta, ...]) -> D
 
 def local_of(value: Any) -> Any:
     """A meta or device, or what stands for one among attributes, as this rank has it."""
+    return with_metas(value, _local)
+
+
+def with_metas(value: Any, of: Callable[[GlobalMeta], Any]) -> Any:
+    """A value with `of(meta)` in the places of global metas, and this rank's device in those of
+    placements' devices.
+    """
     if value.__class__ is GlobalMeta:
-        return value.local
+        return of(value)
     if value.__class__ is PlacedDevice:
         return value.local
     if value.__class__ is tuple:
-        return tuple(local_of(v) for v in value)
+        return tuple(with_metas(v, of) for v in value)
     return value
+
+
+_local = attrgetter("local")
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -21,7 +21,7 @@ from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
 from flowvm.global_meta import GlobalMeta
-from flowvm.meta import TensorMeta
+from flowvm.meta import TensorMeta, array_interface
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
@@ -47,15 +47,9 @@ class _Memory:
     """A tensor's memory for NumPy: keeps the tensor, and so the memory, alive."""
 
     def __init__(self, tensor: Tensor) -> None:
-        meta = tensor._meta
         self.tensor = tensor
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": tuple(meta.shape),
-            "typestr": meta.dtype.storage.str,
-            "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
-            "data": (engine.pointer(tensor._ref), False),
-        }
+        address = engine.pointer(tensor._ref)
+        self.__array_interface__ = array_interface(tensor._meta, address, False)
 
 
 def wait_for(t: Tensor) -> None:

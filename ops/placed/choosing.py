@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from flowvm.eager.interpreter import Operator, device_of
+from flowvm.eager.placed import with_metas
 from flowvm.global_meta import GlobalMeta
 from flowvm.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.placed.boxing import cost
 from flowvm.ops.placed.signatures import Signature, signatures
-from flowvm.placements import PlacedDevice, Sbps
+from flowvm.placements import Sbps
 from flowvm.regions import Mode
 
 
@@ -33,13 +35,7 @@ class Choice:
 
 def whole_of(value: Any) -> Any:
     """A meta, or what has one in it, as local ones of the logical shape."""
-    if value.__class__ is GlobalMeta:
-        return value.whole
-    if value.__class__ is PlacedDevice:
-        return value.local
-    if value.__class__ is tuple:
-        return tuple(whole_of(v) for v in value)
-    return value
+    return with_metas(value, attrgetter("whole"))
 
 
 # for tests: takes the legal signatures and says which one is to be used, None for the cheapest

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType
 from flowvm.errors import ArgumentError
-from flowvm.meta import TensorMeta
+from flowvm.meta import TensorMeta, array_interface
 from flowvm.regions import Switched
 from flowvm.vm.callers.lines import INTERNAL, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
@@ -245,14 +244,7 @@ class _Memory:
     """Memory of the VM for NumPy."""
 
     def __init__(self, address: int, meta: TensorMeta) -> None:
-        dtype: DType = meta.dtype
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": tuple(meta.shape),
-            "typestr": dtype.storage.str,
-            "strides": tuple(s * dtype.itemsize for s in meta.stride),
-            "data": (address, True),
-        }
+        self.__array_interface__ = array_interface(meta, address, True)
 
 
 def _copied(address: int, meta: TensorMeta) -> Array:
