@@ -30,8 +30,8 @@ import ctypes
 import functools
 import gc
 import hashlib
+import importlib.util
 import json
-import logging
 import os
 import platform
 import sys
@@ -55,8 +55,10 @@ from flowvm.private.numba import NUMBA
 from flowvm.regions import reverting
 from flowvm.schema import read_json, record, several, text
 
-llvm = lazy("llvmlite.binding")  # when the first kernel is made or loaded, and not with flowvm
-metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
+# none of these comes with flowvm
+llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
+logging = lazy("logging")
+metadata = lazy("importlib.metadata")
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
@@ -64,7 +66,6 @@ USED_AFTER = 86400  # seconds after which an entry that is read is marked as use
 SHIPPED = Path(__file__).parents[1] / "objects"  # what a wheel carries, a folder a level
 _MAGIC = b"flowvm.o"
 _DIGEST = hashlib.sha256().digest_size
-_log = logging.getLogger("flowvm.compiler.jit")
 
 
 class Stats(NamedTuple):
@@ -247,20 +248,20 @@ def _loaded(digest: str, folder: Path, trusted: Callable[[os.stat_result], bool]
     body = data[len(_MAGIC) + _DIGEST :]
     checksum = hashlib.sha256(body).digest()
     if data[: len(_MAGIC) + _DIGEST] != _MAGIC + checksum:
-        _log.debug("cache entry %s is damaged; compiling it again", digest)
+        _debug("cache entry %s is damaged; compiling it again", digest)
         return None
     head, _, code = body.partition(b"\n")
     try:
         facts = read_json(head, f"cache entry {digest}")
         _HEAD(facts, f"cache entry {digest}")
     except ArgumentError as error:
-        _log.debug("cache entry %s is damaged (%s); compiling it again", digest, error)
+        _debug("cache entry %s is damaged (%s); compiling it again", digest, error)
         return None
     if _symbol(digest).encode() not in code:
-        _log.debug("cache entry %s is another's; compiling it again", digest)
+        _debug("cache entry %s is another's; compiling it again", digest)
         return None
     if missing := [name for name in facts["imports"] if not _symbol_exists(name)]:
-        _log.debug("cache entry %s needs %s, not found here", digest, missing)
+        _debug("cache entry %s needs %s, not found here", digest, missing)
         return None
     address = _load_object(digest, code)
     _counts["loaded"] += 1
@@ -324,7 +325,7 @@ def _warned(folder: Path) -> list[str]:
 def _cannot_write(folder: Path, error: OSError) -> None:
     if not _warned(folder):
         _warned(folder).append("said")
-        _log.debug("cannot write to the cache %s (%s); code is kept in memory only", folder, error)
+        _debug("cannot write to the cache %s (%s); code is kept in memory only", folder, error)
 
 
 # --- keys -----------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ def _machine_key(of: Target) -> str:
         ".".join(map(str, sys.version_info[:2])),
         sys.implementation.name,
         platform.machine(),
-        *(metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
+        *map(_version, ("numba", "llvmlite", "numpy")),
         *of,
         source_key(_object),
     ]
@@ -529,3 +530,21 @@ bad:
 }}
 """
     return linked(lowered, text)
+
+
+def _version(package: str) -> str:
+    """The version of an installed distribution, which the folder of its metadata, beside the
+    package, has in its name (the Python packaging guide's "recording installed projects").
+
+    importlib.metadata, which imports a parser of e-mails, is asked where that is not so.
+    """
+    spec = importlib.util.find_spec(package)
+    beside = Path(spec.origin).parent.parent if spec is not None and spec.origin else Path()
+    found = [path.stem for path in beside.glob(f"{package}-*.dist-info")]
+    if len(found) != 1:
+        return metadata.version(package)
+    return found[0].removeprefix(f"{package}-")
+
+
+def _debug(text: str, *args: object) -> None:
+    logging.getLogger("flowvm.compiler.jit").debug(text, *args)

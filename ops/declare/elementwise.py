@@ -26,7 +26,7 @@ Long because one object is all forms of an op: tensors, numbers, `out=`, in plac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -337,7 +337,7 @@ class Elementwise:
             grad=grad,
             form=(self, pattern),
             aliases=True,
-            refills=next(iter(self.args)) not in compile(self.expr, self.name, "eval").co_names,
+            refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
         )
         operator.complex = self.complex
         operator.fallback = self._elsewhere(pattern) if numbers else self._with_numbers
@@ -608,7 +608,7 @@ def elementwise(
     if types not in TYPES:
         raise ArgumentTypeError(f"types is one of {', '.join(TYPES)}, not {types!r}")
     if not args:
-        used = compile(expr, name, "eval").co_names
+        used = _names_in(expr, name)
         args = ", ".join(n for n in ("x", "y", "z") if n in used)
     rules = {}
     for part in args.split(","):
@@ -624,3 +624,9 @@ def elementwise(
     function.twin = twin
     function.__doc__ = function.call.__doc__ = doc
     return function
+
+
+@cache
+def _names_in(expr: str, name: str) -> tuple[str, ...]:
+    """The arguments and functions that an expression mentions; SyntaxError, for file `name`."""
+    return compile(expr, name, "eval").co_names

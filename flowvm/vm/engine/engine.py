@@ -85,7 +85,7 @@ SIGNATURES = {
     "worker_loop": "int64(int64, int64)",
     "device_loop": "int64(int64, int64)",
     "helper_loop": "int64(int64, int64, int64, int64)",
-    "wake_team": "int64(int64, int64)",
+    "wake_stream": "int64(int64, int64)",
     "wake_scheduler": "int64(int64)",
     "wait_cell": "int64(int64, int64, int64)",
     "wait_room": "int64(int64, int64, int64)",
@@ -349,7 +349,7 @@ class Engine:
             self.words[_TEAM_AT] = workers - 1
             leaving = [t for t in self.threads if t.name in map(_helper, range(workers - 1, team))]
             while any(t.is_alive() for t in leaving):  # or a number might be taken twice
-                self.call("wake_team")(self.base, CALL_STREAM)
+                self.call("wake_stream")(self.base, CALL_STREAM)
                 leaving[0].join(0.001)
                 leaving = [t for t in leaving if t.is_alive()]
             self.threads = [t for t in self.threads if t.is_alive()]
@@ -390,6 +390,8 @@ class Engine:
         for thread in self.threads:
             while thread.is_alive() and time.monotonic() < deadline:
                 self.call("wake_scheduler")(self.base)
+                for stream in range(self.streams):
+                    self.call("wake_stream")(self.base, stream)
                 thread.join(0.02)
         self.threads = [t for t in self.threads if t.is_alive()]
         self.words[_TEAM_AT] = 0

@@ -423,10 +423,11 @@ def close_plan(base: int, runtime: int) -> int:
     return 0
 
 
-def wake_team(base: int, stream: int) -> int:
-    """Let every helper of a stream look whether it is still wanted."""
+def wake_stream(base: int, stream: int) -> int:
+    """Let a stream's worker, and every helper of it, look whether it is still wanted."""
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
+    wake(m, at + STR.SLEEPS)
     fetch_add(m, at + STR.NEWS, 1)
     futex_wake(m, at + STR.NEWS, EVERYBODY)
     return 0
