@@ -65,7 +65,8 @@ class Helper:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
-            start_new_session=True,  # Ctrl-C is not meant for it
+            process_group=0,  # Ctrl-C is not meant for it; a session of its own, which Linux may
+            # schedule as one with what this one has (autogroup), would take no notice of `nice`
         )
         _helpers.append(self)
 
