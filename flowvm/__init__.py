@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.regions import reverting as _reverting
 
-# what is imported stays: to look it over again and again would be an eighth of the time.  So it goes
-# to the oldest generation unseen, as what was frozen does when it thaws.
+# what is imported stays: to look it over again and again would be an eighth of the time.  So it
+# goes to the oldest generation unseen, as what was frozen does when it thaws.
 with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
     from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
 

@@ -542,7 +542,7 @@ def _version(package: str) -> str:
     beside = Path(spec.origin).parent.parent if spec is not None and spec.origin else Path()
     found = [path.stem for path in beside.glob(f"{package}-*.dist-info")]
     if len(found) != 1:
-        return metadata.version(package)
+        return str(metadata.version(package))
     return found[0].removeprefix(f"{package}-")
 
 

@@ -22,7 +22,7 @@ from tools.bench import pipeline
 from tools.bench.kernels import Runner, Timing, runners, time_functions
 from tools.bench.measure import Result, seconds_per_call
 from tools.bench.memory import peak_rows
-from tools.bench.targets import Training, _array, _result, _stepping, cnn, mlp, transformer
+from tools.bench.targets import Training, _array, _result, cnn, mlp, stepping, transformer
 
 ACTORS = 1000
 
@@ -165,7 +165,7 @@ def results(names: list[str], rounds: int) -> Iterator[Result]:
             else:
                 import torch
 
-                ready.append((libraries["torch"], _stepping(make)(torch)))
+                ready.append((libraries["torch"], stepping(make)(torch)))
             time_functions(row, ready, rounds)
             yield _result(row, reach)
     row = Timing("graph: MLP forward", "", 0)

@@ -15,7 +15,7 @@ from flowvm.vm.machine.words import REC
 from tools.bench.eager import Runner, add, step_8x8
 from tools.bench.graph import _ours_step
 from tools.bench.measure import Result, seconds_per_call
-from tools.bench.targets import _stepping, mlp
+from tools.bench.targets import mlp, stepping
 
 HUNDRED_THOUSAND = 100_000
 
@@ -71,7 +71,7 @@ def results(rounds: int) -> Iterator[Result]:
     cases = [
         ("a + b, 8x8", _synced(add(flow)), 10_000, {1: 1.05, 2: 1.15}),
         ("matmul, relu, sum, backward, 8x8", _synced(step_8x8(flow)), 1_000, {1: 1.05, 2: 1.15}),
-        ("MLP step", _repeated(_stepping(mlp)(flow)), 100, {1: 1.05, 2: 1.15}),
+        ("MLP step", _repeated(stepping(mlp)(flow)), 100, {1: 1.05, 2: 1.15}),
         ("graph: MLP step", _repeated(graph), 300, {1: 1.10}),
     ]
     for name, run, count, reach in cases:
@@ -82,7 +82,7 @@ def results(rounds: int) -> Iterator[Result]:
                 f"recorder, level {level}: {name}", "us", seconds * 1e6, "off",
                 found[0][0] * 1e6, ratio, f"at most {most}x", ratio <= most,
             )  # fmt: skip
-    step = _stepping(mlp)(flow)
+    step = stepping(mlp)(flow)
     while flow.vm.stats()["issued"] < REC.LENGTH:
         step()
     for name, analyse, most in (

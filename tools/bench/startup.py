@@ -40,6 +40,32 @@ F.cross_entropy(x, classes); F.layer_norm(x, (4,)); flow.randn(4, 4); x[classes]
 flow.cat([x, y]); flow.where(x > 0, x, y); x.argmax(1)
 flow.vm.sync()
 """
+# issues only now and then, as who thinks at a prompt: the helpers that compile have the cores
+NATIVE = """
+import time
+import flowvm as flow
+from flowvm.vm.engine.engine import engine
+x = flow.ones(2, 2)
+while not engine.running:
+    time.sleep(0.05)
+    x + 1
+"""
+CNN = """
+import flowvm as flow
+from flowvm.commands.demo import build_model, train_step
+model = build_model()
+optimizer = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+train_step(model, optimizer, flow.randn(64, 1, 8, 8), flow.randint(0, 10, (64,))).item()
+flow.vm.sync()
+"""
+TRANSFORMER = f"""
+import sys
+sys.path.append({str(Path(__file__).parents[2])!r})
+import flowvm as flow
+from tools.bench.targets import stepping, transformer
+stepping(transformer)(flow)()
+flow.vm.sync()
+"""
 RESIDENT = "print(open('/proc/self/statm').read().split()[1])"
 
 
@@ -59,7 +85,12 @@ ROWS = (
     Row(f"import, first op, print, {WARM}", *FIRST, WARM, None, 0.3),
     Row(f"import, first op, print, {EMPTY}", *FIRST, EMPTY, 2.5, 1.3),
     Row(f"import, first op, print, {WHEEL}", *FIRST, WHEEL, None, 0.6),
+    Row(f"VM native, {EMPTY}", NATIVE, None, EMPTY, 12.0, None),
     Row(f"22 usual ops on 4x4, {EMPTY}", USUAL, None, EMPTY, 10.0, None),
+    Row(f"the demo's CNN, a training step, {EMPTY}", CNN, None, EMPTY, 8.0, None),
+    Row(
+        f"a transformer of 2 blocks, a training step, {EMPTY}", TRANSFORMER, None, EMPTY, 10.0, None
+    ),
 )
 
 

@@ -178,10 +178,10 @@ def transformer(lib: Any, blocks: int = 2) -> Training:
     return Training(model, lib.optim.AdamW(model.parameters(), lr=1e-3), x, y)
 
 
-def _stepping(make: Callable[[Any], Training]) -> Callable[[Any], Callable[[], Any]]:
+def stepping(make: Callable[[Any], Training]) -> Callable[[Any], Callable[[], Any]]:
     """A function that gives a library's eager training step."""
 
-    def stepping(lib: Any) -> Callable[[], Any]:
+    def of_library(lib: Any) -> Callable[[], Any]:
         model, optimizer, x, y = make(lib)
         loss_of = lib.nn.CrossEntropyLoss()
 
@@ -192,7 +192,7 @@ def _stepping(make: Callable[[Any], Training]) -> Callable[[Any], Callable[[], A
 
         return step
 
-    return stepping
+    return of_library
 
 
 def lstm(lib: Any) -> Callable[[], Any]:
@@ -207,9 +207,9 @@ def lstm(lib: Any) -> Callable[[], Any]:
 
 
 STEPS = (
-    ("MLP step, batch 32, SGD momentum", _stepping(mlp), 0.7),
-    ("CNN step, batch 64, SGD", _stepping(cnn), 0.8),
-    ("transformer step, 2 blocks, AdamW", _stepping(transformer), 0.7),
+    ("MLP step, batch 32, SGD momentum", stepping(mlp), 0.7),
+    ("CNN step, batch 64, SGD", stepping(cnn), 0.8),
+    ("transformer step, 2 blocks, AdamW", stepping(transformer), 0.7),
     ("LSTM 64x32x128, two layers, with backward", lstm, 0.8),
 )
 SHARED = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import flowvm as flow
 from tools.bench.measure import Result, seconds_per_call
-from tools.bench.targets import _stepping, mlp
+from tools.bench.targets import mlp, stepping
 
 LOOKS_S = 0.5  # as often as the screen refreshes
 ROUND_S = 1.0  # of a training loop: some looks, and a stretch that weather does not change
@@ -25,7 +25,7 @@ PAUSE_S = 0.05  # for an answer that was on its way when the watcher was stopped
 
 def results(rounds: int) -> Iterator[Result]:
     """The row."""
-    step = _stepping(mlp)(flow)
+    step = stepping(mlp)(flow)
 
     def loop(count: int) -> None:
         for _ in range(count):
