@@ -160,17 +160,24 @@ def _fallback(op: Operator, tensors: Any, attrs: tuple[Any, ...], scalars: Any) 
     So must one with attributes that are no plain values: what is no plain value does not come
     further than here.
     """
-    plain = _plain(attrs)
-    if plain is not attrs:
-        return op.call(*tensors, *plain, *scalars)
+    for value in attrs:
+        kind = value.__class__
+        if kind not in _PLAIN and (kind is not tuple or not _PLAIN.issuperset(map(type, value))):
+            plain = _plain(attrs)
+            if plain is not attrs:
+                return op.call(*tensors, *plain, *scalars)
+            break
     return op.fallback(*tensors, *attrs, *scalars)
+
+
+_PLAIN = frozenset((int, float, bool, str, TensorMeta, type(None)))
 
 
 def _plain(value: Any) -> Any:
     """An attribute without tensors and NumPy's numbers, whose values stand in their place, and
     without anything that stands for an int by its `__index__`; itself if it has none of them.
     """
-    if value.__class__ in (int, float, bool, str, TensorMeta, type(None)):
+    if value.__class__ in _PLAIN:
         return value
     if isinstance(value, tuple):
         plain = [_plain(v) for v in value]
