@@ -28,6 +28,7 @@ from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.autocasting import autocasting
 from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
+from flowvm.eager.native.courses import steady_gradient
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
@@ -181,7 +182,7 @@ def _run(
             here[1] = behind(here[1])
         if node.__class__ is plain and g.__class__ is Tensor:
             try:
-                results = node.operator.grad(node, g)
+                results = _gradients(node, g)
             except Exception as error:
                 _explain(error, node)
                 raise
@@ -216,6 +217,12 @@ def _run(
                     else:
                         counts[target] = left - 1
         g = results = r = None
+
+
+@steady_gradient
+def _gradients(node: Node, g: Tensor) -> Any:
+    """The gradients of a node's inputs, of that of its one output."""
+    return node.operator.grad(node, g)
 
 
 def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:

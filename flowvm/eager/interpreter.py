@@ -21,7 +21,7 @@ import numpy as np
 
 from flowvm.compiler.progress import making
 from flowvm.device import Device, cpu
-from flowvm.dtype import DType
+from flowvm.dtype import DType, on_default_dtype
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
@@ -95,6 +95,7 @@ class Operator:
     numbered: Callable[[], Operator] | None = None
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
+    site: Any = field(init=False, default=None, repr=False)  # for native calls
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     kept: Kept = field(default_factory=lambda: Kept("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
@@ -423,4 +424,5 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     out._pending = pending
 
 
+on_default_dtype.append(engine.forget_entries)  # by which results of integers were inferred
 hot.update(fallback=_fallback, miss=_miss, unsized=_unsized)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View
@@ -168,6 +169,7 @@ def std(
     return root
 
 
+@steady
 def var_mean(
     input: Tensor,
     dim: Any = None,
@@ -184,6 +186,7 @@ def var_mean(
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
+@steady
 def std_mean(
     input: Tensor,
     dim: Any = None,

@@ -14,6 +14,7 @@ import numpy as np
 
 from flowvm.dtype import bool_
 from flowvm.eager.autocasting import lowered
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
@@ -29,6 +30,7 @@ __all__ = ["scaled_dot_product_attention"]
 fusing: Mode[bool] = Mode(True)  # whether calls of this thread may take the fused op
 
 
+@steady
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

@@ -39,7 +39,7 @@ class PlainStorage:
 class PlainTensor:
     """As Tensor, but what it owns is nobody's."""
 
-    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
+    __slots__ = ("__weakref__", "_kin", "_meta", "_node", "_pending", "_ref", "_storage")
 
     _ref: int
     _meta: Any

@@ -56,12 +56,15 @@ def publish(
     args: int,
     kind: int,
     made: int,
-    out: int,
+    outs: int,
+    count: int,
     seq: int,
     code: int,
     last: int,
 ) -> None:
-    """Write record `seq`, and remember its place: `code` and `last` are stolen; `out` may be 0."""
+    """Write record `seq`, which begins with `count` outputs, and remember its place: `code` and
+    `last` are stolen.
+    """
     slot = seq & RING.SLOT_MASK
     codes, lasts = word(shared, SHARED.CODES), word(shared, SHARED.LASTS)
     before = list_item(codes, slot)
@@ -71,8 +74,8 @@ def publish(
     at = word(shared, SHARED.RING) + 8 * RING.WORDS * slot
     store_word(at + 8 * RING.ENTRY, as_int(tuple_item(made, 0)))
     to = at + 8 * RING.OPERANDS
-    if out != 0:
-        store_word(to, ref_of(shared, out))
+    for k in range(count):
+        store_word(to, ref_of(shared, word(outs, k)))
         to -= 8
     inputs = word(site, SITE.INPUTS)
     for k in range(inputs):
