@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm import cuda
-from flowvm.device import Device
+from flowvm.meta.device import Device
 
 __all__ = [
     "current_accelerator",

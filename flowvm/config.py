@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm.errors import ConfigError, MissingNameError, did_you_mean
-from flowvm.regions import reverting
+from flowvm.guards.regions import reverting
 
 __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 

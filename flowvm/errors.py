@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     import difflib

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from flowvm.device import Device, cpu
 from flowvm.errors import ArgumentError
+from flowvm.meta.device import Device, cpu
 from flowvm.profiler.analysis.census import space_of
 from flowvm.profiler.views.memory_now import MemoryNow, memory_now
 from flowvm.vm import empty_cache, reset_peak, stats

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flowvm import cuda
+from flowvm.guards.regions import Switched
 from flowvm.ops import (
     default_generator,
     get_rng_state,
@@ -17,7 +18,6 @@ from flowvm.ops import (
     seed,
     set_rng_state,
 )
-from flowvm.regions import Switched
 
 __all__ = [
     "default_generator",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.autograd.anomaly import is_anomaly_enabled, set_detect_anomaly
-from flowvm.dtype import DType, bfloat16, float16
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta.dtype import DType, bfloat16, float16
 
 __all__ = [
     "are_deterministic_algorithms_enabled",

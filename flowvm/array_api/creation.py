@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowvm import interop, ops
-from flowvm.device import Device
-from flowvm.dtype import DType, get_default_dtype
+from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.interop import protocols as interop
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType, get_default_dtype
 
 __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",

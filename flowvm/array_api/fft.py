@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.device import Device
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType
 from flowvm.ops.fourier import frequencies, transforms
 
 __all__ = [

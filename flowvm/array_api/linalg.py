@@ -9,9 +9,9 @@ from flowvm import linalg, ops
 from flowvm.array_api.arithmetic import paired
 from flowvm.array_api.shapes import Axes, axes_of
 from flowvm.array_api.statistics import sum as _sum
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.meta.dtype import DType
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",

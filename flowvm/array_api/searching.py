@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from flowvm import ops
 from flowvm.array_api.arithmetic import paired
 from flowvm.array_api.shapes import Axes, axes_of
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import int64
 
 __all__ = [
     "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "take",

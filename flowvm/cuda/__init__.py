@@ -66,7 +66,7 @@ from flowvm.cuda.typed import (
     LongTensor,
     ShortTensor,
 )
-from flowvm.lazy import lazy, shown
+from flowvm.loading.lazy import lazy, shown
 
 if TYPE_CHECKING:
     from flowvm.cuda.simulator import recorder

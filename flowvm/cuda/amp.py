@@ -13,7 +13,7 @@ from typing import Any
 
 from flowvm import amp
 from flowvm.amp import autocast_mode
-from flowvm.dtype import DType, float16
+from flowvm.meta.dtype import DType, float16
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from flowvm.cuda.driver import runtime as runtimes
 from flowvm.cuda.driver.runtime import Properties
-from flowvm.device import Device, cuda_index
 from flowvm.errors import DeviceError, FlowError
-from flowvm.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region
+from flowvm.meta.device import Device, cuda_index
 
 __all__ = [
     "can_device_access_peer",

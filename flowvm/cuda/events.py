@@ -31,9 +31,9 @@ from flowvm.cuda.devices import index_of
 from flowvm.cuda.driver.driver import INDEX, error_of
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
-from flowvm.device import Device
 from flowvm.eager import modes
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
+from flowvm.meta.device import Device
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.numbers import Numbers

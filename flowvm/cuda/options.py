@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
 
 __all__ = [
     "Setting",

@@ -12,9 +12,9 @@ from typing import Any
 from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.utils import Value, sum_rightmost
-from flowvm.dtype import finfo
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo
 
 __all__ = [
     "AbsTransform",

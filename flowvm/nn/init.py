@@ -15,9 +15,9 @@ import numpy as np
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import float64
 
 __all__ = [
     "calculate_gain",

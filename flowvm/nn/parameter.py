@@ -18,8 +18,8 @@ from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.ops.declare.outputs import become
 
 if TYPE_CHECKING:
-    from flowvm.dtype import DType
-    from flowvm.meta import Size
+    from flowvm.meta.dtype import DType
+    from flowvm.meta.meta import Size
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 

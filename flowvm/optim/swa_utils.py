@@ -12,9 +12,9 @@ from typing import Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.optim._schedule import LRScheduler, cosine, each_group
 from flowvm.optim.optimizer import Optimizer, number

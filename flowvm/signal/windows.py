@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import float32, float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.formats import accept
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import float32, float64
+from flowvm.meta.formats import accept
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.shapes import tapers
 from flowvm.ops.shapes.create import tensor

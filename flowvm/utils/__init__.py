@@ -5,7 +5,7 @@ Not here: what has a room of its own.
 
 from typing import TYPE_CHECKING
 
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.utils import checkpoint, data
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 
 
 class BufferKind(enum.Enum):

@@ -8,8 +8,8 @@ from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import MOST_SAVED, MOST_WRITTEN, SHARED, SITE
+from flowvm.guards.regions import _Entry
 from flowvm.private.objects import class_place, file_name_place, slot_place
-from flowvm.regions import _Entry
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 

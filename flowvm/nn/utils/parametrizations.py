@@ -9,9 +9,9 @@ from typing import Any
 
 from flowvm import linalg, ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import finfo, int32
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo, int32
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules.conv import _ConvTransposeNd

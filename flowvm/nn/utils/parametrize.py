@@ -15,10 +15,10 @@ from typing import Any
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.guards.regions import Mode, Region
 from flowvm.nn.module import Module
 from flowvm.nn.modules.containers import ModuleDict, ModuleList
 from flowvm.nn.parameter import Parameter, set_data
-from flowvm.regions import Mode, Region
 
 __all__ = [
     "ParametrizationList",

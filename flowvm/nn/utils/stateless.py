@@ -8,8 +8,8 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.guards.regions import reverting
 from flowvm.nn.module import Module
-from flowvm.regions import reverting
 
 __all__ = ["functional_call"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     from flowvm.profiler.export import chrome, drawings, html, speedscope, svg

@@ -21,7 +21,7 @@ from numba import cuda
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.fold_kernels import power_above, state_arrays
 from flowvm.ops.rows.cuda.operands import each_step
 from flowvm.ops.rows.cuda.reductions import memory_of

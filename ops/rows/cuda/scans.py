@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.cuda.launch import CudaLaunch
-from flowvm.dtype import DType, bool_
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, bool_
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.reductions import load_of, number_type
 from flowvm.ops.rows.cuda.scan_kernels import Scan, scan_launch
 from flowvm.ops.rows.parts.exponential_sums import element_sum, joined, logarithm, nothing
