@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -52,8 +53,7 @@ def cells_of(text: str) -> list[tuple[str, str]]:
 
 def notebook(script: Path) -> Any:
     """The notebook of a script, with nothing come out yet."""
-    import nbformat
-
+    nbformat: Any = importlib.import_module("nbformat")
     made = nbformat.v4.new_notebook()
     make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
     for k, (kind, source) in enumerate(cells_of(script.read_text())):
@@ -67,8 +67,7 @@ def notebook(script: Path) -> Any:
 
 def execute(made: Any, script: Path) -> None:
     """Run all cells, in the folder of the tutorials; an error in one is raised."""
-    import nbclient
-
+    nbclient: Any = importlib.import_module("nbclient")
     context = {"metadata": {"path": str(TUTORIALS)}}
     client = nbclient.NotebookClient(made, timeout=SECONDS, resources=context)
     client.execute()
@@ -121,8 +120,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="run them, and write nothing")
     options = parser.parse_args()
     try:
-        import nbclient
-        import nbformat
+        nbclient: Any = importlib.import_module("nbclient")
+        nbformat: Any = importlib.import_module("nbformat")
     except ImportError as error:
         print(f"notebooks want more than there is ({error}): pip install -e '.[notebooks]'")
         return 1
