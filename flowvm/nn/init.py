@@ -17,6 +17,7 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import float64
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "xavier_uniform_",
     "zeros_",
 ]
+__dir__ = listing(globals())
 
 _GAINS = {
     "linear": 1.0,
