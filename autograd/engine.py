@@ -33,12 +33,12 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
-from flowvm.meta import TensorMeta
+from flowvm.guards.regions import reverting
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
-from flowvm.regions import reverting
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import behind
 

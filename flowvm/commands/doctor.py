@@ -31,7 +31,7 @@ from flowvm.compiler import cache, target
 from flowvm.config import config
 from flowvm.eager.native import install
 from flowvm.errors import FlowError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.private.cpython import CPYTHON
 from flowvm.private.mpi4py import MPI4PY
 from flowvm.private.numba import NUMBA

@@ -24,8 +24,8 @@ from flowvm.distributions.transforms import (
     StickBreakingTransform,
 )
 from flowvm.distributions.utils import EULER, Value, broadcast_all, clamp_probs
-from flowvm.dtype import finfo
-from flowvm.meta import Size
+from flowvm.meta.dtype import finfo
+from flowvm.meta.meta import Size
 
 
 class LogNormal(TransformedDistribution):

@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.progress import making
-from flowvm.device import Device, cpu
-from flowvm.dtype import DType, on_default_dtype
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
@@ -31,8 +29,10 @@ from flowvm.eager.native.install import callable_of
 from flowvm.eager.placed import Globals, is_placed, local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from flowvm.kept import Kept
-from flowvm.meta import TensorMeta
+from flowvm.guards.kept import Kept
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import DType, on_default_dtype
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT, KIND, OPERAND

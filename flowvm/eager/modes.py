@@ -1,8 +1,8 @@
 """What calls on a thread depart from: whether gradients are recorded, which stream is issued to,
 whether a graph is captured, whose line it is.
 
-Each thread has its own, which with statements switch (`flowvm.regions`); `hot` has whether any
-thread departs, and generated calls look there first.
+Each thread has its own, which with statements switch (`flowvm.guards.regions`); `hot` has whether
+any thread departs, and generated calls look there first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
-from flowvm.meta import TensorMeta
-from flowvm.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import CALL_STREAM, hot
 from flowvm.vm.callers.lines import INTERNAL, UNKNOWN, Backward
 from flowvm.vm.engine.engine import engine

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowvm.device import Device
-from flowvm.dtype import DType
 from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
-from flowvm.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
-from flowvm.meta import Size, TensorMeta, dense_stride
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType
+from flowvm.meta.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
+from flowvm.meta.meta import Size, TensorMeta, dense_stride
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.callers.tracebacks import border

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from flowvm.errors import FlowError
-from flowvm.forks import held_at_fork
+from flowvm.guards.forks import held_at_fork
 from flowvm.nn.hooks import call_with_hooks
 from flowvm.nn.module import Module, leave
 from flowvm.vm.callers.scopes import NEVER

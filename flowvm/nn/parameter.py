@@ -15,13 +15,15 @@ from flowvm import ops
 from flowvm.eager.native.install import take_parameters
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.loading.listing import listing
 from flowvm.ops.declare.outputs import become
 
 if TYPE_CHECKING:
-    from flowvm.dtype import DType
-    from flowvm.meta import Size
+    from flowvm.meta.dtype import DType
+    from flowvm.meta.meta import Size
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
+__dir__ = listing(globals())
 
 
 class Parameter(Tensor):

@@ -32,7 +32,7 @@ from flowvm.errors import (
     DTypeError,
     InvalidValueError,
 )
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.tracebacks import border

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, base_of, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError, Status
-from flowvm.formats import accept
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.device import Device, as_device
+from flowvm.meta.dtype import DType, as_dtype
+from flowvm.meta.formats import accept
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO
 from flowvm.ops.declare.elementwise import _apart, record_in_place
 from flowvm.ops.declare.rebase import remember_view

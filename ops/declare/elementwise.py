@@ -32,16 +32,6 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
-from flowvm.dtype import (
-    DType,
-    bool_,
-    can_cast,
-    float64,
-    get_default_dtype,
-    int64,
-    result_type_of,
-    uint64,
-)
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
@@ -58,7 +48,17 @@ from flowvm.errors import (
     FlowError,
     ShapeError,
 )
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.dtype import (
+    DType,
+    bool_,
+    can_cast,
+    float64,
+    get_default_dtype,
+    int64,
+    result_type_of,
+    uint64,
+)
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch

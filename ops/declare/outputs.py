@@ -11,12 +11,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flowvm.dtype import DType, as_dtype, can_cast
 from flowvm.eager.modes import grad_enabled, note_change
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, as_dtype, can_cast
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import copy_
 from flowvm.ops.declare.recording import empty_of
 from flowvm.return_types import Results

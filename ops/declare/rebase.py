@@ -23,7 +23,7 @@ from flowvm.eager.nodes import Node
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, base_of
 from flowvm.errors import AutogradError
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.vm.machine.words import OPERAND
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_
 from flowvm.eager.autocasting import widest
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import record_in_place
 from flowvm.ops.declare.outputs import with_out

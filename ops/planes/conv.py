@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_
 from flowvm.eager.autocasting import lowered
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import complex128, float64, int32
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import complex128, float64, int32
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import promote_types
 from flowvm.eager.autocasting import autocast_dtype, lowered, outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
+from flowvm.meta.dtype import promote_types
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples

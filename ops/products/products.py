@@ -15,7 +15,7 @@ from flowvm.eager.autocasting import autocast_dtype, outside, widest
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import whole, wrap_dim

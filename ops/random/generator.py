@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
 from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
-from flowvm.forks import held_at_fork
+from flowvm.guards.forks import held_at_fork
+from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
 
 __all__ = [

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import float32, int64
 from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
+from flowvm.meta.dtype import float32, int64
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import ne

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import finfo, float32
 from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo, float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples

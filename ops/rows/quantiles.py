@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import float32, float64, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from flowvm.meta.dtype import float32, float64, int64
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples

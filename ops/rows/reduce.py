@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype, bool_, float32, float64
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.declare.registry import Sample, op, samples

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.rows.cpu.row_launch import Rows, row_launch

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype
 from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, ShapeError
+from flowvm.meta.dtype import DType, as_dtype
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record

@@ -14,8 +14,8 @@ import numpy as np
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import OutOfRangeError, ShapeError
-from flowvm.kept import remembered
-from flowvm.meta import Size, TensorMeta
+from flowvm.guards.kept import remembered
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.core import copy_, view_of
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import samples

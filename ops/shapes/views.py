@@ -19,8 +19,8 @@ import numpy as np
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.kept import remembered
-from flowvm.meta import Size, TensorMeta, as_shape
+from flowvm.guards.kept import remembered
+from flowvm.meta.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.core import contiguous, sum_to, view_of
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples

@@ -13,7 +13,7 @@ import numpy as np
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.core import view_of
 from flowvm.ops.declare.rebase import strided_grad
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim

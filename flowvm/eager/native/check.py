@@ -19,8 +19,8 @@ from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
 from flowvm.eager.native.words import SITE
 from flowvm.eager.nodes import Node
+from flowvm.guards.regions import Mode
 from flowvm.private.cpython import getrefcount
-from flowvm.regions import Mode
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import CTL, RING
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-from flowvm.dtype import DType
 from flowvm.eager.hearing import Call, Hearing, Record, View
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
@@ -43,8 +42,9 @@ from flowvm.eager.native.words import (
 )
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
-from flowvm.kept import Kept
-from flowvm.meta import Size, TensorMeta
+from flowvm.guards.kept import Kept
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import INTERNAL
 from flowvm.vm.engine.engine import engine

@@ -16,7 +16,7 @@ from typing import Any
 
 from flowvm.compiler.jit import provide
 from flowvm.compiler.native import Intrinsic
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.private.objects import api_address, api_function
 from flowvm.vm.machine.lang import load_word, store_word
 

@@ -39,8 +39,8 @@ from flowvm.eager.native.tables import Table, shared_table, site_table, takes
 from flowvm.eager.native.words import SHARED, SITE
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import FlowError, VMError
-from flowvm.forks import held_at_fork
-from flowvm.lazy import lazy
+from flowvm.guards.forks import held_at_fork
+from flowvm.loading.lazy import lazy
 from flowvm.private.cpython import TESTED
 from flowvm.version import VERSION
 from flowvm.vm.callers.hot import counted, hot

@@ -6,12 +6,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.dtype import DType
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import MOST_OUTPUTS, MOST_SAVED, MOST_WRITTEN, SHARED, SITE
-from flowvm.meta import Size, TensorMeta
+from flowvm.guards.regions import _Entry
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.private.objects import class_place, file_name_place, slice_places, slot_place
-from flowvm.regions import _Entry
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 

@@ -11,7 +11,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from flowvm.dtype import DType
+    from flowvm.meta.dtype import DType
 
 
 def _dim(name: str, dim: int | None, input: Tensor) -> int:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.errors import ArgumentError, ConfigError
-from flowvm.lazy import lazy
+from flowvm.guards.regions import Switched
+from flowvm.loading.lazy import lazy
 from flowvm.profiler.analysis import paths, tables
 from flowvm.profiler.analysis.census import held_of
 from flowvm.profiler.analysis.moments import Moments
@@ -28,14 +29,13 @@ from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
-from flowvm.regions import Switched
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
     from flowvm.eager.tensor import Tensor
+    from flowvm.meta.device import Device
     from flowvm.profiler import export as exporting
     from flowvm.profiler.analysis import verifying
     from flowvm.profiler.views import (

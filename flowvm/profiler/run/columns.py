@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.schema import (
+from flowvm.files.schema import (
     anything,
     integer,
     mapping,

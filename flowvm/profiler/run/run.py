@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import read_json, wrong
 from flowvm.profiler.run.columns import (
     COLUMNS,
     ROWS,
@@ -30,7 +31,6 @@ from flowvm.profiler.run.columns import (
     check_columns,
     check_header,
 )
-from flowvm.schema import read_json, wrong
 from flowvm.version import VERSION
 from flowvm.vm.watch.flight import TIMES
 

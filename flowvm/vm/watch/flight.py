@@ -37,8 +37,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from flowvm.config import config
-from flowvm.forks import held_at_fork
-from flowvm.regions import reverting
+from flowvm.guards.forks import held_at_fork
+from flowvm.guards.regions import reverting
 from flowvm.vm.callers.hot import CALL_STREAM, FRAMES, hot
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.callers.scopes import Scopes

@@ -17,9 +17,9 @@ import numpy as np
 from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Param, Scalar, Scratch, blocks_for
-from flowvm.dtype import DType
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cuda.fold_kernels import cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, halves

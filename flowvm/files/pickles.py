@@ -26,11 +26,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import DType, bfloat16, dtype_named
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.meta import Size
+from flowvm.meta.dtype import DType, bfloat16, dtype_named
+from flowvm.meta.meta import Size
 
 _STORAGES: Final = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.dtype import DType
-from flowvm.kept import Kept
-from flowvm.meta import Size, TensorMeta, as_shape, dense_stride
-from flowvm.placements import (
+from flowvm.guards.kept import Kept
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta, as_shape, dense_stride
+from flowvm.meta.placements import (
     PARTIAL,
     PlacedDevice,
     Sbps,

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flowvm.device import cpu
-from flowvm.dtype import DType, bool_, complex_of, get_default_dtype, int64
 from flowvm.eager.placed import Globals
 from flowvm.eager.reading import memory_now, wait_for
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.global_meta import GlobalMeta
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
-from flowvm.regions import reverting
+from flowvm.guards.regions import reverting
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import DType, bool_, complex_of, get_default_dtype, int64
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.pending import poison_of, writer_within
 

@@ -22,16 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import ALL_DTYPES, DType, dtype_named, int64
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, CommunicationError
-from flowvm.global_meta import GlobalMeta
-from flowvm.meta import TensorMeta
-from flowvm.ops.collectives.collectives import all_reduce, broadcast
-from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
-from flowvm.ops.shapes.create import tensor
-from flowvm.placements import (
+from flowvm.files.schema import integer, one_of, read_json, record, row, several, text
+from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named, int64
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import (
     BROADCAST,
     Sbps,
     as_sbps,
@@ -44,8 +42,10 @@ from flowvm.placements import (
     sbp,
     split,
 )
-from flowvm.placements import broadcast as whole
-from flowvm.schema import integer, one_of, read_json, record, row, several, text
+from flowvm.meta.placements import broadcast as whole
+from flowvm.ops.collectives.collectives import all_reduce, broadcast
+from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
+from flowvm.ops.shapes.create import tensor
 
 INDEX = "index.json"
 FORMAT = "flowvm shards 1"

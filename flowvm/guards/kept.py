@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flowvm.config import config
-from flowvm.forks import Rank, held_at_fork
+from flowvm.guards.forks import Rank, held_at_fork
 
 PLACES = 1 << 11  # of a `remembered` function
 RESULT_BYTES = 1200  # of one of its results, about, with the key

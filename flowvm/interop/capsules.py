@@ -1,8 +1,8 @@
 """What a DLPack capsule says of its memory, read and changed where it stands.
 
-NumPy writes and reads the capsules (`flowvm.interop` says why), and knows neither devices nor
-bfloat16.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule that
-others get, or have given, says what is so.
+NumPy writes and reads the capsules (`flowvm.interop.protocols` says why), and knows neither devices
+nor bfloat16.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule
+that others get, or have given, says what is so.
 
 A DLTensor begins with the address of its memory, then come the device (type and number, int32
 each), the number of dimensions (int32), and the dtype: code and bits (uint8), lanes (uint16).

@@ -17,10 +17,10 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from flowvm.apart import apart
+from flowvm.guards.apart import apart
 
 # what a package shows that lies above it, by the package's name: {"amp": the module}; who answers
-# is entered by `flowvm.providers`
+# is entered by `flowvm.loading.providers`
 shown: dict[str, dict[str, Any]] = {"flowvm.cuda": {}}
 
 

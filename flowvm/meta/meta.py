@@ -13,10 +13,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
-from flowvm.device import Device, cpu
-from flowvm.dtype import DType
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
-from flowvm.kept import Kept
+from flowvm.guards.kept import Kept
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import DType
 
 
 class Size(tuple[int, ...]):
@@ -136,7 +136,7 @@ def _make(
     known: TensorMeta | None = _kept.find(key)
     if known is not None:
         return known
-    if device.__class__ is not Device:  # of a placement: see flowvm.global_meta
+    if device.__class__ is not Device:  # of a placement: see flowvm.meta.global_meta
         maker: Any = device
         return _put(key, maker.maker(size, dtype, device, stride))
     dense = dense_stride(size)

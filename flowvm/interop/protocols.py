@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
-from flowvm.device import cpu
-from flowvm.dtype import DType, bfloat16
 from flowvm.eager.reading import adopt_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.global_meta import GlobalMeta
-from flowvm.lazy import lazy
+from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import DType, bfloat16
+from flowvm.meta.global_meta import GlobalMeta
 
 if TYPE_CHECKING:
     from flowvm.cuda import exchange

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowvm import compiler, device
+from flowvm import compiler
 from flowvm.eager.interpreter import Invocation, Operator, lowerings
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
-from flowvm.lazy import lazy, shown
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy, shown
+from flowvm.meta import device
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
 

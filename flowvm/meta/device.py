@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn, SupportsIndex
 
 from flowvm.errors import ArgumentTypeError, DeviceError
-from flowvm.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region
 
 _TYPES = ("cpu", "cuda")
 _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flowvm.device import Device, _usable
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta.device import Device, _usable
 
 
 def _alone() -> tuple[int, int]:
@@ -255,7 +255,7 @@ class PlacedDevice(Device):
     sbp: Sbps | None
     rank: int
     local: Device  # where this rank's part lies
-    maker: Callable[..., Any]  # makes metas; see flowvm.global_meta
+    maker: Callable[..., Any]  # makes metas; see flowvm.meta.global_meta
 
     @staticmethod
     def _of(where: placement, rank: int, sbp: Sbps | None) -> PlacedDevice:
