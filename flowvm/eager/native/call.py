@@ -31,7 +31,7 @@ from flowvm.eager.native.making import (
     records,
 )
 from flowvm.eager.native.places import place
-from flowvm.eager.native.publishing import counter_of, is_due, publish, release
+from flowvm.eager.native.publishing import counter_of, has_room, is_due, publish, release
 from flowvm.eager.native.reading import (
     all_counted,
     all_whole,
@@ -98,8 +98,12 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
     """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
     of `outs`, new references; MISS or FAILED.
     """
-    if frees_first(shared, made) or not scalars_fit(shared, site, made, args, kind):
+    if not scalars_fit(shared, site, made, args, kind):
         return MISS
+    if frees_first(shared, made):
+        freed = released(shared)
+        if freed != 1:
+            return freed
     recorded = 0
     if word(site, SITE.OPERATOR) != 0 and any_node(shared, site, args):
         recorded = records(shared)
@@ -138,10 +142,12 @@ def drop(values: int, count: int) -> None:
 
 def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same of an operator that writes: the first input that it does."""
-    if frees_first(shared, made) or not scalars_fit(shared, site, made, args, kind):
+    if not scalars_fit(shared, site, made, args, kind):
         return MISS
     over, done = 0, 1
-    if word(site, SITE.OVER) != 0:
+    if frees_first(shared, made):
+        done = released(shared)
+    if done == 1 and word(site, SITE.OVER) != 0:
         over, done = 1, goes_over(shared, site, args)
     if done == 1:
         done = own_storages(shared, site, args)
@@ -214,7 +220,7 @@ def published(
         store_word(node + word(shared, SHARED.NODE_SEQ), number)
     dead = 0 if seq & KEEP_DEAD != 0 else list_size(word(shared, SHARED.DEAD))
     done = count_changes(shared, site, args)
-    if done == 1 and dead != 0 and not is_due(shared, seq, 0):
+    if done == 1 and dead != 0 and has_room(shared, seq):
         done = released(shared)
         dead = 0 if done == 1 else list_size(word(shared, SHARED.DEAD))
         done = FAILED if done == FAILED else 1

@@ -27,6 +27,7 @@ from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import NO, YES, Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
+    BACKWARD,
     CALL,
     COURSE,
     FRONT,
@@ -226,6 +227,11 @@ class Courses:
         self.kept = Kept("courses")
         engine.on_entries_full.append(self.kept.forget)
 
+    def table(self) -> Table:
+        """The SITE of a call that follows them."""
+        name = getattr(self.function, "__name__", "") if self.kind == FRONT else ""
+        return install.front_table(self.call, self.function, self.kind, self.kept.young, name)
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; the second time with a key, listen to it."""
         tensors: list[Tensor] = []
@@ -283,14 +289,30 @@ def steady_gradient(function: Function) -> Function:
     return _followed(function, GRADIENT)
 
 
+def gone_back(function: Function, gradients: Callable[..., Any]) -> Function:
+    """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
+    usual; `gradients` is what `steady_gradient` has made.
+    """
+    if not install.wanted():
+        return function
+    courses: Courses = _of_gradients[gradients]
+
+    def table() -> Table:
+        inner = courses.table()
+        return install.front_table(function, function, BACKWARD, {}, "", inner)
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+_of_gradients: dict[Any, Courses] = {}
+
+
 def _followed(function: Function, kind: int) -> Function:
     if not install.wanted():
         return function
     courses = Courses(function, kind)
-
-    def table() -> Table:
-        name = getattr(function, "__name__", "") if kind == FRONT else ""
-        return install.front_table(courses.call, function, kind, courses.kept.young, name)
-
-    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    call: Any = new_call(function, functools.partial(install.begin_with, courses.table))
+    if kind == GRADIENT:
+        _of_gradients[call] = courses
     return call  # type: ignore[no-any-return]

@@ -6,24 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flowvm.eager.native.backward import gone_back
 from flowvm.eager.native.call import issued
-from flowvm.eager.native.cpython import (
-    append,
-    as_int,
-    decref,
-    dict_item,
-    incref,
-    put_word,
-    scratch,
-    tuple_item,
-    tuple_size,
-    vectorcall,
-    word,
-)
-from flowvm.eager.native.following import followed
-from flowvm.eager.native.keys import gradient_key_of, key_of
-from flowvm.eager.native.reading import class_of, departs, is_tensor
-from flowvm.eager.native.words import FAILED, FRONT, LEARN, MISS, OPERATOR, REFUSED, SHARED, SITE
+from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
+from flowvm.eager.native.following import by_course
+from flowvm.eager.native.reading import class_of, is_tensor
+from flowvm.eager.native.words import BACKWARD, FAILED, LEARN, MISS, OPERATOR, SHARED, SITE
 from flowvm.vm.machine.lang import load_word
 
 SIGNATURE = "int64(int64, int64, int64, int64)"
@@ -36,7 +24,12 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
         twin = SITE.TWIN
-        if word(site, SITE.KIND) != OPERATOR:
+        if word(site, SITE.KIND) == BACKWARD:
+            result = gone_back(site, args, count & COUNT) if names == 0 else MISS
+            if result != MISS:
+                return result
+            twin = SITE.FUNCTION
+        elif word(site, SITE.KIND) != OPERATOR:
             result = by_course(site, args, count & COUNT, names)
             if result > LEARN or result == FAILED:
                 return result
@@ -50,38 +43,6 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
         return int(vectorcall(word(site, twin), args, count, names))
 
     return call
-
-
-def by_course(site: int, args: int, count: int, names: int) -> int:
-    """What a call gives that follows a course; LEARN where there may be one next time; MISS where
-    there is none; FAILED.
-    """
-    shared = word(site, SITE.SHARED)
-    if departs(shared, site):
-        return MISS
-    values = scratch()
-    if word(site, SITE.KIND) == FRONT:
-        total = count if names == 0 else count + int(tuple_size(names))
-        key = key_of(shared, args, total, names, values)
-    else:
-        key = gradient_key_of(shared, args, count if names == 0 else 0, values)
-    if key <= FAILED:
-        return key
-    known = dict_item(word(site, SITE.CACHE), key)
-    incref(known)
-    decref(key)
-    if known == 0:
-        return LEARN
-    course = int(as_int(tuple_item(known, 0)))
-    result = course
-    if course > LEARN:
-        result = followed(shared, course, values)
-    elif course == REFUSED:
-        result = MISS
-    if result > LEARN:
-        put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
-    decref(known)
-    return result
 
 
 def death(site_at: int) -> Callable[[int, int, int, int], int]:

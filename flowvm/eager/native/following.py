@@ -17,6 +17,7 @@ from flowvm.eager.native.cpython import (
     call_one,
     clear_error,
     decref,
+    dict_item,
     error_occurred,
     incref,
     int_of,
@@ -34,22 +35,58 @@ from flowvm.eager.native.cpython import (
     weak_reference,
     word,
 )
+from flowvm.eager.native.keys import gradient_key_of, key_of
 from flowvm.eager.native.making import give, lend, own_storage, records, saved_input
-from flowvm.eager.native.reading import all_whole, class_of, is_tensor
+from flowvm.eager.native.reading import all_whole, class_of, departs, is_tensor
 from flowvm.eager.native.words import (
     ALIAS,
     CALL,
     COURSE,
     FAILED,
+    FRONT,
+    LEARN,
     MISS,
     MOST_VALUES,
     RECORD,
+    REFUSED,
     SHARED,
     SITE,
     STEP,
 )
 from flowvm.vm.callers.lines import NO_ORIGIN
 from flowvm.vm.machine.lang import load_word
+
+
+def by_course(site: int, args: int, count: int, names: int) -> int:
+    """What a call gives that follows a course; LEARN where there may be one next time; MISS where
+    there is none; FAILED.
+    """
+    shared = word(site, SITE.SHARED)
+    if departs(shared, site):
+        return MISS
+    values = scratch()
+    if word(site, SITE.KIND) == FRONT:
+        total = count if names == 0 else count + int(tuple_size(names))
+        key = key_of(shared, args, total, names, values)
+    else:
+        key = gradient_key_of(shared, args, count if names == 0 else 0, values)
+    if key <= FAILED:
+        return key
+    known = dict_item(word(site, SITE.CACHE), key)
+    incref(known)
+    decref(key)
+    if known == 0:
+        return LEARN
+    course = int(as_int(tuple_item(known, 0)))
+    result = course
+    if course > LEARN:
+        result = followed(shared, course, values)
+    elif course == REFUSED:
+        result = MISS
+    if result > LEARN:
+        put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
+    decref(known)
+    return result
 
 
 def followed(shared: int, course: int, values: int) -> int:

@@ -245,12 +245,18 @@ def own_site(op: Operator) -> Table:
 
 
 def front_table(
-    learn: Callable[..., Any], function: Callable[..., Any], kind: int, cache: Any, name: str
+    learn: Callable[..., Any],
+    function: Callable[..., Any],
+    kind: int,
+    cache: Any,
+    name: str,
+    inner: Table | None = None,
 ) -> Table:
     """The SITE of what follows courses; see `flowvm.eager.native.courses`."""
     site = Table(
         SITE,
-        _shared(),
+        (_shared(), inner),
+        NUMBERED=0 if inner is None else inner.address,
         SHARED=_shared().address,
         TWIN=learn,
         CACHE=cache,

@@ -162,5 +162,10 @@ def is_due(shared: int, seq: int, dead: int) -> bool:
         return True
     if word(word(shared, SHARED.CONTROL), CTL.SCHEDULER_SLEEPS) != 0:
         return True
+    return not has_room(shared, seq)
+
+
+def has_room(shared: int, seq: int) -> bool:
+    """Whether there is room behind record `seq` for one more."""
     limit = dict_item(word(shared, SHARED.HOT), word(shared, SHARED.LIMIT_NAME))
-    return limit == 0 or seq >= int(as_int(limit))
+    return limit != 0 and seq < int(as_int(limit))

@@ -11,12 +11,13 @@ from flowvm.eager.native.words import MOST_OUTPUTS, MOST_SAVED, MOST_WRITTEN, SH
 from flowvm.guards.regions import _Entry
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.private.cpython import getrefcount
 from flowvm.private.objects import class_place, file_name_place, slice_places, slot_place
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
 _SLOTS = {
-    "Tensor": ("_kin", "_meta", "_node", "_ref", "_storage"),
+    "Tensor": ("_extra", "_kin", "_meta", "_node", "_ref", "_storage"),
     "Storage": ("id", "version"),
     "Node": (
         "attrs", "edges", "metas", "operator", "out_metas", "_saved", "seq", "versions",
@@ -63,6 +64,9 @@ def shared_table(names: dict[str, Any]) -> Table:
             key = f"{kind}_{slot.strip('_')}".upper()
             places[key] = slot_place(names[kind], slot)
     places["ENTRY_VALUE"] = slot_place(_Entry, "value")
+    leaf = names.get("AccumulateGrad")
+    for slot in ("after", "hooks", "tensor"):
+        places[f"LEAF_{slot.upper()}"] = 0 if leaf is None else slot_place(leaf, slot)
     for part, place in zip(("START", "STOP", "STEP"), slice_places(), strict=True):
         places[f"SLICE_{part}"] = place
     ring, control = (_address(names[name]) for name in ("ring", "control"))
@@ -77,7 +81,12 @@ def shared_table(names: dict[str, Any]) -> Table:
         STORAGE=names["Storage"],
         NODE=names["Node"],
         OUTPUT_EDGE=names["OutputEdge"],
-        LEAF=names.get("AccumulateGrad", 0),
+        LEAF=leaf or 0,
+        GRAD_NAME="grad",
+        GETREFCOUNT=getrefcount,
+        FITTED=names.get("fitted", 0),
+        ARRIVE=names.get("arrive", 0),
+        NO_GRAPH=False,
         SLICE=slice,
         TUPLE=tuple,
         SIZE=Size,

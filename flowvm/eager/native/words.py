@@ -21,7 +21,7 @@ MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
-OPERATOR, FRONT, GRADIENT = 0, 1, 2  # kinds of SITEs
+OPERATOR, FRONT, GRADIENT, BACKWARD = 0, 1, 2, 3  # kinds of SITEs
 CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
@@ -33,6 +33,7 @@ class SHARED(Record):
     # places in objects, in bytes from their beginning
     TYPE_AT = field("an object's class")
     FILENAME_AT = field("a code object's file name")
+    TENSOR_EXTRA = field("a Tensor's _extra, which few have")
     TENSOR_KIN = field("a Tensor's _kin: what it is a view of, or its views")
     TENSOR_META = field("its _meta")
     TENSOR_NODE = field("its _node")
@@ -48,6 +49,9 @@ class SHARED(Record):
     NODE_SAVED = field("its _saved")
     NODE_SEQ = field("its seq")
     NODE_VERSIONS = field("its versions")
+    LEAF_AFTER = field("an AccumulateGrad's after")
+    LEAF_HOOKS = field("its hooks")
+    LEAF_TENSOR = field("its tensor, a weak reference")
     SLICE_START = field("a slice's start")
     SLICE_STOP = field("its stop")
     SLICE_STEP = field("its step")
@@ -69,6 +73,11 @@ class SHARED(Record):
     ELLIPSIS = field("Ellipsis")
     YES = field("stands for True in the keys of courses, where 1 is another")
     NO = field("stands for False there")
+    GRAD_NAME = field("'grad', what backward leaves in _extra")
+    GETREFCOUNT = field("says how many hold an object")
+    FITTED = field("gives a gradient its input's shape and dtype, or 0")
+    ARRIVE = field("adds a gradient to what has arrived, or 0")
+    NO_GRAPH = field("False: the gradients' own graph is not wanted")
     NEW_TUPLE = field("makes a tuple of a class")
     PRUNE = field("takes the views that are gone out of a list of views")
     FLOAT = field("the class float")
@@ -120,8 +129,8 @@ class SITE(Record):
     TWIN = field("the Python function")
     CACHE = field("dict from metas and attributes to entries")
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
-    KIND = field("OPERATOR, or what follows courses: FRONT or GRADIENT")
-    FUNCTION = field("of a FRONT and a GRADIENT: makes calls that have no course")
+    KIND = field("OPERATOR; what follows courses: FRONT or GRADIENT; or BACKWARD")
+    FUNCTION = field("of all but an OPERATOR: makes calls that have no course")
     OUTPUTS = field("how many it makes; 0: it writes inputs")
     LIVE = field("how many of them, the first, have a place in the autograd graph")
     INPUTS = field("how many tensors come first")
@@ -135,7 +144,7 @@ class SITE(Record):
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
-    NUMBERED = field("address of the SITE of `op(tensor, number)`, 0 where there is none")
+    NUMBERED = field("the SITE of `op(tensor, number)`, or 0; of BACKWARD, that of gradients")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 
