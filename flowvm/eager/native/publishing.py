@@ -32,6 +32,7 @@ from flowvm.vm.machine.lang import load_word, store_release, store_word, words_a
 from flowvm.vm.machine.words import CTL, RING
 
 INLINE_ALWAYS = True
+RECLAIM = 32  # releases, of which one asks what memory of others is not needed any more
 
 
 def counter_of(shared: int) -> int:
@@ -91,10 +92,16 @@ def publish(
 
 def plain_dead(shared: int) -> int:
     """How many dead storages the next record that releases can have; 0 where the Python function
-    is to look at them: one is no id, of another stream, or may be of memory that is not the VM's.
+    is to look at them: one is no id, of another stream, or of memory that is not the VM's; or it is
+    time to ask which memory of others is not needed any more.
     """
-    if dict_size(word(shared, SHARED.ADOPTED)) + dict_size(word(shared, SHARED.STREAM_OF)) != 0:
-        return 0
+    adopted, stream_of = word(shared, SHARED.ADOPTED), word(shared, SHARED.STREAM_OF)
+    elsewhere = dict_size(adopted) + dict_size(stream_of) != 0
+    if dict_size(adopted) != 0:
+        turn = word(shared, SHARED.RELEASES_SINCE) + 1
+        put_word(shared, SHARED.RELEASES_SINCE, turn % RECLAIM)
+        if turn == RECLAIM:
+            return 0
     dead = word(shared, SHARED.DEAD)
     size = int(list_size(dead))
     count = min(size, MOST_RELEASED, int(list_size(word(shared, SHARED.RELEASES))) - 1)
@@ -104,6 +111,8 @@ def plain_dead(shared: int) -> int:
             return 0
         if as_int(number) == -1:
             clear_error()
+            return 0
+        if elsewhere and (dict_item(adopted, number) != 0 or dict_item(stream_of, number) != 0):
             return 0
     return count
 

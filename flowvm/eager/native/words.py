@@ -115,6 +115,7 @@ class SHARED(Record):
     USER_LINES = field("what each thread's with statements say of the user's place")
     ENTRIES_NAME = field("'entries', in which it says so")
     PLACE = field("where a dict is gone through, and what was found", words=2, by="who has the GIL")
+    RELEASES_SINCE = field("releases since the Python function made one", by="who has the GIL")
     LAST = field("the number of the record that was published last", by="who has the GIL")
     RECORDING = field("what each thread's with statements say of whether it records")
     RECORDED = field("the class of what they say")
