@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.analysis.hosting import by_line, spent
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.analysis.waits import Waits
 from flowvm.profiler.run.kinds import KINDS, kinds_of
@@ -27,7 +28,8 @@ class Row:
     was spent; of a module, what its backward ran counts to the lines of the forward calls.
 
     `path`: time on the observed path.  That of a graph's replay is shared out to its tasks by how
-    long they ran; the launch keeps the rest.
+    long they ran; the launch keeps the rest.  To a line belongs the host's time on the path, too,
+    as far as issuing threads were seen there (level 2).
     """
 
     name: str
@@ -41,6 +43,7 @@ class Row:
     flops: int
     hottest: str
     devices: bool = False  # some of it ran on a device
+    host: int = 0  # of a line: what issuing threads spent there, but for waits of the VM's
 
     @property
     def gigabytes(self) -> float:
@@ -101,10 +104,17 @@ def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[R
     counts = np.bincount(key, minlength=len(names))
     away = np.bincount(key, np.concatenate((run.clock[shown], none)), len(names)) > 0
     hottest = _hottest(key, lines, values["run"], len(names), len(run.lines))
+    hosted = np.zeros(len(names), np.int64)
+    if by == "line":
+        hosted = by_line(run)
+        for one in spent(run, path):
+            if one.line >= 0:
+                sums["path"][one.line] += one.time
     rows = [
         Row(names[k], int(counts[k]), **{c: int(v[k]) for c, v in sums.items()},
-            hottest=run.lines[hottest[k]] if run.lines else "", devices=bool(away[k]))
-        for k in np.flatnonzero(counts)
+            hottest=run.lines[k if by == "line" else hottest[k]] if run.lines else "",
+            devices=bool(away[k]), host=int(hosted[k]))
+        for k in np.flatnonzero((counts > 0) | (hosted > 0) | (sums["path"] > 0))
     ]  # fmt: skip
     return sorted(rows, key=lambda r: (-r.path, -r.run, r.name))
 

@@ -18,8 +18,9 @@ import numpy as np
 from flowvm.errors import ArgumentError, ConfigError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
-from flowvm.profiler.analysis import paths, tables
+from flowvm.profiler.analysis import hosting, paths, tables
 from flowvm.profiler.analysis.census import held_of
+from flowvm.profiler.analysis.hosting import Spent
 from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Memory, Row
@@ -27,6 +28,7 @@ from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, wai
 from flowvm.profiler.grammar import USUAL, terminal_width
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
@@ -124,6 +126,13 @@ class Profile:
     def observed(self) -> list[Segment]:
         """The path that sums to the wall time."""
         return paths.observed(self.run, self.order)
+
+    @cached_property
+    def host(self) -> list[Spent]:
+        """What the host's part of that path went to, by line, most first: "python" (your own),
+        "asleep", "loader", "capture", "flowvm" (its dispatch); from level 2 on, else empty.
+        """
+        return hosting.spent(self.run, self.observed)
 
     @cached_property
     def floor(self) -> Floor:
@@ -441,8 +450,10 @@ def _collected(since: int, begun: int, left: int) -> Run:
     Where the recorder has lost instructions, it begins with the first that is left: of the time
     before nothing is known.
     """
-    seen = engine.flight.look(since)
-    run = collect(seen, begun)
+    flight = engine.flight
+    seen = flight.look(since)
+    first = begun or int(seen.times[:1, 0].min(initial=left))
+    run = collect(seen, begun, flight.sampling.seen(first - BEFORE, left, set(seen.codes)))
     run.info["held"] = held_of(run, seen)
     if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:
         run = run.part(0, len(run) - 1, run.begun, run.ended)
