@@ -39,7 +39,7 @@ from flowvm.vm.machine.words import INS, KIND
 MOST = 12  # rows shown
 MINE = 0.005  # shares below are not worth a word
 SORTS = (
-    "path", "run", "host", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof",
+    "path", "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
     "name", "hottest",
 )  # fmt: skip
 # what rows without a name are: flowvm's own, as that of a tensor's release
@@ -173,7 +173,7 @@ class Summary(View):
             rows.append([
                 r.name or NAMELESS.get(self.by, "-"), f"{r.count:,}", ms(r.run), f"{share:.1%}",
                 (bar(share, 5), "run"),
-                "·".join(ms(t) for t in (r.dep, r.queue, r.sched)),
+                "·".join(ms(t) for t in (r.dep, r.sched)),
                 ms(r.host) if r.host else "-",
                 rate(r.gigabytes) if r.nbytes else "-", rate(r.gigaflops) if r.flops else "-",
                 percent(roof) if roof else "-", r.hottest or "-", self.code[k],
@@ -182,7 +182,7 @@ class Summary(View):
             Column(self.by, grow=True, least=18), Column("n", right=True),
             Column("run ms", right=True),
             Column("on path", right=True), Column(""),
-            Column("dep·queue·sched ms", drop=2), Column("host ms", right=True),
+            Column("dep·sched ms", drop=2), Column("host ms", right=True),
             Column("GB/s", right=True, drop=5),
             Column("GFLOP/s", right=True, drop=4), Column("roof", right=True, drop=3),
             Column("hottest line", style="line", drop=1, grow=True),
