@@ -19,7 +19,7 @@ from flowvm.errors import ArgumentError, ConfigError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.analysis import hosting, paths, tables
-from flowvm.profiler.analysis.census import held_of
+from flowvm.profiler.analysis.census import held_of, purposes_of
 from flowvm.profiler.analysis.hosting import Spent
 from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
@@ -459,6 +459,7 @@ def _collected(since: int, begun: int, left: int) -> Run:
     first = begun or int(seen.times[:1, 0].min(initial=left))
     run = collect(seen, begun, flight.sampling.seen(first - BEFORE, left, set(seen.codes)))
     run.info["held"] = held_of(run, seen)
+    run.info["purposes"] = purposes_of(run, seen)
     if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:
         run = run.part(0, len(run) - 1, run.begun, run.ended)
     run.ended = max(left, int(run.time("ended").max(initial=0)))

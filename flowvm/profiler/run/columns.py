@@ -137,6 +137,7 @@ _INFO = options(
     cpu=text(),
     recording=maybe(row(number, number)),
     roofline=anything,  # whoever asks for it looks
+    purposes=several(row(integer(0, 1 << 31), text(40), text(1 << 16))),
     held=several(row(integer(-1, 1 << 31), _COUNT, text(40), text(1 << 16), text())),
 )
 _HEADER = record(
