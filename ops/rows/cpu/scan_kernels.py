@@ -22,7 +22,7 @@ from flowvm.ops.rows.cpu.fold_kernels import partials_of
 from flowvm.ops.rows.cpu.scan_blocks import LANES, blocks_of
 from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.exponential_sums import element_sum, logarithm, nothing, turned
-from flowvm.ops.rows.parts.fold_rules import choose
+from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.scan_programs import Scan
 from flowvm.ops.rows.parts.states import loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
@@ -38,10 +38,8 @@ RUN = 256  # elements of sums of exponentials that go together
 # --- sums and products --------------------------------------------------------------------------
 
 
-def segments_body(scan: Scan) -> Callable[..., None]:
+def segments_body(rule: Rule) -> Callable[..., None]:
     """Scans rows of n adjacent elements, `reverse` from the end.  A unit is a segment of a row."""
-    rule = scan.rule
-    assert rule is not None
     forward, backward, lines, lines_back = blocks_of(rule)
     join, keep, start, partials_in = rule.join, rule.keep, rule.neutral, partials_of(rule)
 
