@@ -60,7 +60,7 @@ def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: fl
     results = walk.results
     views = (View(kind, (results,)), View(kind, (results,)), View(source, (walk.extent,)))
     bodies = _rows_body(lift), _columns_body(lift)
-    return fold_launch((out, out), bodies, views, walk, (freedom,), 16)
+    return fold_launch((out, out), bodies, views, walk, 3, freedom)
 
 
 def _moved(x: Tensor, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Any:
