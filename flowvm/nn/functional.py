@@ -9,6 +9,7 @@ Long because it is one list of names, twice.
 from typing import TYPE_CHECKING
 
 from flowvm.loading.absent import other_names
+from flowvm.loading.listing import listing
 from flowvm.nn.composites.activations import (
     celu_,
     elu_,
@@ -280,6 +281,7 @@ __all__ = [
     "upsample_bilinear",
     "upsample_nearest",
 ]
+__dir__ = listing(globals())
 
 if not TYPE_CHECKING:  # a type checker is to know which names there are
     __getattr__ = other_names("nn.functional", lambda: __all__)

@@ -18,6 +18,7 @@ from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.loading.absent import other_names
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import float64
 
 __all__ = [
@@ -331,6 +332,7 @@ sparse = _older(sparse_)
 uniform = _older(uniform_)
 xavier_normal = _older(xavier_normal_)
 xavier_uniform = _older(xavier_uniform_)
+__dir__ = listing(globals())
 
 if not TYPE_CHECKING:  # a type checker is to know which names there are
     __getattr__ = other_names("nn.init", lambda: __all__)

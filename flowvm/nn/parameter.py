@@ -15,6 +15,7 @@ from flowvm import ops
 from flowvm.eager.native.install import take_parameters
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.loading.listing import listing
 from flowvm.ops.declare.outputs import become
 from flowvm.vm.watch.purposes import made_for
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from flowvm.meta.meta import Size
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
+__dir__ = listing(globals())
 
 
 class Parameter(Tensor):

@@ -228,7 +228,10 @@ class Optimizer:
             return
         for group in self.param_groups:
             for param in group["params"]:
-                param.grad = None
+                try:  # noqa: SIM105 - a context manager would cost more than all of it
+                    param._extra["grad"] = None  # as `param.grad = None`, without a call
+                except AttributeError:
+                    pass  # it never had one
 
     def clip_grad(self, error_if_nonfinite: bool = False) -> None:
         """OneFlow's: scale down the gradients of each group that has "clip_grad_max_norm" (and

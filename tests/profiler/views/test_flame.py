@@ -30,7 +30,7 @@ def test_python_above_and_ops_below():
     with profile() as p:
         y = outer(x)
         flow.vm.sync()
-    stacks = {stack: weight for stack, weight in p.flame().stacks}
+    stacks = dict(p.flame().stacks)
     busy = [s for s in stacks if s[-1] in ("your Python", "gil") and s[-2].startswith("inner (")]
     assert busy, stacks
     assert any(frame.startswith("outer (test_flame.py:") for frame in busy[0])
