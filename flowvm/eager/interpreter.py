@@ -34,6 +34,7 @@ from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import DType, on_default_dtype
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT, KIND, OPERAND
 
@@ -275,6 +276,7 @@ def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...])
         dtype = value.dtype if isinstance(value, TensorMeta) else value
         if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
             _check_kernels(op, dtype, device)
+    install()  # a Ctrl-C may come while the first kernel is compiled, before the VM has started
     with making(op.name):
         if device is cpu or op.everywhere:
             return op.lower(metas, attrs)

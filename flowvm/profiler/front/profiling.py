@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         critical,
         dag,
         diff,
+        flame,
         instruction,
         memory,
         moment,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
     from flowvm.profiler.views.diff import Diff
+    from flowvm.profiler.views.flame import Flame
     from flowvm.profiler.views.instruction import Instrs
     from flowvm.profiler.views.memory import MemoryView
     from flowvm.profiler.views.moment import Moment
@@ -74,6 +76,7 @@ else:
     critical = lazy("flowvm.profiler.views.critical")
     dag = lazy("flowvm.profiler.views.dag")
     diff = lazy("flowvm.profiler.views.diff")
+    flame = lazy("flowvm.profiler.views.flame")
     instruction = lazy("flowvm.profiler.views.instruction")
     memory = lazy("flowvm.profiler.views.memory")
     moment = lazy("flowvm.profiler.views.moment")
@@ -330,6 +333,13 @@ class Profile:
         """
         self._number = moment.next_of(self, self._number, steps, to)
         return moment.moment(self, self._number)
+
+    def flame(self, by: str = "time") -> Flame:
+        """A flame graph, Python's stacks above and what they did and issued below; by "time" or
+        "bytes".  It prints as a tree; `.folded()` are folded stacks, `.save("run.json")` is a file
+        for speedscope.  ArgumentError: another `by`.
+        """
+        return flame.flame(self, by)
 
     def critical_path(self) -> Critical:
         """The segments of the observed path, which sum to the wall time, and the floor path."""

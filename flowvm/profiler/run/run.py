@@ -52,8 +52,8 @@ class Run:
     that the ring had lost), `live` (bytes of tensors at the end, in each memory) and `spaces` (the
     memory of each of `streams`; none: "cpu").  `stacks` has, of what was
     recorded at level 3, an instruction's index and the lines of its Python stack, innermost first.
-    `sample_stacks` are stacks that issuing threads were seen in, innermost first: of each frame the
-    line and the expression.
+    `sample_stacks` are stacks that issuing threads were seen in, innermost first: of each frame
+    that is not flowvm's, the line and the expression.
     `spots` are expressions: the text of a line, columns [first, last) in it, the function around.
     `marks` are the spans and marks that the user named: name, begun, ended, thread, and the
     instructions [first, last) issued inside.

@@ -75,7 +75,8 @@ def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
         inner = frames[:k] if k >= 0 else frames
         state = _state(inner, spot in issuing and k == 0, _slept(before, sample))
         state = _waited(run, sample, (begin + end) // 2, state, inner, run.spots)
-        stack = tuple(n for frame in frames for n in (lines.at(*frame), lines.spot(*frame)))
+        own = [frame for frame in frames if not is_internal(frame[0].co_filename)]
+        stack = tuple(n for frame in own for n in (lines.at(*frame), lines.spot(*frame)))
         number = stacks.setdefault(stack, len(stacks))
         rows.append((begin, end, sample.thread, SAMPLED.index(state), line, spot, number))
     table = np.array(rows, np.int64).reshape(-1, 7)
