@@ -19,6 +19,7 @@ from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import STATES, by_device
 from flowvm.profiler.export.rewinding import rewinding
+from flowvm.profiler.export.speedscope import Flames
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
@@ -32,7 +33,7 @@ KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
     "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "memory", "tables", "begin",
+    "detail", "flame", "memory", "tables", "begin",
 )  # fmt: skip
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
@@ -45,9 +46,18 @@ def html(profile: Any) -> str:
     data = json.dumps(made.data(), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    page = _asset("report.html")
     program = "".join(_asset(f"{name}.js") for name in SCRIPTS)
-    for mark, text in (("CSS", _asset("report.css")), ("JS", program), ("DATA", data)):
+    return _filled("report.html", CSS=_asset("report.css"), JS=program, DATA=data)
+
+
+def live_html() -> str:
+    """The page around it of a process that runs; `flowvm.profiler.front.serving` answers it."""
+    return _filled("live.html", CSS=_asset("report.css"), JS=_asset("live.js"))
+
+
+def _filled(name: str, **parts: str) -> str:
+    page = _asset(name)
+    for mark, text in parts.items():
         before, after = page.split(f"/*{mark}*/", 1)
         page = before + text + after
     return page
@@ -116,6 +126,7 @@ class _Page:
             "timed": [TIMED[k] for k in sorted(TIMED)],
             "plans": self._plans(),
             "machine": rewinding(self),
+            "flames": self._flames(),
             "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
             "columns": self.columns,
             "kinds": self.kinds,
@@ -136,6 +147,17 @@ class _Page:
             "at_peak": course.at_peak,
             "owners": [dataclasses.asdict(o) for o in data.owners[:40]],
             "advice": self.profile.memory(space).advice,
+        }
+
+    def _flames(self) -> dict[str, Any]:
+        """Every stack once: modules and lines outside, operators inside."""
+        flames = Flames(self.profile)
+        time, nbytes = flames.sums()
+        return {
+            "names": [name for name, _, _ in flames.frames],
+            "stacks": [list(stack) for stack in flames.stacks],
+            "time": time.tolist(),
+            "bytes": nbytes.tolist(),
         }
 
     def _instructions(self) -> None:

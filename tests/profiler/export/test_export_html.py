@@ -149,7 +149,16 @@ def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACT
 def test_it_draws_searches_zooms_and_selects(run, tmp_path):
     found = browse(html(run), tmp_path)
     assert found["errors"] == []
-    assert found["tabs"] == ["verdict", "timeline", "dag", "moment", "memory", "plan", "source"]
+    assert found["tabs"] == [
+        "verdict",
+        "timeline",
+        "dag",
+        "moment",
+        "flame",
+        "memory",
+        "plan",
+        "source",
+    ]
     assert found["unnamed"] == []
     assert min(found["timeline"], found["dag"], found["memory"]) > 500  # pixels that are not empty
     assert found["found"] == 4
@@ -166,6 +175,11 @@ def test_it_draws_searches_zooms_and_selects(run, tmp_path):
     assert min(found["clicked"]) >= 0  # not the gap beside it, however narrow it is
     assert len(set(found["clicked"]) & set(found["meant"])) > 1
     graph_is_layered(run, found)
+    assert found["flame"] > 500
+    assert found["whole_flame"] == found["flame_sum"] > 0
+    assert found["flame_inner"] == "matmul"
+    assert found["pressed"] == ["false", "true"]
+    assert "B" in found["flame_bytes"]
     time_can_be_rewound(run, found)
 
 
@@ -199,7 +213,7 @@ def time_can_be_rewound(p: Profile, found: Any) -> None:
 def test_a_phone_has_room_for_every_tab(run: Profile, tmp_path: Path) -> None:
     acting = """<script>addEventListener("load", async () => {
       const out = {};
-      for (const tab of ["verdict", "timeline", "dag", "moment", "memory", "plan", "source"]) {
+      for (const { textContent: tab } of document.querySelectorAll("#tabs button")) {
         flowvm.show(tab); await new Promise((done) => setTimeout(done, 30));
         const main = document.querySelector("main").getBoundingClientRect();
         out[tab] = [document.documentElement.scrollWidth, main.width, main.height];

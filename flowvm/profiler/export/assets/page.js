@@ -78,7 +78,7 @@ function draw() {
 }
 function reveal(i) { for (const show of revealers) show(i); draw(); }
 
-const TABS = ["verdict", "timeline", "dag", "moment", "memory", "plan", "source"];
+const TABS = ["verdict", "timeline", "dag", "moment", "flame", "memory", "plan", "source"];
 function show(tab) {
   state.tab = tab;
   for (const name of TABS) $(name).hidden = name !== tab;
