@@ -33,16 +33,16 @@ KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
     "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "flame", "memory", "tables", "begin",
+    "detail", "flame", "memory", "tables", "beside", "begin",
 )  # fmt: skip
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
 
 
-def html(profile: Any) -> str:
-    """The page of a Profile."""
-    made = _Page(profile)
+def html(profile: Any, against: Any = None) -> str:
+    """The page of a Profile, beside that of an earlier one where `against` is given."""
+    made = _Page(profile, against)
     data = json.dumps(made.data(), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -70,8 +70,9 @@ def _asset(name: str) -> str:
 class _Page:
     """What the page's program gets."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: Any, against: Any = None) -> None:
         self.profile = profile
+        self.against = against
         self.run: Run = profile.run
         self.columns: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
@@ -127,6 +128,7 @@ class _Page:
             "plans": self._plans(),
             "machine": rewinding(self),
             "flames": self._flames(),
+            "beside": self._beside(tables),
             "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
             "columns": self.columns,
             "kinds": self.kinds,
@@ -148,6 +150,15 @@ class _Page:
             "owners": [dataclasses.asdict(o) for o in data.owners[:40]],
             "advice": self.profile.memory(space).advice,
         }
+
+    def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:
+        """What changed since the earlier run, by what the tables are by."""
+        if self.against is None:
+            return None
+        made = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
+        for one in made.values():
+            del one["changes"][MOST_LINES:]
+        return made
 
     def _flames(self) -> dict[str, Any]:
         """Every stack once: modules and lines outside, operators inside."""

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
 from flowvm.vm.machine.words import KIND
@@ -236,9 +237,26 @@ def test_a_phone_has_room_for_every_tab(run: Profile, tmp_path: Path) -> None:
         assert height > 300, tab
 
 
+def test_an_earlier_run_beside_this_one(run: Profile, tmp_path: Path) -> None:
+    other = Profile(synthetic(7))
+    page = html(run, other)
+    data = data_of(page)
+    assert data["beside"]["op"] == json.loads(json.dumps(other.diff(run).to_dict()))
+    assert list(data["beside"]) == list(data["tables"])
+    assert data_of(html(run))["beside"] is None
+    with pytest.raises(ArgumentError, match=r"only an \.html page"):
+        run.export(tmp_path / "run.json", against=other)
+    assert run.export(tmp_path / "two.html", against=other).read_text("utf-8") == page
+    if CHROMIUM:
+        dom = dumped(page, tmp_path)
+        assert ("faster: wall" in dom) or ("slower: wall" in dom)
+        assert ">new<" in dom  # an operator that the other run has not
+        assert ">gone<" in dom
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_hostile_names_and_many_instructions_do_no_harm(tmp_path):
-    made = synthetic(5, length=20_000)
+    made = synthetic(5, length=8_000)
     evil = "</script><img src=x onerror=\"document.title='hit'\">"
     made.names[0], made.lines[0] = evil, evil
     found = browse(html(Profile(made)), tmp_path)
