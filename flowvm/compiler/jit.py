@@ -32,6 +32,7 @@ import gc
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import platform
 import sys
@@ -57,7 +58,6 @@ from flowvm.private.numba import NUMBA
 
 # none of these comes with flowvm
 llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
-logging = lazy("logging")
 metadata = lazy("importlib.metadata")
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning

@@ -43,6 +43,7 @@ import sys
 import types
 
 from flowvm.config import config
+from flowvm.loading.listing import listing
 from flowvm.profiler.front.profiling import Profile, last, load, profile
 from flowvm.profiler.front.showing import live, serve
 from flowvm.profiler.run.columns import COLUMNS
@@ -67,6 +68,7 @@ __all__ = [
     "serve",
     "span",
 ]
+__dir__ = listing(globals())
 
 level: int
 

@@ -9,11 +9,16 @@ leaves a child in which computing is a VMError; the parent goes on in any case.
 Threads that had their number when the gate was closed publish their records, and are waited for,
 since the barrier that is waited for comes behind them.  The threads of callbacks pass the gate,
 or what they are in the middle of would never be done.
+
+CPython calls what was registered last first.  `logging` registers that a fork takes its lock, and
+who compiles needs that lock while it has the compiler's: so logging is imported here, in front of
+our own registering, and a fork takes its lock when nobody compiles.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging  # noqa: F401  # see above
 import threading
 import time
 from collections.abc import Iterator
