@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,8 @@ from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+from tools import browser
+from tools.browser import CHROMIUM
 
 
 @pytest.fixture(scope="module")
@@ -121,18 +117,14 @@ ACTING = f"<script>{(Path(__file__).parent / 'browser.js').read_text()}</script>
 
 def dumped(page: str, folder: Path, name: str = "report.html") -> str:
     """What the page looks like to its program after all scripts have run."""
-    assert CHROMIUM
     file = folder / name
     file.write_text(page.replace("<body>", f"<body>{FRAMES}"), "utf-8")
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--allow-file-access-from-files", f"--user-data-dir={folder / 'chromium'}",
-         "--virtual-time-budget=5000", "--window-size=1200,800", f"file://{file}"],
-        capture_output=True, text=True,
+    out = browser.browse(
+        f"file://{file}", folder / "chromium", "--dump-dom", "--allow-file-access-from-files",
+        "--virtual-time-budget=5000", "--window-size=1200,800",
     )  # fmt: skip
-    assert done.stdout, done.stderr[-2000:]
-    return done.stdout
+    assert out
+    return out
 
 
 def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACTING) -> Any:

@@ -7,7 +7,7 @@ if (D.beside) {
   const pair = (was, is, said = ms) => `${said(was)} → ${said(is)}`;
   const whole = Math.max(1, before, after), causes = one.bound.filter(([, a, b]) => Math.max(a, b) >= 0.001 * whole);
   // each run as long as it was, in parts by what bound it; the words below say the same
-  const bar = (name, at) => el("div", { class: "run" }, el("span", { class: "dim" }, name),
+  const bar = (name, at) => el("div", { class: "lasted" }, el("span", { class: "dim" }, name),
     el("div", { class: "share", "aria-hidden": "true", style: `width:${85 * one.wall[at] / whole}%` },
       ...causes.map((row) => el("div", { title: `${row[0]} ${ms(row[at + 1])} ms`,
         style: `width:${100 * row[at + 1] / Math.max(1, one.wall[at])}%;background:var(--${row[0]})` }))));
