@@ -19,12 +19,12 @@ from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import STATES, by_device
 from flowvm.profiler.export.rewinding import rewinding
-from flowvm.profiler.export.speedscope import Flames
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.flame import BY
 from flowvm.profiler.views.memory_parts import PARTS, course_of
 from flowvm.vm.machine.words import KIND
 
@@ -161,15 +161,16 @@ class _Page:
         return made
 
     def _flames(self) -> dict[str, Any]:
-        """Every stack once: modules and lines outside, operators inside."""
-        flames = Flames(self.profile)
-        time, nbytes = flames.sums()
-        return {
-            "names": [name for name, _, _ in flames.frames],
-            "stacks": [list(stack) for stack in flames.stacks],
-            "time": time.tolist(),
-            "bytes": nbytes.tolist(),
-        }
+        """What `p.flame` says: each frame's name once, stacks of them, what each took."""
+        names: dict[str, int] = {}
+        made: dict[str, Any] = {}
+        for by in BY:
+            stacks = self.profile.flame(by).stacks
+            made[by] = [
+                [[names.setdefault(name, len(names)) for name in stack], weight]
+                for stack, weight in stacks
+            ]
+        return {"names": list(names), **made}
 
     def _instructions(self) -> None:
         run, profile = self.run, self.profile
