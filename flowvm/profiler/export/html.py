@@ -19,12 +19,12 @@ from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import STATES, by_device
 from flowvm.profiler.export.rewinding import rewinding
-from flowvm.profiler.export.speedscope import Flames
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.flame import BY
 from flowvm.profiler.views.memory_parts import PARTS, course_of
 from flowvm.vm.machine.words import KIND
 
@@ -33,16 +33,16 @@ KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
     "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "flame", "memory", "tables", "begin",
+    "detail", "flame", "memory", "tables", "beside", "begin",
 )  # fmt: skip
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
 
 
-def html(profile: Any) -> str:
-    """The page of a Profile."""
-    made = _Page(profile)
+def html(profile: Any, against: Any = None) -> str:
+    """The page of a Profile, beside that of an earlier one where `against` is given."""
+    made = _Page(profile, against)
     data = json.dumps(made.data(), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -70,8 +70,9 @@ def _asset(name: str) -> str:
 class _Page:
     """What the page's program gets."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: Any, against: Any = None) -> None:
         self.profile = profile
+        self.against = against
         self.run: Run = profile.run
         self.columns: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
@@ -127,6 +128,7 @@ class _Page:
             "plans": self._plans(),
             "machine": rewinding(self),
             "flames": self._flames(),
+            "beside": self._beside(tables),
             "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
             "columns": self.columns,
             "kinds": self.kinds,
@@ -149,16 +151,26 @@ class _Page:
             "advice": self.profile.memory(space).advice,
         }
 
+    def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:
+        """What changed since the earlier run, by what the tables are by."""
+        if self.against is None:
+            return None
+        made = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
+        for one in made.values():
+            del one["changes"][MOST_LINES:]
+        return made
+
     def _flames(self) -> dict[str, Any]:
-        """Every stack once: modules and lines outside, operators inside."""
-        flames = Flames(self.profile)
-        time, nbytes = flames.sums()
-        return {
-            "names": [name for name, _, _ in flames.frames],
-            "stacks": [list(stack) for stack in flames.stacks],
-            "time": time.tolist(),
-            "bytes": nbytes.tolist(),
-        }
+        """What `p.flame` says: each frame's name once, stacks of them, what each took."""
+        names: dict[str, int] = {}
+        made: dict[str, Any] = {}
+        for by in BY:
+            stacks = self.profile.flame(by).stacks
+            made[by] = [
+                [[names.setdefault(name, len(names)) for name in stack], weight]
+                for stack, weight in stacks
+            ]
+        return {"names": list(names), **made}
 
     def _instructions(self) -> None:
         run, profile = self.run, self.profile

@@ -33,10 +33,10 @@ def write(profile: Any, path: Path) -> None:
 
 def flames(profile: Any) -> dict[str, Any]:
     """The file's contents."""
-    return Flames(profile).contents()
+    return _Flames(profile).contents()
 
 
-class Flames:
+class _Flames:
     """Frames, each once, and rows: a stack, when it ran, where, how many bytes it was about."""
 
     def __init__(self, profile: Any) -> None:
@@ -110,7 +110,7 @@ class Flames:
             {"name": name, "file": file, "line": line} if file else {"name": name}
             for name, file, line in self.frames
         ]
-        time, nbytes = self.sums()
+        time, nbytes = self._sum(self.rows[:, 3] - self.rows[:, 2]), self._sum(self.rows[:, 4])
         profiles = [
             self._weighted("by time", "nanoseconds", time),
             self._weighted("by bytes", "bytes", nbytes),
@@ -120,10 +120,6 @@ class Flames:
             "$schema": SCHEMA, "exporter": f"flowvm {VERSION}", "name": "flowvm",
             "activeProfileIndex": 0, "shared": {"frames": frames}, "profiles": profiles,
         }  # fmt: skip
-
-    def sums(self) -> tuple[Array, Array]:
-        """What each stack took: nanoseconds, and bytes."""
-        return self._sum(self.rows[:, 3] - self.rows[:, 2]), self._sum(self.rows[:, 4])
 
     def _sum(self, weights: Array) -> Array:
         sums = np.zeros(len(self.stacks), np.int64)

@@ -140,12 +140,8 @@ class serve:  # noqa: N801 - used like a function
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
             raise ArgumentError(f"serve(port={port!r}): 0 (any that is free) to 65535")
         engine.start()
-        engine.wait_idle()
         command = [sys.executable, "-m", "flowvm", "top", str(os.getpid()), "--web"]
-        self._process: Any = subprocess.Popen(
-            [*command, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self._process = _started([*command, "--port", str(port)])
         self._end = weakref.finalize(self, _stop, self._process)
         ready, _, _ = select.select([self._process.stdout], [], [], START_S)
         self.url = self._process.stdout.readline().strip() if ready else ""
@@ -153,9 +149,11 @@ class serve:  # noqa: N801 - used like a function
             why = self._process.stderr.read().strip().splitlines() if ready else []
             self.close()
             raise VMError(f"serve: {why[-1] if why else 'the process for it did not begin'}")
+        _served.add(self)  # it lives on where nobody keeps it
 
     def close(self) -> None:
         """End the process that serves."""
+        _served.discard(self)
         self._end()
 
     def __enter__(self) -> serve:
@@ -171,6 +169,16 @@ class serve:  # noqa: N801 - used like a function
 
     def __repr__(self) -> str:
         return f"flow.profiler.serve() at {self.url}" if self._end.alive else "serve, closed"
+
+
+_served: set[serve] = set()
+
+
+def _started(command: list[str]) -> Any:
+    """A process whose output is read."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def _stop(process: Any) -> None:

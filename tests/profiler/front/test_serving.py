@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -22,10 +21,7 @@ from flowvm.profiler.front import serving
 from flowvm.profiler.front.serving import Server, Site
 from flowvm.profiler.front.watcher import Watcher
 from tests.vm.live import until
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+from tools.browser import CHROMIUM, browse
 
 
 def work() -> None:
@@ -157,13 +153,8 @@ def test_it_ends_with_the_process_that_is_watched() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_a_browser_shows_both_pages(server: Server, tmp_path: Any) -> None:
-    assert CHROMIUM
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         f"--user-data-dir={tmp_path / 'chromium'}", "--virtual-time-budget=4000", server.url],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert f"pid {os.getpid()}" in done.stdout, done.stderr[-2000:]
-    assert "in flight" in done.stdout
-    assert re.search(r"[\d,]+ instructions · wall", done.stdout)  # what the inner page says
+    out = browse(server.url, tmp_path / "chromium", "--dump-dom", "--virtual-time-budget=4000")
+    assert f"pid {os.getpid()}" in out
+    assert "in flight" in out
+    assert "undefined" not in out.split("<script>")[0]
+    assert re.search(r"[\d,]+ instructions · wall", out)  # what the inner page says

@@ -4,7 +4,7 @@
 const dagCanvas = $("graph");
 const dag = { y: 0, x: 0, row: 46, releases: false, dirty: true };
 const HEAD = 24, GAP = 10; // the lanes' names; between columns
-const LEAST_ROW = 0.004, MOST_ROW = 90, TEXT_ROW = 18, LINK_ROW = 7, MOST_LINKS = 6000;
+const LEAST_ROW = 0.004, MOST_ROW = 90, TEXT_ROW = 18, LINK_ROW = 10, MOST_LINKS = 1500;
 const usedStreams = D.order.filter((s) => C.stream.includes(s));
 const laneNumber = new Int32Array(D.streams.length);
 usedStreams.forEach((s, k) => { laneNumber[s] = k; });
@@ -130,6 +130,8 @@ function drawLinks(g, first, last) {
     }
   }
   for (const l of late) line(l, true);
+  const left = drawn - late.length - MOST_LINKS;
+  if (left > 0) drawText(g, `closer in: ${left.toLocaleString("en")} more lines`, GAP, dagCanvas.clientHeight - 10, 400, color("dim"));
 }
 function drawNodes(g, first, last) {
   const { byLayer, item, nodeOf } = scene, chosen = state.selected >= 0 ? nodeOf[state.selected] : -1;

@@ -1,4 +1,4 @@
-// The flame graph: modules and Python lines above, what they ran below; by time or by bytes.
+// The flame graph of `p.flame`: Python's stacks above, what they did and issued below.
 // Each part is as wide as its share; a click makes it the whole, a click on what is around goes back.
 
 const FLAME_ROW = 22;
@@ -7,9 +7,7 @@ const heat = (n) => (flame.by === "time" ? ms(n) + " ms" : bytes(n));
 
 function flames(by) { // parts: {name, value, own, parts (by name), depth}
   const root = { name: "the run", value: 0, own: 0, parts: new Map(), depth: 0, up: null };
-  D.flames.stacks.forEach((stack, k) => {
-    const value = D.flames[by][k];
-    if (!value) return;
+  for (const [stack, value] of D.flames[by]) {
     let at = root;
     root.value += value;
     for (const frame of stack) {
@@ -21,7 +19,7 @@ function flames(by) { // parts: {name, value, own, parts (by name), depth}
       at.value += value;
     }
     at.own += value;
-  });
+  }
   return root;
 }
 function deepest(part) {
