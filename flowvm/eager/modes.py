@@ -189,6 +189,11 @@ def recording_to(recorder: Recorder | None) -> AbstractContextManager[None]:
     return _recorder.within(recorder)
 
 
+def recorder_mode() -> Mode[Recorder | None]:
+    """The mode itself, for a region that captures."""
+    return _recorder
+
+
 def current_recorder() -> Recorder | None:
     """What this thread captures to, None while it computes."""
     return _recorder.now()

@@ -34,6 +34,7 @@ from flowvm.ranks.library import handle, mpi
 from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher
 from flowvm.ranks.words import BOARD_BYTES, HEADER, ROW
 from flowvm.streams import Stream
+from flowvm.vm.callers.interrupt import protected, waiting
 from flowvm.vm.engine.engine import engine
 
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
@@ -133,10 +134,12 @@ def _words(at: int, count: int) -> np.ndarray[Any, Any]:
 
 
 @functools.cache
+@waiting
 def _world() -> World:
     return World()
 
 
+@protected
 def world() -> World:
     """The one world of this process; in a launched one, the first call initializes MPI."""
     with _making:
@@ -181,6 +184,7 @@ class Lane:
 
 
 @functools.cache
+@protected
 def lane(way: str = "", peer: int = 0) -> Lane:
     """The lane of collectives, or that of messages to ("send") or from ("recv") a rank.
 
