@@ -33,6 +33,7 @@ from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.tracing import Traced, traced
@@ -40,6 +41,7 @@ from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["Graph", "GraphModule", "Interpreter", "Node", "symbolic_trace"]
+__dir__ = listing(globals())
 
 
 class Call:

@@ -6,7 +6,11 @@ conventions, is said in `ops/linalg/classic.py`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flowvm.errors import LinAlgError
+from flowvm.loading.absent import other_names
+from flowvm.loading.listing import listing
 from flowvm.ops.linalg.decompositions import (
     cholesky,
     cholesky_ex,
@@ -82,3 +86,7 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+__dir__ = listing(globals())
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+    __getattr__ = other_names("linalg", lambda: __all__)

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowvm import cuda
 from flowvm.guards.regions import Switched
+from flowvm.loading.listing import listing
 from flowvm.ops import (
     default_generator,
     get_rng_state,
@@ -28,6 +29,7 @@ __all__ = [
     "seed",
     "set_rng_state",
 ]
+__dir__ = listing(globals())
 
 
 class fork_rng(Switched):  # noqa: N801 - it is called as a function is

@@ -46,10 +46,12 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.pickles import read_legacy, read_zip
 from flowvm.files.schema import integer, read_json, record, row, several, text
 from flowvm.files.shards import is_sharded, is_shards, read, write
+from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named, float64
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
+__dir__ = listing(globals())
 
 _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION = 1

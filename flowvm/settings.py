@@ -12,6 +12,7 @@ from typing import Any
 from flowvm.autograd.anomaly import is_anomaly_enabled, set_detect_anomaly
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType, bfloat16, float16
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "set_warn_always",
     "use_deterministic_algorithms",
 ]
+__dir__ = listing(globals())
 
 _DEBUG = ("default", "warn", "error")
 _state: dict[str, Any] = {"deterministic": 0, "interop": 1, "warn": False}

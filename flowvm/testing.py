@@ -10,9 +10,11 @@ import numpy as np
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 
 __all__ = ["assert_allclose", "assert_close", "make_tensor"]
+__dir__ = listing(globals())
 
 # rtol and atol that PyTorch takes, by dtype; everything else must be equal
 _TOLERANCES: Final = {

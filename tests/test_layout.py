@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -31,7 +32,7 @@ MAX_LINES = 350
 LAYERS = (
     (
         "compiler", "config", "errors", "files.schema", "guards", "interop.capsules",
-        "loading.absent", "loading.lazy", "meta", "private", "version",
+        "loading.absent", "loading.lazy", "loading.listing", "meta", "private", "version",
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
@@ -325,6 +326,22 @@ def test_public_names_are_listed_where_users_meet_them(module: str) -> None:
     assert not missing
     orders = (sorted(set(names), key=name_order), sorted(set(names)))  # written, or computed
     assert list(names) in orders
+
+
+@pytest.mark.parametrize("module", [m for m in PUBLIC if is_face(m) and ".ops" not in m])
+def test_completion_shows_what_is_listed(module: str) -> None:
+    """And neither what a module is made with, nor files of its own that list nothing."""
+    loaded = importlib.import_module(module)
+    names = getattr(loaded, "__all__", None)
+    if names is None:
+        return
+    shown = {name for name in dir(loaded) if not name.startswith("_")}
+    assert {name for name in names if not name.startswith("_")} <= shown
+    strays = [
+        name for name in shown - set(names) if not isinstance(getattr(loaded, name), ModuleType)
+    ]
+    lazily = module == "flowvm"  # what is found by its `__getattr__` is no part of `*`
+    assert lazily or not strays
 
 
 def public_definitions(module: str) -> list[str]:

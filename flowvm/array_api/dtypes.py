@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError
+from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu, get_default_device
 from flowvm.meta.dtype import (
     DType,
@@ -53,6 +54,7 @@ __all__ = [
     "uint32",
     "uint64",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 KINDS: Final = {
     "bool": (bool,),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
+from flowvm.loading.listing import listing
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.ops.fourier import frequencies, transforms
@@ -14,6 +15,7 @@ __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
     "irfftn", "rfft", "rfftfreq", "rfftn",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 def _along_one(name: str, doc: str) -> Any:

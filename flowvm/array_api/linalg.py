@@ -11,6 +11,7 @@ from flowvm.array_api.shapes import Axes, axes_of
 from flowvm.array_api.statistics import sum as _sum
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
     "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 class EighResult(NamedTuple):

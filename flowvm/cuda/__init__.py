@@ -67,6 +67,7 @@ from flowvm.cuda.typed import (
     ShortTensor,
 )
 from flowvm.loading.lazy import lazy, shown
+from flowvm.loading.listing import listing
 
 if TYPE_CHECKING:
     from flowvm.cuda.simulator import recorder
@@ -125,6 +126,7 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+__dir__ = listing(globals())
 
 
 def __getattr__(name: str) -> Any:

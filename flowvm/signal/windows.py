@@ -19,6 +19,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import float32, float64
 from flowvm.meta.formats import accept
@@ -40,6 +41,7 @@ __all__ = [
     "kaiser",
     "nuttall",
 ]
+__dir__ = listing(globals())
 
 Shape = Callable[[Any, float], Any]  # values at places k, by k and N
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ConfigError
+from flowvm.loading.listing import listing
 from flowvm.meta.dtype import bfloat16, float32
 
 __all__ = ["SummaryWriter"]
+__dir__ = listing(globals())
 
 
 class SummaryWriter:

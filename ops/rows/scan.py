@@ -5,7 +5,6 @@ Long because each has a kernel, a gradient and samples.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -13,87 +12,38 @@ import numpy as np
 from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
-from flowvm.launch import Launch, View
-from flowvm.meta.dtype import DType, as_dtype, bool_, int64, uint8
+from flowvm.launch import Launch
+from flowvm.meta.dtype import DType, as_dtype, bool_, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.math import exp
-from flowvm.ops.rows.cpu import scan_kernels
-from flowvm.ops.rows.parts.exponential_sums import element_sum, joined, logarithm, nothing
-from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY, Rule
-from flowvm.ops.rows.parts.fold_walk import grain_of
-from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
-from flowvm.ops.rows.parts.recurrence import later, line, recurrence_back, scan_launch, split
+from flowvm.ops.rows.cpu.scan_launch import Scanned, scan_launch
+from flowvm.ops.rows.parts.recurrence import later, recurrence_back
+from flowvm.ops.rows.parts.scan_programs import exponentials, largest, products, smallest, sums
 from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
 
-Array = Any
 
-
-# --- how the work is cut ------------------------------------------------------------------------
-
-ROW_SEGMENT = 1 << 16  # elements
-TILE = 512  # columns
-_rows_body = functools.cache(scan_kernels.rows_body)
-_columns_body = functools.cache(scan_kernels.columns_body)
-_extreme_rows_body = functools.cache(scan_kernels.extreme_rows_body)
-_extreme_columns_body = functools.cache(scan_kernels.extreme_columns_body)
+# --- sums -------------------------------------------------------------------------------------
 
 
 def _summed(dtype: DType) -> DType:
     return dtype if dtype.is_floating_point else int64
 
 
-def _total_launch(
-    rules: tuple[Rule, Rule], x: TensorMeta, dim: int, reverse: bool = False
-) -> Launch:
-    kind = _summed(x.dtype)
-    rule = rules[kind is int64]
-    outer, n, inner = split(x, dim)
-    views = (View(kind, (x.numel,)), View(uint8 if x.dtype is bool_ else x.dtype, (x.numel,)))
-    out = (x.dense(kind),)
-    if inner == 1:
-        segments = max(1, -(-n // ROW_SEGMENT))
-        length = ROW_SEGMENT if segments > 1 else n
-        units, grain = outer * segments, grain_of(max(length, 1))
-        return Launch(
-            out,
-            _rows_body(rule),
-            views,
-            (n, length, segments, reverse),
-            units=units,
-            grain=grain,
-            scratch=8 * units if segments > 1 else 8,
-            phases=((units, grain),) if segments > 1 else (),
-        )
-    tile = max(1, min(inner, TILE))
-    return Launch(
-        out,
-        _columns_body(rule),
-        views,
-        (n, inner, tile, reverse),
-        units=outer * -(-inner // tile),
-        grain=grain_of(max(n * tile, 1)),
-        arena=8 * tile,
-    )
-
-
-# --- sums -------------------------------------------------------------------------------------
-
-
 @op(
     "x -> out",
     name="cumsum",
     grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),),
-    cuda="scans:cumsum",
+    cuda="scan_kernels:run",
 )
 def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
-    return _total_launch(ADD, x, dim, reverse)
+    return scan_launch(Scanned(sums, dim, reverse), (x.dense(_summed(x.dtype)),), x)
 
 
 def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]:
@@ -138,9 +88,9 @@ def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (later(out, dim, 1) * recurrence_back(g, x, dim),)
 
 
-@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scans:cumprod")
+@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scan_kernels:run")
 def _cumprod(x: TensorMeta, dim: int) -> Launch:
-    return _total_launch(MULTIPLY, x, dim)
+    return scan_launch(Scanned(products, dim), (x.dense(_summed(x.dtype)),), x)
 
 
 @with_out
@@ -179,34 +129,14 @@ def others_product(x: Tensor, dim: int) -> Tensor:
 # --- extremes ---------------------------------------------------------------------------------
 
 
-def _extreme_launch(order: Order, x: TensorMeta, dim: int) -> Launch:
-    numbers = uint8 if x.dtype is bool_ else x.dtype
-    outer, n, inner = split(x, dim)
-    outputs = (x.dense(), x.dense(int64))
-    views = tuple(View(dtype, (x.numel,)) for dtype in (numbers, int64, numbers))
-    if inner == 1:
-        body, units = _extreme_rows_body(order), outer if n else 0
-        return Launch(outputs, body, views, (n,), units, grain_of(max(n, 1)))
-    tile = max(1, min(inner, TILE))
-    return Launch(
-        outputs,
-        _extreme_columns_body(order),
-        views,
-        (n, inner, tile),
-        units=outer * -(-inner // tile) if n else 0,
-        grain=grain_of(max(n * tile, 1)),
-        arena=16 * tile,
-    )
-
-
-@op("x -> values, indices", name="cummax", cuda="scans:cummax")
+@op("x -> values, indices", name="cummax", cuda="scan_kernels:run")
 def _cummax(x: TensorMeta, dim: int) -> Launch:
-    return _extreme_launch(LARGEST, x, dim)
+    return scan_launch(Scanned(largest, dim), (x.dense(), x.dense(int64)), x)
 
 
-@op("x -> values, indices", name="cummin", cuda="scans:cummin")
+@op("x -> values, indices", name="cummin", cuda="scan_kernels:run")
 def _cummin(x: TensorMeta, dim: int) -> Launch:
-    return _extreme_launch(SMALLEST, x, dim)
+    return scan_launch(Scanned(smallest, dim), (x.dense(), x.dense(int64)), x)
 
 
 def _running_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -260,16 +190,6 @@ def cummin(input: Tensor, dim: int) -> return_types.cummin:
 # --- logcumsumexp -----------------------------------------------------------------------------
 
 
-def _logcumsumexp_body(out: Array, x: Array, n: int, inner: int, lo: int, hi: int) -> None:
-    for unit in range(lo, hi):
-        at, step = line(unit, n, inner, False)
-        state = nothing()
-        for _ in range(n):
-            state = joined(state, element_sum(np.float64(x[at])))
-            out[at] = logarithm(state)
-            at += step
-
-
 def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     x, out = c.saved
     (dim,) = c.attrs
@@ -283,10 +203,10 @@ def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     name="logcumsumexp",
     saves="x, out",
     grad=_logcumsumexp_grad,
-    cuda="scans:logcumsumexp",
+    cuda="scan_kernels:run",
 )
 def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
-    return scan_launch(_logcumsumexp_body, x, dim, (x.dtype, x.dtype), (x.dense(),))
+    return scan_launch(Scanned(exponentials, dim), (x.dense(),), x)
 
 
 @with_out

@@ -1,9 +1,12 @@
-"""The kernel bodies of running sums, products and extremes.
+"""The kernel bodies of scans (`parts.scan_programs`).
 
-Running sums and products are kept in float64 or int64, so each result is rounded once, and the
-error does not grow with the length beyond that of float64.  A row goes eight elements at a time
-(`scan_blocks`).  A long row is cut into segments: a first phase sums
-each, a second starts each with the sum of those before it.  Rows of columns go side by side.
+    segments  rows of sums and products: eight elements at a time (`scan_blocks`), and a long row in
+              segments, of which a first phase sums each, and a second starts each with the sum of
+              those before it
+    exponential_rows
+              rows of sums of exponentials
+    rows      any other, element by element
+    columns   columns go side by side
 
 Invariant: what a unit does depends on the consts alone, so no split of the units changes a bit.
 """
@@ -15,25 +18,29 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.cpu.fold_kernels import partials_of
 from flowvm.ops.rows.cpu.scan_blocks import LANES, blocks_of
+from flowvm.ops.rows.cpu.states import cut_of, memory_of
+from flowvm.ops.rows.parts.exponential_sums import element_sum, logarithm, nothing, turned
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
-from flowvm.ops.rows.parts.orders import Order
+from flowvm.ops.rows.parts.scan_programs import Scan
+from flowvm.ops.rows.parts.states import loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
 Array = Any
+Arrays = Any
+RUN = 256  # elements of sums of exponentials that go together
 
 
 # --- sums and products --------------------------------------------------------------------------
 
 
-def rows_body(rule: Rule) -> Callable[..., None]:
+def segments_body(rule: Rule) -> Callable[..., None]:
     """Scans rows of n adjacent elements, `reverse` from the end.  A unit is a segment of a row."""
     forward, backward, lines, lines_back = blocks_of(rule)
-    join, keep, start, partials_in = rule.join, rule.keep, rule.neutral, partials_of(rule)
+    join, keep, start, wide = rule.join, rule.keep, rule.neutral, np.dtype(rule.wide).type
 
     def total(part: Array, kind: Array) -> Any:
         result = kind.dtype.type(start)
@@ -78,7 +85,7 @@ def rows_body(rule: Rule) -> Callable[..., None]:
         out: Array, x: Array, n: int, length: int, segments: int, reverse: bool, scratch: Array,
         lo: int, hi: int,
     ) -> None:  # fmt: skip
-        totals = partials_in(scratch, out)
+        totals = scratch.view(wide)
         last = segments == 1 or lo >> ARG.PHASE_BITS != 0
         first = lo & ((1 << ARG.PHASE_BITS) - 1)
         if n < LANES:
@@ -106,88 +113,121 @@ def rows_body(rule: Rule) -> Callable[..., None]:
     return body
 
 
-def columns_body(rule: Rule) -> Callable[..., None]:
+# --- sums of exponentials -------------------------------------------------------------------------
+
+
+def exponential_rows(out: Array, x: Array, n: int, arena: Array, lo: int, hi: int) -> None:
+    """Rows of n adjacent elements, which are the units; RUN elements at a time.  The largest so far
+    of each are found first: then exponentials and logarithms wait for nothing, and fill vectors.
+    """
+    numbers = arena.view(np.float64)
+    for row in range(lo, hi):
+        top, total = nothing()
+        for first in range(row * n, row * n + n, RUN):
+            count = min(RUN, row * n + n - first)
+            xs, to = x[first : first + count], out[first : first + count]
+            before, after = numbers[:count], numbers[RUN : RUN + count]
+            sums, factors = numbers[2 * RUN :][:count], numbers[3 * RUN :][:count]
+            for k in range(count):
+                before[k] = top
+                v, _ = element_sum(np.float64(xs[k]))
+                top = choose(top < v, v, top)
+                after[k] = top
+            _turn(factors, sums, before, xs)
+            for k in range(count):
+                total = total * factors[k] + sums[k]
+                sums[k] = total
+            _finish(to, after, sums)
+
+
+def _turn(factors: Array, more: Array, tops: Array, x: Array) -> None:
+    for k in range(len(x)):
+        factors[k], more[k] = turned(tops[k], element_sum(np.float64(x[k])))
+
+
+def _finish(out: Array, tops: Array, sums: Array) -> None:
+    for k in range(len(out)):
+        out[k] = logarithm((tops[k], sums[k]))
+
+
+# --- any scan -------------------------------------------------------------------------------------
+
+
+def _of_arrays(outputs: int, lines: Callable[..., None]) -> Callable[..., None]:
+    """A body of the outputs one by one, from one of all of them as a tuple."""
+
+    def one(out: Array, x: Array, n: int, reverse: bool, lo: int, hi: int) -> None:
+        lines((out,), x, n, reverse, lo, hi)
+
+    def two(first: Array, second: Array, x: Array, n: int, reverse: bool, lo: int, hi: int) -> None:
+        lines((first, second), x, n, reverse, lo, hi)
+
+    return two if outputs == 2 else one
+
+
+def rows_body(scan: Scan) -> Callable[..., None]:
+    """Scans rows of n adjacent elements, which are the units, `reverse` from the end."""
+    nothing, of, join, results = scan.nothing, scan.of, scan.join, scan.results
+    idle = scan.idle or _never
+    put, part_of = stored_of(scan.outputs), cut_of(scan.outputs)
+
+    def lines(outs: Arrays, x: Array, n: int, reverse: bool, lo: int, hi: int) -> None:
+        for row in range(lo, hi):
+            xs, to, state = x[row * n : row * n + n], part_of(outs, row * n, n), nothing()
+            for k in range(n):
+                place = n - 1 - k if reverse else k
+                v = xs[place]
+                if not idle(state, v):
+                    state = join(state, of(v, place))
+                put(to, place, results(state))
+
+    return _of_arrays(scan.outputs, lines)
+
+
+def _never(state: Any, v: Any) -> bool:
+    return False
+
+
+def columns_body(scan: Scan) -> Callable[..., None]:
     """Scans the columns of matrices of n rows and `inner` columns, `reverse` from the last row.  A
     unit is a tile of columns.
     """
-    keep, start, partials_in = rule.keep, rule.neutral, partials_of(rule)
+    nothing, of, join, results = scan.nothing, scan.of, scan.join, scan.results
+    count, memory_in = len(scan.kinds), memory_of(scan.kinds)
+    load, keep, part_of = loaded_of(count), stored_of(count), cut_of(count)
+    put, goal_of = stored_of(scan.outputs), cut_of(scan.outputs)
 
-    def body(
+    def lines(
+        outs: Arrays, x: Array, n: int, inner: int, tile: int, reverse: bool, arena: Array,
+        lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        memory, tiles = memory_in(arena, tile), (inner + tile - 1) // tile
+        for unit in range(lo, hi):
+            outer = unit // tiles
+            column = (unit - outer * tiles) * tile
+            width = min(tile, inner - column)
+            states = part_of(memory, 0, width)
+            for i in range(width):
+                keep(states, i, nothing())
+            for k in range(n):
+                row = n - 1 - k if reverse else k
+                at = (outer * n + row) * inner + column
+                part, to = x[at : at + width], goal_of(outs, at, width)
+                for i in range(width):
+                    state = join(load(states, i), of(part[i], row))
+                    keep(states, i, state)
+                    put(to, i, results(state))
+
+    def one(
         out: Array, x: Array, n: int, inner: int, tile: int, reverse: bool, arena: Array, lo: int,
         hi: int,
     ) -> None:  # fmt: skip
-        memory = partials_in(arena, out)
-        tiles = (inner + tile - 1) // tile
-        for unit in range(lo, hi):
-            outer = unit // tiles
-            column = (unit - outer * tiles) * tile
-            width = min(tile, inner - column)
-            totals = memory[:width]
-            for i in range(width):
-                totals[i] = start
-            at, step = outer * n * inner + column, inner
-            if reverse:
-                at, step = at + (n - 1) * inner, -inner
-            for _ in range(n):
-                part, goal = x[at : at + width], out[at : at + width]
-                for i in range(width):
-                    v = keep(totals[i], totals.dtype.type(part[i]))
-                    totals[i] = v
-                    goal[i] = v
-                at += step
+        lines((out,), x, n, inner, tile, reverse, arena, lo, hi)
 
-    return body
-
-
-# --- extremes -----------------------------------------------------------------------------------
-
-
-def extreme_rows_body(order: Order) -> Callable[..., None]:
-    """The extreme so far, and where it is, in rows of n adjacent elements, which are the units."""
-    follows, ahead = order.follows, order.ahead
-
-    def body(values: Array, indices: Array, x: Array, n: int, lo: int, hi: int) -> None:
-        for row in range(lo, hi):
-            part = x[row * n : row * n + n]
-            to_value, to_index = values[row * n : row * n + n], indices[row * n : row * n + n]
-            best, place = part[0], 0
-            for k in range(len(part)):
-                v = part[k]
-                if not ahead(best, v) and follows(best, v):  # a jump, which is foreseen
-                    best, place = v, k
-                to_value[k], to_index[k] = best, place
-
-    return body
-
-
-def extreme_columns_body(order: Order) -> Callable[..., None]:
-    """The same in the columns of matrices.  A unit is a tile of columns."""
-    follows = order.follows
-
-    def body(
-        values: Array, indices: Array, x: Array, n: int, inner: int, tile: int, arena: Array,
-        lo: int, hi: int,
+    def two(
+        first: Array, second: Array, x: Array, n: int, inner: int, tile: int, reverse: bool,
+        arena: Array, lo: int, hi: int,
     ) -> None:  # fmt: skip
-        tiles = (inner + tile - 1) // tile
-        for unit in range(lo, hi):
-            outer = unit // tiles
-            column = (unit - outer * tiles) * tile
-            width = min(tile, inner - column)
-            places = arena[: 8 * width].view(np.int64)
-            best = arena[8 * tile :].view(values.dtype)[:width]
-            at = outer * n * inner + column
-            part = x[at : at + width]
-            for i in range(width):
-                best[i] = part[i]
-            for row in range(n):
-                part = x[at : at + width]
-                to_value, to_index = values[at : at + width], indices[at : at + width]
-                for i in range(width):
-                    v, old = part[i], best[i]
-                    wins = follows(old, v)
-                    v, place = choose(wins, v, old), choose(wins, row, places[i])
-                    best[i], places[i] = v, place
-                    to_value[i], to_index[i] = v, place
-                at += inner
+        lines((first, second), x, n, inner, tile, reverse, arena, lo, hi)
 
-    return body
+    return two if scan.outputs == 2 else one

@@ -1,6 +1,6 @@
-"""The kernels of scans, and how the work of one is cut.
+"""The kernels of scans (`parts.scan_programs`), and how the work of one is cut.
 
-A *scan* joins states in order (`Scan`); the tensor is (outer, n, inner).  Where inner is 1 a team
+A scan joins states in order; the tensor is (outer, n, inner).  Where inner is 1 a team
 goes through a row tile by tile: each lane has EACH neighbours, the lanes' states are scanned by
 shuffles, and what came before the tile is carried along.  Elsewhere a thread goes down one column,
 next to the threads of the columns beside it.
@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import cuda
 
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch
+from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.rows.cpu.scan_launch import Scanned
 from flowvm.ops.rows.cuda.fold_kernels import power_above, state_arrays
 from flowvm.ops.rows.cuda.operands import each_step
-from flowvm.ops.rows.cuda.reductions import memory_of
+from flowvm.ops.rows.cuda.reductions import load_of, memory_of, number_type
 from flowvm.ops.rows.cuda.teams import EVERY_LANE, MOST, WARP, place_of, team
 from flowvm.ops.rows.parts.recurrence import split
+from flowvm.ops.rows.parts.scan_programs import Scan
+from flowvm.ops.rows.parts.states import stored_of
 
 Array = Any
 State = Any
@@ -39,21 +43,19 @@ COLUMN = 64  # elements of a column's segment at least
 ALONE = 1 << 15  # columns that keep a large device busy
 
 
-class Scan(NamedTuple):
-    """What a scan is made of.
+@functools.cache
+def _ready(scan: Scan) -> Scan:
+    """With a `join` to which nothing may come from either side: lanes may have no element."""
+    if scan.real is None:
+        return scan
+    real, after = scan.real, scan.join
 
-    kinds    NumPy's types of the state's numbers, one or two
-    neutral  () -> the state of nothing
-    lift     (element, k) -> the state of element k alone
-    join     (state, state) -> the state of both, the first one's elements before the other's
-    put      (first output, second output, at, state)
-    """
+    def join(a: State, b: State) -> State:
+        if real(b):
+            return after(a, b)
+        return a
 
-    kinds: tuple[Any, ...]
-    neutral: Callable[[], Any]
-    lift: Callable[..., Any]
-    join: Callable[..., Any]
-    put: Callable[..., None]
+    return scan._replace(join=join)
 
 
 # --- lanes ----------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ def _lanes(rule: Scan) -> tuple[Callable[[], Any], Callable[..., Any]]:
     """(shared, scan): `scan` gives each lane the states of the lanes before it joined, and all
     lanes' joined.
     """
-    neutral, join = rule.neutral, rule.join
+    neutral, join = rule.nothing, rule.join
     up, source = ((_up_1, _from_1), (_up_2, _from_2))[len(rule.kinds) - 1]
     shared, _, stored, loaded = team(join, rule.kinds, False)
 
@@ -120,9 +122,10 @@ def _lanes(rule: Scan) -> tuple[Callable[[], Any], Callable[..., Any]]:
 
 
 @functools.cache
-def _rows(rule: Scan, reverse: bool, carried: bool, totals: bool) -> Any:
+def _rows(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool) -> Any:
     """`totals`: leaves the state of each segment in s; `carried`: finds there what comes before."""
-    _, neutral, lift, join, put = rule
+    neutral, of, join, results = rule.nothing, rule.of, rule.join, rule.results
+    load, put = load_of(source), stored_of(rule.outputs)
     shared, scan = _lanes(rule)
     _, _, stored, loaded = team(join, rule.kinds, False)
 
@@ -145,13 +148,13 @@ def _rows(rule: Scan, reverse: bool, carried: bool, totals: bool) -> Any:
             stop = min(begin + EACH, end)
             own = neutral()
             for k in range(begin, stop):
-                own = join(own, lift(x[origin + step * k], k))
+                own = join(own, of(load(x[origin + step * k]), k))
             before, total = scan(own, arrays, lane, lanes)
             if not totals and inside:
                 run = join(carry, before)
                 for k in range(begin, stop):
-                    run = join(run, lift(x[origin + step * k], k))
-                    put(first, second, origin + step * k, run)
+                    run = join(run, of(load(x[origin + step * k]), k))
+                    put((first, second), origin + step * k, results(run))
             carry = join(carry, total)
         if totals and inside and lane == 0:
             stored((s0, s1), row * segments + segment, carry)
@@ -160,9 +163,10 @@ def _rows(rule: Scan, reverse: bool, carried: bool, totals: bool) -> Any:
 
 
 @functools.cache
-def _columns(rule: Scan, reverse: bool, carried: bool, totals: bool) -> Any:
+def _columns(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool) -> Any:
     """A thread for each segment of each column."""
-    _, neutral, lift, join, put = rule
+    neutral, of, join, results = rule.nothing, rule.of, rule.join, rule.results
+    load, put = load_of(source), stored_of(rule.outputs)
     _, _, stored, loaded = team(join, rule.kinds, False)
 
     def kernel(
@@ -182,9 +186,9 @@ def _columns(rule: Scan, reverse: bool, carried: bool, totals: bool) -> Any:
             state = loaded((s0, s1), slot) if carried else neutral()
             at += segment * length * step
             for k in range(segment * length, min((segment + 1) * length, n)):
-                state = join(state, lift(x[at], k))
+                state = join(state, of(load(x[at]), k))
                 if not totals:
-                    put(first, second, at, state)
+                    put((first, second), at, results(state))
                 at += step
             if totals:
                 stored((s0, s1), slot, state)
@@ -195,7 +199,7 @@ def _columns(rule: Scan, reverse: bool, carried: bool, totals: bool) -> Any:
 @functools.cache
 def _befores(rule: Scan) -> Any:
     """The states of segments become those of all segments before; a warp for each row of them."""
-    _, neutral, _, join, _ = rule
+    neutral, join = rule.nothing, rule.join
     shared, scan = _lanes(rule)
     _, _, stored, loaded = team(join, rule.kinds, False)
 
@@ -221,14 +225,14 @@ def _befores(rule: Scan) -> Any:
 # --- how the work is cut --------------------------------------------------------------------------
 
 
-def scan_launch(
-    launch: Launch, metas: Metas, dim: int, rule: Scan, reverse: bool = False
-) -> CudaLaunch:
-    """The steps of a scan along `dim`."""
-    x = metas[0]
+def run(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
+    """The launch of any op whose plan is `Scanned`."""
+    plan: Scanned = launch.plan
+    x, reverse = metas[0], plan.reverse
     if x.numel == 0:
         return CudaLaunch(launch.outputs, ())
-    outer, n, inner = split(x, dim)
+    rule = _ready(plan.scan(number_type(x.dtype)))
+    outer, n, inner = split(x, plan.dim)
     outputs = [Operand(k, memory_of(m, m.numel)) for k, m in enumerate(launch.outputs)]
     arrays = (outputs[0], outputs[-1], Operand(len(outputs), memory_of(x, x.numel)))
     cut = _row_steps if inner == 1 else _column_steps
@@ -236,7 +240,9 @@ def scan_launch(
     kernels, step, segments = cut(rule, arrays, outer, n, inner)
     states = state_arrays(rule.kinds, results * segments, 0)[:2]
     if segments == 1:
-        return CudaLaunch(launch.outputs, (step(kernels(rule, reverse, False, False), arrays[:2]),))
+        return CudaLaunch(
+            launch.outputs, (step(kernels(rule, x.dtype, reverse, False, False), arrays[:2]),)
+        )
     scratch = 8 * len(rule.kinds) * results * segments
     block = threads(MOST)
     joined = KernelStep(
@@ -246,9 +252,9 @@ def scan_launch(
     return CudaLaunch(
         launch.outputs,
         (
-            step(kernels(rule, reverse, False, True), states),
+            step(kernels(rule, x.dtype, reverse, False, True), states),
             joined,
-            step(kernels(rule, reverse, True, False), states),
+            step(kernels(rule, x.dtype, reverse, True, False), states),
         ),
         scratch,
     )

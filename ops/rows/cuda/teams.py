@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
+from flowvm.ops.rows.parts.states import loaded_of, stored_of
+
 Array = Any
 State = Any
 WARP = 32
@@ -54,33 +56,6 @@ def _moved_3(state: State, offset: int) -> State:
     )
 
 
-def _stored_1(arrays: Any, i: int, state: State) -> None:
-    arrays[0][i] = state[0]
-
-
-def _stored_2(arrays: Any, i: int, state: State) -> None:
-    arrays[0][i] = state[0]
-    arrays[1][i] = state[1]
-
-
-def _stored_3(arrays: Any, i: int, state: State) -> None:
-    arrays[0][i] = state[0]
-    arrays[1][i] = state[1]
-    arrays[2][i] = state[2]
-
-
-def _loaded_1(arrays: Any, i: int) -> State:
-    return (arrays[0][i],)
-
-
-def _loaded_2(arrays: Any, i: int) -> State:
-    return arrays[0][i], arrays[1][i]
-
-
-def _loaded_3(arrays: Any, i: int) -> State:
-    return arrays[0][i], arrays[1][i], arrays[2][i]
-
-
 def _shared_1(a: Any) -> Callable[[], Any]:
     def allocate() -> Any:
         return (cuda.shared.array(MOST, a),)
@@ -108,8 +83,6 @@ def _shared_3(a: Any, b: Any, c: Any) -> Callable[[], Any]:
 
 
 _MOVED = (_moved_1, _moved_2, _moved_3)
-_STORED = (_stored_1, _stored_2, _stored_3)
-_LOADED = (_loaded_1, _loaded_2, _loaded_3)
 _SHARED: tuple[Callable[..., Callable[[], Any]], ...] = (_shared_1, _shared_2, _shared_3)
 
 
@@ -151,8 +124,8 @@ def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bo
     """A team whose states, of NumPy's types `kinds`, are joined by `join`, the lower lane's first;
     it has to give the same however the states are grouped, but for rounding.
     """
-    arity = len(kinds) - 1
-    moved, stored, loaded = _MOVED[arity], _STORED[arity], _LOADED[arity]
+    count = len(kinds)
+    moved, stored, loaded = _MOVED[count - 1], stored_of(count), loaded_of(count)
 
     def in_warp(state: State, lane: int, lanes: int) -> State:
         offset = 1
@@ -193,4 +166,4 @@ def team(join: Callable[[State, State], State], kinds: tuple[Any, ...], side: bo
         return loaded(arrays, thread & (columns - 1))
 
     together = side_by_side if side else neighbours
-    return Team(_SHARED[arity](*kinds), together, stored, loaded)
+    return Team(_SHARED[count - 1](*kinds), together, stored, loaded)

@@ -2,14 +2,16 @@
 
 Kernels of every device call these functions.  A state is the largest element and the sum of
 exp(x - it), in float64.  -inf adds nothing, so a state of nothing else is that of nothing; inf
-stays inf, and NaN stays NaN.
+stays inf, and NaN stays NaN.  Nothing is jumped over, so loops of columns become vectors.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+
+from flowvm.ops.rows.parts.fold_rules import choose
+from flowvm.ops.scalar.decay import decay
+from flowvm.ops.scalar.functions import log
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: states then stay in registers
 Sum = tuple[float, float]
@@ -23,21 +25,26 @@ def nothing() -> Sum:
 
 def element_sum(x: float) -> Sum:
     """The state of one element."""
-    if x > -np.inf:
-        return x, 1.0
-    return LOWEST, x - x if x != x else 0.0
+    counts = x > -np.inf
+    return choose(counts, x, LOWEST), choose(counts, 1.0, choose(x != x, x, 0.0))
 
 
 def joined(a: Sum, b: Sum) -> Sum:
     """The state of both."""
-    if a[0] < b[0]:
-        return b[0], a[1] * math.exp(a[0] - b[0]) + b[1]
-    if b[0] < a[0]:
-        return a[0], a[1] + b[1] * math.exp(b[0] - a[0])
-    return a[0], a[1] + b[1]
+    factor, more = turned(a[0], b)
+    return choose(a[0] < b[0], b[0], a[0]), a[1] * factor + more
+
+
+def turned(top: float, b: Sum) -> tuple[float, float]:
+    """What the sum of a state whose largest element is `top` is multiplied by, and what is added to
+    it, as the state `b` joins it.
+    """
+    below = top < b[0]
+    share = decay(choose(top == b[0], 0.0, -abs(top - b[0])))
+    return choose(below, share, 1.0), choose(below, b[1], b[1] * share)
 
 
 def logarithm(a: Sum) -> float:
     """That of the sum of exp(x); -inf for nothing."""
-    result: float = a[0] + math.log(a[1]) if a[1] != 0.0 else -np.inf
+    result: float = a[0] + log(a[1])
     return result

@@ -27,7 +27,7 @@ def split(x: TensorMeta, dim: int) -> tuple[int, int, int]:
     return math.prod(x.shape[:dim]), x.shape[dim], math.prod(x.shape[dim + 1 :])
 
 
-def scan_launch(
+def _launch(
     body: Callable[..., None],
     x: TensorMeta,
     dim: int,
@@ -42,7 +42,7 @@ def scan_launch(
     return Launch(outputs, body, views, (n, inner, *flags), units=outer * inner, grain=grain)
 
 
-def line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
+def _line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
     """Where the line of `unit` starts, and its step."""
     outer = unit // inner
     start = outer * n * inner + unit - outer * inner
@@ -54,7 +54,7 @@ def line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
 
 def _forward_body(out: Array, a: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
     for unit in range(lo, hi):
-        at, step = line(unit, n, inner, False)
+        at, step = _line(unit, n, inner, False)
         y = out.dtype.type(0)
         for _ in range(n):
             y = a[at] + b[at] * y
@@ -64,7 +64,7 @@ def _forward_body(out: Array, a: Array, b: Array, n: int, inner: int, lo: int, h
 
 def _backward_body(out: Array, g: Array, b: Array, n: int, inner: int, lo: int, hi: int) -> None:
     for unit in range(lo, hi):
-        at, step = line(unit, n, inner, True)
+        at, step = _line(unit, n, inner, True)
         y = out.dtype.type(0)
         for k in range(n):
             y = g[at] + (b[at - step] * y if k > 0 else y)
@@ -99,9 +99,9 @@ def _backward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op("a, b -> out", name="recurrence", saves="b, out", grad=_forward_grad)
 def recurrence(a: TensorMeta, b: TensorMeta, dim: int) -> Launch:
-    return scan_launch(_forward_body, a, dim, (a.dtype,) * 3, (a.dense(),))
+    return _launch(_forward_body, a, dim, (a.dtype,) * 3, (a.dense(),))
 
 
 @op("g, b -> out", name="recurrence_back", saves="b, out", grad=_backward_grad)
 def recurrence_back(g: TensorMeta, b: TensorMeta, dim: int) -> Launch:
-    return scan_launch(_backward_body, g, dim, (g.dtype,) * 3, (g.dense(),))
+    return _launch(_backward_body, g, dim, (g.dtype,) * 3, (g.dense(),))
