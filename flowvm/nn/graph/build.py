@@ -28,7 +28,7 @@ from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
-from flowvm.nn.graph.precision import precision
+from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
@@ -90,8 +90,7 @@ class GraphBuild:
                 f"inside another graph's build: set that for the outer graph"
             )
         note_graph(self, self._modules(), self._own)
-        with precision(self.config.amp_dtype, None):
-            return self.build(*args, **kwargs)
+        return precisely(self.config.amp_dtype, None, self.build, args, kwargs)
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:
         """Where modules are looked for, and what they are called."""
@@ -158,8 +157,8 @@ class GraphBuild:
     def _eager_step(self, args: Any, kwargs: Any) -> Any:
         with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
-            with precision(self.config.amp_dtype, self._scaler):
-                structure, leaves = in_turn(self.build, args, kwargs, times, self.name)
+            each = self.build, args, kwargs, times, self.name
+            structure, leaves = precisely(self.config.amp_dtype, self._scaler, in_turn, each, {})
             self._stepped = True
             turns.take(self._adopted)
         for _, schedule in self._optimizers:
@@ -214,8 +213,8 @@ class GraphBuild:
                 capture.on_step = self._step_in_build
                 made: list[Tensor] = []
                 with seeded(1.0 / batch.times), batch:
-                    with precision(self.config.amp_dtype, self._scaler):
-                        result = flatten(self.build(*args, **kwargs), made)
+                    amp = self.config.amp_dtype
+                    result = flatten(precisely(amp, self._scaler, self.build, args, kwargs), made)
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
@@ -228,6 +227,7 @@ class GraphBuild:
                     result = ("tuple", result, flatten(acts, made), flatten(grads, made))
                 for t in made:
                     capture.output(t)
+        capture.drop_unasked()
         if steps.made_state:
             breaks.undo()
             return None

@@ -56,7 +56,7 @@ from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.explain import History, call_facts
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
-from flowvm.nn.graph.precision import precision
+from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.repr import graph_tree
 from flowvm.nn.graph.saving import runtime_state
 from flowvm.nn.graph.segments import Segmented
@@ -240,8 +240,7 @@ class Graph(GraphBuild):
 
     def _call_recorded(self, args: Any, kwargs: Any) -> Any:
         """A call whose results have gradients: eager code, which the tape records."""
-        with precision(self.config.amp_dtype, self._scaler):
-            return self.build(*args, **kwargs)
+        return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
 
     def _of_cleared(
         self, structure: Any, leaves: list[Tensor], flows: Any, around: tuple[Any, ...]
